@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Checks that each header of csrc/ compiles alone, and the installed one as C11 too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+
+def _include_flags(root: Path) -> list[str]:
+    flags = ["-I", str(root / "csrc"), "-I", str(root / "csrc" / "include")]
+    flags += ["-isystem", sysconfig.get_paths()["include"]]
+    try:
+        import pybind11
+    except ImportError:
+        return flags
+    return [*flags, "-isystem", pybind11.get_include()]
+
+
+def _compile(root: Path, header: Path, language: list[str]) -> str:
+    """ "" if the header compiles alone, otherwise the compiler's words."""
+    command = ["g++" if "c++" in language else "gcc", "-fsyntax-only", "-fvisibility=hidden"]
+    command += ["-Wall", "-Wextra", "-Werror", "-DFMT_HEADER_ONLY", *_include_flags(root)]
+    # Included twice from an empty source, so that a missing guard is found as well.
+    text = f'#include "{header}"\n#include "{header}"\n'
+    done = subprocess.run(
+        [*command, *language, "-"], input=text, capture_output=True, text=True, check=False
+    )
+    return done.stderr if done.returncode else ""
+
+
+def failures(root: Path) -> dict[str, str]:
+    """Headers that do not compile alone, with the compiler's words."""
+    jobs = [
+        (header, ["-x", "c++", "-std=c++20"]) for header in sorted((root / "csrc").rglob("*.h"))
+    ]
+    installed = root / "csrc" / "include" / "ringcoll" / "ringcoll.h"
+    if installed.exists():
+        jobs.append((installed, ["-x", "c", "-std=c11", "-pedantic"]))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        said = pool.map(lambda job: _compile(root, *job), jobs)
+        return {
+            f"{header.relative_to(root)} ({language[1]})": text
+            for (header, language), text in zip(jobs, said, strict=True)
+            if text
+        }
+
+
+def main() -> int:
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
+    found = failures(root)
+    for header, text in found.items():
+        print(f"{header} does not compile alone:\n{text}")
+    if not found:
+        print("headers: each compiles alone")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Runs clang-tidy (.clang-tidy) over the sources of the library that a build folder compiles.
+
+ci/check_tidy.py build/dev
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_TIDY = Path(sys.executable).parent / "clang-tidy"
+
+
+def sources(build: Path) -> list[str]:
+    """Files of csrc/ in the build's database of commands, without the tests."""
+    commands = json.loads((build / "compile_commands.json").read_text())
+    files = {Path(command["file"]) for command in commands}
+    kept = [path for path in files if path.is_relative_to(ROOT / "csrc")]
+    return sorted(str(path) for path in kept if not path.stem.endswith(("_test", "_testing")))
+
+
+def findings(build: Path, source: str) -> set[str]:
+    """What clang-tidy finds in a source and the headers of csrc/ that it includes."""
+    # clang deprecates what libstdc++ 12 uses itself, and does not know all of g++'s warnings.
+    tolerant = ["-Wno-deprecated-declarations", "-Wno-unknown-warning-option"]
+    extra = [f"--extra-arg={flag}" for flag in tolerant]
+    command = [str(_TIDY), "-p", str(build), "--quiet", *extra, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = {line for line in done.stdout.splitlines() if "error:" in line or "warning:" in line}
+    if done.returncode and not lines:
+        lines = {f"{source}: clang-tidy failed: {done.stderr.strip()[-500:]}"}
+    return lines
+
+
+def main() -> int:
+    build = Path(sys.argv[1])
+    files = sources(build)
+    if not files:
+        print(f"{build}/compile_commands.json names no source of csrc/")
+        return 1
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = set().union(*pool.map(lambda source: findings(build, source), files))
+    print("\n".join(sorted(found)) if found else f"clang-tidy: nothing in {len(files)} sources")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

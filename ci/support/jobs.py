@@ -1,0 +1,30 @@
+"""Runs an example under horovodrun with one backend or another and reads its result."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from support import setup
+from support.stages import ROOT, VENV, StageFailed, must, run
+
+_RESULT = re.compile(r'\{"framework".*\}')
+
+
+def train(script: str, operations: str, *, ranks: int = 2, limit_s: float = 300) -> dict[str, Any]:
+    """Runs examples/`script` with HOROVOD_CPU_OPERATIONS=`operations`; returns its line of JSON.
+
+    The same command for every backend. It names the Gloo launcher: where Horovod has MPI too,
+    horovodrun would start by mpirun, and Horovod 0.28.1 cannot run GLOO operations then.
+    """
+    launch = [str(VENV / "bin" / "horovodrun"), "--gloo", "-np", str(ranks)]
+    env = setup.tools_env() | {"HOROVOD_CPU_OPERATIONS": operations}
+    log = f"{script.removesuffix('.py')}-{operations.lower()}"
+    command = [*launch, str(setup.PYTHON), str(ROOT / "examples" / script)]
+    outcome = must(run(command, log, env=env, limit_s=limit_s))
+    found = _RESULT.findall(outcome.log.read_text(errors="replace"))
+    if len(found) != 1:
+        raise StageFailed(f"{script} printed {len(found)} results, not one; see {outcome.log}")
+    result: dict[str, Any] = json.loads(found[0])
+    return result

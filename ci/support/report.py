@@ -1,0 +1,106 @@
+"""Counts of tests, read from the XML of GoogleTest and pytest, and the comparison of skips."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Report:
+    """What a part of the tests did. Names are "<suite>.<test>"."""
+
+    part: str
+    passed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # name -> why
+    skipped: dict[str, str] = field(default_factory=dict)  # name -> reason
+    seconds: float = 0
+
+    def add(self, other: Report) -> None:
+        self.passed += other.passed
+        self.failed |= other.failed
+        self.skipped |= other.skipped
+        self.seconds += other.seconds
+
+    def line(self) -> str:
+        counts = f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+        return f"{self.part}: {counts}, {self.seconds:.0f} s"
+
+
+def _first(text: str | None) -> str:
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[0] if lines else ""
+
+
+def read_xml(path: Path, part: str) -> Report:
+    """Reads JUnit XML of pytest or GoogleTest; a missing or broken file is one failure."""
+    report = Report(part)
+    try:
+        cases = list(ET.parse(path).getroot().iter("testcase"))
+    except (OSError, ET.ParseError) as error:
+        report.failed[path.stem] = f"no result was written: {error}"
+        return report
+    for case in cases:
+        if case.get("status") == "notrun":  # kept back by a filter or DISABLED_
+            continue
+        name = f"{case.get('classname')}.{case.get('name')}"
+        trouble = [child for child in case if child.tag in ("failure", "error")]
+        skip = case.find("skipped")
+        if trouble:
+            first = trouble[0]
+            report.failed[name] = first.get("message") or _first(first.text) or "failed"
+        elif skip is not None:
+            report.skipped[name] = skip.get("message") or _first(skip.text) or "no reason given"
+        else:
+            report.passed += 1
+    return report
+
+
+_STARTED = re.compile(rb"^\[ RUN      \] (\S+)", re.MULTILINE)
+_ENDED = re.compile(rb"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)", re.MULTILINE)
+
+
+def read_gtest_log(path: Path, part: str, how_it_ended: str) -> Report:
+    """Counts from the output of a GoogleTest program that died before it could write its XML."""
+    text = path.read_bytes() if path.exists() else b""
+    report = Report(part)
+    ended = {name.decode(): word for word, name in _ENDED.findall(text)}
+    for name, word in ended.items():
+        if word == b"OK":
+            report.passed += 1
+        elif word == b"FAILED":
+            report.failed[name] = "failed"
+        else:
+            report.skipped[name] = "skipped"
+    running = [name.decode() for name in _STARTED.findall(text) if name.decode() not in ended]
+    report.failed[running[-1] if running else path.stem] = how_it_ended
+    return report
+
+
+def read_expected(path: Path) -> list[tuple[str, str]]:
+    """Rows (part, pattern of a test's name) of ci/expected-skips.txt; "#" begins a comment."""
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2:
+            raise ValueError(f"{path.name}:{number}: want <part> <pattern>, got {line!r}")
+        rows.append((words[0], words[1]))
+    return rows
+
+
+def unexpected_skips(
+    report: Report, short: str, expected: Iterable[tuple[str, str]]
+) -> dict[str, str]:
+    """Skips of the part that no row of the expected ones covers, with their reasons."""
+    patterns = [pattern for part, pattern in expected if part in (short, "*")]
+    return {
+        name: reason
+        for name, reason in report.skipped.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }

@@ -1,0 +1,184 @@
+"""Set-up in stages: Debian packages, the virtual environment, ringcoll, Horovod with the backend.
+
+Each stage leaves a stamp with the hash of what went into it, and is skipped while that is the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from enum import IntEnum
+from pathlib import Path
+
+from support.stages import ROOT, VENV, StageFailed, must, run, say, stage
+
+CI = ROOT / "ci"
+PYTHON = VENV / "bin" / "python"
+_STAMPS = VENV / ".stamps"
+_PIP = ("-m", "pip", "--disable-pip-version-check")
+
+
+class Level(IntEnum):
+    """How much is set up; each level includes the ones before it."""
+
+    TOOLS = 1
+    RINGCOLL = 2
+    HOROVOD = 3
+
+
+def _lines(path: Path) -> list[str]:
+    stripped = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in stripped if line]
+
+
+def _hash(files: Iterable[Path], *more: str) -> str:
+    digest = hashlib.sha256("\0".join(more).encode())
+    for path in sorted(files):
+        digest.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(*folders: str) -> list[Path]:
+    return [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".so") and "__pycache__" not in path.parts
+    ]
+
+
+def _stamped(name: str, key: str) -> bool:
+    stamp = _STAMPS / name
+    return stamp.exists() and stamp.read_text() == key
+
+
+def _stamp(name: str, key: str) -> None:
+    _STAMPS.mkdir(exist_ok=True)
+    (_STAMPS / name).write_text(key)
+
+
+def _missing_packages() -> list[str]:
+    wanted = _lines(CI / "apt-packages.txt")
+    if not shutil.which("dpkg-query"):
+        say("this is no Debian: the packages of ci/apt-packages.txt are taken to be there")
+        return []
+    query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
+    listed = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+    installed = {line.split()[0] for line in listed if line.endswith(" installed")}
+    return [package for package in wanted if package not in installed]
+
+
+def packages() -> None:
+    """Installs the Debian packages that are missing; without root it names them and stops."""
+    missing = _missing_packages()
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise StageFailed(
+            "these packages are missing, and only root can install them:\n    apt-get install "
+            + " ".join(missing)
+        )
+    with stage("Debian packages: " + " ".join(missing)):
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        must(run(["apt-get", "update"], "apt-update", env=quiet))
+        install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+        must(run(install, "apt-install", env=quiet, finish=True))
+
+
+@functools.cache
+def _base_python() -> str:
+    """A Python 3.11 that can make virtual environments and has the headers for extensions."""
+    probe = (
+        "import ensurepip, pathlib, sys, sysconfig, venv\n"
+        "assert sys.version_info[:2] == (3, 11), sys.version\n"
+        "assert pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists(), 'no Python.h'\n"
+    )
+    reasons = []
+    for name in ("python3.11", "/usr/bin/python3.11", "python3"):
+        path = shutil.which(name)
+        if not path:
+            reasons.append(f"{name}: not found")
+            continue
+        tried = subprocess.run([path, "-c", probe], capture_output=True, text=True, check=False)
+        if tried.returncode == 0:
+            return path
+        reasons.append(f"{path}: {tried.stderr.strip().splitlines()[-1]}")
+    raise StageFailed("no Python 3.11 with venv and headers:\n    " + "\n    ".join(reasons))
+
+
+def environment() -> None:
+    """.venv in the checkout, with what ci/requirements.txt pins."""
+    key = _hash([CI / "requirements.txt"], "2")
+    if _stamped("packages", key):
+        return
+    works = PYTHON.exists() and subprocess.run([PYTHON, "-c", ""], check=False).returncode == 0
+    if not works:
+        with stage(f"virtual environment .venv from {_base_python()}"):
+            must(run([_base_python(), "-m", "venv", "--clear", VENV], "venv"))
+    with stage("packages of ci/requirements.txt"):
+        pins = str(CI / "requirements.txt")
+        must(run([PYTHON, *_PIP, "install", "-r", pins], "pip-requirements"))
+    _stamp("packages", key)
+
+
+def ringcoll() -> None:
+    """Builds and installs the package, unless its sources are those installed."""
+    files = _sources("csrc", "ringcoll", "compat")
+    files += [ROOT / "pyproject.toml", ROOT / "CMakeLists.txt"]
+    key = _hash(files, (_STAMPS / "packages").read_text())
+    if _stamped("ringcoll", key):
+        return
+    with stage("ringcoll: pip install ."):
+        how = ("--no-build-isolation", "--no-deps", "--force-reinstall")
+        must(run([PYTHON, *_PIP, "install", *how, ROOT], "pip-ringcoll"))
+    _stamp("ringcoll", key)
+
+
+def horovod() -> None:
+    """Builds Horovod with the backend for the frameworks in .venv, and installs it."""
+    files = _sources("compat", "ringcoll/horovod", "csrc/include")
+    key = _hash(files, (_STAMPS / "packages").read_text())
+    if _stamped("horovod", key):
+        return
+    with stage("Horovod with the RINGCOLL backend (minutes, the first time)"):
+        must(
+            run(
+                [VENV / "bin" / "ringcoll", "horovod", "install"],
+                "horovod-install",
+                env=tools_env(),
+            )
+        )
+    _stamp("horovod", key)
+
+
+def tools_env() -> dict[str, str]:
+    """Variables for what runs in .venv: its programs first, and mpirun allowed for root."""
+    variables = {
+        "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', '')}",
+        "VIRTUAL_ENV": str(VENV),
+        "MAKEFLAGS": os.environ.get("MAKEFLAGS", f"-j{os.cpu_count() or 1}"),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    if os.geteuid() == 0:
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # More ranks than cores is usual in tests, and Open MPI refuses it unless told.
+    variables["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+    return variables
+
+
+def prepare(level: Level = Level.HOROVOD) -> None:
+    """Everything up to `level`; a second call finds it all there."""
+    if sys.platform != "linux":
+        raise StageFailed("ringcoll is built and tested on Linux")
+    packages()
+    environment()
+    if level >= Level.RINGCOLL:
+        ringcoll()
+    if level >= Level.HOROVOD:
+        horovod()

@@ -1,0 +1,200 @@
+"""Runs commands as stages: one printed line each, a log file each, and nothing left running.
+
+The driver makes itself the reaper of its descendants (prctl), so that a process whose parent has
+died, such as a rank of a killed launcher, is still found and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LOGS = ROOT / "build" / "log"
+VENV = ROOT / ".venv"
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class StageFailed(Exception):
+    """A stage that later ones need did not succeed; the text says which and where its log is."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: exit status (negative: a signal; None: it ran past its limit)."""
+
+    status: int | None
+    seconds: float
+    log: Path
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    def reason(self) -> str:
+        if self.status is None:
+            return f"stopped at its limit of {self.seconds:.0f} s"
+        if self.status < 0:
+            return f"ended by {signal.Signals(-self.status).name}"
+        return f"exit status {self.status}"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The end of a log, indented, for a failure's report."""
+    text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+    return "\n".join("    | " + line for line in text)
+
+
+@contextlib.contextmanager
+def stage(title: str) -> Iterator[None]:
+    """Prints `title`, and behind it the time that the body took, or that it failed."""
+    print(f"{title} ...", end=" ", flush=True)
+    start = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        say("failed")
+        raise
+    say(f"{time.monotonic() - start:.0f} s")
+
+
+def run(
+    command: Sequence[str | Path],
+    log: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = 1800,
+    cwd: Path = ROOT,
+    finish: bool = False,
+) -> Outcome:
+    """Runs a command with its output in build/log/<log>.log.
+
+    At its limit it is ended, with all that it started. If this program is stopped meanwhile, main()
+    ends the command; one that must `finish`, such as apt, is waited for instead.
+    """
+    LOGS.mkdir(parents=True, exist_ok=True)
+    path = LOGS / f"{log}.log"
+    start = time.monotonic()
+    with path.open("wb") as output:
+        output.write(("$ " + " ".join(map(str, command)) + "\n").encode())
+        output.flush()
+        child = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        try:
+            status: int | None = child.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+            end(family(child.pid))
+            child.wait()
+        except BaseException:
+            if finish:
+                child.wait()
+            raise
+    return Outcome(status, time.monotonic() - start, path)
+
+
+def must(outcome: Outcome) -> Outcome:
+    """Raises StageFailed, with the end of the log, unless the command succeeded."""
+    if not outcome.ok:
+        where = outcome.log.relative_to(ROOT) if outcome.log.is_relative_to(ROOT) else outcome.log
+        raise StageFailed(f"{outcome.reason()}; its log is {where}:\n{tail(outcome.log)}")
+    return outcome
+
+
+def _children() -> dict[int, list[int]]:
+    tree: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            tree.setdefault(int(fields[1]), []).append(int(entry.name))
+    return tree
+
+
+def family(pid: int, *, itself: bool = True) -> list[int]:
+    """A process and its descendants."""
+    tree = _children()
+    found = [pid]
+    for member in found:
+        found += tree.get(member, [])
+    return found if itself else found[1:]
+
+
+def end(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def name_of(pid: int) -> str:
+    """The command line of a process, or "" if it has ended."""
+    with contextlib.suppress(OSError):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+        return line.decode(errors="replace").strip()[:120]
+    return ""
+
+
+def end_leftovers(grace_s: float = 0) -> list[str]:
+    """Ends every descendant of this process that has not ended by itself in `grace_s`.
+
+    Returns the command lines of those.
+    """
+    names: list[str] = []
+    deadline = time.monotonic() + grace_s
+    while True:
+        _reap()
+        left = family(os.getpid(), itself=False)
+        if not left:
+            return names
+        if time.monotonic() >= deadline:
+            names += [name for name in map(name_of, left) if name]
+            end(left)
+        time.sleep(0.05)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main(body: Callable[[], int]) -> None:
+    """Runs `body` as the whole program; its result is the exit status. No process outlives it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        say("warning: orphans of tests cannot be adopted (prctl failed)")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _stop)
+    try:
+        status = body()
+    except StageFailed as failure:
+        say(f"\nstopped: {failure}")
+        status = 1
+    finally:
+        end_leftovers()
+    sys.exit(status)

@@ -1,0 +1,221 @@
+"""The rings of tests: what belongs to each, and how it is run and counted."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import report, setup
+from support.report import Report
+from support.setup import Level
+from support.stages import LOGS, ROOT, VENV, Outcome, end_leftovers, must, run, stage, tail
+
+RING_LAYERS = {
+    "ring1": ["base", "schedule", "reduce", "topology"],
+    "ring2": ["shm", "net", "transport", "bootstrap", "comm"],
+    "ring3": ["coll", "engine"],
+}
+# What a sanitizer leaves out: nothing but the size of its runs. GoogleTest's filter syntax.
+SANITIZER_FILTER = {"asan": "*", "tsan": "*"}
+SANITIZER_ENV = {
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+}
+_SUITE_LIMIT_S = 900
+
+
+@dataclass(frozen=True)
+class Part:
+    """What `--only` can name: its short and long name, what must be set up, and how to run it."""
+
+    short: str
+    title: str
+    level: Level
+    run: Callable[[Report], None]
+    fast: bool = True  # run with --fast too
+
+
+@functools.cache
+def built(preset: str) -> Path:
+    """Builds the C++ tests of a preset, once, and returns the folder of the programs."""
+    env = setup.tools_env()
+    with stage(f"C++ tests: build preset {preset}"):
+        must(run(["cmake", "--preset", preset], f"configure-{preset}", env=env))
+        jobs = str(os.cpu_count() or 1)
+        must(run(["cmake", "--build", "--preset", preset, "-j", jobs], f"build-{preset}", env=env))
+    return ROOT / "build" / preset
+
+
+def _count(part: str, xml: Path, outcome: Outcome) -> Report:
+    if xml.exists():
+        found = report.read_xml(xml, part)
+        if not outcome.ok and not found.failed:  # such as a leak found at exit
+            found.failed[xml.stem] = f"{outcome.reason()}:\n{tail(outcome.log)}"
+    else:
+        found = report.read_gtest_log(
+            outcome.log, part, f"{outcome.reason()}:\n{tail(outcome.log)}"
+        )
+    if not found.passed and not found.failed:
+        found.failed[xml.stem] = "ran no test"
+    found.seconds = outcome.seconds
+    return found
+
+
+def _native_layer(part: str, preset: str, layer: str) -> Report:
+    name = f"{preset}-{layer}"
+    program = built(preset) / f"{layer}_test"
+    if not program.exists():
+        return Report(part, failed={name: f"csrc/{layer} has no tests"})
+    xml = LOGS / f"{name}.xml"
+    xml.unlink(missing_ok=True)
+    command: list[str | Path] = [program, f"--gtest_output=xml:{xml}", "--gtest_color=no"]
+    if preset != "dev":
+        command.append(f"--gtest_filter={SANITIZER_FILTER[preset]}")
+    if preset == "tsan":
+        # ThreadSanitizer cannot place its shadow where the kernel randomises with many bits.
+        command = ["setarch", "-R", *command]
+    env = {**setup.tools_env(), **SANITIZER_ENV}
+    return _count(part, xml, run(command, name, env=env, limit_s=_SUITE_LIMIT_S))
+
+
+def native(preset: str, layers: list[str], result: Report) -> None:
+    """Runs the test programs of layers, two at a time where there are two cores."""
+    built(preset)
+    workers = max(1, (os.cpu_count() or 1) // 2) if preset == "dev" else os.cpu_count()
+    with ThreadPoolExecutor(workers) as pool:
+        for found in pool.map(lambda layer: _native_layer(result.part, preset, layer), layers):
+            result.add(found)
+
+
+def python(folders: list[str], result: Report) -> None:
+    """Runs pytest over folders of tests/."""
+    name = "pytest-" + "-".join(folder.replace("/", "_") for folder in folders)
+    xml = LOGS / f"{name}.xml"
+    xml.unlink(missing_ok=True)
+    there = [folder for folder in folders if (ROOT / "tests" / folder).is_dir()]
+    for folder in set(folders) - set(there):
+        result.failed[f"tests/{folder}"] = "is not there"
+    if not there:
+        return
+    command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
+    paths = [f"tests/{folder}" for folder in there]
+    outcome = run([*command, *paths], name, env=setup.tools_env(), limit_s=1800)
+    result.add(_count(result.part, xml, outcome))
+
+
+def _tidy(folder: str) -> bool:
+    return not folder.startswith((".", "_"))
+
+
+def unclaimed() -> list[str]:
+    """Layers and folders of tests that no ring runs."""
+    layers = {layer for names in RING_LAYERS.values() for layer in names}
+    tested = {path.relative_to(ROOT / "csrc").parts[0] for path in ROOT.glob("csrc/**/*_test.cc")}
+    claimed = {"processes", "python", "horovod", "examples", "ci", "perf"}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    lost = [f"csrc/{layer}" for layer in sorted(tested - layers)]
+    return lost + [f"tests/{name}" for name in sorted(folders - claimed) if _tidy(name)]
+
+
+def _cxx_files() -> list[str]:
+    folders = ("csrc", "compat", "perf", "tests")
+    suffixes = (".h", ".cc", ".c")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return sorted(str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes)
+
+
+def _checks() -> dict[str, list[str]]:
+    tool = str(VENV / "bin") + "/"
+    python_program = str(setup.PYTHON)
+    return {
+        "layers": [python_program, "ci/check_layers.py"],
+        "sizes": [python_program, "ci/check_sizes.py"],
+        "headers": [python_program, "ci/check_headers.py"],
+        "knobs": [python_program, "ci/check_knobs.py"],
+        "clang-tidy": [python_program, "ci/check_tidy.py", "build/dev"],
+        "clang-format": [tool + "clang-format", "--dry-run", "-Werror", *_cxx_files()],
+        "ruff": [tool + "ruff", "check", "--quiet", "."],
+        "ruff-format": [tool + "ruff", "format", "--check", "."],
+        "mypy": [tool + "mypy"],
+    }
+
+
+def checks(result: Report) -> None:
+    """Layers, sizes, format, types and documents, and the tests of the tools in ci/ and perf/."""
+    must(run(["cmake", "--preset", "dev"], "configure-dev", env=setup.tools_env()))
+    for name, command in _checks().items():
+        outcome = run(command, f"check-{name}", env=setup.tools_env())
+        result.seconds += outcome.seconds
+        if outcome.ok:
+            result.passed += 1
+        else:
+            result.failed[name] = f"{outcome.reason()}:\n{tail(outcome.log, 30)}"
+    for lost in unclaimed():
+        result.failed[lost] = "has tests, and no part of ci/test runs them"
+    tools = [folder for folder in ("ci", "perf") if (ROOT / "tests" / folder).is_dir()]
+    python(tools, result)
+
+
+def sanitized(preset: str, result: Report) -> None:
+    native(preset, [layer for layers in RING_LAYERS.values() for layer in layers], result)
+
+
+def _ring(short: str) -> Callable[[Report], None]:
+    return lambda result: native("dev", RING_LAYERS[short], result)
+
+
+PARTS = [
+    Part("checks", "checks", Level.RINGCOLL, checks),
+    Part("ring1", "ring 1 (pure)", Level.TOOLS, _ring("ring1")),
+    Part("ring2", "ring 2 (transports)", Level.TOOLS, _ring("ring2")),
+    Part("ring3", "ring 3 (collectives)", Level.TOOLS, _ring("ring3")),
+    Part(
+        "ring4", "ring 4 (processes)", Level.RINGCOLL, lambda result: python(["processes"], result)
+    ),
+    Part(
+        "ring5",
+        "ring 5 (Python and Horovod)",
+        Level.HOROVOD,
+        lambda result: python(["python", "horovod", "examples"], result),
+    ),
+    Part(
+        "asan",
+        "rings 1-3 under address and undefined-behaviour sanitizers",
+        Level.TOOLS,
+        lambda result: sanitized("asan", result),
+        fast=False,
+    ),
+    Part(
+        "tsan",
+        "rings 1-3 under the thread sanitizer",
+        Level.TOOLS,
+        lambda result: sanitized("tsan", result),
+        fast=False,
+    ),
+]
+
+
+def run_part(part: Part) -> Report:
+    """Sets up what the part needs and runs it; a process that it leaves running is a failure."""
+    result = Report(part.title)
+    setup.prepare(part.level)
+    if part.short in RING_LAYERS:
+        built("dev")
+    elif part.short in SANITIZER_FILTER:
+        built(part.short)
+    with stage(part.title):
+        part.run(result)
+    for left in end_leftovers(grace_s=2):
+        result.failed[f"left running: {left}"] = "ended by ci/test"
+    if not result.passed and not result.failed:
+        result.failed[part.short] = "ran no test"
+    expected = report.read_expected(setup.CI / "expected-skips.txt")
+    for name, reason in report.unexpected_skips(result, part.short, expected).items():
+        result.skipped.pop(name)
+        result.failed[name] = f"skipped, which ci/expected-skips.txt does not expect: {reason}"
+    return result

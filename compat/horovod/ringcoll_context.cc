@@ -1,0 +1,286 @@
+#include "ringcoll_context.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "../controller.h"
+#include "../logging.h"
+#include "../process_set.h"
+
+#if HAVE_MPI
+#define OMPI_SKIP_MPICXX
+#include "mpi.h"
+#endif
+
+#pragma GCC visibility push(hidden)
+namespace horovod {
+namespace common {
+namespace {
+
+// rc_exchange_fn over another controller of Horovod: each rank's blob is broadcast in turn.
+int exchange_over_controller(void* state, const void* mine, size_t bytes, void* all) {
+  auto& controller = *static_cast<Controller*>(state);
+  auto* blobs = static_cast<uint8_t*>(all);
+  try {
+    for (int rank = 0; rank < controller.GetSize(); ++rank) {
+      uint8_t* blob = blobs + rank * bytes;
+      if (rank == controller.GetRank()) std::copy_n(static_cast<const uint8_t*>(mine), bytes, blob);
+      controller.Bcast(blob, bytes, rank, Communicator::GLOBAL);
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    LOG(ERROR) << "ringcoll: the controller could not exchange addresses: " << error.what();
+    return 1;
+  }
+}
+
+std::string names_of(const std::vector<int>& ranks) {
+  std::string names;
+  for (int rank : ranks) names += (names.empty() ? "" : "_") + std::to_string(rank);
+  return names;
+}
+
+}  // namespace
+
+RingcollCall::RingcollCall(rc_collective collective, rc_dtype dtype) {
+  call.struct_size = sizeof(call);
+  call.collective = collective;
+  call.dtype = dtype;
+}
+
+RingcollCall& RingcollCall::Add(const void* input, void* output, int64_t count) {
+  buffers.push_back({input, output, count});
+  return *this;
+}
+
+RingcollContext& RingcollContext::Get() {
+  // Never destroyed: Horovod's background thread may end after the static objects.
+  static RingcollContext& context = *new RingcollContext();
+  return context;
+}
+
+bool RingcollContext::StartedByMpi() { return started_by_mpi(); }
+
+bool RingcollContext::MpiThreadsSupported() {
+#if HAVE_MPI
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&provided);
+  return provided == MPI_THREAD_MULTIPLE;
+#else
+  return false;
+#endif
+}
+
+void RingcollContext::Destroy::operator()(rc_comm* comm) const {
+  RingcollLibrary::Open().comm_destroy(comm);
+}
+
+bool RingcollContext::Enable(LibType operations, LibType control) {
+  {
+    std::lock_guard<std::mutex> guard(failure_mutex_);
+    failure_.clear();
+  }
+  job_failed_ = false;
+  controls_ = control == LibType::RINGCOLL;
+  try {
+    library_ = &RingcollLibrary::Open();
+  } catch (const std::exception& error) {
+    SetFailure(error.what());
+    LOG(ERROR) << error.what();
+    return false;
+  }
+  LOG(DEBUG) << "ringcoll " << library_->version() << ": operations by " << TypeName(operations)
+             << ", controller " << TypeName(control);
+  return true;
+}
+
+bool RingcollContext::Initialize(const RingcollNeighbours& neighbours,
+                                 ProcessSetTable& process_sets) {
+  neighbours_ = neighbours;
+  Controller& controller = *process_sets.Get(0).controller;
+  try {
+    if (controls_) {
+      comms_[&controller].set = JoinJob();
+      job_controller_ = &controller;
+      process_sets.Initialize(*this);
+    } else {
+      comms_[&controller].set = CreateOver(controller, "world");
+    }
+    return true;
+  } catch (const std::exception& error) {
+    SetFailure(error.what());
+    LOG(ERROR) << "Horovod could not be initialized over ringcoll: " << error.what();
+    Finalize();
+    return false;
+  }
+}
+
+RingcollContext::Comm RingcollContext::JoinJob() {
+  job_ = find_job(neighbours_, initializations_++);
+  rc_comm_options options{};
+  options.struct_size = sizeof(options);
+  options.rank = job_.place.rank;
+  options.size = job_.place.size;
+  options.store = job_.exchange == nullptr ? job_.store.c_str() : nullptr;
+  options.name = job_.name.c_str();
+  options.exchange = job_.exchange;
+  options.exchange_state = job_.exchange_state;
+  options.timeout_s = timeout_from_environment();
+  rc_comm* comm = nullptr;
+  Check(library_->comm_create(&options, &comm));
+  return Comm(comm);
+}
+
+void RingcollContext::Finalize() {
+  comms_.clear();
+  job_controller_ = nullptr;
+  neighbours_ = {};
+  library_ = nullptr;
+}
+
+void RingcollContext::Release(const Controller* controller) { comms_.erase(controller); }
+
+std::string RingcollContext::failure() const {
+  std::lock_guard<std::mutex> guard(failure_mutex_);
+  return failure_;
+}
+
+void RingcollContext::SetFailure(const std::string& reason) const {
+  std::lock_guard<std::mutex> guard(failure_mutex_);
+  if (failure_.empty()) failure_ = reason;
+}
+
+Status RingcollContext::ShutDownError() const {
+  std::string reason = failure();
+  if (reason.empty()) return SHUT_DOWN_ERROR;
+  return Status::UnknownError(reason + ". Horovod has been shut down");
+}
+
+void RingcollContext::Check(rc_status status) const {
+  if (status == RC_OK) return;
+  std::string message = library_->error_message();
+  // A call that was refused leaves the communicator as it was.
+  if (status != RC_INVALID_ARGUMENT) SetFailure(message);
+  throw std::runtime_error(message);
+}
+
+int RingcollContext::SizeOf(Controller& controller) const {
+  return library_->comm_size(Find(controller).set.get());
+}
+
+RingcollContext::Comm RingcollContext::CreateOver(Controller& controller, const char* name) const {
+  rc_comm_options options{};
+  options.struct_size = sizeof(options);
+  options.rank = controller.GetRank();
+  options.size = controller.GetSize();
+  options.name = name;
+  options.exchange = exchange_over_controller;
+  options.exchange_state = &controller;
+  options.timeout_s = timeout_from_environment();
+  rc_comm* comm = nullptr;
+  Check(library_->comm_create(&options, &comm));
+  return Comm(comm);
+}
+
+RingcollContext::Comm RingcollContext::Split(rc_comm* parent, const std::vector<int>& ranks,
+                                             const std::string& name) const {
+  std::vector<int32_t> members(ranks.begin(), ranks.end());
+  rc_comm* comm = nullptr;
+  Check(library_->comm_split(parent, members.data(), static_cast<int32_t>(members.size()),
+                             name.c_str(), &comm));
+  return Comm(comm);
+}
+
+RingcollContext::Comms& RingcollContext::Find(Controller& controller) const {
+  Comms& comms = comms_[&controller];
+  if (comms.set == nullptr) {
+    if (controls_) throw std::logic_error("ringcoll: a process set without a communicator");
+    comms.set = CreateOver(controller, "set");
+  }
+  return comms;
+}
+
+void RingcollContext::RunOn(rc_comm* comm, RingcollCall& call) const {
+  call.call.buffers = call.buffers.data();
+  call.call.buffer_count = static_cast<int64_t>(call.buffers.size());
+  rc_status status = library_->run(comm, &call.call);
+  auto job = comms_.find(job_controller_);
+  if (status != RC_OK && status != RC_INVALID_ARGUMENT && job != comms_.end() &&
+      job->second.set.get() == comm) {
+    job_failed_ = true;
+  }
+  Check(status);
+}
+
+void RingcollContext::Run(Controller& controller, RingcollCall call) const {
+  RunOn(Find(controller).set.get(), call);
+}
+
+void RingcollContext::RunAmong(Controller& controller, const std::vector<int>& ranks,
+                               const char* name, RingcollCall call) const {
+  Comms& comms = Find(controller);
+  Comm& part = comms.among[name];
+  if (part == nullptr) part = Split(comms.set.get(), ranks, name);
+  RunOn(part.get(), call);
+}
+
+void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
+  rc_comm* job = comms_.at(job_controller_).set.get();
+  const std::vector<int>& mine = process_set.registered_global_ranks;
+  int64_t size = mine.size();
+  std::vector<int64_t> sizes(job_.place.size);
+  RingcollCall gather_sizes(RC_ALLGATHER, RC_INT64);
+  RunOn(job, gather_sizes.Add(&size, sizes.data(), 1));
+  if (std::count(sizes.begin(), sizes.end(), size) != job_.place.size) {
+    throw std::logic_error("The ranks register process sets of different sizes");
+  }
+  std::vector<int32_t> all(size * job_.place.size);
+  RingcollCall gather_ranks(RC_ALLGATHER, RC_INT32);
+  RunOn(job, gather_ranks.Add(mine.data(), all.data(), size));
+  for (int rank = 0; rank < job_.place.size; ++rank) {
+    if (!std::equal(mine.begin(), mine.end(), all.begin() + rank * size)) {
+      throw std::logic_error("The ranks register process sets with different members");
+    }
+  }
+}
+
+bool RingcollContext::CreateFor(ProcessSet& process_set) const {
+  const Controller* controller = process_set.controller.get();
+  if (!IsJob(controller)) {
+    CheckSameMembers(process_set);
+    std::vector<int> ranks = process_set.registered_global_ranks;
+    if (std::find(ranks.begin(), ranks.end(), job_.place.rank) == ranks.end()) ranks.clear();
+    std::string name = "set_" + names_of(process_set.registered_global_ranks);
+    Comm comm = Split(comms_.at(job_controller_).set.get(), ranks, name);
+    if (comm != nullptr) comms_[controller].set = std::move(comm);
+  }
+  PrepareNeighbours(process_set);
+  return comms_.count(controller) > 0;
+}
+
+// Operations by MPI or Gloo need their contexts for the process set.
+void RingcollContext::PrepareNeighbours(ProcessSet& process_set) const {
+  bool is_job = IsJob(process_set.controller.get());
+#if HAVE_MPI
+  if (neighbours_.mpi != nullptr && !is_job) {
+    process_set.mpi_context.InitializeForProcessSet(*neighbours_.mpi,
+                                                    process_set.registered_global_ranks);
+  }
+#endif
+#if HAVE_GLOO
+  if (neighbours_.gloo == nullptr) return;
+  if (is_job) {
+    process_set.gloo_context = *neighbours_.gloo;
+  } else if (neighbours_.mpi == nullptr) {
+    process_set.gloo_context.InitializeForProcessSet(*neighbours_.gloo,
+                                                     process_set.registered_global_ranks);
+  } else {
+    throw std::logic_error(
+        "Process sets with operations by GLOO need a job that horovodrun --gloo has started");
+  }
+#endif
+}
+
+}  // namespace common
+}  // namespace horovod
+#pragma GCC visibility pop

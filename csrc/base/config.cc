@@ -1,0 +1,208 @@
+#include "base/config.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+using Words = std::vector<std::string>;
+struct Text {
+  std::string Config::* field;
+  Words allowed;  // empty: anything
+};
+struct Integer {
+  int64_t Config::* field;
+  int64_t least, most;
+  bool bytes;  // accepts the suffixes K, M, G (powers of 1024)
+};
+struct Seconds {
+  double Config::* field;
+  double least, most;
+};
+struct Boolean {
+  bool Config::* field;
+};
+
+struct Row {
+  const char* name;
+  std::variant<Text, Integer, Seconds, Boolean> kind;
+  const char* default_value;
+  const char* help;
+};
+
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+
+// The one table of knobs. A new knob is a field of Config and a row here.
+const std::vector<Row>& table() {
+  static const std::vector<Row> rows = {
+      {"RINGCOLL_TRANSPORT", Text{&Config::transport, {"auto", "shm", "tcp", "verbs", "loopback"}},
+       "auto",
+       "the transport for every link: this one or an error. auto: the nearest for each pair"},
+      {"RINGCOLL_INTERFACE", Text{&Config::interface, {}}, "",
+       "network interface for TCP, such as eth0. Empty: the first that is up and not loopback"},
+      {"RINGCOLL_ALGORITHM", Text{&Config::algorithm, {}}, "",
+       "schedule by name, \"ring\" or \"allreduce=ring,broadcast=binomial\". Empty: by cost"},
+      {"RINGCOLL_SECRET", Text{&Config::secret, {}}, "",
+       "secret of the job, the same on all ranks. Empty: rank 0 makes one and the store carries "
+       "it"},
+      {"RINGCOLL_LOG", Text{&Config::log, {"error", "warning", "info", "debug"}}, "info",
+       "what is written to standard error"},
+      {"RINGCOLL_TIMEOUT_S", Seconds{&Config::timeout_s, 0.01, 86400}, "30",
+       "deadline of every wait for a peer, in seconds"},
+      {"RINGCOLL_ARENA_BYTES", Integer{&Config::arena_bytes, kMiB, 64 * kGiB, true}, "64M",
+       "shared memory of a rank that tensors are packed into; pages count when first used"},
+      {"RINGCOLL_SEGMENT_BYTES", Integer{&Config::segment_bytes, 0, kGiB, true}, "0",
+       "bytes of one piece of a large collective in its pipeline. 0: by transport and ranks"},
+      {"RINGCOLL_SLOTS", Integer{&Config::slots, 1, 64, false}, "4",
+       "pieces of a large collective in flight"},
+      {"RINGCOLL_INLINE_BYTES", Integer{&Config::inline_bytes, 0, 64 * kKiB, true}, "1K",
+       "largest message that shared memory carries beside its flag"},
+      {"RINGCOLL_SPIN_US", Integer{&Config::spin_us, 0, 1000000, false}, "25",
+       "microseconds that a wait polls before it blocks"},
+      {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 1, 16, false}, "1",
+       "TCP connections to each peer that carry data"},
+      {"RINGCOLL_HUGE_PAGES", Boolean{&Config::huge_pages}, "1",
+       "ask for transparent huge pages in the arena"},
+  };
+  return rows;
+}
+
+const char* type_of(const Row& row) {
+  if (std::holds_alternative<Text>(row.kind)) return "string";
+  if (std::holds_alternative<Seconds>(row.kind)) return "seconds";
+  if (std::holds_alternative<Boolean>(row.kind)) return "boolean";
+  return std::get<Integer>(row.kind).bytes ? "bytes" : "integer";
+}
+
+std::string range_of(const Row& row) {
+  if (auto* t = std::get_if<Text>(&row.kind))
+    return t->allowed.empty() ? "any" : fmt::format("{}", fmt::join(t->allowed, ", "));
+  if (auto* s = std::get_if<Seconds>(&row.kind)) return fmt::format("{} to {}", s->least, s->most);
+  if (auto* i = std::get_if<Integer>(&row.kind)) return fmt::format("{} to {}", i->least, i->most);
+  return "0, 1";
+}
+
+std::optional<int64_t> parse_integer(std::string_view text, bool bytes) {
+  int64_t value = 0, unit = 1;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || text.empty()) return {};
+  std::string_view suffix(end, text.data() + text.size() - end);
+  if (bytes && (suffix == "K" || suffix == "KiB")) unit = kKiB;
+  if (bytes && (suffix == "M" || suffix == "MiB")) unit = kMiB;
+  if (bytes && (suffix == "G" || suffix == "GiB")) unit = kGiB;
+  if (!suffix.empty() && unit == 1) return {};
+  if (std::abs(value) > INT64_MAX / unit) return {};
+  return value * unit;
+}
+
+std::optional<double> parse_seconds(std::string_view text) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
+  return value;
+}
+
+/// False if the text is not a value of the row.
+bool assign(const Row& row, const std::string& text, Config* config) {
+  if (auto* t = std::get_if<Text>(&row.kind)) {
+    config->*t->field = text;
+    return t->allowed.empty() || std::ranges::count(t->allowed, text) > 0;
+  }
+  if (auto* i = std::get_if<Integer>(&row.kind)) {
+    auto value = parse_integer(text, i->bytes);
+    if (value) config->*i->field = *value;
+    return value && *value >= i->least && *value <= i->most;
+  }
+  if (auto* s = std::get_if<Seconds>(&row.kind)) {
+    auto value = parse_seconds(text);
+    if (value) config->*s->field = *value;
+    return value && *value >= s->least && *value <= s->most;
+  }
+  config->*std::get<Boolean>(row.kind).field = text == "1";
+  return text == "0" || text == "1";
+}
+
+const char* lookup(const Getenv& environment, const char* name) {
+  return environment ? environment(name) : std::getenv(name);
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); i++) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); j++) {
+      size_t change = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row[b.size()];
+}
+
+// Names that belong to ringcoll but are no knobs of the library.
+constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY"};
+
+}  // namespace
+
+Config read_config(const Getenv& environment) {
+  Config config;
+  for (const Row& row : table()) {
+    const char* set = lookup(environment, row.name);
+    std::string text = set && *set ? set : row.default_value;
+    check(assign(row, text, &config), Code::kInvalidArgument,
+          "{}=\"{}\" is not a value of type {} in its range: {}. Default: \"{}\"", row.name, text,
+          type_of(row), range_of(row), row.default_value);
+  }
+  return config;
+}
+
+std::vector<Knob> describe_knobs(const Getenv& environment) {
+  std::vector<Knob> knobs;
+  for (const Row& row : table()) {
+    const char* set = lookup(environment, row.name);
+    bool secret = std::string_view(row.name) == "RINGCOLL_SECRET";
+    std::string value = set && *set ? (secret ? "(set)" : set) : row.default_value;
+    knobs.push_back({row.name, type_of(row), row.default_value, range_of(row), row.help, value});
+  }
+  return knobs;
+}
+
+std::vector<std::string> unknown_knobs(std::span<const std::string> names) {
+  std::vector<std::string> warnings;
+  for (const std::string& name : names) {
+    bool known = std::ranges::count(kOtherNames, std::string_view(name)) > 0 ||
+                 std::ranges::any_of(table(), [&](const Row& row) { return name == row.name; });
+    if (known || !name.starts_with("RINGCOLL_")) continue;
+    auto nearest = std::ranges::min_element(
+        table(), {}, [&](const Row& row) { return edit_distance(name, row.name); });
+    warnings.push_back(
+        fmt::format("{} is set but is no knob of ringcoll; the nearest is {}. It has no effect",
+                    name, nearest->name));
+  }
+  return warnings;
+}
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry; entry++) {
+    std::string_view text(*entry);
+    if (text.starts_with("RINGCOLL_")) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,13 @@
+// Who a process is, for telling two that claim the same rank apart.
+#pragma once
+
+#include <string>
+
+namespace ringcoll {
+
+/// "pid 4711 on node17".
+std::string this_process();
+/// 16 random bytes as hex.
+std::string fresh_token();
+
+}  // namespace ringcoll

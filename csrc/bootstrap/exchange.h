@@ -1,0 +1,39 @@
+// How ranks that do not know each other yet learn each other's addresses: one operation, "gather
+// one blob of every rank on every rank", over a store, over a function of the caller (MPI), or over
+// an existing communicator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/types.h"
+#include "bootstrap/store.h"
+
+namespace ringcoll {
+
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  virtual Rank rank() const = 0;
+  virtual Rank size() const = 0;
+  /// Every rank's blob, in rank order. Collective; blobs may differ in length. Throws
+  /// Error(kTimeout) that names the ranks that did not come, Error(kTransport) if the store is not
+  /// there.
+  virtual std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) = 0;
+};
+
+/// Over a store: each rank sets its own key, rank 0 gathers them and sets one key with all (O(size)
+/// requests in all). Keys begin with `prefix`; each all_gather uses fresh ones. Two processes that
+/// claim one rank are found and named.
+std::unique_ptr<Exchange> make_store_exchange(std::unique_ptr<Store> store,
+                                              const std::string& prefix, Rank rank, Rank size);
+
+/// Over a function that gathers blobs of equal length (the C ABI's rc_exchange_fn, MPI_Allgather);
+/// lengths are agreed first. `gather` returns false on failure.
+using GatherFunction = std::function<bool(const void* mine, size_t bytes, void* all)>;
+std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank rank, Rank size);
+
+}  // namespace ringcoll

@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/store.h"
+
+namespace ringcoll {
+namespace {
+
+class FunctionExchange : public Exchange {
+ public:
+  FunctionExchange(GatherFunction gather, Rank rank, Rank size)
+      : gather_(std::move(gather)), rank_(rank), size_(size) {
+    check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
+          size);
+  }
+  Rank rank() const override { return rank_; }
+  Rank size() const override { return size_; }
+
+  // The function has its own idea of a deadline.
+  std::vector<std::string> all_gather(const std::string& mine, Deadline) override {
+    auto lengths = gather_equal<uint64_t>({mine.size()});
+    uint64_t longest = *std::ranges::max_element(lengths);
+    check(longest <= kMaxValueBytes, Code::kTransport,
+          "the exchange function reports a blob of {} bytes; it must gather by rank", longest);
+    if (longest == 0) return std::vector<std::string>(size_);
+    std::vector<char> padded(longest);
+    std::ranges::copy(mine, padded.begin());
+    std::vector<char> all = gather_equal(padded);
+    std::vector<std::string> blobs;
+    for (Rank rank = 0; rank < size_; rank++)
+      blobs.emplace_back(all.data() + longest * rank, lengths[rank]);
+    return blobs;
+  }
+
+ private:
+  template <typename T>
+  std::vector<T> gather_equal(const std::vector<T>& mine) {
+    std::vector<T> all(mine.size() * size_);
+    check(gather_(mine.data(), mine.size() * sizeof(T), all.data()), Code::kTransport,
+          "the exchange function of the caller failed; its cause is in the caller's log");
+    // Also tells when two processes say that they are one rank.
+    check(std::equal(mine.begin(), mine.end(), all.begin() + mine.size() * rank_),
+          Code::kInvalidArgument,
+          "the exchange function gave rank {} back something else than it put in: two processes "
+          "claim this rank, or the function does not gather by rank",
+          rank_);
+    return all;
+  }
+
+  GatherFunction gather_;
+  Rank rank_;
+  Rank size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank rank, Rank size) {
+  return std::make_unique<FunctionExchange>(std::move(gather), rank, size);
+}
+
+}  // namespace ringcoll

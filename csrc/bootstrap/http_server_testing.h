@@ -1,0 +1,38 @@
+// A small rendezvous server for tests, with the habits of horovodrun's: HTTP/1.0, values by path,
+// 404 for what is not set, DELETE.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/fd.h"
+
+namespace ringcoll {
+
+class HttpServerForTests {
+ public:
+  HttpServerForTests();
+  ~HttpServerForTests();
+
+  uint16_t port() const { return port_; }
+  /// What it answers to everything from now on, instead; "" for its normal habits.
+  void always_answer(std::string bytes);
+  size_t value_count();
+
+ private:
+  void serve();
+  void answer(int fd);
+
+  Fd listener_;
+  uint16_t port_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> values_;
+  std::string canned_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,95 @@
+// horovod://host:port/scope: the rendezvous server of horovodrun, which keeps values by scope and
+// key: PUT and GET and DELETE of /scope/key, 404 for what is not set
+// (horovod/runner/http/http_server.py). It overwrites what is set already, and knows no request
+// that would not.
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "bootstrap/http_client.h"
+#include "bootstrap/store.h"
+
+namespace ringcoll {
+namespace {
+
+// The server stands before the workers start, so one that is not there will not come; it may be
+// slow to accept many at once, though.
+constexpr double kConnectSeconds = 1;
+constexpr Duration kRetryPause = std::chrono::milliseconds(100);
+constexpr const char* kDefaultScope = "ringcoll";
+
+class HttpStore : public Store {
+ public:
+  HttpStore(const std::string& rest, Deadline deadline) : name_("horovod://" + rest) {
+    size_t slash = std::min(rest.find('/'), rest.size());
+    authority_ = rest.substr(0, slash);
+    HostPort where = split_host_port(authority_);
+    check(where.port != 0, Code::kInvalidArgument, "{}: a port is needed", name_);
+    std::string scope = slash < rest.size() ? rest.substr(slash + 1) : "";
+    scope_ = quote_key(scope.empty() ? kDefaultScope : scope);
+    servers_ = resolve(where);
+    request("GET", "probe", "", deadline);
+  }
+
+  void set(const std::string& key, const std::string& value, Deadline deadline) override {
+    auto found = try_get(key, deadline);
+    check(!found || *found == value, Code::kInvalidArgument,
+          "{}: \"{}\" is set already, to another value", name_, key);
+    check(request("PUT", key, value, deadline).status == 200, Code::kTransport,
+          "{}: the server did not take \"{}\"", name_, key);
+  }
+  std::optional<std::string> try_get(const std::string& key, Deadline deadline) override {
+    HttpResponse response = request("GET", key, "", deadline);
+    if (response.status == 404) return {};
+    return std::move(response.body);
+  }
+  void remove(const std::string& key, Deadline deadline) override {
+    request("DELETE", key, "", deadline);
+  }
+  bool outlives_jobs() const override { return true; }
+  const std::string& name() const override { return name_; }
+
+ protected:
+  // A thread of Python is started for each request, and the queue of connections is a short one.
+  Pace pace() const override {
+    return {std::chrono::milliseconds(5), std::chrono::milliseconds(100)};
+  }
+
+ private:
+  HttpResponse request(std::string_view method, const std::string& key, const std::string& body,
+                       Deadline deadline) {
+    std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
+    Deadline give_up(std::min(deadline.left(), seconds(kConnectSeconds)));
+    for (size_t tries = 0;; tries++) {
+      try {
+        const Address& server = servers_[tries % servers_.size()];
+        HttpResponse response = http_request(server, method, authority_, path, body, deadline);
+        check(response.status == 200 || response.status == 404, Code::kTransport,
+              "the server answers with status {}", response.status);
+        return response;
+      } catch (const Error& error) {
+        bool last = error.code() != Code::kTransport || give_up.passed();
+        if (last)
+          throw Error(error.code(),
+                      fmt::format("{}: {}; is this the rendezvous server of a running horovodrun "
+                                  "(HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)?",
+                                  name_, error.what()));
+      }
+      std::this_thread::sleep_for(kRetryPause);
+    }
+  }
+
+  std::string name_;
+  std::string authority_;
+  std::string scope_;
+  std::vector<Address> servers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline) {
+  return std::make_unique<HttpStore>(rest, deadline);
+}
+
+}  // namespace ringcoll

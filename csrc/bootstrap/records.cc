@@ -1,0 +1,82 @@
+#include "bootstrap/records.h"
+
+#include "bootstrap/store.h"
+#include "net/wire.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1": the version is in it
+constexpr uint32_t kOutcomeMagic = 0x314f4352;  // "RCO1"
+constexpr size_t kMaxClaimBytes = 1024;
+constexpr size_t kMaxErrorBytes = 16 * 1024;
+constexpr uint32_t kMaxRanks = 1 << 20;
+
+void expect_magic(WireReader* reader, uint32_t magic, const char* what) {
+  check(reader->get<uint32_t>() == magic, Code::kTransport,
+        "{}: not of this version of ringcoll; install the same on all hosts, and let no other "
+        "program use this store",
+        what);
+}
+
+}  // namespace
+
+std::string Record::encode() const {
+  WireWriter writer;
+  writer.put(kRecordMagic);
+  writer.put(size);
+  writer.put_text(claim.token);
+  writer.put_text(claim.process);
+  writer.put_text(blob);
+  return writer.take();
+}
+
+Record Record::decode(std::string_view bytes) {
+  constexpr const char* kWhat = "the record of a rank in the store";
+  WireReader reader(bytes, kWhat);
+  expect_magic(&reader, kRecordMagic, kWhat);
+  Record record;
+  record.size = reader.get<Rank>();
+  record.claim.token = reader.get_text(kMaxClaimBytes);
+  record.claim.process = reader.get_text(kMaxClaimBytes);
+  record.blob = reader.get_text(kMaxValueBytes);
+  reader.finish();
+  return record;
+}
+
+std::string Outcome::encode() const {
+  WireWriter writer;
+  writer.put(kOutcomeMagic);
+  writer.put(static_cast<int32_t>(error ? static_cast<int>(error->code()) : 0));
+  if (error) {
+    writer.put(error->rank());
+    writer.put_text(std::string_view(error->what()).substr(0, kMaxErrorBytes));
+    return writer.take();
+  }
+  writer.put(static_cast<uint32_t>(records.size()));
+  for (const Record& record : records) writer.put_text(record.encode());
+  return writer.take();
+}
+
+Outcome Outcome::decode(std::string_view bytes) {
+  constexpr const char* kWhat = "what rank 0 has put into the store";
+  WireReader reader(bytes, kWhat);
+  expect_magic(&reader, kOutcomeMagic, kWhat);
+  Outcome outcome;
+  int32_t code = reader.get<int32_t>();
+  if (code != 0) {
+    check(code >= RC_INVALID_ARGUMENT && code <= RC_ABORTED, Code::kTransport,
+          "{}: an error with code {}", kWhat, code);
+    Rank rank = reader.get<Rank>();
+    outcome.error = Error(static_cast<Code>(code), reader.get_text(kMaxErrorBytes), rank);
+  } else {
+    uint32_t count = reader.get<uint32_t>();
+    check(count <= kMaxRanks, Code::kTransport, "{}: {} ranks", kWhat, count);
+    for (uint32_t i = 0; i < count; i++)
+      outcome.records.push_back(Record::decode(reader.get_text(kMaxValueBytes)));
+  }
+  reader.finish();
+  return outcome;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,72 @@
+// A key-value store that the ranks of a job share until they are connected.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/types.h"
+
+namespace ringcoll {
+
+/// Values are bytes. One thread at a time. What fails throws Error(kTransport) or Error(kTimeout)
+/// naming the store, the cause and the remedy.
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// Sets a key; a key is set once: Error(kInvalidArgument) if it has another value already. Only
+  /// where two set it at the same moment, horovod:// lets the second overwrite the first.
+  virtual void set(const std::string& key, const std::string& value, Deadline deadline) = 0;
+  /// The value if it is set now. `deadline` bounds the request.
+  virtual std::optional<std::string> try_get(const std::string& key, Deadline deadline) = 0;
+  /// Removes a key, if it is set.
+  virtual void remove(const std::string& key, Deadline deadline) = 0;
+  /// Whether what a job has left when it was killed can be found in it by the next.
+  virtual bool outlives_jobs() const { return false; }
+  /// The URL.
+  virtual const std::string& name() const = 0;
+
+  /// What may be the cause if ranks do not come, or "": those that were turned away, say.
+  virtual std::string remark() const { return ""; }
+
+  /// The value as soon as it is set; nothing at the deadline. Polls, less and less often.
+  virtual std::optional<std::string> wait(const std::string& key, Deadline deadline);
+  /// The same, but Error(kTimeout) naming the store and the key at the deadline.
+  std::string get(const std::string& key, Deadline deadline);
+
+ protected:
+  /// Between two polls: at first, and when nothing has come for a while.
+  struct Pace {
+    Duration first = std::chrono::microseconds(300);
+    Duration longest = std::chrono::milliseconds(20);
+  };
+  virtual Pace pace() const { return {}; }
+};
+
+inline constexpr size_t kMaxKeyBytes = 200;
+inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
+
+/// A key as part of a path: letters, digits, ".", "-", "_", the rest as %XX. Different keys stay
+/// different.
+std::string quote_key(std::string_view key);
+
+/// `url` is one of
+///   tcp://host:port        rank 0 of the job serves it, the others connect (they wait for it to
+///   come up) file:///directory      a directory that all ranks see; the ringcoll files in it are
+///   removed at the end horovod://host:port    the rendezvous server that horovodrun starts (HTTP
+///   PUT and GET); scope from the path local://name           threads of one process
+/// `secret` guards tcp:// (challenge and response). Throws Error(kInvalidArgument) for anything
+/// else, naming the forms.
+std::unique_ptr<Store> open_store(const std::string& url, const std::string& secret, Rank rank,
+                                  Rank size, Deadline deadline);
+
+/// What open_store() chooses from; `rest` is the URL after "://".
+std::unique_ptr<Store> open_tcp_store(const std::string& rest, const std::string& secret, Rank rank,
+                                      Rank size, Deadline deadline);
+std::unique_ptr<Store> open_file_store(const std::string& rest, Rank rank, Deadline deadline);
+std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline);
+std::unique_ptr<Store> open_local_store(const std::string& rest);
+
+}  // namespace ringcoll

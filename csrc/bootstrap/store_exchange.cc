@@ -1,0 +1,402 @@
+// An exchange over a store. Rank 0 makes up a session, so that nothing that an earlier job has left
+// in the store counts; the keys of a round begin with it:
+//
+//   <prefix>session          the claim of rank 0
+//   <session>.<round>.<r>    the record of rank r, removed by r when it has read the outcome
+//   <session>.<round>.all    the outcome, by rank 0: all records, or the error that all raise
+//   <session>.conflict       somebody has found that two processes claim one rank
+//
+// At the end rank 0 waits (not long) until the others have removed their records, which they do
+// when they have read the last outcome, and removes the rest.
+#include <sodium.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/claim.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/records.h"
+
+namespace ringcoll {
+namespace {
+
+// How often a rank that waits looks whether the session is still the same and nobody has reported a
+// conflict.
+constexpr double kSliceSeconds = 0.25;
+// Rank 0 decides at the deadline, and its verdict, which names the missing ranks, is worth this
+// much more patience.
+constexpr double kVerdictSeconds = 1;
+// How long rank 0 waits at the end for ranks that have not read the last outcome.
+constexpr double kLingerSeconds = 2;
+// How long a rank that finds its place taken waits for rank 0 to show that the other was of an
+// earlier job.
+constexpr double kStaleSeconds = 2;
+constexpr double kRequestSeconds = 5;
+constexpr size_t kMaxPrefixBytes = 40;
+constexpr size_t kMaxNamed = 16;
+
+std::string short_prefix(const std::string& prefix) {
+  if (prefix.size() <= kMaxPrefixBytes) return prefix;
+  GroupId hash = make_group_id(prefix);
+  std::string hex(kMaxPrefixBytes + 1, 0);
+  sodium_bin2hex(hex.data(), hex.size(), hash.data(), kMaxPrefixBytes / 2);
+  hex.back() = '.';
+  return hex;
+}
+
+std::string names_of(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size() && i < kMaxNamed; i++)
+    text += fmt::format("{} {}", i ? "," : "", ranks[i]);
+  if (ranks.size() > kMaxNamed) text += fmt::format(" and {} more", ranks.size() - kMaxNamed);
+  return text;
+}
+
+Error two_claim(Rank rank, const std::string& a, const std::string& b) {
+  return Error(
+      Code::kInvalidArgument,
+      fmt::format("two processes claim rank {}: {} and {}; each process needs a rank of its "
+                  "own (its launcher's variables, or the arguments of init)",
+                  rank, std::min(a, b), std::max(a, b)),
+      rank);
+}
+
+class StoreExchange : public Exchange {
+ public:
+  StoreExchange(std::unique_ptr<Store> store, const std::string& prefix, Rank rank, Rank size)
+      : store_(std::move(store)),
+        prefix_(short_prefix(prefix)),
+        rank_(rank),
+        size_(size),
+        claim_{fresh_token(), this_process()} {
+    check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
+          size);
+  }
+  ~StoreExchange() override {
+    try {
+      if (rank_ == 0 && !session_.token.empty()) clean_up();
+    } catch (const Error& error) {
+      log_warning("keys may be left in the store: {}", error.what());
+    }
+  }
+
+  Rank rank() const override { return rank_; }
+  Rank size() const override { return size_; }
+  std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
+
+ private:
+  std::string key(const std::string& last) const {
+    return fmt::format("{}{}.{}", prefix_, session_.token, last);
+  }
+  std::string record_key(Rank rank) const { return key(fmt::format("{}.{}", round_, rank)); }
+  std::string outcome_key() const { return key(fmt::format("{}.all", round_)); }
+  std::string session_key() const { return prefix_ + "session"; }
+  Deadline request() const { return Deadline(seconds(kRequestSeconds)); }
+
+  // Rank 0.
+  Outcome gather(const std::string& mine, Deadline deadline);
+  void open_session(Deadline deadline);
+  std::vector<Record> collect(const std::string& mine, Deadline deadline);
+  void check_record(Rank rank, const Record& record) const;
+  void look_for_trouble();
+  Error tell_rival(const Claim& rival);
+  Error missing(const std::vector<Record>& records) const;
+  void clean_up();
+
+  // The others.
+  Outcome contribute(const std::string& mine, Deadline deadline);
+  void join_session(Deadline deadline);
+  bool put_record(const std::string& mine, Deadline deadline);
+  void withdraw_record();
+  std::optional<Claim> read_record_claim();
+  bool wait_for_replacement();
+  std::optional<Outcome> wait_for_outcome(Deadline deadline);
+  std::optional<Outcome> accept(Outcome outcome);
+  std::optional<Claim> read_session();
+  [[noreturn]] void report_conflict(const Error& error);
+
+  const std::unique_ptr<Store> store_;
+  const std::string prefix_;
+  const Rank rank_;
+  const Rank size_;
+  const Claim claim_;
+  Claim session_;  // the claim of rank 0
+  uint64_t round_ = 0;
+  std::string last_outcome_key_;
+  std::vector<std::string> unread_;  // records of the last round, which their ranks remove
+  std::optional<Error> failed_;
+};
+
+std::vector<std::string> StoreExchange::all_gather(const std::string& mine, Deadline deadline) {
+  if (failed_) throw *failed_;
+  if (size_ == 1) return {mine};
+  try {
+    Outcome outcome = rank_ == 0 ? gather(mine, deadline) : contribute(mine, deadline);
+    if (outcome.error) throw *outcome.error;
+    round_++;
+    std::vector<std::string> blobs;
+    for (Record& record : outcome.records) blobs.push_back(std::move(record.blob));
+    return blobs;
+  } catch (const Error& error) {
+    failed_ = error;
+    throw;
+  }
+}
+
+// ---- Rank 0 ----
+
+Outcome StoreExchange::gather(const std::string& mine, Deadline deadline) {
+  Outcome outcome;
+  if (round_ == 0) open_session(deadline);
+  try {
+    outcome.records = collect(mine, deadline);
+  } catch (const Error& error) {
+    outcome.error = error;
+    // Of all who have come, collected or not: they are to read the verdict.
+    unread_.clear();
+    for (Rank rank = 1; rank < size_; rank++) unread_.push_back(record_key(rank));
+  }
+  // The deadline may just have passed: the verdict is to be told all the same.
+  store_->set(outcome_key(), outcome.encode(), request());
+  // Everybody who has come to this round has read the outcome of the last one.
+  if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
+  last_outcome_key_ = outcome_key();
+  return outcome;
+}
+
+void StoreExchange::open_session(Deadline deadline) {
+  // What is there is of an earlier job, or of a rival, who notices.
+  store_->remove(session_key(), deadline);
+  session_ = claim_;
+  try {
+    store_->set(session_key(), Record{claim_, size_, ""}.encode(), deadline);
+  } catch (const Error& error) {
+    auto rival = read_session();
+    if (error.code() != Code::kInvalidArgument || !rival) throw;
+    throw tell_rival(*rival);
+  }
+}
+
+std::vector<Record> StoreExchange::collect(const std::string& mine, Deadline deadline) {
+  std::vector<Record> records(size_);
+  records[0] = {claim_, size_, mine};
+  unread_.clear();
+  for (Rank rank = 1; rank < size_; rank++) {
+    std::string wanted = record_key(rank);
+    std::optional<std::string> bytes;
+    while (!(bytes = store_->wait(wanted,
+                                  Deadline(std::min(deadline.left(), seconds(kSliceSeconds)))))) {
+      look_for_trouble();
+      if (deadline.passed()) throw missing(records);
+    }
+    unread_.push_back(wanted);
+    records[rank] = Record::decode(*bytes);
+    check_record(rank, records[rank]);
+  }
+  look_for_trouble();
+  return records;
+}
+
+void StoreExchange::check_record(Rank rank, const Record& record) const {
+  if (record.size != size_)
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("rank {} ({}) was told that the job has {} ranks, rank 0 ({}) that it has {}",
+                    rank, record.claim.process, record.size, claim_.process, size_),
+        rank);
+}
+
+// Another process that is rank 0 has put its session in the place of this one's: both are to fail.
+Error StoreExchange::tell_rival(const Claim& rival) {
+  Error error = two_claim(0, rival.process, claim_.process);
+  store_->set(fmt::format("{}{}.conflict", prefix_, rival.token), Outcome{{}, error}.encode(),
+              request());
+  return error;
+}
+
+void StoreExchange::look_for_trouble() {
+  if (auto text = store_->try_get(key("conflict"), request())) {
+    Outcome outcome = Outcome::decode(*text);
+    if (outcome.error) throw *outcome.error;
+  }
+  auto session = read_session();
+  if (session && *session != claim_) throw tell_rival(*session);
+}
+
+Error StoreExchange::missing(const std::vector<Record>& records) const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 1; rank < size_; rank++) {
+    bool came = !records[rank].claim.token.empty() ||
+                store_->try_get(record_key(rank), request()).has_value();
+    if (!came) ranks.push_back(rank);
+  }
+  std::string remark = store_->remark();
+  return Error(
+      Code::kTimeout,
+      fmt::format("{} of {} did not come to {} before the deadline{}{}; have all processes "
+                  "of the job started, with the same store, and has none failed?",
+                  names_of(ranks), size_, store_->name(), remark.empty() ? "" : "; ", remark),
+      ranks.empty() ? kNobody : ranks.front());
+}
+
+void StoreExchange::clean_up() {
+  Deadline linger(seconds(kLingerSeconds));
+  for (const std::string& record : unread_) {
+    while (store_->try_get(record, request()) && !linger.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    // Its rank was killed, or is stopped.
+    store_->remove(record, request());
+  }
+  if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
+  store_->remove(key("conflict"), request());
+  auto session = read_session();
+  if (session && *session == claim_) store_->remove(session_key(), request());
+}
+
+// ---- The others ----
+
+Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
+  // Rank 0 may find the session of an earlier job in the store and replace it: then all begin
+  // again.
+  for (;;) {
+    if (round_ == 0) join_session(deadline);
+    if (!put_record(mine, deadline)) continue;
+    try {
+      auto outcome = wait_for_outcome(deadline);
+      withdraw_record();
+      if (outcome) return std::move(*outcome);
+    } catch (const Error&) {
+      withdraw_record();
+      throw;
+    }
+  }
+}
+
+// Also tells rank 0 that this rank has read the outcome, or wants none any more.
+void StoreExchange::withdraw_record() {
+  try {
+    store_->remove(record_key(rank_), request());
+  } catch (const Error& error) {
+    log_debug("a record is left in the store: {}", error.what());
+  }
+}
+
+std::optional<Claim> StoreExchange::read_session() {
+  auto bytes = store_->try_get(session_key(), request());
+  if (!bytes) return {};
+  return Record::decode(*bytes).claim;
+}
+
+void StoreExchange::join_session(Deadline deadline) {
+  auto bytes = store_->wait(session_key(), deadline);
+  if (!bytes)
+    throw Error(
+        Code::kTimeout,
+        fmt::format("rank 0 did not come to {} before the deadline; have all processes of the "
+                    "job started, with the same store, and has none failed?",
+                    store_->name()),
+        0);
+  session_ = Record::decode(*bytes).claim;
+}
+
+void StoreExchange::report_conflict(const Error& error) {
+  try {
+    store_->set(key("conflict"), Outcome{{}, error}.encode(), request());
+  } catch (const Error& failure) {
+    log_debug("the conflict could not be reported: {}", failure.what());
+  }
+  throw error;
+}
+
+// False if the session has been replaced by another.
+bool StoreExchange::put_record(const std::string& mine, Deadline deadline) {
+  Record record{claim_, size_, mine};
+  try {
+    store_->set(record_key(rank_), record.encode(), deadline);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    auto other = read_record_claim();
+    if (!other) throw;
+    if (store_->outlives_jobs() && round_ == 0 && wait_for_replacement()) return false;
+    report_conflict(two_claim(rank_, other->process, claim_.process));
+  }
+}
+
+// Whether the session turns out to be one of an earlier job, as rank 0 of this one soon shows.
+bool StoreExchange::wait_for_replacement() {
+  Deadline deadline(seconds(kStaleSeconds));
+  while (!deadline.passed()) {
+    auto session = read_session();
+    if (session && *session != session_) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return false;
+}
+
+std::optional<Claim> StoreExchange::read_record_claim() {
+  auto bytes = store_->try_get(record_key(rank_), request());
+  if (!bytes) return {};
+  return Record::decode(*bytes).claim;
+}
+
+// Nothing if it is of an earlier job, which counted another process as this rank.
+std::optional<Outcome> StoreExchange::accept(Outcome outcome) {
+  if (outcome.error) return outcome;
+  check(outcome.records.size() == static_cast<size_t>(size_), Code::kInvalidArgument,
+        "rank 0 ({}) was told that the job has {} ranks, rank {} ({}) that it has {}",
+        session_.process, outcome.records.size(), rank_, claim_.process, size_);
+  const Claim& named = outcome.records[rank_].claim;
+  if (named == claim_) return outcome;
+  // A rival in this job has overwritten this rank's record, or has taken it away when it had read
+  // the outcome.
+  if (read_record_claim() != claim_)
+    report_conflict(two_claim(rank_, named.process, claim_.process));
+  return {};
+}
+
+// Nothing if the session has been replaced by another.
+std::optional<Outcome> StoreExchange::wait_for_outcome(Deadline deadline) {
+  Deadline patience(deadline.left() + seconds(kVerdictSeconds));
+  for (;;) {
+    Deadline slice(std::min(patience.left(), seconds(kSliceSeconds)));
+    if (auto bytes = store_->wait(outcome_key(), slice)) {
+      if (auto outcome = accept(Outcome::decode(*bytes))) return outcome;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    auto session = read_session();
+    // Rank 0 takes its session away after everything else: nothing can come any more, but may have
+    // come meanwhile.
+    if (!session && store_->try_get(outcome_key(), request())) continue;
+    bool replaced = session && *session != session_;
+    if (replaced && round_ == 0) return {};
+    // Where a rival can overwrite, neither may have noticed when it put its record in place.
+    auto record = store_->outlives_jobs() ? read_record_claim() : std::nullopt;
+    if (record && *record != claim_)
+      report_conflict(two_claim(rank_, record->process, claim_.process));
+    if (!session || replaced)
+      throw Error(Code::kTransport,
+                  fmt::format("rank 0 ({}) has ended or given up while the ranks exchanged their "
+                              "addresses; see its log",
+                              session_.process),
+                  0);
+    if (patience.passed())
+      throw Error(Code::kTimeout,
+                  fmt::format("rank 0 ({}) has not answered in {} before the deadline; other ranks "
+                              "may be missing",
+                              session_.process, store_->name()),
+                  0);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_store_exchange(std::unique_ptr<Store> store,
+                                              const std::string& prefix, Rank rank, Rank size) {
+  return std::make_unique<StoreExchange>(std::move(store), prefix, rank, size);
+}
+
+}  // namespace ringcoll

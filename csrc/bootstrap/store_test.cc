@@ -1,0 +1,394 @@
+#include "bootstrap/store.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "bootstrap/http_client.h"
+#include "bootstrap/http_server_testing.h"
+#include "net/socket.h"
+
+namespace ringcoll {
+namespace {
+
+Deadline soon() { return Deadline(seconds(20)); }
+
+Error error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {Code::kInternal, ""};
+}
+
+bool contains(const Error& error, const std::string& part) {
+  return std::string(error.what()).find(part) != std::string::npos;
+}
+
+uint16_t free_port() {
+  Fd listener = listen_on(Address::parse("127.0.0.1:0"));
+  return local_address(listener.get()).port();
+}
+
+/// A directory that is removed at the end.
+class Directory {
+ public:
+  Directory() {
+    char path[] = "/tmp/ringcoll_test_XXXXXX";
+    EXPECT_NE(mkdtemp(path), nullptr);
+    path_ = path;
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  std::string url() const { return "file://" + path(); }
+  bool empty() const { return std::filesystem::is_empty(path_); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// A place for a store of each kind.
+class EveryStore : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string kind = GetParam();
+    if (kind == "local") url_ = "local://test";
+    if (kind == "file") url_ = directory_.url();
+    if (kind == "tcp") url_ = fmt::format("tcp://127.0.0.1:{}", free_port());
+    if (kind == "horovod") url_ = fmt::format("horovod://127.0.0.1:{}/scope", server_.port());
+  }
+  std::unique_ptr<Store> open(Rank rank) { return open_store(url_, "sesame", rank, 3, soon()); }
+
+  Directory directory_;
+  HttpServerForTests server_;
+  std::string url_;
+};
+INSTANTIATE_TEST_SUITE_P(Stores, EveryStore, testing::Values("local", "file", "tcp", "horovod"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(EveryStore, CarriesBytes) {
+  auto zero = open(0), one = open(1);
+  EXPECT_EQ(zero->name(), url_);
+  std::string all_bytes;
+  for (int i = 0; i < 256; i++) all_bytes += static_cast<char>(i);
+  std::string large(300000, 'x');
+  large += all_bytes;
+  zero->set("a/b c%", all_bytes, soon());
+  one->set("large", large, soon());
+  one->set("empty", "", soon());
+  EXPECT_EQ(one->get("a/b c%", soon()), all_bytes);
+  EXPECT_EQ(zero->get("large", soon()), large);
+  EXPECT_EQ(one->get("large", soon()), large);
+  EXPECT_EQ(zero->get("empty", soon()), "");
+  EXPECT_FALSE(one->try_get("a", soon()));
+}
+
+TEST_P(EveryStore, AGetWaitsForItsSet) {
+  auto zero = open(0), one = open(1);
+  std::thread thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    zero->set("key", "value", soon());
+  });
+  EXPECT_EQ(one->get("key", soon()), "value");
+  thread.join();
+}
+
+TEST_P(EveryStore, AGetEndsAtTheDeadlineAndNamesStoreAndKey) {
+  auto zero = open(0), one = open(1);
+  for (Store* store : {zero.get(), one.get()}) {
+    Error error = error_of([&] { store->get("nothing", Deadline(seconds(0.05))); });
+    EXPECT_EQ(error.code(), Code::kTimeout);
+    EXPECT_TRUE(contains(error, url_) && contains(error, "nothing")) << error.what();
+  }
+}
+
+TEST_P(EveryStore, AKeyIsSetOnce) {
+  auto zero = open(0), one = open(1), two = open(2);
+  one->set("key", "value", soon());
+  two->set("key", "value", soon());
+  for (Store* store : {zero.get(), one.get(), two.get()}) {
+    Error error = error_of([&] { store->set("key", "another", soon()); });
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(contains(error, "key")) << error.what();
+  }
+  EXPECT_EQ(zero->get("key", soon()), "value");
+}
+
+TEST_P(EveryStore, WhatIsRemovedIsGone) {
+  auto zero = open(0), one = open(1);
+  one->set("key", "value", soon());
+  zero->remove("key", soon());
+  zero->remove("key", soon());
+  EXPECT_FALSE(one->try_get("key", soon()));
+  one->set("key", "another", soon());
+  EXPECT_EQ(zero->get("key", soon()), "another");
+}
+
+TEST(Store, NamesTheFormsThatThereAre) {
+  for (const char* bad : {"", "tcp", "tcp://", "http://a:1", "file://", "/tmp", "local://"}) {
+    Error error = error_of([&] { open_store(bad, "", 0, 1, soon()); });
+    EXPECT_EQ(error.code(), Code::kInvalidArgument) << bad;
+    EXPECT_TRUE(contains(error, "tcp://host:port")) << error.what();
+  }
+  for (const char* bad : {"tcp://nohost", "tcp://127.0.0.1:0", "tcp://127.0.0.1:x",
+                          "horovod://127.0.0.1", "horovod://127.0.0.1:0/x", "file://relative"})
+    EXPECT_EQ(error_of([&] { open_store(bad, "", 1, 2, soon()); }).code(), Code::kInvalidArgument)
+        << bad;
+}
+
+TEST(LocalStore, IsForgottenWithItsLastUser) {
+  {
+    auto store = open_store("local://same", "", 0, 1, soon());
+    store->set("key", "value", soon());
+    auto second = open_store("local://same", "", 0, 1, soon());
+    store.reset();
+    EXPECT_TRUE(second->try_get("key", soon()));
+    EXPECT_FALSE(open_store("local://else", "", 0, 1, soon())->try_get("key", soon()));
+  }
+  EXPECT_FALSE(open_store("local://same", "", 0, 1, soon())->try_get("key", soon()));
+}
+
+// ---- tcp:// ----
+
+TEST(TcpStore, AMissingRankZeroIsNamedWithCauseAndRemedy) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  Error error = error_of([&] { open_store(url, "", 1, 2, Deadline(seconds(0.2))); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  for (const std::string& part : {url, std::string("Connection refused"), std::string("Rank 0")})
+    EXPECT_TRUE(contains(error, part)) << error.what();
+}
+
+TEST(TcpStore, OthersWaitForRankZero) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  std::thread thread([&] {
+    auto one = open_store(url, "", 1, 2, soon());
+    one->set("key", "value", soon());
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto zero = open_store(url, "", 0, 2, soon());
+  EXPECT_EQ(zero->get("key", soon()), "value");
+  thread.join();
+}
+
+TEST(TcpStore, AWrongSecretIsSaidAtOnceAndRemembered) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "sesame", 0, 2, soon());
+  EXPECT_EQ(zero->remark(), "");
+  Error error = error_of([&] { open_store(url, "simsim", 1, 2, Deadline(seconds(60))); });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(contains(error, "RINGCOLL_SECRET") && contains(error, url)) << error.what();
+  for (int i = 0; i < 5000 && zero->remark().empty(); i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_NE(zero->remark().find("rank 1"), std::string::npos) << zero->remark();
+  EXPECT_TRUE(open_store(url, "sesame", 1, 2, soon()));
+}
+
+TEST(TcpStore, TwoThatClaimRankZero) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 2, soon());
+  Error error = error_of([&] { open_store(url, "", 0, 2, soon()); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_TRUE(contains(error, "Address already in use") && contains(error, "claim rank 0"))
+      << error.what();
+}
+
+TEST(TcpStore, AnAddressOfAnotherHost) {
+  Error error = error_of([] { open_store("tcp://192.0.2.77:4711", "", 0, 2, soon()); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_TRUE(contains(error, "Cannot assign requested address")) << error.what();
+}
+
+TEST(TcpStore, AnotherProgramOnThePort) {
+  HttpServerForTests other;
+  other.always_answer(std::string(200, 'x'));
+  std::string url = fmt::format("tcp://127.0.0.1:{}", other.port());
+  // It waits for a line that does not come: at the deadline at the latest.
+  Error error = error_of([&] { open_store(url, "", 1, 2, Deadline(seconds(0.3))); });
+  EXPECT_TRUE(contains(error, url)) << error.what();
+}
+
+TEST(TcpStore, TheEndOfRankZeroIsNoticed) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 2, soon());
+  auto one = open_store(url, "", 1, 2, soon());
+  zero.reset();
+  auto start = Clock::now();
+  Error error = error_of([&] { one->get("key", Deadline(seconds(60))); });
+  EXPECT_LT(to_seconds(Clock::now() - start), 20);
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_TRUE(contains(error, "rank 0 has ended")) << error.what();
+}
+
+// ---- file:// ----
+
+TEST(FileStore, ADirectoryThatIsNotThere) {
+  for (Rank rank : {0, 1}) {
+    Error error = error_of([&] { open_store("file:///nonesuch/dir", "", rank, 2, soon()); });
+    EXPECT_EQ(error.code(), Code::kTransport);
+    EXPECT_TRUE(contains(error, "No such file or directory")) << error.what();
+  }
+}
+
+TEST(FileStore, LeavesNothingAndLeavesOthersFilesAlone) {
+  Directory directory;
+  std::string mine = directory.path() + "/notes.txt";
+  std::ofstream(mine) << "mine";
+  {
+    auto zero = open_store(directory.url(), "", 0, 2, soon());
+    auto one = open_store(directory.url(), "", 1, 2, soon());
+    one->set("key", "value", soon());
+    one.reset();
+    EXPECT_EQ(zero->get("key", soon()), "value");
+  }
+  EXPECT_TRUE(std::filesystem::remove(mine));
+  EXPECT_TRUE(directory.empty());
+}
+
+TEST(FileStore, TwoThatClaimRankZeroAreNamed) {
+  Directory directory;
+  auto zero = open_store(directory.url(), "", 0, 2, soon());
+  Error error = error_of([&] { open_store(directory.url(), "", 0, 2, soon()); });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(contains(error, fmt::format("pid {} on ", getpid()))) << error.what();
+  zero->set("key", "value", soon());
+  EXPECT_EQ(zero->get("key", soon()), "value");
+}
+
+// Runs `body` in a child, which must end by itself or be killed by it.
+void in_child(const std::function<void()>& body) {
+  pid_t pid = fork();
+  if (pid == 0) {
+    body();
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
+}
+
+TEST(FileStore, FilesOfAKilledJobMisleadNobody) {
+  Directory directory;
+  in_child([&] {
+    auto zero = open_store(directory.url(), "", 0, 2, soon());
+    auto one = open_store(directory.url(), "", 1, 2, soon());
+    zero->set("session", "old", soon());
+    one->set("other", "old", soon());
+    kill(getpid(), SIGKILL);
+  });
+  EXPECT_FALSE(directory.empty());
+  {
+    auto one = open_store(directory.url(), "", 1, 2, soon());
+    EXPECT_FALSE(one->try_get("session", soon())) << "nobody who is alive has set it";
+    auto zero = open_store(directory.url(), "", 0, 2, soon());
+    EXPECT_FALSE(zero->try_get("session", soon()));
+    EXPECT_FALSE(one->try_get("other", soon()));
+    zero->set("session", "new", soon());
+    EXPECT_EQ(one->get("session", soon()), "new");
+  }
+  EXPECT_TRUE(directory.empty());
+}
+
+TEST(FileStore, ASurvivorCleansUpForAKilledRankZero) {
+  Directory directory;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    auto zero = open_store(directory.url(), "", 0, 2, soon());
+    zero->set("session", "old", soon());
+    if (write(ready[1], "x", 1) == 1) pause();
+    _exit(1);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  {
+    auto one = open_store(directory.url(), "", 1, 2, soon());
+    EXPECT_EQ(one->get("session", soon()), "old");
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    EXPECT_FALSE(one->try_get("session", soon()));
+  }
+  EXPECT_TRUE(directory.empty());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(FileStore, AValueIsForItsUserOnly) {
+  Directory directory;
+  auto zero = open_store(directory.url(), "", 0, 2, soon());
+  zero->set("key", "value", soon());
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    EXPECT_EQ(entry.status().permissions() & std::filesystem::perms(077),
+              std::filesystem::perms::none)
+        << entry.path();
+}
+
+// ---- horovod:// ----
+
+TEST(HttpStore, AServerThatIsNotThereIsNamedWithCauseAndRemedy) {
+  std::string url = fmt::format("horovod://127.0.0.1:{}", free_port());
+  auto start = Clock::now();
+  Error error = error_of([&] { open_store(url, "", 1, 2, Deadline(seconds(60))); });
+  EXPECT_LT(to_seconds(Clock::now() - start), 20);
+  EXPECT_EQ(error.code(), Code::kTransport);
+  for (const std::string& part :
+       {url, std::string("Connection refused"), std::string("horovodrun")})
+    EXPECT_TRUE(contains(error, part)) << error.what();
+}
+
+TEST(HttpStore, AScopeSeparates) {
+  HttpServerForTests server;
+  auto at = [&](const char* scope) {
+    return open_store(fmt::format("horovod://127.0.0.1:{}{}", server.port(), scope), "", 0, 1,
+                      soon());
+  };
+  at("")->set("key", "default", soon());
+  at("/one")->set("key", "1", soon());
+  at("/t/wo")->set("key", "2", soon());
+  EXPECT_EQ(at("/ringcoll")->get("key", soon()), "default");
+  EXPECT_EQ(at("/one")->get("key", soon()), "1");
+  EXPECT_EQ(at("/t/wo")->get("key", soon()), "2");
+}
+
+TEST(HttpStore, AnswersThatMakeNoSenseAreErrors) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 1, soon());
+  for (const std::string& answer :
+       {std::string("rubbish"), std::string("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc"),
+        std::string("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"),
+        std::string("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n"),
+        std::string("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"),
+        std::string("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        "HTTP/1.1 200 OK\r\nX: " + std::string(100000, 'x')}) {
+    server.always_answer(answer);
+    Error error = error_of([&] { store->try_get("key", Deadline(seconds(0.05))); });
+    EXPECT_TRUE(error.code() == Code::kTransport || error.code() == Code::kTimeout);
+    EXPECT_TRUE(contains(error, url)) << error.what();
+  }
+  server.always_answer("HTTP/1.1 200 OK\r\n\r\nuntil the end");
+  EXPECT_EQ(store->try_get("key", soon()), "until the end");
+}
+
+TEST(HttpHead, ReadsStatusAndLength) {
+  HttpHead head = parse_http_head("HTTP/1.0 404 Not Found\r\nServer: x\r\ncontent-LENGTH:  17 ");
+  EXPECT_EQ(head.status, 404);
+  EXPECT_EQ(head.content_length, 17);
+  EXPECT_EQ(parse_http_head("HTTP/1.1 200").content_length, -1);
+  for (const char* bad :
+       {"", "HTTP/2 200 OK", "HTTP/1.1 2x0 OK", "HTTP/1.1 200 OK\r\nno colon",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1 2", "HTTP/1.1 200 OK\r\nContent-Length: "})
+    EXPECT_THROW(parse_http_head(bad), Error) << bad;
+}
+
+}  // namespace
+}  // namespace ringcoll

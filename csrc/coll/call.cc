@@ -1,0 +1,171 @@
+#include "coll/call.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "reduce/reduce.h"
+
+namespace ringcoll {
+namespace {
+
+// How much a buffer of a rank holds, by the table at rc_call.
+enum class Extent { kNone, kVector, kOwnChunk, kAllChunks, kReceived };
+
+struct Shape {
+  Extent input;
+  bool input_on_root_only;
+  Extent output;
+  bool output_on_root_only;
+  bool output_on_others_only;
+};
+
+constexpr std::array<Shape, RC_COLLECTIVE_COUNT> kShapes = {{
+    {Extent::kVector, false, Extent::kVector, false, false},       // allreduce
+    {Extent::kOwnChunk, false, Extent::kAllChunks, false, false},  // allgather
+    {Extent::kAllChunks, false, Extent::kOwnChunk, false, false},  // reduce_scatter
+    {Extent::kVector, true, Extent::kVector, false, true},         // broadcast
+    {Extent::kVector, false, Extent::kVector, true, false},        // reduce
+    {Extent::kOwnChunk, false, Extent::kAllChunks, true, false},   // gather
+    {Extent::kAllChunks, true, Extent::kOwnChunk, false, false},   // scatter
+    {Extent::kAllChunks, false, Extent::kReceived, false, false},  // alltoall
+    {Extent::kNone, false, Extent::kNone, false, false},           // barrier
+}};
+
+bool has_elements(const Call& call, Extent extent, const rc_buffer& buffer, Rank rank) {
+  auto any = [](std::span<const int64_t> counts) {
+    return std::ranges::any_of(counts, [](int64_t count) { return count > 0; });
+  };
+  if (extent == Extent::kNone) return false;
+  if (extent == Extent::kOwnChunk) return call.count_of(rank) > 0;
+  if (extent == Extent::kAllChunks && !call.counts.empty()) return any(call.counts);
+  if (extent == Extent::kReceived && !call.recv_counts.empty()) return any(call.recv_counts);
+  return buffer.count > 0;
+}
+
+// Where a buffer has elements it must have an address.
+void check_buffer(const Call& call, size_t i, Rank rank) {
+  const rc_buffer& b = call.buffers[i];
+  const Shape& shape = kShapes[call.collective];
+  bool is_root = rank == call.root;
+  check(b.count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i, b.count);
+  bool reads = is_root || !shape.input_on_root_only;
+  bool writes = is_root ? !shape.output_on_others_only : !shape.output_on_root_only;
+  const char* name = name_of(call.collective);
+  check(b.input || !reads || !has_elements(call, shape.input, b, rank), Code::kInvalidArgument,
+        "buffer {} of {} has no input", i, name);
+  check(b.output || !writes || !has_elements(call, shape.output, b, rank), Code::kInvalidArgument,
+        "buffer {} of {} has no output", i, name);
+}
+
+bool has_root(Collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
+void check_counts(std::span<const int64_t> counts, const char* name) {
+  for (size_t i = 0; i < counts.size(); i++)
+    check(counts[i] >= 0, Code::kInvalidArgument, "{}[{}] is {}: a count cannot be negative", name,
+          i, counts[i]);
+}
+
+void check_buffers(const Call& call, Rank rank) {
+  if (call.collective == RC_BARRIER) {
+    check(call.buffers.empty(), Code::kInvalidArgument, "a barrier takes no buffers");
+    return;
+  }
+  check(call.is_vector() || call.buffers.size() == 1, Code::kInvalidArgument,
+        "{} takes one buffer, not {}", name_of(call.collective), call.buffers.size());
+  for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank);
+}
+
+double scale_of(double given, const char* name) {
+  check(std::isfinite(given), Code::kInvalidArgument, "{} is {}: it must be finite", name, given);
+  if (given == 0) return std::signbit(given) ? 0 : 1;
+  return given;
+}
+
+}  // namespace
+
+int64_t Call::total() const {
+  int64_t sum = 0;
+  if (is_vector())
+    for (const rc_buffer& b : buffers) sum += b.count;
+  for (int64_t c : counts) sum += c;
+  return sum;
+}
+
+Call check_call(const rc_call& raw, Rank rank, Rank size) {
+  check(raw.struct_size == sizeof(rc_call), Code::kInvalidArgument,
+        "rc_call.struct_size is {}, this library's is {}: rebuild against its header",
+        raw.struct_size, sizeof(rc_call));
+  auto in = [](auto value, int limit) { return value >= 0 && static_cast<int>(value) < limit; };
+  check(in(static_cast<int>(raw.collective), RC_COLLECTIVE_COUNT), Code::kInvalidArgument,
+        "collective {} does not exist", static_cast<int>(raw.collective));
+  check(in(static_cast<int>(raw.dtype), RC_DTYPE_COUNT), Code::kInvalidArgument,
+        "dtype {} does not exist", static_cast<int>(raw.dtype));
+  check(in(static_cast<int>(raw.op), RC_OP_COUNT), Code::kInvalidArgument, "op {} does not exist",
+        static_cast<int>(raw.op));
+  check(raw.buffer_count >= 0 && (raw.buffers || raw.buffer_count == 0), Code::kInvalidArgument,
+        "buffers is NULL or buffer_count is negative");
+
+  Call call;
+  call.collective = raw.collective;
+  call.dtype = raw.dtype;
+  call.op = raw.op;
+  call.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
+  call.prescale = scale_of(raw.prescale, "prescale");
+  call.postscale = scale_of(raw.postscale, "postscale");
+  if (has_root(call.collective)) {
+    call.root = raw.root;
+    check(raw.root >= 0 && raw.root < size, Code::kInvalidArgument,
+          "root {} is not a rank of this communicator of {}", raw.root, size);
+  }
+  bool chunked = !call.is_vector() && call.collective != RC_BARRIER;
+  if (chunked && raw.counts) call.counts = {raw.counts, static_cast<size_t>(size)};
+  if (call.collective == RC_ALLTOALL) {
+    check(!raw.counts == !raw.recv_counts, Code::kInvalidArgument,
+          "alltoall needs both counts and recv_counts, or neither");
+    if (raw.recv_counts) call.recv_counts = {raw.recv_counts, static_cast<size_t>(size)};
+  }
+  check_counts(call.counts, "counts");
+  check_counts(call.recv_counts, "recv_counts");
+  check_buffers(call, rank);
+  if (call.reduces()) {
+    combine_kernel(call.dtype, call.op);
+    if (call.op == RC_AVERAGE) call.postscale /= size;
+  }
+  return call;
+}
+
+Signature signature_of(const Call& call, Rank size, uint64_t sequence) {
+  Signature s;
+  s.sequence = sequence;
+  s.collective = call.collective;
+  s.dtype = call.dtype;
+  s.op = call.reduces() ? call.op : 0;
+  s.root = call.root;
+  if (call.is_vector() || !call.counts.empty())
+    s.count = call.total();
+  else if (call.collective != RC_BARRIER)
+    s.count = call.buffers[0].count * size;
+  if (call.collective == RC_ALLTOALL) s.count = 0;
+  return s;
+}
+
+std::string describe(const Signature& s) {
+  auto collective = static_cast<Collective>(s.collective);
+  std::string text = fmt::format("{} #{}", name_of(collective), s.sequence);
+  if (collective == RC_BARRIER) return text;
+  if (collective == RC_ALLTOALL)
+    text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
+  else
+    text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));
+  if (collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER)
+    text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
+  if (has_root(collective)) text += fmt::format(", root {}", s.root);
+  return text;
+}
+
+}  // namespace ringcoll

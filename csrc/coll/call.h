@@ -1,0 +1,50 @@
+// A collective call, checked: what the C ABI's rc_call says, in terms that cannot be wrong any
+// more.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "transport/transport.h"
+
+namespace ringcoll {
+
+/// Borrows the caller's arrays. Scales are never 0 here; RC_AVERAGE is already a sum with 1/size in
+/// postscale.
+struct Call {
+  Collective collective = RC_BARRIER;
+  DataType dtype = RC_UINT8;
+  ReduceOp op = RC_SUM;  // as the caller named it; for signatures and messages
+  Rank root = 0;
+  std::span<const rc_buffer> buffers;
+  std::span<const int64_t> counts;       // empty: all equal to buffers[0].count
+  std::span<const int64_t> recv_counts;  // alltoall; empty as above
+  double prescale = 1;
+  double postscale = 1;
+
+  bool is_vector() const {
+    return collective == RC_ALLREDUCE || collective == RC_BROADCAST || collective == RC_REDUCE;
+  }
+  bool reduces() const {
+    return collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER;
+  }
+  /// Elements of the vector; of chunk `rank`; that rank `rank` sends here (alltoall).
+  int64_t total() const;
+  int64_t count_of(Rank rank) const { return counts.empty() ? buffers[0].count : counts[rank]; }
+  int64_t recv_count_of(Rank rank) const {
+    return recv_counts.empty() ? buffers[0].count : recv_counts[rank];
+  }
+};
+
+/// Throws Error(kInvalidArgument) that names the argument and the remedy.
+Call check_call(const rc_call& raw, Rank rank, Rank size);
+
+/// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall.
+Signature signature_of(const Call& call, Rank size, uint64_t sequence);
+/// "allreduce #41 of 1048576 float32, sum".
+std::string describe(const Signature& signature);
+
+}  // namespace ringcoll

@@ -1,0 +1,220 @@
+// Every collective × schedule × transport × size × count against a reference, in place and not.
+// Both registries are iterated: a new schedule or transport is tested unasked.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "coll/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using testing::Bytes;
+using testing::Member;
+
+constexpr DataType kType = RC_INT32;
+constexpr ReduceOp kOp = RC_SUM;
+
+// One collective call of one rank: its buffers, the call, and what must come out.
+class Trial {
+ public:
+  Trial(Member& m, Collective collective, Rank root, bool in_place)
+      : m_(m), collective_(collective), root_(root), in_place_(in_place) {}
+
+  void run(std::vector<int64_t> counts) {
+    counts_ = std::move(counts);
+    total_ = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
+    first_ = std::accumulate(counts_.begin(), counts_.begin() + m_.rank, int64_t{0});
+    switch (collective_) {
+      case RC_ALLREDUCE:
+      case RC_REDUCE:
+      case RC_BROADCAST:
+        return vector();
+      case RC_ALLGATHER:
+      case RC_GATHER:
+        return gathered();
+      case RC_REDUCE_SCATTER:
+      case RC_SCATTER:
+        return scattered();
+      case RC_ALLTOALL:
+        return alltoall();
+      case RC_BARRIER:
+        return call(nullptr, nullptr, 0, false);
+    }
+  }
+
+ private:
+  static Bytes filled(int64_t count, auto&& value) {
+    Bytes bytes(count * size_of(kType));
+    for (int64_t i = 0; i < count; i++) testing::put(kType, bytes, i, value(i));
+    return bytes;
+  }
+
+  void expect(const Bytes& bytes, int64_t count, auto&& value) {
+    for (int64_t i = 0; i < count; i++) {
+      double want = value(i), got = testing::get(kType, bytes, i);
+      if (want == got) continue;
+      ADD_FAILURE() << name_of(collective_) << " root " << root_ << " rank " << m_.rank << " of "
+                    << m_.size << " count " << total_ << " in place " << in_place_ << ": element "
+                    << i << " is " << got << ", not " << want;
+      return;
+    }
+  }
+
+  void call(const void* input, void* output, int64_t count, bool with_counts) {
+    rc_buffer buffer{input, output, count};
+    rc_call raw{};
+    raw.struct_size = sizeof raw;
+    raw.collective = collective_;
+    raw.dtype = kType;
+    raw.op = kOp;
+    raw.root = root_;
+    raw.buffers = &buffer;
+    raw.buffer_count = collective_ == RC_BARRIER ? 0 : 1;
+    if (with_counts) raw.counts = counts_.data();
+    if (collective_ == RC_ALLTOALL) raw.recv_counts = recv_counts_.data();
+    m_.executor.run(check_call(raw, m_.rank, m_.size));
+  }
+
+  void vector() {
+    bool is_root = m_.rank == root_, reduces = collective_ != RC_BROADCAST;
+    auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
+    Bytes input = filled(total_, mine), output = filled(total_, [](int64_t) { return 77; });
+    if (in_place_) output = input;
+    const void* in = in_place_ ? output.data() : input.data();
+    bool no_output = collective_ == RC_REDUCE && !is_root;
+    call(in, no_output ? nullptr : output.data(), total_, false);
+    if (!no_output)
+      expect(output, total_, [&](int64_t i) {
+        return reduces ? testing::combined(kOp, kType, m_.size, i)
+                       : testing::contribution(kOp, root_, i);
+      });
+    if (!in_place_) expect(input, total_, mine);
+  }
+
+  void gathered() {
+    int64_t own = counts_[m_.rank];
+    bool whole = collective_ == RC_ALLGATHER || m_.rank == root_;
+    Bytes input = filled(own, [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); });
+    Bytes output(whole ? total_ * size_of(kType) : 0);
+    const void* in = input.data();
+    if (in_place_ && whole && own) {
+      std::memcpy(output.data() + first_ * size_of(kType), input.data(), input.size());
+      in = output.data() + first_ * size_of(kType);
+    }
+    call(in, output.data(), own, true);
+    if (!whole) return;
+    std::vector<double> want;
+    for (Rank r = 0; r < m_.size; r++)
+      for (int64_t i = 0; i < counts_[r]; i++) want.push_back(testing::contribution(kOp, r, i));
+    expect(output, total_, [&](int64_t i) { return want[i]; });
+  }
+
+  void scattered() {
+    bool reduces = collective_ == RC_REDUCE_SCATTER, whole = reduces || m_.rank == root_;
+    int64_t own = counts_[m_.rank];
+    Bytes input = filled(whole ? total_ : 0,
+                         [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); });
+    Bytes output(own * size_of(kType));
+    call(input.data(), output.data(), own, true);
+    expect(output, own, [&](int64_t i) {
+      return reduces ? testing::combined(kOp, kType, m_.size, first_ + i)
+                     : testing::contribution(kOp, root_, first_ + i);
+    });
+  }
+
+  // Rank a sends counts_[(a + b) % size] elements to rank b.
+  void alltoall() {
+    auto between = [&](Rank a, Rank b) { return counts_[(a + b) % m_.size]; };
+    std::vector<int64_t> given = counts_, sends;
+    recv_counts_.clear();
+    for (Rank r = 0; r < m_.size; r++) {
+      sends.push_back(between(m_.rank, r));
+      recv_counts_.push_back(between(r, m_.rank));
+    }
+    int64_t out = std::accumulate(recv_counts_.begin(), recv_counts_.end(), int64_t{0});
+    Bytes input, output(out * size_of(kType));
+    auto value = [](Rank a, Rank b, int64_t i) { return a * 1000003.0 + b * 1009 + i % 997; };
+    for (Rank r = 0; r < m_.size; r++) {
+      Bytes block = filled(sends[r], [&](int64_t i) { return value(m_.rank, r, i); });
+      input.insert(input.end(), block.begin(), block.end());
+    }
+    counts_ = sends;
+    call(input.data(), output.data(), 0, true);
+    counts_ = given;
+    std::vector<double> want;
+    for (Rank r = 0; r < m_.size; r++)
+      for (int64_t i = 0; i < recv_counts_[r]; i++) want.push_back(value(r, m_.rank, i));
+    expect(output, out, [&](int64_t i) { return want[i]; });
+  }
+
+  Member& m_;
+  Collective collective_;
+  Rank root_;
+  bool in_place_;
+  std::vector<int64_t> counts_, recv_counts_;
+  int64_t total_ = 0, first_ = 0;
+};
+
+// 0, 1, around the number of ranks, a prime, and more than several pieces; even, uneven and with
+// empty chunks.
+std::vector<std::vector<int64_t>> cases(Rank size) {
+  std::vector<std::vector<int64_t>> list;
+  for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{size} - 1, int64_t{size}, int64_t{size} + 1,
+                    int64_t{1009}, int64_t{40000}}) {
+    list.push_back(even_counts(n, size));
+    std::vector<int64_t> uneven(size, 0);
+    for (Rank r = 0; r < size; r++) uneven[r] = r % 3 == 1 ? 0 : n / size * (r % 4);
+    if (n > size) list.push_back(uneven);
+  }
+  return list;
+}
+
+void every_case(Member& m, std::string_view algorithm) {
+  for (const ScheduleRow& row : schedules()) {
+    if (row.name != algorithm) continue;
+    bool rooted = row.collective == RC_BROADCAST || row.collective == RC_REDUCE ||
+                  row.collective == RC_GATHER || row.collective == RC_SCATTER;
+    std::set<Rank> roots = {0};
+    if (rooted) roots.insert({m.size / 2, m.size - 1});
+    for (Rank root : roots)
+      for (bool in_place : {false, true})
+        for (auto& counts : cases(m.size)) Trial(m, row.collective, root, in_place).run(counts);
+  }
+}
+
+class Conformance : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(Conformance, EveryCollectiveSizeAndCount) {
+  auto [transport, algorithm] = GetParam();
+  Config config = testing::test_config(transport, algorithm);
+  config.segment_bytes = 16 << 10;  // several pieces for the largest counts
+  config.arena_bytes = 1 << 20;
+  for (Rank size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16})
+    testing::run_world(size, config, [&](Member& m) { every_case(m, algorithm); });
+}
+
+std::vector<std::string> transport_names() {
+  std::vector<std::string> names;
+  for (const TransportRow& row : transports())
+    if (row.probe(testing::test_config("auto")).usable) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<std::string> algorithm_names() {
+  std::set<std::string> names;
+  for (const ScheduleRow& row : schedules()) names.emplace(row.name);
+  return {names.begin(), names.end()};
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Conformance,
+                         ::testing::Combine(::testing::ValuesIn(transport_names()),
+                                            ::testing::ValuesIn(algorithm_names())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                         });
+
+}  // namespace
+}  // namespace ringcoll

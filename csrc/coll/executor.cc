@@ -1,0 +1,260 @@
+#include "coll/executor.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringcoll {
+namespace {
+
+// Plans of this many different calls are kept; a job has a few dozen.
+constexpr size_t kMostPlans = 1024;
+constexpr size_t kBankAlignment = 4096;
+// How long a rank that leaves keeps its arena for peers that have not read all of it.
+constexpr Duration kLongestDrain = std::chrono::seconds(5);
+
+}  // namespace
+
+size_t Executor::KeyHash::operator()(const Key& key) const {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+  for (int64_t word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0x100000001b3;
+  return hash;
+}
+
+Executor::Executor(Communicator& comm)
+    : comm_(comm),
+      order_(comm.topology().ring_order()),
+      position_(comm.size()),
+      sent_(comm.size(), 0) {
+  for (Rank i = 0; i < comm.size(); i++) position_[order_[i]] = i;
+  self_ = position_[comm.rank()];
+  const Config& config = comm.config();
+  check_algorithm(config.algorithm);
+  size_t bank_bytes = config.arena_bytes / config.slots / 2 / kBankAlignment * kBankAlignment;
+  check(bank_bytes > 0, Code::kInvalidArgument,
+        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", config.arena_bytes,
+        config.slots);
+  std::byte* at = comm.arena().data();
+  for (int64_t i = 0; i < config.slots; i++, at += 2 * bank_bytes)
+    slots_.push_back({{at, at + bank_bytes}, {}});
+  terrain_.size = comm.size();
+  terrain_.one_domain = comm.one_domain();
+  terrain_.oversubscribed = comm.oversubscribed();
+  terrain_.segment_bytes = config.segment_bytes;
+  terrain_.largest_piece_bytes = static_cast<int64_t>(bank_bytes / 2);
+  terrain_.algorithm = config.algorithm;
+}
+
+Executor::~Executor() {
+  Deadline deadline(std::min(kLongestDrain, seconds(comm_.config().timeout_s)));
+  try {
+    for (Slot& slot : slots_)
+      for (const Sent& sent : slot.unread)
+        while (sent.link->completed() < sent.number && !deadline.passed() && !comm_.poisoned()) {
+          sent.link->progress();
+          sent.link->wait(std::chrono::milliseconds(1));
+        }
+  } catch (const Error& error) {
+    log_debug("closing {}: {}", comm_.name(), error.what());
+  }
+}
+
+std::string Executor::doing() const { return describe(signature_); }
+
+void Executor::run(const Call& call) {
+  comm_.throw_if_poisoned();
+  signature_ = signature_of(call, comm_.size(), ++sequence_);
+  try {
+    execute(call);
+  } catch (const Error& error) {
+    pieces_.clear();
+    throw comm_.fail(error.within(doing()));
+  }
+}
+
+void Executor::execute(const Call& call) {
+  comm_.counters().calls++;
+  layout_.reset(call, comm_.rank(), order_);
+  const Choice& choice = choice_for(call);
+  if (choice.pieces == 0) return;
+  Mover mover(call, comm_.counters());
+  mover_ = &mover;
+  run_pipeline(call, choice);
+  comm_.flush([this] { return doing(); });
+}
+
+void Executor::run_pipeline(const Call& call, const Choice& choice) {
+  auto slots = static_cast<int64_t>(slots_.size());
+  int64_t started = 0, finished = 0;
+  pieces_.resize(std::min(slots, choice.pieces));
+  for (int64_t tick = 0; finished < choice.pieces; tick++) {
+    if (started < choice.pieces && started - finished < slots) {
+      Piece& piece = pieces_[started % slots];
+      piece.index = started++;
+      piece.start = tick;
+      begin(piece, call, choice);
+    }
+    for (int64_t k = started - 1; k >= finished; k--) {
+      Piece& piece = pieces_[k % slots];
+      advance(piece, tick - piece.start);
+    }
+    while (finished < started) {
+      Piece& oldest = pieces_[finished % slots];
+      if (tick - oldest.start < static_cast<int64_t>(oldest.plan->actions.size())) break;
+      finished++;
+    }
+  }
+}
+
+// Stage 0 begins: a slot whose former content nobody reads any more, and the plan.
+void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
+  layout_.counts_of(piece.index, choice.stretch, &counts_);
+  layout_.fragments_of(piece.index, choice.stretch, &piece.fragments);
+  piece.plan = &plan_for(call, *choice.row, counts_);
+  piece.slot = &slots_[next_slot_++ % slots_.size()];
+  for (const Sent& sent : piece.slot->unread) await_completion(sent);
+  piece.slot->unread.clear();
+  piece.sent.assign(piece.plan->actions.size(), {});
+  piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
+  for (Range range : piece.plan->pack) mover_->pack(piece.memory, range);
+}
+
+void Executor::advance(Piece& piece, size_t stage) {
+  size_t rounds = piece.plan->actions.size();
+  if (stage > rounds) return;
+  if (stage > 0) receive(piece, stage - 1);
+  if (stage < rounds) send(piece, stage);
+  if (stage == rounds)
+    for (const Move& move : piece.plan->finish) mover_->finish(piece.memory, move);
+}
+
+void Executor::send(Piece& piece, size_t round) {
+  const Action& action = piece.plan->actions[round];
+  if (action.send_to == kNobody) return;
+  Rank peer = order_[action.send_to];
+  Endpoint& link = comm_.endpoint(peer);
+  size_t element = mover_->element_bytes();
+  const std::byte* data =
+      piece.memory.bank[action.send_from == Place::kBank1] + action.send.first * element;
+  uint64_t bytes = action.send.count * element;
+  if (!link.try_send(signature_, data, bytes))
+    comm_.wait(
+        peer, link,
+        [&] {
+          link.progress();
+          return link.try_send(signature_, data, bytes);
+        },
+        [&] { return doing(); });
+  Sent sent{&link, peer, ++sent_[peer]};
+  comm_.counters().messages_sent++;
+  comm_.counters().bytes_sent += bytes;
+  if (link.completed() >= sent.number) return;
+  piece.sent[round] = sent;
+  piece.slot->unread.push_back(sent);
+}
+
+void Executor::receive(Piece& piece, size_t round) {
+  const Action& action = piece.plan->actions[round];
+  if (action.recv_from == kNobody) return;
+  Rank peer = order_[action.recv_from];
+  Endpoint& link = comm_.endpoint(peer);
+  uint64_t bytes = action.recv.count * mover_->element_bytes();
+  std::byte* place = nullptr;
+  if (action.parts.size() == 1 && action.parts[0].after < 0)
+    place = mover_->place_for(piece.memory, action.parts[0]);
+  View view;
+  comm_.wait(
+      peer, link, [&] { return link.try_recv(place, bytes, &view); }, [&] { return doing(); });
+  check_view(peer, view, bytes);
+  comm_.counters().bytes_received += bytes;
+  for (const Part& part : action.parts) {
+    if (part.after >= 0) await_completion(piece.sent[part.after]);
+    const std::byte* data =
+        view.data + (part.range.first - action.recv.first) * mover_->element_bytes();
+    mover_->apply(piece.memory, part, data, self_ < action.recv_from);
+  }
+  link.release();
+}
+
+void Executor::await_completion(const Sent& sent) {
+  if (!sent.link || sent.link->completed() >= sent.number) return;
+  comm_.wait(
+      sent.peer, *sent.link,
+      [&] {
+        sent.link->progress();
+        return sent.link->completed() >= sent.number;
+      },
+      [&] { return doing() + ": waiting until its data is read"; });
+}
+
+void Executor::check_view(Rank peer, const View& view, uint64_t expected_bytes) {
+  if (view.signature == signature_ && view.bytes == expected_bytes) [[likely]]
+    return;
+  std::string theirs = describe(view.signature), mine = describe(signature_);
+  if (theirs == mine) {
+    theirs += fmt::format(" with a message of {} bytes", view.bytes);
+    mine += fmt::format(" expecting {} bytes", expected_bytes);
+  }
+  throw Error(Code::kMismatch,
+              fmt::format("rank {} runs {}, rank {} runs {}: all ranks must make the same calls, "
+                          "with the same arguments, in the same order",
+                          peer, theirs, comm_.rank(), mine),
+              peer);
+}
+
+const Choice& Executor::choice_for(const Call& call) {
+  key_ = {call.collective, call.dtype, layout_.longest_lane()};
+  if (last_choice_ && last_choice_->first == key_) return last_choice_->second;
+  auto it = choices_.find(key_);
+  if (it == choices_.end()) {
+    if (choices_.size() >= kMostPlans) choices_.clear();
+    Choice choice = choose(call, terrain_, layout_.longest_lane(), layout_.lanes());
+    it = choices_.emplace(key_, choice).first;
+  }
+  last_choice_ = &*it;
+  return it->second;
+}
+
+const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row,
+                               std::span<const int64_t> counts) {
+  key_.clear();
+  key_.push_back(&row - schedules().data());
+  key_.push_back(call.root);
+  key_.push_back(static_cast<int64_t>(layout_.ends_key() << 1 | mover_->pack_all()));
+  key_.insert(key_.end(), counts.begin(), counts.end());
+  if (last_plan_ && last_plan_->first == key_) return last_plan_->second;
+  auto it = plans_.find(key_);
+  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, counts)).first;
+  last_plan_ = &*it;
+  return it->second;
+}
+
+// Plans and connects: the schedule is made once for each shape of call.
+Plan Executor::make_plan(const Call& call, const ScheduleRow& row,
+                         std::span<const int64_t> counts) {
+  Problem problem{self_, comm_.size(), position_[call.root], counts, {}};
+  if (call.collective == RC_ALLTOALL) {
+    problem.counts = counts.first(comm_.size());
+    problem.recv_counts = counts.last(comm_.size());
+  }
+  Schedule schedule = row.make(problem);
+  std::vector<Rank> peers;
+  for (const Step& step : schedule)
+    for (Rank position : {step.send_to, step.recv_from})
+      if (position != kNobody) peers.push_back(order_[position]);
+  std::ranges::sort(peers);
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  comm_.connect(peers);
+
+  if (plans_.size() >= kMostPlans) {
+    last_plan_ = nullptr;
+    std::erase_if(plans_, [&](const auto& entry) {
+      return std::ranges::none_of(pieces_, [&](const Piece& p) { return p.plan == &entry.second; });
+    });
+  }
+  return lower(schedule, space_of(call.collective, problem), layout_.ends_of(counts),
+               mover_->pack_all(), self_);
+}
+
+}  // namespace ringcoll

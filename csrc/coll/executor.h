@@ -1,0 +1,104 @@
+// Runs schedules on a communicator: the only place where steps meet endpoints. Segmenting,
+// pipelining, deadlines, statistics, mismatches and abort live here, for every algorithm and every
+// transport.
+//
+// The pipeline. A call is cut into pieces; a piece goes through the stages of its plan: stage 0
+// packs and sends what round 0 sends; stage i receives what round i-1 received and sends what round
+// i sends; the last stage receives and finishes. In every tick each piece in flight advances by one
+// stage, the newest first. Since all ranks run the same ticks and rounds, a message is received one
+// tick after it was sent, messages of a pair arrive in the order in which they are expected, and no
+// rank waits for something that its peer does only after waiting for it: a receive of tick t
+// depends on sends of tick t-1 alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "coll/call.h"
+#include "coll/layout.h"
+#include "coll/mover.h"
+#include "coll/select.h"
+#include "comm/communicator.h"
+#include "schedule/plan.h"
+
+namespace ringcoll {
+
+class Executor {
+ public:
+  /// `comm` outlives it.
+  explicit Executor(Communicator& comm);
+  /// Waits a while for peers that still read this rank's arena.
+  ~Executor();
+
+  /// Runs the call to its end: outputs are complete, sends are with the network. One thread at a
+  /// time. Throws Error; all but kInvalidArgument have poisoned the communicator.
+  void run(const Call& call);
+
+ private:
+  /// A message whose memory may not be written before `link` has completed it.
+  struct Sent {
+    Endpoint* link = nullptr;
+    Rank peer = kNobody;
+    uint64_t number = 0;
+  };
+  struct Slot {
+    std::byte* bank[2];
+    std::vector<Sent> unread;  // of the slot's last piece
+  };
+  struct Piece {
+    int64_t start = 0;  // tick of its stage 0
+    int64_t index = 0;
+    const Plan* plan = nullptr;
+    Slot* slot = nullptr;
+    std::vector<Fragment> fragments;
+    std::vector<Sent> sent;  // by round
+    PieceMemory memory;
+  };
+  /// What a cached choice or plan depends on, as words.
+  using Key = std::vector<int64_t>;
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+
+  void execute(const Call& call);
+  void run_pipeline(const Call& call, const Choice& choice);
+  void begin(Piece& piece, const Call& call, const Choice& choice);
+  void advance(Piece& piece, size_t stage);
+  void send(Piece& piece, size_t round);
+  void receive(Piece& piece, size_t round);
+  void await_completion(const Sent& sent);
+  void check_view(Rank peer, const View& view, uint64_t expected_bytes);
+  const Choice& choice_for(const Call& call);
+  const Plan& plan_for(const Call& call, const ScheduleRow& row, std::span<const int64_t> counts);
+  Plan make_plan(const Call& call, const ScheduleRow& row, std::span<const int64_t> counts);
+  std::string doing() const;
+
+  Communicator& comm_;
+  std::vector<Rank> order_;     // ring order: position to rank
+  std::vector<Rank> position_;  // rank to position
+  Rank self_;                   // position of this rank
+  Terrain terrain_;
+  std::vector<Slot> slots_;
+  uint64_t next_slot_ = 0;
+  std::vector<uint64_t> sent_;  // messages so far, by rank
+  std::unordered_map<Key, Choice, KeyHash> choices_;
+  std::unordered_map<Key, Plan, KeyHash> plans_;
+  // The last ones found: a call is mostly like the one before. Pointers into the maps, with their
+  // keys.
+  std::pair<const Key, Choice>* last_choice_ = nullptr;
+  std::pair<const Key, Plan>* last_plan_ = nullptr;
+
+  // Of the call that runs; members so that their memory is kept.
+  Signature signature_;
+  uint64_t sequence_ = 0;
+  Layout layout_;
+  Mover* mover_ = nullptr;
+  std::vector<Piece> pieces_;
+  std::vector<int64_t> counts_;
+  Key key_;
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,280 @@
+// Types and operations, scales, fused buffers, equality on all ranks, memory, and what ranks say
+// when they disagree.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "coll/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using testing::Bytes;
+using testing::Member;
+
+rc_call call_of(Collective collective, DataType dtype, ReduceOp op, std::span<rc_buffer> buffers) {
+  rc_call raw{};
+  raw.struct_size = sizeof raw;
+  raw.collective = collective;
+  raw.dtype = dtype;
+  raw.op = op;
+  raw.buffers = buffers.data();
+  raw.buffer_count = static_cast<int64_t>(buffers.size());
+  return raw;
+}
+
+void run(Member& m, const rc_call& raw) { m.executor.run(check_call(raw, m.rank, m.size)); }
+
+bool has_op(DataType dtype, ReduceOp op) {
+  bool is_float =
+      dtype == RC_FLOAT16 || dtype == RC_BFLOAT16 || dtype == RC_FLOAT32 || dtype == RC_FLOAT64;
+  return !is_float || (op != RC_BIT_AND && op != RC_BIT_OR);
+}
+
+void every_type_and_op(Member& m) {
+  constexpr int64_t kCount = 1009;
+  for (int d = 0; d < RC_DTYPE_COUNT; d++)
+    for (int o = 0; o < RC_OP_COUNT; o++) {
+      auto dtype = static_cast<DataType>(d);
+      auto op = static_cast<ReduceOp>(o);
+      if (!has_op(dtype, op) || op == RC_AVERAGE) continue;
+      Bytes input(kCount * size_of(dtype)), output(input.size());
+      for (int64_t i = 0; i < kCount; i++)
+        testing::put(dtype, input, i, testing::contribution(op, m.rank, i));
+      rc_buffer buffer{input.data(), output.data(), kCount};
+      run(m, call_of(RC_ALLREDUCE, dtype, op, {&buffer, 1}));
+      for (int64_t i = 0; i < kCount; i++)
+        ASSERT_EQ(testing::get(dtype, output, i), testing::combined(op, dtype, m.size, i))
+            << name_of(dtype) << " " << name_of(op) << " element " << i << " of " << m.size;
+    }
+}
+
+TEST(Executor, EveryTypeAndOp) {
+  for (Rank size : {2, 3, 4})
+    testing::run_world(size, testing::test_config("loopback"), every_type_and_op);
+}
+
+TEST(Executor, AverageAndScales) {
+  testing::run_world(4, testing::test_config("loopback"), [](Member& m) {
+    for (int64_t count : {1, 5, 100000}) {
+      std::vector<float> in(count, 1.0f + m.rank), out(count);
+      rc_buffer buffer{in.data(), out.data(), count};
+      rc_call raw = call_of(RC_ALLREDUCE, RC_FLOAT32, RC_AVERAGE, {&buffer, 1});
+      run(m, raw);
+      EXPECT_EQ(out.front(), 2.5f);
+      EXPECT_EQ(out.back(), 2.5f);
+      raw.op = RC_SUM;
+      raw.prescale = 0.5;
+      raw.postscale = 8;
+      run(m, raw);
+      EXPECT_EQ(out.front(), 40.0f);
+      EXPECT_EQ(out.back(), 40.0f);
+      EXPECT_EQ(in.front(), 1.0f + m.rank) << "the input was written";
+      raw.prescale = -0.0;
+      run(m, raw);
+      EXPECT_EQ(out.front(), 0.0f);
+    }
+  });
+}
+
+// With a prescale a rank's own block goes through the arena to another place of the index space.
+TEST(Executor, AlltoallScalesItsOwnBlock) {
+  testing::run_world(3, testing::test_config("shm"), [](Member& m) {
+    constexpr int64_t kCount = 40000;
+    std::vector<float> in(3 * kCount, 1.0f + m.rank), out(3 * kCount);
+    rc_buffer buffer{in.data(), out.data(), kCount};
+    rc_call raw = call_of(RC_ALLTOALL, RC_FLOAT32, RC_SUM, {&buffer, 1});
+    raw.prescale = 2;
+    run(m, raw);
+    for (int64_t i = 0; i < 3 * kCount; i++)
+      ASSERT_EQ(out[i], 2.0f * (1 + i / kCount)) << "element " << i << " of rank " << m.rank;
+  });
+}
+
+TEST(Executor, FusesBuffersOfAnySize) {
+  testing::run_world(3, testing::test_config("loopback"), [](Member& m) {
+    std::vector<int64_t> counts = {1, 0, 17, 100000, 3, 64, 0, 4097};
+    std::vector<std::vector<float>> in, out;
+    std::vector<rc_buffer> buffers;
+    for (int64_t count : counts) {
+      in.emplace_back(count, static_cast<float>(m.rank + buffers.size()));
+      out.emplace_back(count);
+      buffers.push_back({in.back().data(), out.back().data(), count});
+    }
+    run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, buffers));
+    for (size_t b = 0; b < counts.size(); b++)
+      for (float value : out[b]) ASSERT_EQ(value, 3.0f + 3 * b) << "buffer " << b;
+  });
+}
+
+TEST(Executor, FloatsAreBitwiseEqualOnAllRanks) {
+  for (std::string algorithm : {"ring", "direct", "recursive_doubling"})
+    for (Rank size : {2, 3, 5, 8}) {
+      std::vector<std::vector<float>> results(size);
+      testing::run_world(size, testing::test_config("loopback", algorithm), [&](Member& m) {
+        std::mt19937 random(m.rank);
+        std::normal_distribution<float> normal;
+        std::vector<float> values(50021);
+        for (float& v : values) v = normal(random);
+        rc_buffer buffer{values.data(), values.data(), static_cast<int64_t>(values.size())};
+        run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+        results[m.rank] = values;
+      });
+      for (Rank r = 1; r < size; r++)
+        EXPECT_EQ(0, std::memcmp(results[0].data(), results[r].data(), results[0].size() * 4))
+            << algorithm << " " << size;
+    }
+}
+
+TEST(Executor, UsesNoMoreThanTheArena) {
+  Config config = testing::test_config("shm");
+  config.arena_bytes = 1 << 20;
+  testing::run_world(2, config, [](Member& m) {
+    std::vector<int8_t> values(64 << 20, 1);
+    rc_buffer buffer{values.data(), values.data(), static_cast<int64_t>(values.size())};
+    run(m, call_of(RC_ALLREDUCE, RC_INT8, RC_SUM, {&buffer, 1}));
+    EXPECT_EQ(values.front(), 2);
+    EXPECT_EQ(values.back(), 2);
+  });
+}
+
+// Calls made one after another, small and large in turn, must not disturb one another's memory.
+TEST(Executor, ManyCallsInARow) {
+  for (std::string transport : {"shm", "tcp", "loopback"})
+    testing::run_world(4, testing::test_config(transport), [](Member& m) {
+      for (int round = 0; round < 200; round++) {
+        int64_t count = round % 7 == 0 ? 30000 : 1 + round % 5;
+        std::vector<int32_t> values(count, round + m.rank);
+        rc_buffer buffer{values.data(), values.data(), count};
+        run(m, call_of(RC_ALLREDUCE, RC_INT32, RC_SUM, {&buffer, 1}));
+        ASSERT_EQ(values.front(), 4 * round + 6) << round;
+        ASSERT_EQ(values.back(), 4 * round + 6) << round;
+      }
+    });
+}
+
+struct Disagreement {
+  const char* what;
+  Collective collective[2];
+  int64_t count[2];
+  DataType dtype[2];
+  ReduceOp op[2];
+};
+
+TEST(Executor, DisagreementNamesBothSides) {
+  const Disagreement list[] = {
+      {"count", {RC_ALLREDUCE, RC_ALLREDUCE}, {10, 11}, {RC_FLOAT32, RC_FLOAT32}, {RC_SUM, RC_SUM}},
+      {"dtype", {RC_ALLREDUCE, RC_ALLREDUCE}, {10, 10}, {RC_FLOAT32, RC_INT32}, {RC_SUM, RC_SUM}},
+      {"op", {RC_ALLREDUCE, RC_ALLREDUCE}, {10, 10}, {RC_FLOAT32, RC_FLOAT32}, {RC_SUM, RC_MAX}},
+      {"collective",
+       {RC_ALLREDUCE, RC_REDUCE_SCATTER},
+       {10, 5},
+       {RC_INT8, RC_INT8},
+       {RC_SUM, RC_SUM}},
+  };
+  for (const Disagreement& d : list) {
+    auto errors = testing::run_ranks(2, testing::test_config("shm"), [&](Member& m) {
+      std::vector<double> in(64), out(64);
+      rc_buffer buffer{in.data(), out.data(), d.count[m.rank]};
+      run(m, call_of(d.collective[m.rank], d.dtype[m.rank], d.op[m.rank], {&buffer, 1}));
+    });
+    for (Rank r = 0; r < 2; r++) {
+      ASSERT_TRUE(errors[r]) << d.what << " rank " << r;
+      EXPECT_EQ(errors[r]->code(), Code::kMismatch) << d.what << ": " << errors[r]->what();
+      std::string text = errors[r]->what();
+      EXPECT_NE(text.find("rank 0 runs"), std::string::npos) << text;
+      EXPECT_NE(text.find("rank 1 runs"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(Executor, ASilentPeerIsATimeoutThatNamesIt) {
+  Config config = testing::test_config("shm");
+  config.timeout_s = 0.5;
+  auto errors = testing::run_ranks(3, config, [&](Member& m) {
+    if (m.rank == 2) {  // alive, but never calls
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      m.comm.throw_if_poisoned();
+      return;
+    }
+    float value = 1;
+    rc_buffer buffer{&value, &value, 1};
+    run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+  });
+  for (Rank r = 0; r < 3; r++) {
+    ASSERT_TRUE(errors[r]) << r;
+    EXPECT_EQ(errors[r]->code(), Code::kTimeout) << errors[r]->what();
+    EXPECT_EQ(errors[r]->rank(), 2) << errors[r]->what();
+  }
+}
+
+TEST(Executor, APeerThatLeavesIsLostOnAllRanks) {
+  for (std::string transport : {"shm", "tcp"}) {
+    auto errors = testing::run_ranks(3, testing::test_config(transport), [&](Member& m) {
+      float value = 1;
+      rc_buffer buffer{&value, &value, 1};
+      run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+      if (m.rank == 1) return;
+      run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+    });
+    EXPECT_FALSE(errors[1]);
+    for (Rank r : {0, 2}) {
+      ASSERT_TRUE(errors[r]) << transport << r;
+      EXPECT_EQ(errors[r]->code(), Code::kPeerLost) << transport << ": " << errors[r]->what();
+      EXPECT_EQ(errors[r]->rank(), 1) << transport << ": " << errors[r]->what();
+    }
+  }
+}
+
+TEST(Call, RefusesWhatCannotBe) {
+  float value = 0;
+  rc_buffer buffer{&value, &value, 1};
+  auto refused = [&](auto change) {
+    rc_call raw = call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {&buffer, 1});
+    change(raw);
+    try {
+      check_call(raw, 0, 2);
+    } catch (const Error& error) {
+      return error.code() == Code::kInvalidArgument;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refused([](rc_call&) {}));
+  EXPECT_TRUE(refused([](rc_call& c) { c.struct_size = 8; }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.dtype = static_cast<rc_dtype>(99); }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.op = RC_BIT_AND; }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.buffers = nullptr; }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.prescale = NAN; }));
+  EXPECT_TRUE(refused([](rc_call& c) {
+    c.collective = RC_BROADCAST;
+    c.root = 2;
+  }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.collective = RC_BARRIER; }));
+  rc_buffer bad{nullptr, &value, 1};
+  EXPECT_TRUE(refused([&](rc_call& c) { c.buffers = &bad; }));
+  rc_buffer negative{&value, &value, -1};
+  EXPECT_TRUE(refused([&](rc_call& c) { c.buffers = &negative; }));
+}
+
+TEST(Select, RefusesAnUnknownAlgorithmWithTheKnownOnes) {
+  EXPECT_NO_THROW(check_algorithm(""));
+  EXPECT_NO_THROW(check_algorithm("ring"));
+  EXPECT_NO_THROW(check_algorithm("allreduce=ring,broadcast=binomial"));
+  for (const char* bad : {"rnig", "allreduce=binomial", "all=ring", ","}) {
+    try {
+      check_algorithm(bad);
+      ADD_FAILURE() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(bad), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,131 @@
+#include "coll/layout.h"
+
+#include <algorithm>
+
+namespace ringcoll {
+namespace {
+
+template <typename Byte>
+Byte* advance(Byte* p, int64_t bytes) {
+  return p ? p + bytes : nullptr;
+}
+
+}  // namespace
+
+void Layout::add_lane(const std::byte* input, std::byte* output, int64_t count) {
+  lanes_.push_back({tensors_.size(), 1, count, input != nullptr, output != nullptr});
+  tensors_.push_back({input, output, count});
+  starts_.push_back(0);
+}
+
+void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
+  tensors_.clear();
+  starts_.clear();
+  lanes_.clear();
+  element_bytes_ = size_of(call.dtype);
+  if (call.is_vector()) {
+    bool reads = call.collective != RC_BROADCAST || rank == call.root;
+    bool writes = call.collective != RC_REDUCE || rank == call.root;
+    if (call.collective == RC_BROADCAST && rank == call.root)
+      writes = std::ranges::all_of(call.buffers, [](const rc_buffer& b) { return b.output; });
+    int64_t at = 0;
+    for (const rc_buffer& b : call.buffers) {
+      if (b.count == 0) continue;
+      auto* input = static_cast<const std::byte*>(b.input);
+      auto* output = static_cast<std::byte*>(b.output);
+      tensors_.push_back({reads ? input : nullptr, writes ? output : nullptr, b.count});
+      starts_.push_back(at);
+      at += b.count;
+    }
+    lanes_.push_back({0, tensors_.size(), at, reads, writes});
+  } else if (call.collective == RC_ALLTOALL) {
+    add_alltoall(call, order);
+  } else if (call.collective != RC_BARRIER) {
+    add_chunks(call, rank, order);
+  }
+  ends_key_ = 0;
+  // In a chunked collective inputs and outputs follow from collective, rank and root, but for NULLs
+  // of empty chunks, which have no elements; so the lanes of one vector are all that can differ.
+  if (call.is_vector()) ends_key_ = lanes_[0].has_input | lanes_[0].has_output << 1;
+}
+
+// allgather, gather: own chunk in, all out. reduce_scatter, scatter: all in, own chunk out.
+void Layout::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
+  bool gathers = call.collective == RC_ALLGATHER || call.collective == RC_GATHER;
+  bool is_root = rank == call.root;
+  bool whole = call.collective == RC_ALLGATHER || call.collective == RC_REDUCE_SCATTER || is_root;
+  auto* input = static_cast<const std::byte*>(call.buffers[0].input);
+  auto* output = static_cast<std::byte*>(call.buffers[0].output);
+  auto bytes = static_cast<int64_t>(element_bytes_);
+  std::vector<int64_t> starts(order.size() + 1, 0);
+  for (size_t r = 0; r < order.size(); r++)
+    starts[r + 1] = starts[r] + call.count_of(static_cast<Rank>(r));
+  for (Rank r : order) {
+    int64_t offset = starts[r] * bytes;
+    bool own = r == rank;
+    if (gathers)
+      add_lane(own ? input : nullptr, whole ? advance(output, offset) : nullptr, call.count_of(r));
+    else
+      add_lane(whole ? advance(input, offset) : nullptr, own ? output : nullptr, call.count_of(r));
+  }
+}
+
+void Layout::add_alltoall(const Call& call, std::span<const Rank> order) {
+  auto* input = static_cast<const std::byte*>(call.buffers[0].input);
+  auto* output = static_cast<std::byte*>(call.buffers[0].output);
+  auto bytes = static_cast<int64_t>(element_bytes_);
+  std::vector<int64_t> sends(order.size() + 1, 0), recvs(order.size() + 1, 0);
+  for (size_t i = 0; i < order.size(); i++) {
+    sends[i + 1] = sends[i] + call.count_of(static_cast<Rank>(i));
+    recvs[i + 1] = recvs[i] + call.recv_count_of(static_cast<Rank>(i));
+  }
+  for (Rank r : order) add_lane(advance(input, sends[r] * bytes), nullptr, call.count_of(r));
+  for (Rank r : order) add_lane(nullptr, advance(output, recvs[r] * bytes), call.recv_count_of(r));
+}
+
+int64_t Layout::longest_lane() const {
+  int64_t longest = 0;
+  for (const Lane& lane : lanes_) longest = std::max(longest, lane.count);
+  return longest;
+}
+
+void Layout::counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const {
+  counts->clear();
+  for (const Lane& lane : lanes_)
+    counts->push_back(std::clamp<int64_t>(lane.count - k * stretch, 0, stretch));
+}
+
+void Layout::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const {
+  fragments->clear();
+  auto bytes = static_cast<int64_t>(element_bytes_);
+  int64_t local = 0;
+  for (const Lane& lane : lanes_) {
+    int64_t from = k * stretch, to = std::min(lane.count, from + stretch);
+    if (from >= to) continue;
+    auto starts = std::span(starts_).subspan(lane.first_tensor, lane.tensors);
+    size_t i = std::ranges::upper_bound(starts, from) - starts.begin() - 1;
+    for (; from < to; i++) {
+      const Tensor& tensor = tensors_[lane.first_tensor + i];
+      int64_t offset = from - starts[i], count = std::min(to - from, tensor.count - offset);
+      fragments->push_back({local, count, advance(tensor.input, offset * bytes),
+                            advance(tensor.output, offset * bytes)});
+      local += count;
+      from += count;
+    }
+  }
+}
+
+Ends Layout::ends_of(std::span<const int64_t> counts) const {
+  Ends ends;
+  int64_t at = 0;
+  for (size_t i = 0; i < lanes_.size(); i++) {
+    Range range{at, counts[i]};
+    at += counts[i];
+    if (range.empty()) continue;
+    if (lanes_[i].has_input) ends.inputs.push_back(range);
+    if (lanes_[i].has_output) ends.outputs.push_back(range);
+  }
+  return ends;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,67 @@
+// From the index space that schedules work on to the caller's memory.
+//
+// A call is cut into pieces, and a piece is what one run of a schedule handles. A vector
+// (allreduce, broadcast, reduce) is one lane, cut into consecutive pieces. A chunked collective has
+// a lane for every rank's chunk, in ring order (alltoall: the lanes to send, then those to
+// receive), and piece k takes the k-th stretch of every lane. So the piece of a chunked collective
+// is a small instance of the same collective.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coll/call.h"
+#include "schedule/plan.h"
+
+namespace ringcoll {
+
+/// A stretch of a piece that is contiguous in the caller's memory. Null where there is no input or
+/// no output.
+struct Fragment {
+  int64_t first = 0;  // in the piece's index space
+  int64_t count = 0;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+};
+
+class Layout {
+ public:
+  /// Rebuilds for a call; memory is kept from call to call. `order` is the ring order.
+  void reset(const Call& call, Rank rank, std::span<const Rank> order);
+
+  size_t lanes() const { return lanes_.size(); }
+  int64_t longest_lane() const;
+  /// Elements of each lane in piece `k`, if pieces take `stretch` elements of a lane.
+  void counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const;
+  void fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const;
+  /// Where a piece with these lane counts has inputs and outputs.
+  Ends ends_of(std::span<const int64_t> counts) const;
+  /// A bit pattern that, with the counts, determines ends_of().
+  uint64_t ends_key() const { return ends_key_; }
+
+ private:
+  struct Tensor {
+    const std::byte* input;
+    std::byte* output;
+    int64_t count;
+  };
+  struct Lane {
+    size_t first_tensor;
+    size_t tensors;
+    int64_t count;
+    bool has_input, has_output;
+  };
+  void add_lane(const std::byte* input, std::byte* output, int64_t count);
+  void add_chunks(const Call& call, Rank rank, std::span<const Rank> order);
+  void add_alltoall(const Call& call, std::span<const Rank> order);
+
+  std::vector<Tensor> tensors_;
+  std::vector<int64_t> starts_;  // of each tensor within its lane
+  std::vector<Lane> lanes_;
+  size_t element_bytes_ = 1;
+  uint64_t ends_key_ = 0;
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,147 @@
+#include "coll/mover.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+// A block that is written twice (to the arena and to the output, or combined and then scaled) is
+// small enough that the second pass finds it in the first-level cache.
+constexpr int64_t kBlockBytes = 16 << 10;
+
+// Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
+template <typename Visit>
+void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&& visit) {
+  auto it = std::ranges::upper_bound(fragments, range.first, {}, &Fragment::first);
+  if (it != fragments.begin()) --it;
+  for (; range.count > 0; ++it) {
+    invariant(it != fragments.end(), "element {} is outside the caller's buffers", range.first);
+    int64_t count = std::min(range.count, it->first + it->count - range.first);
+    visit(*it, Range{range.first, count});
+    range.first += count;
+    range.count -= count;
+  }
+}
+
+}  // namespace
+
+Mover::Mover(const Call& call, Counters& counters)
+    : element_bytes_(size_of(call.dtype)),
+      prescale_(call.prescale),
+      postscale_(call.postscale),
+      counters_(counters) {
+  if (call.reduces()) combine_ = combine_kernel(call.dtype, call.op);
+  if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
+}
+
+void Mover::pack(const PieceMemory& memory, Range range) {
+  counters_.bytes_packed += range.count * element_bytes_;
+  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
+    const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
+    std::byte* to = bank(memory, Place::kBank0, part.first);
+    if (prescale_ != 1)
+      scale_(to, from, prescale_, part.count);
+    else
+      copy_bytes(to, from, part.count * element_bytes_);
+  });
+}
+
+void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data) {
+  counters_.bytes_unpacked += range.count * element_bytes_;
+  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
+    std::byte* to = f.output + (part.first - f.first) * element_bytes_;
+    const std::byte* from = data + (part.first - range.first) * element_bytes_;
+    if (postscale_ != 1)
+      scale_(to, from, postscale_, part.count);
+    else
+      copy_bytes(to, from, part.count * element_bytes_);
+  });
+}
+
+void Mover::combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
+                    bool own_first) {
+  combine_(result, own_first ? own : theirs, own_first ? theirs : own, count);
+}
+
+// One block of a reduction. `block` lies within one fragment if the caller's memory takes part.
+void Mover::reduce_block(const PieceMemory& memory, const Part& part, Range block,
+                         const std::byte* data, bool own_first) {
+  const Fragment* fragment = nullptr;
+  if (part.operand == Place::kInput || part.result == Place::kOutput || part.output_too)
+    for_each_fragment(memory.fragments, block, [&](const Fragment& f, Range) { fragment = &f; });
+  auto user = [&](auto* base) { return base + (block.first - fragment->first) * element_bytes_; };
+  const std::byte* own = part.operand == Place::kInput ? user(fragment->input)
+                                                       : bank(memory, part.operand, block.first);
+  const std::byte* theirs = data + (block.first - part.range.first) * element_bytes_;
+  if (part.result == Place::kOutput) {
+    std::byte* output = user(fragment->output);
+    combine(output, own, theirs, block.count, own_first);
+    if (postscale_ != 1) scale_(output, output, postscale_, block.count);
+    return;
+  }
+  std::byte* result = bank(memory, part.result, block.first);
+  combine(result, own, theirs, block.count, own_first);
+  if (part.output_too) to_output(memory, block, result);
+}
+
+void Mover::apply(const PieceMemory& memory, const Part& part, const std::byte* data,
+                  bool own_first) {
+  if (part.result == Place::kNowhere) return;
+  if (part.combine == Combine::kCopy) {
+    if (part.result == Place::kOutput) return to_output(memory, part.range, data);
+    copy_bytes(bank(memory, part.result, part.range.first), data,
+               part.range.count * element_bytes_);
+    if (part.output_too) to_output(memory, part.range, data);
+    return;
+  }
+  counters_.bytes_combined += part.range.count * element_bytes_;
+  bool twice = part.output_too || (part.result == Place::kOutput && postscale_ != 1);
+  int64_t most = twice ? std::max<int64_t>(1, kBlockBytes / element_bytes_) : part.range.count;
+  auto blocks = [&](Range range) {
+    for (int64_t at = range.first; at < range.end(); at += most)
+      reduce_block(memory, part, {at, std::min(most, range.end() - at)}, data, own_first);
+  };
+  bool in_arena =
+      part.operand != Place::kInput && part.result != Place::kOutput && !part.output_too;
+  if (in_arena) return blocks(part.range);
+  for_each_fragment(memory.fragments, part.range,
+                    [&](const Fragment&, Range range) { blocks(range); });
+}
+
+void Mover::finish(const PieceMemory& memory, const Move& move) {
+  if (move.from != Place::kInput)
+    return to_output(memory, {move.to_first, move.range.count},
+                     bank(memory, move.from, move.range.first));
+  for_each_fragment(memory.fragments, move.range, [&](const Fragment& f, Range part) {
+    const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
+    Range to{move.to_first + part.first - move.range.first, part.count};
+    for_each_fragment(memory.fragments, to, [&](const Fragment& target, Range stretch) {
+      std::byte* output = target.output + (stretch.first - target.first) * element_bytes_;
+      const std::byte* input = from + (stretch.first - to.first) * element_bytes_;
+      double factor = prescale_ * postscale_;
+      if (factor != 1)
+        scale_(output, input, factor, stretch.count);
+      else
+        copy_bytes(output, input, stretch.count * element_bytes_);
+      if (output != input || factor != 1)
+        counters_.bytes_unpacked += stretch.count * element_bytes_;
+    });
+  });
+}
+
+std::byte* Mover::place_for(const PieceMemory& memory, const Part& part) const {
+  if (part.combine != Combine::kCopy) return nullptr;
+  if (part.result == Place::kBank0 || part.result == Place::kBank1)
+    return bank(memory, part.result, part.range.first);
+  if (part.result != Place::kOutput || postscale_ != 1) return nullptr;
+  std::byte* place = nullptr;
+  int fragments = 0;
+  for_each_fragment(memory.fragments, part.range, [&](const Fragment& f, Range range) {
+    if (fragments++ == 0) place = f.output + (range.first - f.first) * element_bytes_;
+  });
+  return fragments == 1 ? place : nullptr;
+}
+
+}  // namespace ringcoll

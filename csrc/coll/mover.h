@@ -1,0 +1,62 @@
+// Moves payload between the caller's memory, the arena and what peers sent: packs, combines,
+// unpacks, with the scale factors fused in. Every byte that ringcoll copies or reduces passes
+// through here.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "coll/call.h"
+#include "coll/layout.h"
+#include "comm/communicator.h"
+#include "reduce/reduce.h"
+#include "schedule/plan.h"
+
+namespace ringcoll {
+
+/// Where a piece's index space lies: the caller's fragments and the two banks of its slot in the
+/// arena.
+struct PieceMemory {
+  std::span<const Fragment> fragments;  // in rising order of `first`
+  std::byte* bank[2] = {nullptr, nullptr};
+};
+
+class Mover {
+ public:
+  /// `counters` outlives it.
+  Mover(const Call& call, Counters& counters);
+
+  /// Input to bank 0, prescaled.
+  void pack(const PieceMemory& memory, Range range);
+  /// What a peer sent (`data`: the elements of part.range) replaces or joins what this rank holds.
+  /// `own_first`: this rank's operand stands left.
+  void apply(const PieceMemory& memory, const Part& part, const std::byte* data, bool own_first);
+  /// To the output, after the last round.
+  void finish(const PieceMemory& memory, const Move& move);
+  /// Where a transport that copies anyway should put what is received for `part`; null if it has no
+  /// single place.
+  std::byte* place_for(const PieceMemory& memory, const Part& part) const;
+
+  size_t element_bytes() const { return element_bytes_; }
+  /// The input may be read by pack() only, since it is scaled there.
+  bool pack_all() const { return prescale_ != 1; }
+
+ private:
+  std::byte* bank(const PieceMemory& memory, Place place, int64_t element) const {
+    return memory.bank[place == Place::kBank1] + element * element_bytes_;
+  }
+  void to_output(const PieceMemory& memory, Range range, const std::byte* data);
+  void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
+               bool own_first);
+  void reduce_block(const PieceMemory& memory, const Part& part, Range block, const std::byte* data,
+                    bool own_first);
+
+  size_t element_bytes_;
+  double prescale_;
+  double postscale_;
+  CombineKernel combine_ = nullptr;
+  ScaleKernel scale_ = nullptr;
+  Counters& counters_;
+};
+
+}  // namespace ringcoll

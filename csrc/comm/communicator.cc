@@ -1,0 +1,369 @@
+#include "comm/communicator.h"
+
+#include <fmt/ranges.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+
+namespace ringcoll {
+namespace {
+
+using Json = nlohmann::json;
+
+// Changes when ranks of different builds could not understand each other.
+constexpr int kWireVersion = 1;
+// A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
+constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
+// The same while other links have sends queued that only this thread moves.
+constexpr Duration kShortestBlock = std::chrono::microseconds(200);
+// Polls of the one link that is waited for, before looking at anything else.
+constexpr int kPolls = 64;
+// How long after a broken link its cause may still arrive on a lifeline.
+constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
+// How long a rank that waited in vain lets those nearer to the cause report it.
+constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
+
+// No bit set, and a printable character.
+constexpr char kNothing = '@';
+
+// The first transport, in order of preference, whose bit is set.
+const TransportRow* common_row(int mask) {
+  for (size_t i = 0; i < transports().size(); i++)
+    if (mask & (1 << i)) return &transports()[i];
+  return nullptr;
+}
+
+// Ranks of the ring that the line at the start shows.
+constexpr size_t kMostShown = 16;
+
+std::string to_blob(const Json& json) {
+  auto bytes = Json::to_cbor(json);
+  return {bytes.begin(), bytes.end()};
+}
+
+Json from_blob(const std::string& blob, Rank rank) {
+  Json json = Json::from_cbor(blob, true, false);
+  check(json.is_object(), Code::kTransport,
+        "the introduction of rank {} cannot be read: another program, or another version of "
+        "ringcoll, uses the same store",
+        rank);
+  return json;
+}
+
+Json agreed_values(const Config& c) {
+  return {{"algorithm", c.algorithm},         {"arena_bytes", c.arena_bytes},
+          {"segment_bytes", c.segment_bytes}, {"slots", c.slots},
+          {"inline_bytes", c.inline_bytes},   {"tcp_streams", c.tcp_streams}};
+}
+
+void adopt(const Json& values, Config* c) {
+  values.at("algorithm").get_to(c->algorithm);
+  values.at("arena_bytes").get_to(c->arena_bytes);
+  values.at("segment_bytes").get_to(c->segment_bytes);
+  values.at("slots").get_to(c->slots);
+  values.at("inline_bytes").get_to(c->inline_bytes);
+  values.at("tcp_streams").get_to(c->tcp_streams);
+}
+
+bool poll(const std::function<bool()>& ready, int times) {
+  for (int i = 0; i < times; i++)
+    if (ready()) return true;
+  return false;
+}
+
+}  // namespace
+
+Communicator::Communicator(Config config, std::string name, Exchange& exchange)
+    : config_(std::move(config)),
+      name_(std::move(name)),
+      rank_(exchange.rank()),
+      size_(exchange.size()),
+      loop_(std::make_unique<EventLoop>("ringcoll")) {
+  Deadline deadline(seconds(config_.timeout_s));
+  links_.resize(size_);
+  agree(exchange, deadline);
+  make_transports(exchange, deadline);
+  // One lifeline in each direction of the ring joins all ranks, so that an error reaches everybody
+  // from the start.
+  const auto& order = topology_.ring_order();
+  auto at = std::ranges::find(order, rank_) - order.begin();
+  std::set<Rank> neighbours = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
+  neighbours.erase(rank_);
+  std::vector<Rank> list(neighbours.rbegin(), neighbours.rend());
+  connect(list);
+  if (rank_ == 0) say_hello();
+}
+
+Communicator::~Communicator() {
+  if (poisoned()) return;
+  Deadline deadline(seconds(std::min(config_.timeout_s, 5.0)));
+  try {
+    while (progress_others(nullptr) && !deadline.passed() && !poisoned()) {
+    }
+  } catch (const Error& error) {
+    log_debug("closing {}: {}", name_, error.what());
+  }
+}
+
+// First round: who and where everybody is, rank 0's agreed knobs and secret.
+void Communicator::agree(Exchange& exchange, Deadline deadline) {
+  bool own_secret = !config_.secret.empty();
+  std::string failure;
+  try {
+    connector_ = std::make_unique<Connector>(rank_, config_, *loop_);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  Json mine = {{"wire", kWireVersion},
+               {"version", RINGCOLL_VERSION},
+               {"location", Location::here().encode()},
+               {"address", connector_ ? connector_->address() : ""},
+               {"failure", failure},
+               {"own_secret", own_secret}};
+  if (rank_ == 0) mine["agreed"] = agreed_values(config_);
+  if (rank_ == 0 && !own_secret) mine["secret"] = random_secret();
+  auto blobs = exchange.all_gather(to_blob(mine), deadline);
+
+  std::vector<Location> locations;
+  std::vector<std::string> addresses;
+  Json first;
+  for (Rank r = 0; r < size_; r++) {
+    Json theirs = from_blob(blobs[r], r);
+    if (r == 0) first = theirs;
+    locations.push_back(Location::decode(theirs.at("location").get<std::string>()));
+    addresses.push_back(theirs.at("address"));
+    check(theirs.at("wire") == kWireVersion, Code::kTransport,
+          "rank {} runs ringcoll {} (wire version {}), this rank {} (wire version {}): install the "
+          "same version on all hosts",
+          r, theirs.at("version").get<std::string>(), theirs.at("wire").get<int>(),
+          RINGCOLL_VERSION, kWireVersion);
+    std::string text = theirs.at("failure");
+    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
+    check(theirs.at("own_secret") == first.at("own_secret"), Code::kInvalidArgument,
+          "RINGCOLL_SECRET is set on rank {} but not on rank {}: set it to the same value on all "
+          "ranks, or on none",
+          own_secret == first.at("own_secret").get<bool>() ? rank_ : 0, r);
+  }
+  adopt(first.at("agreed"), &config_);
+  topology_ = Topology(std::move(locations));
+  std::string secret = own_secret ? config_.secret : first.at("secret").get<std::string>();
+  connector_->set_peers(std::move(addresses), secret);
+  lifelines_ = std::make_unique<Lifelines>(
+      rank_, size_, *loop_, [this] { wake_all(); },
+      [this](Rank rank) { return topology_.describe(rank); });
+
+  // A rank that a launcher has bound to one core has that core for itself.
+  auto crowded = [this](Rank r) {
+    return topology_.at(r).cores > 1 && topology_.ranks_on_host(r) > topology_.at(r).cores;
+  };
+  for (Rank r = 0; r < size_; r++) oversubscribed_ |= crowded(r);
+  yield_ = crowded(rank_);
+  spin_ = std::chrono::microseconds(config_.spin_us);
+}
+
+// Second round: the arena, and the addresses of every transport that works here.
+void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
+  std::string failure;
+  std::vector<const TransportRow*> rows;
+  Json addresses = Json::object();
+  try {
+    arena_ = SharedMemory::create(config_.arena_bytes, config_.huge_pages);
+    TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline};
+    bool named = config_.transport != "auto";
+    check(!named || find_transport(config_.transport), Code::kInvalidArgument,
+          "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);
+    for (const TransportRow& row : transports()) {
+      if (named ? row.name != config_.transport : !row.automatic) continue;
+      Probe probe = row.probe(config_);
+      check(probe.usable || !named, Code::kTransport, "RINGCOLL_TRANSPORT={} cannot be used: {}",
+            row.name, probe.detail);
+      if (!probe.usable) continue;
+      made_.push_back(row.make(options));
+      rows.push_back(&row);
+      addresses[std::string(row.name)] = made_.back()->address();
+    }
+    check(!rows.empty(), Code::kTransport, "no transport works here; `ringcoll doctor` says why");
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  auto blobs =
+      exchange.all_gather(to_blob({{"failure", failure}, {"addresses", addresses}}), deadline);
+  choose_links(exchange, blobs, rows, deadline);
+}
+
+// Third round: what every rank reaches, as one character a peer (a bit for each row of the
+// registry). Every rank then derives the link of every pair by the same rule: the first transport
+// by which both reach each other.
+void Communicator::choose_links(Exchange& exchange, const std::vector<std::string>& blobs,
+                                const std::vector<const TransportRow*>& rows, Deadline deadline) {
+  std::string reached(size_, kNothing);
+  std::vector<std::string> why(size_);
+  for (Rank r = 0; r < size_; r++) {
+    Json theirs = from_blob(blobs[r], r);
+    std::string text = theirs.at("failure");
+    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
+    if (r == rank_) continue;
+    for (size_t i = 0; i < rows.size(); i++) {
+      std::string name(rows[i]->name), reason = "not offered there";
+      if (theirs.at("addresses").contains(name))
+        reason = made_[i]->reach(r, theirs.at("addresses").at(name).get<std::string>());
+      if (reason.empty())
+        reached[r] |= 1 << (rows[i] - transports().data());
+      else
+        why[r] += fmt::format("{}{}: {}", why[r].empty() ? "" : "; ", name, reason);
+    }
+  }
+  auto answers = exchange.all_gather(to_blob({{"reached", reached}, {"why", why}}), deadline);
+  std::vector<std::string> masks;
+  for (Rank r = 0; r < size_; r++) masks.push_back(from_blob(answers[r], r).at("reached"));
+  one_domain_ = topology_.hosts() <= 1;
+  for (Rank a = 0; a < size_; a++) {
+    for (Rank b = a + 1; b < size_; b++) {
+      const TransportRow* row = common_row(masks.at(a).at(b) & masks.at(b).at(a));
+      if (!row) throw no_link(a, b, answers);
+      one_domain_ &= row->link != LinkClass::kNetwork;
+      if (a != rank_ && b != rank_) continue;
+      auto mine = std::ranges::find(rows, row) - rows.begin();
+      links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
+    }
+  }
+}
+
+Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answers) const {
+  auto reasons = [&](Rank x, Rank y) {
+    return from_blob(answers[x], x).at("why").at(y).get<std::string>();
+  };
+  return Error(
+      Code::kTransport,
+      fmt::format("no transport joins {} and {}. Seen from rank {}: {}. Seen from rank {}: {}",
+                  topology_.describe(a), topology_.describe(b), a, reasons(a, b), b,
+                  reasons(b, a)));
+}
+
+void Communicator::say_hello() const {
+  std::set<std::string_view> near, far;
+  for (Rank a = 1; a < size_; a++)
+    (link_of(a) == LinkClass::kNetwork ? far : near).insert(transport_of(a));
+  std::string links = near.empty() ? "" : fmt::format("{} within hosts", fmt::join(near, " and "));
+  if (!far.empty())
+    links += fmt::format("{}{} between {}", near.empty() ? "" : ", ", fmt::join(far, " and "),
+                         topology_.hosts() > 1 ? "hosts" : "ranks");
+  auto plural = [](int n) { return n == 1 ? "" : "s"; };
+  auto shown = std::span(topology_.ring_order()).first(std::min<size_t>(size_, kMostShown));
+  auto text = fmt::format("{} ({}): {} rank{} on {} host{}; {}; ring {}{}", RINGCOLL_VERSION, name_,
+                          size_, plural(size_), topology_.hosts(), plural(topology_.hosts()),
+                          links.empty() ? "no links" : links, fmt::join(shown, "-"),
+                          shown.size() < topology_.ring_order().size() ? "-…" : "");
+  if (name_.starts_with("world") || name_.starts_with("horovod"))
+    log_info("{}", text);
+  else
+    log_debug("{}", text);
+}
+
+std::string_view Communicator::transport_of(Rank peer) const {
+  return links_[peer].row ? links_[peer].row->name : "self";
+}
+
+LinkClass Communicator::link_of(Rank peer) const {
+  return links_[peer].row ? links_[peer].row->link : LinkClass::kProcess;
+}
+
+void Communicator::connect(std::span<const Rank> peers) {
+  Deadline deadline(seconds(config_.timeout_s));
+  for (bool higher : {true, false})
+    for (Rank peer : peers)
+      if (peer != rank_ && (peer > rank_) == higher && !links_[peer].endpoint)
+        connect_one(peer, deadline);
+}
+
+void Communicator::connect_one(Rank peer, Deadline deadline) {
+  throw_if_poisoned();
+  lifelines_->set_waiting_for(peer);
+  if (!lifelines_->has(peer))
+    lifelines_->add(peer, connector_->dial(peer, kLifelineChannel, deadline));
+  auto endpoint = links_[peer].transport->connect(peer, deadline);
+  lifelines_->set_waiting_for(kNobody);
+  std::lock_guard lock(links_mutex_);
+  links_[peer].endpoint = std::move(endpoint);
+  connected_.push_back(peer);
+}
+
+bool Communicator::progress_others(const Endpoint* but) {
+  bool busy = false;
+  for (Rank peer : connected_) {
+    Endpoint* link = links_[peer].endpoint.get();
+    if (link == but || !link->busy()) continue;
+    link->progress();
+    busy |= link->busy();
+  }
+  return busy;
+}
+
+void Communicator::flush(const std::function<std::string()>& doing) {
+  for (Rank peer : connected_) {
+    Endpoint& link = *links_[peer].endpoint;
+    if (!link.busy()) continue;
+    wait(
+        peer, link,
+        [&] {
+          link.progress();
+          return !link.busy();
+        },
+        doing);
+  }
+}
+
+void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
+                               const std::function<std::string()>& doing) {
+  lifelines_->set_waiting_for(peer);
+  Deadline deadline(seconds(config_.timeout_s)), spinning(spin_);
+  std::optional<Deadline> leaving;
+  bool blocking = false;
+  while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
+    throw_if_poisoned();
+    bool busy = progress_others(&link);
+    if (!blocking) {
+      if (yield_) ::sched_yield();
+      blocking = spinning.passed();
+      counters_.blocked_waits += blocking;
+      continue;
+    }
+    throw_if_gone(peer, &leaving);
+    if (deadline.passed()) {
+      poison(lifelines_->blame(peer, doing(), kBlameGrace));
+      throw_if_poisoned();
+    }
+    link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
+  }
+  lifelines_->set_waiting_for(kNobody);
+}
+
+// A peer that has said goodbye sends nothing more; what it sent before may still be on its way for
+// a moment.
+void Communicator::throw_if_gone(Rank peer, std::optional<Deadline>* leaving) const {
+  if (!lifelines_->gone(peer)) return;
+  if (!*leaving) *leaving = Deadline(kCauseGrace);
+  if ((*leaving)->passed())
+    throw Error(Code::kPeerLost,
+                fmt::format("{} has left the communicator", topology_.describe(peer)), peer);
+}
+
+void Communicator::wake_all() {
+  std::lock_guard lock(links_mutex_);
+  for (Rank peer : connected_) links_[peer].endpoint->wake();
+}
+
+Error Communicator::fail(const Error& error) {
+  bool may_be_a_consequence = error.code() == Code::kPeerLost || error.code() == Code::kTransport;
+  Deadline grace(may_be_a_consequence ? kCauseGrace : Duration::zero());
+  while (!poisoned() && !grace.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  poison(error);
+  return this->error();
+}
+
+}  // namespace ringcoll

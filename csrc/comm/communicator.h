@@ -1,0 +1,144 @@
+// A communicator: a rank, a size, endpoints made on demand, deadlines and poison. It knows nothing
+// of collectives.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/error.h"
+#include "bootstrap/connector.h"
+#include "bootstrap/exchange.h"
+#include "comm/lifelines.h"
+#include "net/event_loop.h"
+#include "shm/shared_memory.h"
+#include "topology/topology.h"
+#include "transport/transport.h"
+
+namespace ringcoll {
+
+/// Counters of one communicator since it was made; written by the thread that executes.
+struct Counters {
+  uint64_t calls = 0;
+  uint64_t messages_sent = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t bytes_packed = 0;    // copied from inputs into the arena
+  uint64_t bytes_unpacked = 0;  // copied to outputs
+  uint64_t bytes_combined = 0;  // written by a reduction
+  uint64_t blocked_waits = 0;   // waits that stopped polling and blocked
+};
+
+class Communicator {
+ public:
+  /// Rounds of all_gather that the constructor makes.
+  static constexpr int kExchanges = 3;
+
+  /// Collective over the exchange. Throws Error naming what could not be agreed or reached, and the
+  /// remedy.
+  Communicator(Config config, std::string name, Exchange& exchange);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  Rank rank() const { return rank_; }
+  Rank size() const { return size_; }
+  const std::string& name() const { return name_; }
+  const Config& config() const { return config_; }  // agreed
+  const Topology& topology() const { return topology_; }
+  SharedMemory& arena() { return arena_; }
+  Counters& counters() { return counters_; }
+  bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
+  uint64_t rejected_connections() const { return connector_->rejected(); }
+  /// The transport of the pair, "shm"; known from the start.
+  std::string_view transport_of(Rank peer) const;
+  LinkClass link_of(Rank peer) const;
+  bool one_domain() const {
+    return one_domain_;
+  }  // every pair by shared memory (or inside one process)
+
+  // The rest is for the thread that executes (one at a time; the engine sees to it).
+
+  /// Connects to those of `peers` that are not connected yet: first to the higher ranks, whose
+  /// event loops answer without their main threads, then waits for the lower ones; so ranks that
+  /// connect to one another cannot deadlock.
+  void connect(std::span<const Rank> peers);
+  /// The link to a peer that is connected.
+  Endpoint& endpoint(Rank peer) { return *links_[peer].endpoint; }
+  /// Hands queued sends to the operating system, so that peers get them while this rank does
+  /// something else.
+  void flush(const std::function<std::string()>& doing);
+  /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
+  /// own) arrives first. Returns the error to raise.
+  Error fail(const Error& error);
+  /// Polls, then blocks, until ready() is true. Moves the other links' sends meanwhile. Throws the
+  /// poison, or at the deadline poisons with Timeout blaming the rank that does not answer; `doing`
+  /// is called for the message only.
+  template <typename Ready, typename Doing>
+  void wait(Rank peer, Endpoint& link, Ready&& ready, Doing&& doing) {
+    for (int i = 0; i < kFirstPolls; i++)
+      if (ready()) return;
+    wait_slowly(peer, link, std::ref(ready), std::ref(doing));
+  }
+  /// Throws the first error if there is one.
+  void throw_if_poisoned() const {
+    if (lifelines_->poisoned()) [[unlikely]]
+      throw lifelines_->error();
+  }
+  /// First error wins; flooded to all ranks. Any thread.
+  void poison(const Error& error) { lifelines_->poison(error); }
+  bool poisoned() const { return lifelines_->poisoned(); }
+  Error error() const { return lifelines_->error(); }
+
+ private:
+  static constexpr int kFirstPolls = 64;
+  struct Link {
+    const TransportRow* row = nullptr;
+    Transport* transport = nullptr;
+    std::unique_ptr<Endpoint> endpoint;
+  };
+  struct Introduction;
+
+  void wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
+                   const std::function<std::string()>& doing);
+  void throw_if_gone(Rank peer, std::optional<Deadline>* leaving) const;
+  bool progress_others(const Endpoint* but);
+  void wake_all();
+  void connect_one(Rank peer, Deadline deadline);
+  void agree(Exchange& exchange, Deadline deadline);
+  void make_transports(Exchange& exchange, Deadline deadline);
+  void choose_links(Exchange& exchange, const std::vector<std::string>& addresses,
+                    const std::vector<const TransportRow*>& rows, Deadline deadline);
+  Error no_link(Rank a, Rank b, const std::vector<std::string>& answers) const;
+  void say_hello() const;
+
+  // Destroyed from the last to the first: links before transports, both before the threads and the
+  // memory they use.
+  Config config_;
+  std::string name_;
+  Rank rank_;
+  Rank size_;
+  Topology topology_;
+  Counters counters_;
+  SharedMemory arena_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Connector> connector_;
+  std::vector<std::unique_ptr<Transport>> made_;
+  std::vector<Link> links_;
+  bool one_domain_ = false;
+  bool oversubscribed_ = false;
+  std::vector<Rank> connected_;
+  std::mutex links_mutex_;  // making an endpoint against wake_all() of another thread
+  Duration spin_{};
+  bool yield_ = false;  // more ranks than cores on this host: polling gives the core away
+  std::unique_ptr<Lifelines> lifelines_;
+};
+
+}  // namespace ringcoll

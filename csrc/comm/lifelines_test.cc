@@ -1,0 +1,389 @@
+#include "comm/lifelines.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "net/socket.h"
+
+namespace ringcoll {
+namespace {
+
+std::array<Fd, 2> make_pair() {
+  int fds[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  return {Fd(fds[0]), Fd(fds[1])};
+}
+
+template <typename Condition>
+bool soon(Condition&& condition) {
+  Deadline deadline(seconds(20));
+  while (!condition()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::string describe(Rank rank) { return fmt::format("rank {} (pid 7 on here)", rank); }
+
+/// One rank: its loop, its lifelines, and how often on_poison was called.
+struct Node {
+  Node(Rank rank, Rank size)
+      : lines(std::make_unique<Lifelines>(
+            rank, size, loop,
+            [this] {
+              // Neither a lock of the lifelines nor of the loop may be held here.
+              EXPECT_STRNE(lines->error().what(), "");
+              loop.after(Duration::zero(), [] {});
+              poisons++;
+            },
+            describe)) {}
+
+  EventLoop loop{"test"};
+  std::atomic<int> poisons{0};
+  std::unique_ptr<Lifelines> lines;
+};
+
+void join(Node& a, Rank rank_a, Node& b, Rank rank_b) {
+  auto ends = make_pair();
+  a.lines->add(rank_b, std::move(ends[0]));
+  b.lines->add(rank_a, std::move(ends[1]));
+}
+
+std::vector<std::unique_ptr<Node>> mesh(Rank size) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (Rank rank = 0; rank < size; rank++) nodes.push_back(std::make_unique<Node>(rank, size));
+  for (Rank a = 0; a < size; a++)
+    for (Rank b = a + 1; b < size; b++) join(*nodes[a], a, *nodes[b], b);
+  return nodes;
+}
+
+bool contains(const Error& error, const char* part) {
+  return std::string(error.what()).find(part) != std::string::npos;
+}
+
+TEST(Lifelines, AGoodbyeIsNoError) {
+  auto nodes = mesh(3);
+  EXPECT_TRUE(nodes[0]->lines->has(2));
+  EXPECT_FALSE(nodes[0]->lines->gone(2));
+  nodes[2]->lines.reset();
+  EXPECT_TRUE(soon([&] { return nodes[0]->lines->gone(2) && nodes[1]->lines->gone(2); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the end of the stream follows
+  EXPECT_FALSE(nodes[0]->lines->poisoned());
+  EXPECT_FALSE(nodes[0]->lines->gone(1));
+  Error error = nodes[0]->lines->blame(2, "allreduce #7", seconds(5));
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_EQ(error.rank(), 2);
+}
+
+TEST(Lifelines, AnEndWithoutAGoodbyeIsPeerLost) {
+  auto ends = make_pair();
+  Node third(0, 3);
+  third.lines->add(2, std::move(ends[0]));
+  ends[1].reset();
+  ASSERT_TRUE(soon([&] { return third.poisons == 1; }));
+  Error error = third.lines->error();
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_EQ(error.rank(), 2);
+  EXPECT_TRUE(contains(error, "rank 2 (pid 7 on here)")) << error.what();
+  EXPECT_TRUE(third.lines->gone(2));
+}
+
+TEST(Lifelines, TheFirstErrorReachesAll) {
+  auto nodes = mesh(4);
+  nodes[2]->lines->poison(Error(Code::kMismatch, "they disagree", 1));
+  nodes[2]->lines->poison(Error(Code::kInternal, "too late"));
+  for (auto& node : nodes) {
+    ASSERT_TRUE(soon([&] { return node->poisons == 1; }));
+    Error error = node->lines->error();
+    EXPECT_EQ(error.code(), Code::kMismatch);
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_STREQ(error.what(), "they disagree");
+  }
+  // What is said once is said once: nobody hears an echo.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (auto& node : nodes) EXPECT_EQ(node->poisons, 1);
+}
+
+TEST(Lifelines, AnErrorIsPassedOnAlongAChain) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (Rank rank = 0; rank < 5; rank++) nodes.push_back(std::make_unique<Node>(rank, 5));
+  for (Rank rank = 0; rank < 4; rank++) join(*nodes[rank], rank, *nodes[rank + 1], rank + 1);
+  nodes[0]->lines->poison(Error(Code::kTransport, std::string(100000, 'x')));
+  ASSERT_TRUE(soon([&] { return nodes[4]->poisons == 1; }));
+  EXPECT_EQ(std::string(nodes[4]->lines->error().what()), std::string(4096, 'x'));
+}
+
+TEST(Lifelines, ALateLineHearsTheFirstError) {
+  Node a(0, 2), b(1, 2);
+  a.lines->poison(Error(Code::kAborted, "stop"));
+  join(a, 0, b, 1);
+  ASSERT_TRUE(soon([&] { return b.poisons == 1; }));
+  EXPECT_EQ(b.lines->error().code(), Code::kAborted);
+}
+
+TEST(Lifelines, ErrorsOfManyThreadsAreOne) {
+  auto nodes = mesh(4);
+  std::vector<std::thread> threads;
+  for (auto& node : nodes)
+    for (int t = 0; t < 2; t++)
+      threads.emplace_back([&node] { node->lines->poison(Error(Code::kInternal, "mine")); });
+  for (auto& thread : threads) thread.join();
+  for (auto& node : nodes) EXPECT_TRUE(soon([&] { return node->poisons == 1; }));
+}
+
+// ---- What is no message ----
+
+std::string bytes_of(std::initializer_list<uint32_t> words) {
+  std::string bytes;
+  for (uint32_t word : words) bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
+  return bytes;
+}
+constexpr uint32_t kMagicWord = 0x4e494c52;
+// version, type, text bytes
+constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
+  return version | type << 8 | text << 16;
+}
+
+TEST(Lifelines, RefusesWhatIsNoMessage) {
+  std::vector<std::string> bad = {
+      std::string(24, 'x'),
+      std::string(24, 0),
+      bytes_of({kMagicWord, second_word(2, 1, 0), 0, 0, 0, 0}),           // version
+      bytes_of({kMagicWord, second_word(1, 9, 0), 0, 0, 0, 0}),           // type
+      bytes_of({kMagicWord, second_word(1, 1, 5), 0, 0, 0, 0}),           // a text with a goodbye
+      bytes_of({kMagicWord, second_word(1, 2, 5000), 1, 0, 0, 0}),        // text too long
+      bytes_of({kMagicWord, second_word(1, 2, 0), 99, 0, 0, 0}),          // code
+      bytes_of({kMagicWord, second_word(1, 2, 0), 1, 2, 0, 0}),           // rank 2 of 2
+      bytes_of({kMagicWord, second_word(1, 4, 0), 0, 0xfffffffe, 0, 0}),  // rank -2
+  };
+  for (const std::string& bytes : bad) {
+    Node node(0, 2);
+    auto ends = make_pair();
+    node.lines->add(1, std::move(ends[0]));
+    send_all(ends[1].get(), bytes.data(), bytes.size(), Deadline(seconds(5)), "test");
+    ASSERT_TRUE(soon([&] { return node.poisons == 1; }));
+    EXPECT_EQ(node.lines->error().code(), Code::kTransport);
+    EXPECT_EQ(node.lines->error().rank(), 1);
+  }
+}
+
+TEST(Lifelines, AMessageMayComeInPieces) {
+  Node node(0, 2);
+  auto ends = make_pair();
+  node.lines->add(1, std::move(ends[0]));
+  std::string poison = bytes_of({kMagicWord, second_word(1, 2, 4), RC_TIMEOUT, 1, 0, 0}) + "slow";
+  for (char byte : poison) {
+    EXPECT_FALSE(node.lines->poisoned());
+    send_all(ends[1].get(), &byte, 1, Deadline(seconds(5)), "test");
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+  ASSERT_TRUE(soon([&] { return node.poisons == 1; }));
+  EXPECT_STREQ(node.lines->error().what(), "slow");
+}
+
+// ---- Whom to blame ----
+
+TEST(Blame, WhoDoesNotAnswer) {
+  Node node(0, 2);
+  auto ends = make_pair();  // nobody reads the other end
+  node.lines->add(1, std::move(ends[0]));
+  auto start = Clock::now();
+  Error error = node.lines->blame(1, "allreduce #41", seconds(0.1));
+  EXPECT_LT(to_seconds(Clock::now() - start), 5);
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(contains(error, "allreduce #41: rank 1 (pid 7 on here)")) << error.what();
+  EXPECT_TRUE(contains(error, "does not answer"));
+  EXPECT_FALSE(node.lines->poisoned()) << "raising it is the caller's choice";
+}
+
+TEST(Blame, WhoIsAliveButElsewhere) {
+  auto nodes = mesh(2);
+  Error error = nodes[0]->lines->blame(1, "barrier #2", seconds(20));
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(contains(error, "alive")) << error.what();
+}
+
+TEST(Blame, TheEndOfTheChain) {
+  auto nodes = mesh(4);
+  nodes[1]->lines->set_waiting_for(2);
+  nodes[2]->lines->set_waiting_for(3);
+  Error error = nodes[0]->lines->blame(1, "allreduce #3", seconds(20));
+  EXPECT_EQ(error.rank(), 3);
+  EXPECT_TRUE(contains(error, "alive"));
+}
+
+TEST(Blame, ACircle) {
+  auto nodes = mesh(3);
+  nodes[0]->lines->set_waiting_for(1);
+  nodes[1]->lines->set_waiting_for(2);
+  nodes[2]->lines->set_waiting_for(0);
+  Error error = nodes[0]->lines->blame(1, "allreduce #3", seconds(20));
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_TRUE(contains(error, "circle")) << error.what();
+}
+
+TEST(Blame, AFirstHandReportWins) {
+  Node a(0, 3), b(1, 3);
+  join(a, 0, b, 1);  // no line from 0 to 2
+  b.lines->set_waiting_for(2);
+  Error nothing = a.lines->blame(1, "allreduce #3", seconds(1));
+  EXPECT_EQ(nothing.code(), Code::kTimeout);
+  EXPECT_EQ(nothing.rank(), 2);
+  std::thread reporter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    b.lines->poison(Error(Code::kPeerLost, "2 is dead", 2));
+  });
+  Error error = a.lines->blame(1, "allreduce #3", seconds(20));
+  reporter.join();
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_STREQ(error.what(), "2 is dead");
+}
+
+TEST(Blame, APeerThatNeverReadsBlocksNobody) {
+  Node node(0, 3);
+  auto ends = make_pair();
+  int small = 1;
+  setsockopt(ends[0].get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+  node.lines->add(1, std::move(ends[0]));
+  auto start = Clock::now();
+  for (int i = 0; i < 500; i++) node.lines->blame(1, "test", seconds(0.0001));
+  node.lines->poison(Error(Code::kInternal, std::string(4096, 'x')));
+  node.lines.reset();
+  EXPECT_LT(to_seconds(Clock::now() - start), 10);
+}
+
+// ---- Processes ----
+
+/// Ranks as processes, forked before there is any thread, with a lifeline for each pair. A child
+/// runs `body` and tells its parent one line of text.
+class Processes {
+ public:
+  using Body = std::function<std::string(Rank, Lifelines&)>;
+
+  Processes(Rank size, const Body& body) : size_(size) {
+    std::vector<std::map<Rank, Fd>> lines(size);
+    for (Rank a = 0; a < size; a++)
+      for (Rank b = a + 1; b < size; b++) {
+        auto ends = make_pair();
+        lines[a][b] = std::move(ends[0]);
+        lines[b][a] = std::move(ends[1]);
+      }
+    for (Rank rank = 0; rank < size; rank++) {
+      auto report = make_pair();
+      pid_t pid = fork();
+      if (pid == 0) {
+        reports_.clear();
+        std::map<Rank, Fd> mine = std::move(lines[rank]);
+        lines.clear();
+        run(rank, std::move(mine), report[1].get(), body);
+      }
+      pids_.push_back(pid);
+      reports_.push_back(std::move(report[0]));
+    }
+  }
+  ~Processes() {
+    for (pid_t pid : pids_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+
+  void signal(Rank rank, int number) { kill(pids_[rank], number); }
+  /// The next line of a rank.
+  std::string next(Rank rank, double limit_s = 20) {
+    std::string text;
+    Deadline deadline(seconds(limit_s));
+    for (char byte;;) {
+      recv_all(reports_[rank].get(), &byte, 1, deadline, "a child");
+      if (byte == '\n') return text;
+      text += byte;
+    }
+  }
+
+ private:
+  [[noreturn]] void run(Rank rank, std::map<Rank, Fd> fds, int report, const Body& body) {
+    auto say = [&](std::string text) {
+      text += '\n';
+      send_all(report, text.data(), text.size(), Deadline(seconds(5)), "parent");
+    };
+    {
+      EventLoop loop("test");
+      Lifelines lines(rank, size_, loop, [] {}, describe);
+      for (auto& [peer, fd] : fds) lines.add(peer, std::move(fd));
+      say("up");
+      say(body(rank, lines));
+    }
+    _exit(0);
+  }
+
+  Rank size_;
+  std::vector<pid_t> pids_;
+  std::vector<Fd> reports_;
+};
+
+TEST(LifelineProcesses, SurvivorsOfASigkillNameTheDead) {
+  Processes ranks(3, [](Rank, Lifelines& lines) {
+    soon([&] { return lines.poisoned(); });
+    Error error = lines.error();
+    return fmt::format("{} {}", name_of(error.code()), error.rank());
+  });
+  for (Rank rank = 0; rank < 3; rank++) EXPECT_EQ(ranks.next(rank), "up");
+  auto start = Clock::now();
+  ranks.signal(1, SIGKILL);
+  EXPECT_EQ(ranks.next(0), "PeerLost 1");
+  EXPECT_EQ(ranks.next(2), "PeerLost 1");
+  EXPECT_LT(to_seconds(Clock::now() - start), 1);
+}
+
+TEST(LifelineProcesses, AStoppedOneIsBlamedByAllWhoWaitForIt) {
+  Processes ranks(3, [](Rank rank, Lifelines& lines) -> std::string {
+    if (rank == 2) {
+      soon([&] { return lines.poisoned(); });
+      return "woken";
+    }
+    // 0 waits for 1, which waits for 2.
+    lines.set_waiting_for(rank + 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    Error error = lines.blame(rank + 1, "allreduce #1", seconds(2));
+    lines.poison(error);
+    return fmt::format("{} {}", name_of(error.code()), error.rank());
+  });
+  EXPECT_EQ(ranks.next(2), "up");
+  ranks.signal(2, SIGSTOP);
+  for (Rank rank = 0; rank < 2; rank++) {
+    EXPECT_EQ(ranks.next(rank), "up");
+    EXPECT_EQ(ranks.next(rank), "Timeout 2");
+  }
+  ranks.signal(2, SIGCONT);
+  EXPECT_EQ(ranks.next(2), "woken") << "it hears what was decided meanwhile";
+}
+
+TEST(LifelineProcesses, AnExitWithAGoodbyeIsNoError) {
+  Processes ranks(2, [](Rank rank, Lifelines& lines) -> std::string {
+    if (rank == 1) return "done";
+    soon([&] { return lines.gone(1); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return lines.poisoned() ? lines.error().what() : "fine";
+  });
+  EXPECT_EQ(ranks.next(1), "up");
+  EXPECT_EQ(ranks.next(1), "done");
+  EXPECT_EQ(ranks.next(0), "up");
+  EXPECT_EQ(ranks.next(0), "fine");
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,164 @@
+// The C ABI: handles, status codes, and the second of the three places where errors are caught.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/store.h"
+#include "engine/engine.h"
+
+using namespace ringcoll;
+
+struct rc_comm {
+  std::unique_ptr<Engine> engine;
+};
+struct rc_request {
+  std::shared_ptr<Request> request;
+};
+
+namespace {
+
+struct LastError {
+  std::string message;
+  Rank rank = kNobody;
+};
+thread_local LastError last_error;
+
+rc_status failed(rc_status status, std::string message, Rank rank) {
+  last_error = {std::move(message), rank};
+  return status;
+}
+
+template <typename Body>
+rc_status guarded(Body&& body) {
+  try {
+    body();
+    return RC_OK;
+  } catch (const Error& error) {
+    return failed(static_cast<rc_status>(error.code()), error.what(), error.rank());
+  } catch (const std::bad_alloc&) {
+    return failed(RC_INTERNAL, "out of memory", kNobody);
+  } catch (const std::exception& error) {
+    return failed(RC_INTERNAL, error.what(), kNobody);
+  }
+}
+
+char* copy_of(const std::string& text) {
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (!copy) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+void set_log_level_from(const Config& config) {
+  constexpr std::array kLevels = {"error", "warning", "info", "debug"};
+  set_log_level(static_cast<LogLevel>(std::ranges::find(kLevels, config.log) - kLevels.begin()));
+}
+
+std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Config& config,
+                                       const std::string& name) {
+  if (options.exchange)
+    return make_function_exchange(
+        [f = options.exchange, state = options.exchange_state](
+            const void* mine, size_t bytes, void* all) { return f(state, mine, bytes, all) == 0; },
+        options.rank, options.size);
+  check(options.store && *options.store, Code::kInvalidArgument,
+        "no way to find the other ranks: give a store (tcp://host:port, file:///directory) or an "
+        "exchange function");
+  Deadline deadline(seconds(config.timeout_s));
+  auto store = open_store(options.store, config.secret, options.rank, options.size, deadline);
+  return make_store_exchange(std::move(store), name, options.rank, options.size);
+}
+
+std::unique_ptr<Engine> create(const rc_comm_options& options) {
+  check(options.struct_size == sizeof(rc_comm_options), Code::kInvalidArgument,
+        "rc_comm_options.struct_size is {}, this library's is {}: rebuild against its header",
+        options.struct_size, sizeof(rc_comm_options));
+  check(options.size > 0 && options.rank >= 0 && options.rank < options.size,
+        Code::kInvalidArgument, "rank {} of {} is not possible: ranks are 0 to size-1",
+        options.rank, options.size);
+  Config config = read_config();
+  if (options.timeout_s > 0) config.timeout_s = options.timeout_s;
+  set_log_level_from(config);
+  std::string name = options.name ? options.name : "world";
+  if (options.rank == 0 && name == "world")
+    for (const std::string& warning : unknown_knobs(environment_names()))
+      log_warning("{}", warning);
+  auto exchange = exchange_for(options, config, name);
+  return std::make_unique<Engine>(config, name, *exchange);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* ringcoll_version(void) { return RINGCOLL_VERSION; }
+int ringcoll_abi_version(void) { return RINGCOLL_ABI_VERSION; }
+const char* ringcoll_error_message(void) { return last_error.message.c_str(); }
+int ringcoll_error_rank(void) { return last_error.rank; }
+
+rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
+  return guarded([&] {
+    check(options && comm, Code::kInvalidArgument, "options or comm is NULL");
+    *comm = new rc_comm{create(*options)};
+  });
+}
+
+rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count, const char* name,
+                              rc_comm** sub) {
+  return guarded([&] {
+    check(comm && sub && count >= 0 && (ranks || count == 0), Code::kInvalidArgument,
+          "comm, sub or ranks is NULL, or count is negative");
+    *sub = nullptr;
+    auto engine = split(*comm->engine, {ranks, static_cast<size_t>(count)}, name ? name : "split");
+    if (engine) *sub = new rc_comm{std::move(engine)};
+  });
+}
+
+void ringcoll_comm_destroy(rc_comm* comm) { delete comm; }
+
+void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
+  Communicator& c = comm->engine->comm();
+  c.poison(Error(Code::kAborted,
+                 fmt::format("aborted by {}: {}", c.topology().describe(c.rank()),
+                             reason ? reason : "no reason given"),
+                 c.rank()));
+}
+
+int ringcoll_comm_rank(const rc_comm* comm) { return comm->engine->comm().rank(); }
+int ringcoll_comm_size(const rc_comm* comm) { return comm->engine->comm().size(); }
+
+rc_status ringcoll_comm_stats(rc_comm* comm, char** json) {
+  return guarded([&] { *json = copy_of(stats_json(comm->engine->comm())); });
+}
+
+rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
+  return guarded([&] { comm->engine->run(*call); });
+}
+
+rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request) {
+  return guarded([&] { *request = new rc_request{comm->engine->start(*call)}; });
+}
+
+rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
+  *done = 1;
+  return guarded([&] { *done = request->request->wait(timeout_s); });
+}
+
+void ringcoll_request_free(rc_request* request) {
+  if (!request) return;
+  guarded([&] { request->request->wait(-1); });
+  delete request;
+}
+
+rc_status ringcoll_info(char** json) {
+  return guarded([&] { *json = copy_of(info_json()); });
+}
+
+void ringcoll_free(void* pointer) { std::free(pointer); }
+
+}  // extern "C"

@@ -1,0 +1,126 @@
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace ringcoll {
+
+Request::Request(const rc_call& raw, Rank rank, Rank size) {
+  rc_call copy = raw;
+  if (raw.buffers && raw.buffer_count > 0)
+    buffers_.assign(raw.buffers, raw.buffers + raw.buffer_count);
+  if (raw.counts) counts_.assign(raw.counts, raw.counts + size);
+  if (raw.recv_counts) recv_counts_.assign(raw.recv_counts, raw.recv_counts + size);
+  if (raw.buffers) copy.buffers = buffers_.data();
+  if (raw.counts) copy.counts = counts_.data();
+  if (raw.recv_counts) copy.recv_counts = recv_counts_.data();
+  call_ = check_call(copy, rank, size);
+}
+
+bool Request::wait(double limit_s) {
+  std::unique_lock lock(mutex_);
+  auto done = [this] { return done_; };
+  if (limit_s < 0)
+    ended_.wait(lock, done);
+  else if (!ended_.wait_for(lock, std::chrono::duration<double>(limit_s), done))
+    return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+void Request::end(std::optional<Error> error) {
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  error_ = std::move(error);
+  ended_.notify_all();
+}
+
+Engine::Engine(Config config, std::string name, Exchange& exchange)
+    : comm_(std::move(config), std::move(name), exchange), executor_(comm_) {}
+
+Engine::~Engine() {
+  std::deque<std::shared_ptr<Request>> left;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    left.swap(queue_);
+    changed_.notify_all();
+    if (running_)
+      comm_.poison(Error(
+          Code::kAborted,
+          fmt::format("rank {} closed the communicator while a call was running", comm_.rank()),
+          comm_.rank()));
+  }
+  for (auto& request : left)
+    request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
+  if (worker_.joinable()) worker_.join();
+}
+
+bool Engine::begin_if_idle() {
+  std::lock_guard lock(mutex_);
+  if (running_ || !queue_.empty()) return false;
+  return running_ = true;
+}
+
+void Engine::end() {
+  std::lock_guard lock(mutex_);
+  running_ = false;
+  if (!queue_.empty()) changed_.notify_all();
+}
+
+void Engine::run(const rc_call& raw) {
+  if (!begin_if_idle()) {
+    start(raw)->wait(-1);
+    return;
+  }
+  struct Ender {
+    Engine* engine;
+    ~Ender() { engine->end(); }
+  } ender{this};
+  executor_.run(check_call(raw, comm_.rank(), comm_.size()));
+}
+
+std::shared_ptr<Request> Engine::start(const rc_call& raw) {
+  auto request = std::make_shared<Request>(raw, comm_.rank(), comm_.size());
+  std::lock_guard lock(mutex_);
+  check(!stopping_, Code::kAborted, "the communicator is being closed");
+  if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+  queue_.push_back(request);
+  changed_.notify_all();
+  return request;
+}
+
+// One of the three places where errors are caught.
+void Engine::work() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the application's threads
+  pthread_setname_np(pthread_self(), "ringcoll-worker");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || (!running_ && !queue_.empty()); });
+    if (stopping_) return;
+    auto request = std::move(queue_.front());
+    queue_.pop_front();
+    running_ = true;
+    lock.unlock();
+    std::optional<Error> error;
+    try {
+      executor_.run(request->call_);
+    } catch (const Error& caught) {
+      error = caught;
+    } catch (const std::exception& caught) {
+      error = Error(Code::kInternal, caught.what());
+    }
+    request->end(std::move(error));
+    request.reset();
+    lock.lock();
+    running_ = false;
+  }
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,40 @@
+// One thread and one epoll: callbacks when a descriptor is ready. Serves listening sockets and
+// lifelines, never payload.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+
+namespace ringcoll {
+
+class EventLoop {
+ public:
+  /// Starts the thread (all signals blocked in it).
+  explicit EventLoop(const char* thread_name);
+  /// Stops and joins. Callbacks that are registered are dropped, not called.
+  ~EventLoop();
+
+  /// Calls `ready(events)` on the loop's thread when `fd` is readable (or hung up). The descriptor
+  /// stays the caller's. Level-triggered. `ready` must not throw, nor block. Any thread.
+  void watch(int fd, std::function<void(uint32_t events)> ready);
+  /// Whether `ready` is called also when `fd` can be written (EPOLLOUT); off at first. Any thread.
+  void also_writable(int fd, bool on);
+  /// No callback for `fd` runs or begins after this returns (called on the loop's thread: after the
+  /// current one). Any thread.
+  void forget(int fd);
+  /// Waits until the callback or task that runs now, if there is one, has returned: for those that
+  /// have forgotten themselves and go on. Not on the loop's thread.
+  void settle();
+  /// Runs `task` once, `delay` from now, on the loop's thread. Any thread.
+  void after(Duration delay, std::function<void()> task);
+  bool on_loop_thread() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ringcoll

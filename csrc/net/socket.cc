@@ -1,0 +1,145 @@
+#include "net/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+// A dead host is given up after 10 + 3 * 5 s without an answer. Much shorter, and a switch that
+// reboots ends jobs; much longer, and a lost host is noticed only by deadlines.
+constexpr int kKeepIdleSeconds = 10;
+constexpr int kKeepIntervalSeconds = 5;
+constexpr int kKeepProbes = 3;
+constexpr unsigned kUserTimeoutMs = 25000;
+constexpr int kBacklog = 1024;
+
+template <typename T>
+void set_option(int fd, int level, int name, T value) {
+  // Refused by sockets that are not TCP, where it does not matter.
+  setsockopt(fd, level, name, &value, sizeof value);
+}
+
+bool again(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+// False at the deadline.
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    int ready = poll(&entry, 1, deadline.left_ms());
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw Error(Code::kTransport, errno_text("poll", errno));
+    if (deadline.passed()) return false;
+  }
+}
+
+Address name_of_socket(int fd, int (*call)(int, sockaddr*, socklen_t*), const char* call_name) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  check(call(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0, Code::kTransport, "{}",
+        errno_text(call_name, errno));
+  return {reinterpret_cast<sockaddr*>(&storage), length};
+}
+
+int connect_within(int fd, const Address& address, Deadline deadline) {
+  if (connect(fd, address.get(), address.length()) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!wait_for(fd, POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+}  // namespace
+
+void tune(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+}
+
+void set_nonblocking(int fd) {
+  int flags = fcntl(fd, F_GETFL);
+  check(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0, Code::kTransport, "{}",
+        errno_text("fcntl(O_NONBLOCK)", errno));
+}
+
+Fd listen_on(const Address& address) {
+  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  auto require = [&](bool done, const char* call) {
+    check(done, Code::kTransport, "listening on {}: {}", address.text(), errno_text(call, errno));
+  };
+  require(static_cast<bool>(fd), "socket");
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  require(bind(fd.get(), address.get(), address.length()) == 0, "bind");
+  require(listen(fd.get(), kBacklog) == 0, "listen");
+  return fd;
+}
+
+Address local_address(int fd) { return name_of_socket(fd, getsockname, "getsockname"); }
+Address peer_address(int fd) { return name_of_socket(fd, getpeername, "getpeername"); }
+
+Fd try_connect(const Address& address, Deadline deadline, int* error) {
+  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  *error = fd ? connect_within(fd.get(), address, deadline) : errno;
+  if (*error != 0) return {};
+  // A port of the ephemeral range to which nobody listens can be given to this very socket, which
+  // then talks to itself.
+  if (local_address(fd.get()).text() == address.text()) {
+    *error = ECONNREFUSED;
+    return {};
+  }
+  tune(fd.get());
+  return fd;
+}
+
+void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const std::string& link) {
+  auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    ssize_t sent = send(fd, next, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      next += sent;
+      bytes -= static_cast<size_t>(sent);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    check(again(errno), Code::kTransport, "{}: {}", link, errno_text("send", errno));
+    check(wait_for(fd, POLLOUT, deadline), Code::kTimeout,
+          "{}: the peer took no data before the deadline", link);
+  }
+}
+
+size_t recv_some(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link) {
+  for (;;) {
+    ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno == EINTR) continue;
+    check(again(errno), Code::kTransport, "{}: {}", link, errno_text("recv", errno));
+    check(wait_for(fd, POLLIN, deadline), Code::kTimeout, "{}: no answer before the deadline",
+          link);
+  }
+}
+
+void recv_all(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link) {
+  auto* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    size_t got = recv_some(fd, next, bytes, deadline, link);
+    check(got > 0, Code::kTransport, "{}: closed by the peer", link);
+    next += got;
+    bytes -= got;
+  }
+}
+
+}  // namespace ringcoll

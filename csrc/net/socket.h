@@ -1,0 +1,36 @@
+// TCP sockets: non-blocking, closed on exec, with waits that have a deadline.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "net/address.h"
+
+namespace ringcoll {
+
+/// No delay of small messages; a peer whose host is gone is noticed within half a minute
+/// (keepalive, TCP_USER_TIMEOUT). Does nothing to a socket that is not TCP.
+void tune(int fd);
+void set_nonblocking(int fd);
+
+/// Listens on this address only; port 0 takes a free one. Throws Error(kTransport) naming call and
+/// cause.
+Fd listen_on(const Address& address);
+/// Where a socket is bound, and whom it is connected to. Throw Error(kTransport).
+Address local_address(int fd);
+Address peer_address(int fd);
+
+/// Connects, tuned. Without success an empty Fd and `*error`: ETIMEDOUT at the deadline,
+/// ECONNREFUSED, …
+Fd try_connect(const Address& address, Deadline deadline, int* error);
+
+/// All of it, or Error(kTimeout) at the deadline, Error(kTransport) with the cause ("closed by the
+/// peer"). `link` says in errors whose socket it is.
+void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const std::string& link);
+void recv_all(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
+/// What is there, at least one byte; 0 at the end of the stream. Errors as above.
+size_t recv_some(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
+
+}  // namespace ringcoll

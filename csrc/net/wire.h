@@ -1,0 +1,73 @@
+// Bytes that go over a wire or into a store: fixed width, little-endian, every length checked
+// before it is used.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace ringcoll {
+
+static_assert(std::endian::native == std::endian::little, "integers go over the wire as they are");
+
+class WireWriter {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    out_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  /// A 32-bit length, then the bytes.
+  void put_text(std::string_view text) {
+    put(static_cast<uint32_t>(text.size()));
+    out_.append(text);
+  }
+  std::string take() { return std::move(out_); }
+
+ private:
+  std::string out_;
+};
+
+class WireReader {
+ public:
+  /// `what` names the message in errors; borrowed, as `in` is.
+  WireReader(std::string_view in, const char* what) : in_(in), what_(what) {}
+
+  /// Throws Error(kTransport) if the message is too short.
+  template <typename T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value;
+    std::string_view bytes = take(sizeof value);
+    std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+  /// A text of at most `limit` bytes. Throws Error(kTransport).
+  std::string get_text(size_t limit) {
+    auto size = get<uint32_t>();
+    check(size <= limit, Code::kTransport, "{}: a field of {} bytes, at most {} are allowed", what_,
+          size, limit);
+    return std::string(take(size));
+  }
+  /// Throws Error(kTransport) if anything is left.
+  void finish() const {
+    check(in_.empty(), Code::kTransport, "{}: {} bytes too many", what_, in_.size());
+  }
+
+ private:
+  std::string_view take(size_t size) {
+    check(size <= in_.size(), Code::kTransport, "{}: cut short", what_);
+    std::string_view taken = in_.substr(0, size);
+    in_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view in_;
+  const char* what_;
+};
+
+}  // namespace ringcoll

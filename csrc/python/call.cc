@@ -1,0 +1,209 @@
+#include "python/call.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <limits>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "python/errors.h"
+
+namespace py = pybind11;
+
+namespace ringcoll::python {
+namespace {
+
+constexpr std::array<std::string_view, RC_COLLECTIVE_COUNT> kCollectives = {
+    "allreduce", "allgather", "reduce_scatter", "broadcast", "reduce",
+    "gather",    "scatter",   "alltoall",       "barrier"};
+constexpr std::array<std::string_view, RC_OP_COUNT> kOps = {"sum",     "average", "min",   "max",
+                                                            "product", "bit_and", "bit_or"};
+
+template <typename T, size_t N>
+T lookup(const std::array<std::string_view, N>& names, std::string_view name, const char* what) {
+  for (size_t i = 0; i < N; i++)
+    if (names[i] == name) return static_cast<T>(i);
+  std::string all;
+  for (std::string_view each : names) all += fmt::format("{}{}", all.empty() ? "" : ", ", each);
+  raise_invalid(fmt::format("\"{}\" is no {}. There are: {}", name, what, all));
+}
+
+constexpr int64_t kNone = -1;
+
+/// What one rank gives and takes, in elements; kNone where the library looks at no buffer.
+struct Shares {
+  int64_t input;
+  int64_t output;
+  bool output_needed = true;
+};
+
+/// A gathered buffer holds all ranks' parts; a part is one rank's.
+struct Parts {
+  int64_t all;
+  int64_t mine;
+};
+
+Parts parts_of(const Counts& counts, int64_t each, int rank, int size) {
+  if (!counts) return {each * size, each};
+  return {std::accumulate(counts->begin(), counts->end(), int64_t{0}), (*counts)[rank]};
+}
+
+void check_counts(const Counts& counts, int size, const char* name) {
+  if (!counts) return;
+  if (static_cast<int64_t>(counts->size()) != size)
+    raise_invalid(fmt::format("{} has {} entries, and the communicator {} ranks", name,
+                              counts->size(), size));
+  for (int64_t count : *counts)
+    if (count < 0 ||
+        count > std::numeric_limits<int64_t>::max() / size)  // so that no sum overflows
+      raise_invalid(fmt::format("{} holds {}, which is no count of elements", name, count));
+}
+
+/// As the C ABI wants it: there, 0 means 1 and -0.0 means 0.
+double factor(double given) { return given == 0 ? -0.0 : given; }
+
+bool rooted(rc_collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
+bool takes_counts(rc_collective collective) {
+  return collective == RC_ALLGATHER || collective == RC_REDUCE_SCATTER || collective == RC_GATHER ||
+         collective == RC_SCATTER || collective == RC_ALLTOALL;
+}
+
+/// `count` is what rc_buffer.count means: one rank's part, or the whole where there are no parts.
+Shares shares_of(const rc_call& call, int64_t count, const Counts& counts,
+                 const Counts& recv_counts, int rank, int size) {
+  bool root = rank == call.root;
+  Parts parts = parts_of(counts, count, rank, size);
+  switch (call.collective) {
+    case RC_ALLREDUCE:
+      return {count, count};
+    case RC_BROADCAST:
+      return {root ? count : kNone, count, !root};
+    case RC_REDUCE:
+      return {count, root ? count : kNone};
+    case RC_ALLGATHER:
+      return {parts.mine, parts.all};
+    case RC_REDUCE_SCATTER:
+      return {parts.all, parts.mine};
+    case RC_GATHER:
+      return {parts.mine, root ? parts.all : kNone};
+    case RC_SCATTER:
+      return {root ? parts.all : kNone, parts.mine};
+    case RC_ALLTOALL:
+      return {parts.all, parts_of(recv_counts, count, rank, size).all};
+    case RC_BARRIER:
+      break;
+  }
+  return {kNone, kNone};
+}
+
+/// Elements of one part, from the tensor that tells.
+int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* output, int size) {
+  bool from_input = collective != RC_SCATTER && collective != RC_REDUCE_SCATTER && input;
+  const Tensor& known = from_input || !output ? *input : *output;
+  bool whole = collective == RC_ALLTOALL || (&known == input && !from_input);
+  if (!whole) return known.count();
+  if (known.count() % size != 0)
+    raise_invalid(fmt::format("{} elements cannot be divided among {} ranks equally: pass counts",
+                              known.count(), size));
+  return known.count() / size;
+}
+
+void check_overlap(const Tensor* in, const Tensor* out, const std::string& prefix) {
+  if (!in || !out || in->data() == out->data()) return;
+  auto begin = [](const Tensor* tensor) { return reinterpret_cast<uintptr_t>(tensor->data()); };
+  bool apart = begin(in) + in->bytes() <= begin(out) || begin(out) + out->bytes() <= begin(in);
+  if (!apart)
+    raise_invalid(prefix +
+                  "input and output overlap: pass the same tensor for both, or different "
+                  "memory");
+}
+
+/// The tensor's memory for the library, null where it looks at none.
+void* sized(const Tensor* tensor, int64_t expected, bool needed, const std::string& what) {
+  if (expected == kNone) return nullptr;
+  if (!tensor && needed) raise_invalid(fmt::format("{} is missing: this rank needs one", what));
+  if (!tensor) return nullptr;
+  if (tensor->count() != expected)
+    raise_invalid(
+        fmt::format("{} has {} elements, and {} are needed", what, tensor->count(), expected));
+  return tensor->data();
+}
+
+}  // namespace
+
+Call::Call(const CallArguments& arguments, int rank, int size)
+    : counts_(arguments.counts), recv_counts_(arguments.recv_counts) {
+  call_.struct_size = sizeof(call_);
+  call_.collective = lookup<rc_collective>(kCollectives, arguments.collective, "collective");
+  call_.op = lookup<rc_op>(kOps, arguments.op, "op");
+  call_.root = arguments.root;
+  call_.prescale = factor(arguments.prescale);
+  call_.postscale = factor(arguments.postscale);
+  if (rooted(call_.collective) && (call_.root < 0 || call_.root >= size))
+    raise_invalid(fmt::format("root {} is not a rank: there are 0 to {}", call_.root, size - 1));
+  check_counts(counts_, size, "counts");
+  check_counts(recv_counts_, size, "recv_counts");
+  if ((counts_ && !takes_counts(call_.collective)) ||
+      (recv_counts_ && call_.collective != RC_ALLTOALL))
+    raise_invalid("this collective takes no such counts");
+  if (call_.collective == RC_ALLTOALL && counts_.has_value() != recv_counts_.has_value())
+    raise_invalid("alltoall takes send_counts and recv_counts together, or neither");
+  if (call_.collective != RC_BARRIER) borrow(arguments, rank, size);
+  call_.buffers = buffers_.data();
+  call_.buffer_count = static_cast<int64_t>(buffers_.size());
+  call_.counts = counts_ ? counts_->data() : nullptr;
+  call_.recv_counts = recv_counts_ ? recv_counts_->data() : nullptr;
+}
+
+void Call::borrow(const CallArguments& arguments, int rank, int size) {
+  size_t n = arguments.inputs.size();
+  if (n == 0 || n != arguments.outputs.size())
+    raise_invalid(
+        fmt::format("there are {} inputs and {} outputs: one output for each input, and "
+                    "at least one",
+                    n, arguments.outputs.size()));
+  if (n > 1 && takes_counts(call_.collective))
+    raise_invalid(fmt::format("{} takes one tensor, not {}", arguments.collective, n));
+  tensors_.reserve(2 * n);  // pointers to its elements are kept below
+  buffers_.reserve(n);
+  for (size_t i = 0; i < n; i++) {
+    auto prefix = fmt::format("{}: ", arguments.collective);
+    auto suffix = n > 1 ? fmt::format(" {}", i) : std::string();
+    borrow_pair(arguments.inputs[i], arguments.outputs[i], prefix, suffix, rank, size);
+  }
+  call_.dtype = dtype_.value_or(RC_UINT8);
+}
+
+void Call::borrow_pair(py::object input, py::object output, const std::string& prefix,
+                       const std::string& suffix, int rank, int size) {
+  std::string in_name = prefix + "the input" + suffix, out_name = prefix + "the output" + suffix;
+  const Tensor* in = nullptr;
+  const Tensor* out = nullptr;
+  bool in_place = input.is(output);
+  if (!input.is_none() && !in_place) in = &take(input, Access::kRead, in_name);
+  if (!output.is_none()) out = &take(output, Access::kWrite, out_name);
+  if (in_place) in = out;
+  check_overlap(in, out, prefix);
+  if (!in && !out) raise_invalid(fmt::format("{} and the output are both missing", in_name));
+  int64_t count = counts_ ? (*counts_)[rank] : part_of(call_.collective, in, out, size);
+  Shares shares = shares_of(call_, count, counts_, recv_counts_, rank, size);
+  buffers_.push_back({sized(in, shares.input, true, in_name),
+                      sized(out, shares.output, shares.output_needed, out_name), count});
+}
+
+const Tensor& Call::take(py::handle object, Access access, const std::string& what) {
+  const Tensor& tensor = tensors_.emplace_back(object, access, what);
+  if (dtype_ && *dtype_ != tensor.dtype())
+    raise_invalid(fmt::format("{} is {}, and another tensor of the call {}: one type for all", what,
+                              name_of(tensor.dtype()), name_of(*dtype_)));
+  dtype_ = tensor.dtype();
+  return tensor;
+}
+
+}  // namespace ringcoll::python

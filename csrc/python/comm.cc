@@ -1,0 +1,264 @@
+#include "python/comm.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace ringcoll::python {
+namespace {
+
+// Counts forks that led to this process. A communicator's threads do not survive one: the child may
+// neither use nor free what it inherited.
+std::atomic<int> forks = 0;
+
+int fork_number() {
+  static const bool counting = pthread_atfork(nullptr, nullptr, [] { forks++; }) == 0;
+  (void)counting;
+  return forks.load();
+}
+
+std::shared_ptr<rc_comm> own(rc_comm* comm) {
+  return {comm, [born = fork_number()](rc_comm* handle) {
+            if (born != fork_number()) return;
+            if (!PyGILState_Check()) return ringcoll_comm_destroy(handle);
+            py::gil_scoped_release release;
+            ringcoll_comm_destroy(handle);
+          }};
+}
+
+/// The creation of a communicator in a thread of its own, so that the one that asked for it can
+/// attend to signals. Who gives up leaves the result to the thread.
+class Creation : public std::enable_shared_from_this<Creation> {
+ public:
+  Creation(int rank, int size, std::string store, std::string name, double timeout_s)
+      : store_(std::move(store)), name_(std::move(name)) {
+    options_.struct_size = sizeof(options_);
+    options_.rank = rank;
+    options_.size = size;
+    options_.store = store_.c_str();
+    options_.name = name_.c_str();
+    options_.timeout_s = timeout_s;
+  }
+
+  void begin() {
+    std::thread([self = shared_from_this()] { self->create(); }).detach();
+  }
+
+  bool wait(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, limit, [this] { return ended_; });
+  }
+
+  void give_up() {
+    std::unique_lock lock(mutex_);
+    abandoned_ = true;
+    if (ended_) ringcoll_comm_destroy(comm_);
+  }
+
+  rc_comm* comm() const { return comm_; }
+  const Failure& outcome() const { return outcome_; }
+
+ private:
+  void create() {
+    rc_comm* comm = nullptr;
+    rc_status status = ringcoll_comm_create(&options_, &comm);
+    std::unique_lock lock(mutex_);
+    if (status != RC_OK) outcome_ = Failure::last(status);
+    comm_ = comm;
+    ended_ = true;
+    if (abandoned_) ringcoll_comm_destroy(comm_);
+    changed_.notify_all();
+  }
+
+  std::string store_, name_;
+  rc_comm_options options_ = {};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  bool abandoned_ = false;
+  rc_comm* comm_ = nullptr;
+  Failure outcome_;
+};
+
+void check_signals() {
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+rc_comm* create(int rank, int size, std::string store, std::string name, double timeout_s) {
+  auto creation =
+      std::make_shared<Creation>(rank, size, std::move(store), std::move(name), timeout_s);
+  creation->begin();
+  for (bool ended = false; !ended;) {
+    {
+      py::gil_scoped_release release;
+      ended = creation->wait(std::chrono::milliseconds(100));
+    }
+    if (ended || PyErr_CheckSignals() == 0) continue;
+    {
+      py::gil_scoped_release release;
+      creation->give_up();
+    }
+    throw py::error_already_set();
+  }
+  if (creation->outcome().status != RC_OK) raise(creation->outcome());
+  return creation->comm();
+}
+
+std::string take_json(char* json) {
+  std::string text(json);
+  ringcoll_free(json);
+  return text;
+}
+
+}  // namespace
+
+Request::Request(rc_request* request, Call call)
+    : request_(request,
+               [born = fork_number()](rc_request* handle) {
+                 if (born == fork_number()) ringcoll_request_free(handle);
+               }),
+      call_(std::move(call)) {}
+
+Request::~Request() {
+  if (!request_) return;
+  py::gil_scoped_release release;
+  request_.reset();
+}
+
+bool Request::poll(double timeout_s) {
+  auto request = request_;
+  if (!request) return true;
+  int done = 0;
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_wait(request.get(), timeout_s, &done);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (!done && outcome.status == RC_OK) return false;
+  if (request_) {  // else another thread that waited was first
+    outcome_ = outcome;
+    request_.reset();
+    call_.reset();
+  }
+  return true;
+}
+
+bool Request::wait(double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (;;) {
+    double passed = std::chrono::duration<double>(Clock::now() - begin).count();
+    double left = timeout_s < 0 ? kSliceSeconds : std::max(0.0, timeout_s - passed);
+    if (poll(std::min(left, kSliceSeconds))) break;
+    check_signals();
+    if (timeout_s >= 0 && passed >= timeout_s) return false;
+  }
+  if (outcome_.status != RC_OK) raise(outcome_);
+  return true;
+}
+
+bool Request::done() { return poll(0); }
+
+Comm::Comm(int rank, int size, std::string store, std::string name, double timeout_s)
+    : comm_(own(create(rank, size, std::move(store), std::move(name), timeout_s))),
+      rank_(rank),
+      size_(size) {}
+
+Comm::Comm(std::shared_ptr<rc_comm> comm)
+    : comm_(std::move(comm)),
+      rank_(ringcoll_comm_rank(comm_.get())),
+      size_(ringcoll_comm_size(comm_.get())) {}
+
+std::shared_ptr<rc_comm> Comm::open() const {
+  if (!comm_) raise_invalid("the communicator is closed");
+  return comm_;
+}
+
+void Comm::run(const CallArguments& arguments) {
+  auto comm = open();
+  Call call(arguments, rank_, size_);
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_run(comm.get(), &call.get());
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status == RC_OK) return;
+  check_signals();  // Ctrl-C reached all ranks of the job, and is the cause rather than a lost peer
+  raise(outcome);
+}
+
+std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
+  auto comm = open();
+  Call call(arguments, rank_, size_);
+  rc_request* request = nullptr;
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_start(comm.get(), &call.get(), &request);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status != RC_OK) raise(outcome);
+  return std::make_unique<Request>(request, std::move(call));
+}
+
+std::unique_ptr<Comm> Comm::split(const std::vector<int32_t>& ranks, const std::string& name) {
+  auto comm = open();
+  rc_comm* sub = nullptr;
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_comm_split(comm.get(), ranks.data(),
+                                         static_cast<int32_t>(ranks.size()), name.c_str(), &sub);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status != RC_OK) raise(outcome);
+  if (!sub) return nullptr;
+  return std::unique_ptr<Comm>(new Comm(own(sub)));
+}
+
+std::string Comm::stats() {
+  auto comm = open();
+  char* json = nullptr;
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_comm_stats(comm.get(), &json);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status != RC_OK) raise(outcome);
+  return take_json(json);
+}
+
+void Comm::abort(const std::string& reason) {
+  auto comm = open();
+  py::gil_scoped_release release;
+  ringcoll_comm_abort(comm.get(), reason.c_str());
+}
+
+void Comm::close() {
+  if (comm_.use_count() > 1)
+    raise_invalid(
+        "the communicator is in use by a call of another thread: wait for it, or abort()");
+  comm_.reset();
+}
+
+std::string info() {
+  char* json = nullptr;
+  rc_status status = ringcoll_info(&json);
+  if (status != RC_OK) raise(Failure::last(status));
+  return take_json(json);
+}
+
+}  // namespace ringcoll::python

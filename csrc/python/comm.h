@@ -1,0 +1,79 @@
+// Comm and Request: the handles of the C ABI as Python objects.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "python/call.h"
+#include "python/errors.h"
+#include "ringcoll/ringcoll.h"
+
+namespace ringcoll::python {
+
+/// A call in flight. Keeps what it borrows until the call has ended.
+class Request {
+ public:
+  Request(rc_request* request, Call call);
+  /// Waits for the call's end (at most the communicator's deadline), since the library may write to
+  /// the buffers until then.
+  ~Request();
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  /// True once the call has ended; false if `timeout_s` passed first (negative: no limit). Raises
+  /// the call's error, each time. Releases the GIL; Ctrl-C interrupts it within kSlice.
+  bool wait(double timeout_s);
+  /// True if the call has ended, well or not. Does not block.
+  bool done();
+
+ private:
+  static constexpr double kSliceSeconds = 0.1;
+
+  bool poll(double timeout_s);
+
+  std::shared_ptr<rc_request> request_;  // null once ended; threads that wait hold it too
+  std::optional<Call> call_;
+  Failure outcome_;
+};
+
+/// A communicator. Any thread may use it, except that close() must be alone.
+class Comm {
+ public:
+  /// Collective over all ranks of the store. Releases the GIL; Ctrl-C interrupts it.
+  Comm(int rank, int size, std::string store, std::string name, double timeout_s);
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool closed() const { return !comm_; }
+
+  /// Runs a call to its end, without the GIL.
+  void run(const CallArguments& arguments);
+  std::unique_ptr<Request> start(const CallArguments& arguments);
+  /// Null on a rank that passes no ranks.
+  std::unique_ptr<Comm> split(const std::vector<int32_t>& ranks, const std::string& name);
+  /// JSON.
+  std::string stats();
+  void abort(const std::string& reason);
+  /// Says goodbye and frees. Twice is allowed; refused while another thread is in a call.
+  void close();
+
+ private:
+  explicit Comm(std::shared_ptr<rc_comm> comm);
+  /// The handle, held for the length of a call so that it is not freed under it.
+  std::shared_ptr<rc_comm> open() const;
+
+  std::shared_ptr<rc_comm> comm_;  // null once closed
+  int rank_;
+  int size_;
+};
+
+/// JSON of ringcoll_info.
+std::string info();
+
+}  // namespace ringcoll::python

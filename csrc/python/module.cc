@@ -1,0 +1,85 @@
+// The module ringcoll._core: the C ABI for the package's own use; users see
+// ringcoll/communicator.py.
+#include <fmt/core.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "python/comm.h"
+#include "python/tensor.h"
+#include "ringcoll/ringcoll.h"
+
+namespace py = pybind11;
+
+namespace ringcoll::python {
+namespace {
+
+/// Binds a method that takes a call: Comm.run and Comm.start.
+template <typename Class, typename Result>
+void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArguments&),
+              const char* doc) {
+  cls.def(
+      name,
+      [method](Comm& self, std::string collective, py::sequence inputs, py::sequence outputs,
+               std::string op, int root, Counts counts, Counts recv_counts, double prescale,
+               double postscale) {
+        return (self.*method)(CallArguments{
+            std::move(collective), std::move(op), root, std::move(inputs), std::move(outputs),
+            std::move(counts), std::move(recv_counts), prescale, postscale});
+      },
+      py::arg("collective"), py::arg("inputs"), py::arg("outputs"), py::arg("op") = "sum",
+      py::arg("root") = 0, py::arg("counts") = py::none(), py::arg("recv_counts") = py::none(),
+      py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, doc);
+}
+
+void bind_comm(py::module_& module) {
+  py::class_<Comm> comm(module, "Comm", "A communicator of the library.");
+  comm.def(py::init<int, int, std::string, std::string, double>(), py::arg("rank"), py::arg("size"),
+           py::arg("store"), py::arg("name") = "world", py::arg("timeout") = 0.0)
+      .def_property_readonly("rank", &Comm::rank)
+      .def_property_readonly("size", &Comm::size)
+      .def_property_readonly("closed", &Comm::closed)
+      .def("split", &Comm::split, py::arg("ranks"), py::arg("name"))
+      .def("stats", &Comm::stats)
+      .def("abort", &Comm::abort, py::arg("reason"))
+      .def("close", &Comm::close);
+  def_call(comm, "run", &Comm::run, "Runs a call to its end in this thread, without the GIL.");
+  def_call(comm, "start", &Comm::start, "Starts a call on the communicator's worker.");
+}
+
+void bind_request(py::module_& module) {
+  py::class_<Request>(module, "Request", "A call in flight; keeps its tensors alive.")
+      .def("wait", &Request::wait, py::arg("timeout") = -1.0,
+           "True once the call has ended, False if timeout seconds passed first.")
+      .def("done", &Request::done);
+}
+
+void check_abi() {
+  if (ringcoll_abi_version() == RINGCOLL_ABI_VERSION) return;
+  std::string message = fmt::format(
+      "libringcoll.so has ABI version {} (ringcoll {}), and ringcoll._core was built for {}: "
+      "install ringcoll again",
+      ringcoll_abi_version(), ringcoll_version(), RINGCOLL_ABI_VERSION);
+  throw py::import_error(message);
+}
+
+}  // namespace
+}  // namespace ringcoll::python
+
+PYBIND11_MODULE(_core, module) {
+  using namespace ringcoll::python;
+  check_abi();
+  module.doc() = "The C ABI of ringcoll for the package's own use.";
+  bind_comm(module);
+  bind_request(module);
+  module.def("version", [] { return std::string(ringcoll_version()); });
+  module.def("abi_version", &ringcoll_abi_version);
+  module.def("info", &info);
+  module.def(
+      "dtype_of",
+      [](py::object tensor) {
+        return name_of(Tensor(tensor, Access::kRead, "the tensor").dtype());
+      },
+      py::arg("tensor"));
+}

@@ -1,0 +1,59 @@
+// The memory of a Python object, borrowed by the buffer protocol or by DLPack.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ringcoll/ringcoll.h"
+
+namespace ringcoll::python {
+
+enum class Access { kRead, kWrite };
+
+/// Contiguous host memory of one element type, valid while the Tensor lives. Made and destroyed
+/// with the GIL held.
+class Tensor {
+ public:
+  /// `what` names the object in messages: "input 0". Raises InvalidArgument if the object offers no
+  /// memory, or offers memory that is not contiguous, is on a device, has an element type without a
+  /// name here, or, for kWrite, is read-only.
+  Tensor(pybind11::handle object, Access access, const std::string& what);
+
+  void* data() const { return data_; }
+  int64_t count() const { return count_; }
+  int64_t bytes() const { return count_ * element_bytes_; }
+  rc_dtype dtype() const { return dtype_; }
+
+ private:
+  struct BufferRelease {
+    void operator()(Py_buffer* view) const {
+      PyBuffer_Release(view);
+      delete view;
+    }
+  };
+  struct ManagedRelease {
+    void operator()(DLManagedTensor* tensor) const {
+      if (tensor->deleter) tensor->deleter(tensor);
+    }
+  };
+
+  bool borrow_buffer(pybind11::handle object, Access access, const std::string& what);
+  bool borrow_bfloat16(pybind11::handle object, Access access, const std::string& what);
+  bool borrow_dlpack(pybind11::handle object, const std::string& what);
+
+  void* data_ = nullptr;
+  int64_t count_ = 0;
+  int64_t element_bytes_ = 1;
+  rc_dtype dtype_ = RC_UINT8;
+  std::unique_ptr<Py_buffer, BufferRelease> view_;
+  std::unique_ptr<DLManagedTensor, ManagedRelease> managed_;
+};
+
+/// "float32"; "?" for a value out of range.
+const char* name_of(rc_dtype dtype);
+
+}  // namespace ringcoll::python

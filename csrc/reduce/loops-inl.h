@@ -1,0 +1,177 @@
+// The loops of the kernels, compiled once for each instruction set. A kernel is a codec (how
+// elements in memory become lanes and back) and an operation on lanes. Included by kernels_*.cc
+// only, after foreach_target.h.
+//
+// The include guard is one for each instruction set: each needs its own copy.
+#if defined(RINGCOLL_REDUCE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RINGCOLL_REDUCE_LOOPS_INL_H_
+#undef RINGCOLL_REDUCE_LOOPS_INL_H_
+#else
+#define RINGCOLL_REDUCE_LOOPS_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "reduce/reduce.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ringcoll {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Elements that are lanes as they lie in memory.
+template <typename T>
+struct Plain {
+  using Element = T;
+  using Lane = T;
+  /// Four vectors a turn: enough loads under way to fill the second-level cache's bandwidth.
+  static constexpr bool kUnrolled = hwy::IsFloat<T>();
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const T* from) {
+    return hn::LoadU(d, from);
+  }
+  template <class D, class V>
+  static HWY_INLINE void store(D d, V lanes, T* to) {
+    hn::StoreU(lanes, d, to);
+  }
+};
+
+template <class Codec, class Op, class D>
+HWY_INLINE void combine_at(D d, typename Codec::Element* out, const typename Codec::Element* left,
+                           const typename Codec::Element* right, size_t at) {
+  Codec::store(d, Op::apply(d, Codec::load(d, left + at), Codec::load(d, right + at)), out + at);
+}
+
+// What is left over by whole vectors goes by 16 bytes, then by elements: a call of one element is
+// common, and for it a detour over a buffer would cost more than all the rest.
+template <class Codec, class Op>
+void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, int64_t count) {
+  using Element = typename Codec::Element;
+  using Lane = typename Codec::Lane;
+  auto* out = static_cast<Element*>(out_bytes);
+  auto* left = static_cast<const Element*>(left_bytes);
+  auto* right = static_cast<const Element*>(right_bytes);
+  const hn::ScalableTag<Lane> whole;
+  const hn::CappedTag<Lane, 16 / sizeof(Lane)> small;
+  const hn::CappedTag<Lane, 1> one;
+  const size_t lanes = hn::Lanes(whole), few = hn::Lanes(small);
+  const size_t total = static_cast<size_t>(count);
+  size_t i = 0;
+  if constexpr (Codec::kUnrolled) {
+    for (; i + 4 * lanes <= total; i += 4 * lanes) {
+      combine_at<Codec, Op>(whole, out, left, right, i);
+      combine_at<Codec, Op>(whole, out, left, right, i + lanes);
+      combine_at<Codec, Op>(whole, out, left, right, i + 2 * lanes);
+      combine_at<Codec, Op>(whole, out, left, right, i + 3 * lanes);
+    }
+  }
+  for (; i + lanes <= total; i += lanes) combine_at<Codec, Op>(whole, out, left, right, i);
+  for (; i + few <= total; i += few) combine_at<Codec, Op>(small, out, left, right, i);
+  for (; i < total; i++) combine_at<Codec, Op>(one, out, left, right, i);
+}
+
+template <class Codec, class D>
+HWY_INLINE void scale_at(D d, typename Codec::Element* out, const typename Codec::Element* in,
+                         typename Codec::Lane factor, size_t at) {
+  Codec::store(d, hn::Mul(Codec::load(d, in + at), hn::Set(d, factor)), out + at);
+}
+
+/// Floating-point types: multiplied in the type of the lanes.
+template <class Codec>
+void scale(void* out_bytes, const void* in_bytes, double factor, int64_t count) {
+  using Element = typename Codec::Element;
+  using Lane = typename Codec::Lane;
+  auto* out = static_cast<Element*>(out_bytes);
+  auto* in = static_cast<const Element*>(in_bytes);
+  const hn::ScalableTag<Lane> whole;
+  const hn::CappedTag<Lane, 1> one;
+  const size_t lanes = hn::Lanes(whole);
+  const size_t total = static_cast<size_t>(count);
+  const Lane by = static_cast<Lane>(factor);
+  size_t i = 0;
+  for (; i + lanes <= total; i += lanes) scale_at<Codec>(whole, out, in, by, i);
+  for (; i < total; i++) scale_at<Codec>(one, out, in, by, i);
+}
+
+struct Sum {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::Add(left, right);
+  }
+};
+struct Product {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::Mul(left, right);
+  }
+};
+
+/// Minimum and maximum of floats: a NaN in either operand is the result, the left one first.
+/// Instruction sets differ in what theirs give.
+template <class V>
+HWY_INLINE V or_nan(V result, V left, V right) {
+  return hn::IfThenElse(hn::IsNaN(left), left, hn::IfThenElse(hn::IsNaN(right), right, result));
+}
+struct FloatMin {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return or_nan(hn::Min(left, right), left, right);
+  }
+};
+struct FloatMax {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return or_nan(hn::Max(left, right), left, right);
+  }
+};
+struct IntegerMin {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::Min(left, right);
+  }
+};
+struct IntegerMax {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::Max(left, right);
+  }
+};
+struct BitAnd {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::And(left, right);
+  }
+};
+struct BitOr {
+  template <class D, class V>
+  static HWY_INLINE V apply(D, V left, V right) {
+    return hn::Or(left, right);
+  }
+};
+
+/// The kernel of a floating-point type; null for an operation that it does not have.
+template <class Codec>
+CombineKernel float_combine(ReduceOp op) {
+  switch (op) {
+    case RC_SUM:
+    case RC_AVERAGE:
+      return combine<Codec, Sum>;
+    case RC_PRODUCT:
+      return combine<Codec, Product>;
+    case RC_MIN:
+      return combine<Codec, FloatMin>;
+    case RC_MAX:
+      return combine<Codec, FloatMax>;
+    case RC_BIT_AND:
+    case RC_BIT_OR:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace ringcoll
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,142 @@
+// Direct: every rank exchanges with every other, a different one each round; nothing is forwarded,
+// so no round waits for another. On shared memory a rank reduces its share straight from the
+// others' memory.
+//
+// Pairwise exchange as in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
+#include <algorithm>
+
+#include "schedule/families.h"
+
+namespace ringcoll {
+namespace {
+
+struct Extremes {
+  int64_t least = 0;
+  int64_t most = 0;
+};
+Extremes extremes_of(const Chunks& chunks) {
+  Extremes found = {chunks.at(0).count, chunks.at(0).count};
+  for (Rank p = 1; p < chunks.size(); p++) {
+    found.least = std::min(found.least, chunks.at(p).count);
+    found.most = std::max(found.most, chunks.at(p).count);
+  }
+  return found;
+}
+
+// A rank that owns anything has a message in each round.
+int64_t rounds_of(const Chunks& chunks) { return chunks.total() > 0 ? chunks.size() - 1 : 0; }
+
+Schedule make_alltoall(const Problem& problem) {
+  Rank rank = problem.rank, size = problem.size;
+  Chunks out(problem.counts), in(problem.recv_counts);
+  auto received = [&](Rank from) {
+    Range range = in.at(from);
+    return Range{out.total() + range.first, range.count};
+  };
+  Schedule schedule;
+  schedule.reserve(size);
+  for (Rank i = 0; i < size; i++) {
+    Rank to = (rank + i) % size, from = (rank - i + size) % size;
+    add_round(schedule, {to, out.at(to), from, received(from), Combine::kCopy});
+  }
+  return schedule;
+}
+
+}  // namespace
+
+// steps P-1, bytes n(P-1)/P
+Schedule pairwise_reduce_scatter(const Circle& circle, const Chunks& chunks) {
+  Schedule schedule;
+  schedule.reserve(circle.size - 1);
+  for (Rank i = 1; i < circle.size; i++) {
+    Rank to = circle.position + i, from = circle.position - i;
+    add_round(schedule, {circle.rank_at(to), chunks.at(to), circle.rank_at(from),
+                         chunks.at(circle.position), Combine::kReduce});
+  }
+  return schedule;
+}
+
+// steps P-1, bytes n(P-1)/P
+Schedule pairwise_allgather(const Circle& circle, const Chunks& chunks) {
+  Schedule schedule;
+  schedule.reserve(circle.size - 1);
+  for (Rank i = 1; i < circle.size; i++) {
+    Rank to = circle.position + i, from = circle.position - i;
+    add_round(schedule, {circle.rank_at(to), chunks.at(circle.position), circle.rank_at(from),
+                         chunks.at(from), Combine::kCopy});
+  }
+  return schedule;
+}
+
+ScheduleRow allreduce_direct() {
+  return {.collective = RC_ALLREDUCE,
+          .name = "direct",
+          .summary = "each rank reduces its share from all others, then reads theirs",
+          .cost = "steps 2(P-1), bytes 2n(P-1)/P",
+          .make =
+              [](const Problem& problem) {
+                Circle circle(problem);
+                Chunks chunks = even_chunks(problem);
+                return compose(pairwise_reduce_scatter(circle, chunks),
+                               pairwise_allgather(circle, chunks));
+              },
+          .price =
+              [](const Problem& problem) {
+                Chunks chunks = even_chunks(problem);
+                // n - own for the first half, (P-1) own for the second.
+                int64_t elements = problem.size == 1
+                                       ? 0
+                                       : chunks.total() + (problem.size - 2) * chunks.at(0).count;
+                return Cost{2 * rounds_of(chunks), elements};
+              },
+          .domain_only = true};
+}
+
+ScheduleRow reduce_scatter_direct() {
+  return {.collective = RC_REDUCE_SCATTER,
+          .name = "direct",
+          .summary = "each rank reduces its chunk from all others",
+          .cost = "steps P-1, bytes n(P-1)/P",
+          .make =
+              [](const Problem& problem) {
+                return pairwise_reduce_scatter(Circle(problem), Chunks(problem.counts));
+              },
+          .price =
+              [](const Problem& problem) {
+                Chunks chunks(problem.counts);
+                return Cost{rounds_of(chunks), chunks.total() - extremes_of(chunks).least};
+              },
+          .domain_only = true};
+}
+
+ScheduleRow allgather_direct() {
+  return {.collective = RC_ALLGATHER,
+          .name = "direct",
+          .summary = "each rank reads the chunks of all others",
+          .cost = "steps P-1, bytes n(P-1)/P",
+          .make =
+              [](const Problem& problem) {
+                return pairwise_allgather(Circle(problem), Chunks(problem.counts));
+              },
+          .price =
+              [](const Problem& problem) {
+                Chunks chunks(problem.counts);
+                return Cost{rounds_of(chunks), (problem.size - 1) * extremes_of(chunks).most};
+              },
+          .domain_only = true};
+}
+
+// Only this rank's counts are known, so this is the price of this rank.
+ScheduleRow alltoall_direct() {
+  return {.collective = RC_ALLTOALL,
+          .name = "direct",
+          .summary = "a different partner each round, the own block copied",
+          .cost = "steps P-1, bytes n(P-1)/P",
+          .make = make_alltoall,
+          .price = [](const Problem& problem) {
+            return cost_of(make_alltoall(problem), problem.rank);
+          }};
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,190 @@
+// see the header
+#include "schedule/history.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll {
+
+BankAssignment::BankAssignment(size_t versions) {
+  nodes_.reserve(versions);
+  for (size_t i = 0; i < versions; i++) add();
+}
+
+void BankAssignment::add() { nodes_.push_back({static_cast<VersionId>(nodes_.size()), 0, -1}); }
+
+VersionId BankAssignment::root_of(VersionId version) {
+  VersionId root = version;
+  uint8_t differs = 0;
+  while (nodes_[root].parent != root) {
+    differs ^= nodes_[root].differs;
+    root = nodes_[root].parent;
+  }
+  while (version != root) {
+    VersionId parent = std::exchange(nodes_[version].parent, root);
+    uint8_t own = std::exchange(nodes_[version].differs, differs);
+    differs ^= own;
+    version = parent;
+  }
+  return root;
+}
+
+bool BankAssignment::relate(VersionId a, VersionId b, bool different) {
+  VersionId root_a = root_of(a), root_b = root_of(b);
+  uint8_t differs = nodes_[a].differs ^ nodes_[b].differs ^ static_cast<uint8_t>(different);
+  if (root_a == root_b) return differs == 0;
+  Node& kept = nodes_[root_a];
+  Node& joined = nodes_[root_b];
+  if (joined.bank >= 0) {
+    int8_t bank = static_cast<int8_t>(joined.bank ^ differs);
+    if (kept.bank >= 0 && kept.bank != bank) return false;
+    kept.bank = bank;
+  }
+  joined.parent = root_a;
+  joined.differs = differs;
+  return true;
+}
+
+int BankAssignment::bank_of(VersionId version) {
+  const Node& root = nodes_[root_of(version)];
+  return root.bank < 0 ? -1 : root.bank ^ nodes_[version].differs;
+}
+
+void BankAssignment::decide(VersionId version, int bank) {
+  nodes_[root_of(version)].bank = static_cast<int8_t>(bank ^ nodes_[version].differs);
+}
+
+History::History(const Schedule& schedule, int64_t space, const Ends& ends, Rank rank)
+    : rank_(rank) {
+  find_bounds(schedule, space, ends);
+  wanted_.resize(atom_count(), false);
+  copied_to_.resize(atom_count(), false);
+  inputs_.resize(atom_count(), kNoVersion);
+  current_.resize(atom_count(), kNoVersion);
+  for (Range range : ends.outputs)
+    for (auto [atom, end] = atoms_of(range); atom < end; atom++) wanted_[atom] = true;
+  for (Range range : ends.inputs)
+    for (auto [atom, end] = atoms_of(range); atom < end; atom++) {
+      add_version({.atom = atom});
+      inputs_[atom] = current_[atom];
+    }
+  for (int round = 0; round < static_cast<int>(schedule.size()); round++) {
+    const Step& step = schedule[round];
+    if (is_inside(step, rank)) {
+      copy_inside(step, round);
+      continue;
+    }
+    if (step.send_to != kNobody) send(step, round);
+    if (step.recv_from != kNobody) receive(step, round);
+  }
+  settle_needs();
+}
+
+void History::find_bounds(const Schedule& schedule, int64_t space, const Ends& ends) {
+  bounds_ = {0, space};
+  auto add = [&](Range range) {
+    invariant(range.first >= 0 && range.count >= 0 && range.end() <= space,
+              "schedule of rank {}: {} elements from {} are outside of the {} that there are",
+              rank_, range.count, range.first, space);
+    if (range.empty()) return;
+    bounds_.push_back(range.first);
+    bounds_.push_back(range.end());
+  };
+  for (const Step& step : schedule) {
+    add(step.send);
+    add(step.recv);
+  }
+  for (Range range : ends.inputs) add(range);
+  for (Range range : ends.outputs) add(range);
+  std::sort(bounds_.begin(), bounds_.end());
+  bounds_.erase(std::unique(bounds_.begin(), bounds_.end()), bounds_.end());
+}
+
+std::pair<Atom, Atom> History::atoms_of(Range range) const {
+  if (range.empty()) return {0, 0};
+  auto first = std::lower_bound(bounds_.begin(), bounds_.end(), range.first);
+  auto end = std::lower_bound(first, bounds_.end(), range.end());
+  return {static_cast<Atom>(first - bounds_.begin()), static_cast<Atom>(end - bounds_.begin())};
+}
+
+void History::add_version(Version version) {
+  current_[version.atom] = static_cast<VersionId>(versions_.size());
+  versions_.push_back(version);
+  banks_.add();
+}
+
+void History::send(const Step& step, int round) {
+  auto [first, end] = atoms_of(step.send);
+  for (Atom atom = first; atom < end; atom++) {
+    VersionId version = current_[atom];
+    invariant(version != kNoVersion && !copied_to_[atom],
+              "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
+              round, range_of(atom).count, range_of(atom).first);
+    // Inputs that are sent are packed, into bank 0.
+    bool unpacked = !versions_[version].received && !versions_[version].sent;
+    if (unpacked && banks_.bank_of(version) < 0) banks_.decide(version, 0);
+    versions_[version].sent = true;
+    // A message is one piece of memory.
+    invariant(banks_.relate(current_[first], version, false),
+              "schedule of rank {}, round {}: no bank can hold all of what it sends", rank_, round);
+  }
+}
+
+void History::receive(const Step& step, int round) {
+  auto [sent_first, sent_end] = atoms_of(step.send_to == kNobody ? Range{} : step.send);
+  for (auto [atom, end] = atoms_of(step.recv); atom < end; atom++) {
+    VersionId before = current_[atom];
+    bool reduces = step.combine == Combine::kReduce;
+    invariant((before != kNoVersion || !reduces) && !copied_to_[atom],
+              "schedule of rank {}, round {}: combines into {} elements from {} that it does not "
+              "have",
+              rank_, round, range_of(atom).count, range_of(atom).first);
+    add_version({.atom = atom, .operand = reduces ? before : kNoVersion, .received = true});
+    // What leaves in this round may not be overwritten in this round: both peers would wait for
+    // each other.
+    bool leaves = sent_first <= atom && atom < sent_end;
+    if (leaves) banks_.relate(before, current_[atom], true);
+  }
+}
+
+void History::copy_inside(const Step& step, int round) {
+  invariant(step.send.count == step.recv.count && !overlap(step.send, step.recv),
+            "schedule of rank {}, round {}: a copy inside the rank of {} elements to {}", rank_,
+            round, step.send.count, step.recv.count);
+  for (auto [atom, end] = atoms_of(step.send); atom < end; atom++) {
+    VersionId source = current_[atom];
+    invariant(source != kNoVersion && !versions_[source].received,
+              "schedule of rank {}, round {}: copies inside the rank what is not its input", rank_,
+              round);
+    versions_[source].copied_inside = true;
+  }
+  for (auto [atom, end] = atoms_of(step.recv); atom < end; atom++) {
+    invariant(current_[atom] == kNoVersion && !copied_to_[atom],
+              "schedule of rank {}, round {}: copies inside the rank onto what it has", rank_,
+              round);
+    copied_to_[atom] = true;
+  }
+}
+
+void History::settle_needs() {
+  for (Atom atom = 0; atom < atom_count(); atom++) {
+    VersionId last = current_[atom];
+    invariant(last != kNoVersion || copied_to_[atom] || !wanted_[atom],
+              "schedule of rank {}: nothing is received for {} elements from {}", rank_,
+              range_of(atom).count, range_of(atom).first);
+    if (last != kNoVersion) versions_[last].final = true;
+  }
+  // An operand is made before its result.
+  for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
+    invariant(!version->copied_inside || version->final,
+              "schedule of rank {}: receives onto what it copied inside the rank", rank_);
+    version->needed |=
+        version->sent || version->copied_inside || (version->final && wanted_[version->atom]);
+    if (version->needed && version->operand != kNoVersion)
+      versions_[version->operand].needed = true;
+  }
+}
+
+}  // namespace ringcoll

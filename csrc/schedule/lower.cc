@@ -1,0 +1,207 @@
+// Lowering, second half: places for the versions that history.h found (docs/algorithms.md,
+// "Lowering").
+//
+// The rules, in the order in which they are asked for a received version:
+//  1. nobody needs it: nowhere;
+//  2. it is final and not sent: the output, straight from the peer's view;
+//  3. it is sent: the bank that its whole message shares; if that is still open, by rule 4, for the
+//     message;
+//  4. it waits for more to be combined: where its operand lies if that was never sent, else bank 0,
+//     or bank 1 if bank 0 is leaving in this very round. An earlier send is waited for (`after`):
+//     nearly always what is received now could not exist had the earlier peer not read it, so that
+//     the wait is free, and staying in bank 0 keeps half of the cache.
+// Of an input, what is sent is packed into bank 0, what is not is read where it lies.
+//
+// Why in place is safe: an atom's output is written once, by its last version, and its input is
+// read by packing (before all rounds), by its first combination, or by a finishing move (only if
+// nothing was received for it). None of these comes after that write but the move, onto itself.
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "schedule/history.h"
+#include "schedule/plan.h"
+
+namespace ringcoll {
+namespace {
+
+Place bank_place(int bank) { return bank == 0 ? Place::kBank0 : Place::kBank1; }
+
+/// Sends from one bank of one atom that may still be under way.
+struct Leaving {
+  int round = -1;  // the latest; -1: none
+  Rank to = kNobody;
+  bool several = false;  // to more than one peer
+};
+
+class Lowering {
+ public:
+  Lowering(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank)
+      : history_(schedule, space, ends, rank),
+        places_(history_.versions().size(), Place::kNowhere),
+        current_(history_.atom_count(), kNoVersion),
+        leaving_(history_.atom_count()),
+        rank_(rank),
+        pack_all_(pack_all) {
+    plan_.space = space;
+    place_inputs();
+    plan_.actions.reserve(schedule.size());
+    for (const Step& step : schedule) lower_step(step);
+    finish(schedule);
+  }
+
+  Plan take() { return std::move(plan_); }
+
+ private:
+  void place_inputs();
+  void lower_step(const Step& step);
+  void send(const Step& step, Action& action);
+  void receive(const Step& step, Action& action);
+  Part part_of(Atom atom, VersionId version, Combine combine);
+  int choose_bank(Atom atom, Place operand) const;
+  int bank_for(Atom atom, VersionId version, Place operand);
+  int wait_before(Atom atom, int bank);
+  void finish(const Schedule& schedule);
+  void add_move(Range range, Place from, int64_t to_first);
+  int round() const { return static_cast<int>(plan_.actions.size()); }
+
+  History history_;
+  std::vector<Place> places_;       // of each version
+  std::vector<VersionId> current_;  // of each atom
+  std::vector<std::array<Leaving, 2>> leaving_;
+  VersionId next_version_ = 0;
+  Rank rank_;
+  bool pack_all_;
+  Plan plan_;
+};
+
+void append(std::vector<Range>& ranges, Range range) {
+  if (!ranges.empty() && ranges.back().end() == range.first)
+    ranges.back().count += range.count;
+  else
+    ranges.push_back(range);
+}
+
+void Lowering::place_inputs() {
+  for (Atom atom = 0; atom < history_.atom_count(); atom++) {
+    VersionId input = history_.input_of(atom);
+    if (input == kNoVersion) continue;
+    const Version& version = history_.versions()[input];
+    bool packed = version.sent || (pack_all_ && version.needed);
+    places_[input] = packed ? Place::kBank0 : Place::kInput;
+    if (packed) append(plan_.pack, history_.range_of(atom));
+    current_[atom] = input;
+    next_version_++;
+  }
+}
+
+void Lowering::lower_step(const Step& step) {
+  Action action;
+  if (!is_inside(step, rank_)) {
+    if (step.send_to != kNobody) send(step, action);
+    if (step.recv_from != kNobody) receive(step, action);
+  }
+  plan_.actions.push_back(std::move(action));
+}
+
+void Lowering::send(const Step& step, Action& action) {
+  action.send_to = step.send_to;
+  action.send = step.send;
+  auto [first, end] = history_.atoms_of(step.send);
+  if (first == end) return;  // a barrier's
+  action.send_from = places_[current_[first]];
+  int bank = action.send_from == Place::kBank1;
+  for (Atom atom = first; atom < end; atom++) {
+    invariant(places_[current_[atom]] == bank_place(bank),
+              "lowering for rank {}, round {}: a message from more than one place", rank_, round());
+    Leaving& leaving = leaving_[atom][bank];
+    leaving.several |= leaving.round >= 0 && leaving.to != step.send_to;
+    leaving.round = round();
+    leaving.to = step.send_to;
+  }
+}
+
+void Lowering::receive(const Step& step, Action& action) {
+  action.recv_from = step.recv_from;
+  action.recv = step.recv;
+  for (auto [atom, end] = history_.atoms_of(step.recv); atom < end; atom++) {
+    Part part = part_of(atom, next_version_, step.combine);
+    places_[next_version_] = part.result;
+    current_[atom] = next_version_++;
+    Part* last = action.parts.empty() ? nullptr : &action.parts.back();
+    if (last && last->operand == part.operand && last->result == part.result &&
+        last->output_too == part.output_too && last->after == part.after)
+      last->range.count += part.range.count;
+    else
+      action.parts.push_back(part);
+  }
+}
+
+Part Lowering::part_of(Atom atom, VersionId id, Combine combine) {
+  const Version& version = history_.versions()[id];
+  Part part = {.range = history_.range_of(atom), .combine = combine};
+  if (!version.needed) return part;
+  if (version.operand != kNoVersion) part.operand = places_[version.operand];
+  bool wanted = version.final && history_.wanted(atom);
+  if (wanted && !version.sent) {
+    part.result = Place::kOutput;
+    return part;
+  }
+  int bank = bank_for(atom, id, part.operand);
+  part.result = bank_place(bank);
+  part.output_too = wanted;
+  part.after = wait_before(atom, bank);
+  plan_.two_banks |= bank == 1;
+  return part;
+}
+
+int Lowering::choose_bank(Atom atom, Place operand) const {
+  const auto& leaving = leaving_[atom];
+  if (operand == Place::kBank1 && leaving[1].round < 0) return 1;
+  return leaving[0].round == round() ? 1 : 0;
+}
+
+int Lowering::bank_for(Atom atom, VersionId version, Place operand) {
+  BankAssignment& banks = history_.banks();
+  if (banks.bank_of(version) < 0) banks.decide(version, choose_bank(atom, operand));
+  return banks.bank_of(version);
+}
+
+int Lowering::wait_before(Atom atom, int bank) {
+  Leaving leaving = std::exchange(leaving_[atom][bank], {});
+  invariant(leaving.round < round() && !leaving.several,
+            "lowering for rank {}, round {}: overwrites what leaves in this round, or has left for "
+            "several peers",
+            rank_, round());
+  return leaving.round;
+}
+
+void Lowering::finish(const Schedule& schedule) {
+  for (Atom atom = 0; atom < history_.atom_count(); atom++) {
+    VersionId last = current_[atom];
+    if (last == kNoVersion || !history_.wanted(atom) || history_.versions()[last].received)
+      continue;
+    Range range = history_.range_of(atom);
+    add_move(range, pack_all_ ? Place::kBank0 : Place::kInput, range.first);
+  }
+  for (const Step& step : schedule)
+    if (is_inside(step, rank_) && !step.send.empty())
+      add_move(step.send, pack_all_ ? Place::kBank0 : Place::kInput, step.recv.first);
+}
+
+void Lowering::add_move(Range range, Place from, int64_t to_first) {
+  Move* last = plan_.finish.empty() ? nullptr : &plan_.finish.back();
+  if (last && last->from == from && last->range.end() == range.first &&
+      last->to_first + last->range.count == to_first)
+    last->range.count += range.count;
+  else
+    plan_.finish.push_back({range, from, to_first});
+}
+
+}  // namespace
+
+Plan lower(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank) {
+  return Lowering(schedule, space, ends, pack_all, rank).take();
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,81 @@
+// A plan is a schedule lowered onto memory: for every step, where its operands lie and where its
+// result goes.
+//
+// The places of an element are the caller's input, two banks of the arena, and the caller's output.
+// Lowering decides by looking at the whole schedule, so that payload moves as seldom as possible:
+//  - what is sent must lie in the arena; what is sent before anything was combined into it is
+//    packed (input -> bank 0);
+//  - the first combine into a range that was never packed reads the input directly (three operands,
+//    no packing copy);
+//  - a value that is final and not sent any more goes straight from the peer's view to the output;
+//  - a final value that is still to be sent goes to the arena and, while hot, to the output as
+//  well;
+//  - a range that leaves in the same round is not overwritten: the result goes to the other bank;
+//    one that left in an earlier round is, after that send has completed (`after`).
+// Pure: no pointers, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+#include "schedule/schedule.h"
+
+namespace ringcoll {
+
+enum class Place : uint8_t { kNowhere, kInput, kBank0, kBank1, kOutput };
+
+/// One step, lowered. A received range whose parts lie in different places is lowered to several
+/// Parts, in rising order of `range`; together they cover step.recv.
+struct Part {
+  Range range;
+  Combine combine = Combine::kCopy;
+  Place operand = Place::kNowhere;  // own operand of a reduce
+  Place result = Place::kNowhere;   // kNowhere: nobody needs it
+  bool output_too = false;          // and a copy to the output
+  /// First wait for completion of the send of this round, an earlier one than that of the part; -1
+  /// = no need. One wait is always enough: lowering overwrites nothing that several peers may read.
+  int after = -1;
+};
+
+struct Action {
+  Rank send_to = kNobody;
+  Range send;
+  Place send_from = Place::kNowhere;  // a bank; lowering makes every send contiguous in one bank
+  Rank recv_from = kNobody;
+  Range recv;
+  std::vector<Part> parts;
+};
+
+/// A copy inside the rank.
+struct Move {
+  Range range;  // where it is read
+  Place from = Place::kNowhere;
+  int64_t to_first = 0;  // where the output is written; = range.first but for alltoall's own block
+};
+
+struct Plan {
+  std::vector<Range> pack;      // input -> bank 0, before the first round
+  std::vector<Action> actions;  // one for each round; idle ones too
+  std::vector<Move> finish;     // to the output, after the last round
+  int64_t space = 0;            // elements of a bank
+  bool two_banks = false;       // bank 1 is used
+};
+
+/// What the caller gave: the parts of the index space that have an input and those that have an
+/// output, each a list of disjoint ranges in rising order. An element without an input may not be
+/// sent or reduced before it was received.
+///
+/// An element's input and output may be the same memory: its output is not written before the last
+/// read of its input. Inputs and outputs of different elements may not, but with `pack_all`.
+struct Ends {
+  std::vector<Range> inputs;
+  std::vector<Range> outputs;
+};
+
+/// `pack_all`: read the input by packing only (a prescale is applied there).
+/// Throws Error(kInternal) for a schedule that sends, combines or ends with what the rank does not
+/// have, or that two banks cannot serve.
+Plan lower(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank);
+
+}  // namespace ringcoll

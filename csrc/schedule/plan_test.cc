@@ -1,0 +1,293 @@
+// Lowering: every row again, run from plans on zero-copy memory; and the rules one by one.
+#include "schedule/plan.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "schedule/history.h"
+#include "schedule/simulator_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using simulator::Call;
+using simulator::PlanOptions;
+
+std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
+  switch (collective) {
+    case RC_BARRIER:
+      return {{}};
+    case RC_ALLREDUCE:
+    case RC_BROADCAST:
+    case RC_REDUCE:
+      return {{0}, {1}, {size - 1}, {size + 1}, {2 * size + 3}};
+    default:
+      std::vector<int64_t> uneven(size);
+      for (Rank r = 0; r < size; r++) uneven[r] = r * 7 % 5;
+      return {uneven, std::vector<int64_t>(size, 2)};
+  }
+}
+
+/// In place, an element's input and output are one memory; alltoall's inputs and outputs are
+/// different elements, so there it says nothing.
+constexpr std::array kModes = {
+    PlanOptions{.in_place = false, .pack_all = false, .shuffle = 1},
+    PlanOptions{.in_place = true, .pack_all = false, .shuffle = 2},
+    PlanOptions{.in_place = false, .pack_all = true, .shuffle = 3},
+    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 4},
+};
+
+class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
+
+std::string row_name(const testing::TestParamInfo<ScheduleRow>& info) {
+  return fmt::format("{}_{}", name_of(info.param.collective), info.param.name);
+}
+INSTANTIATE_TEST_SUITE_P(Registry, EveryPlan,
+                         testing::ValuesIn(schedules().begin(), schedules().end()), row_name);
+
+std::string check(const Call& call, const std::vector<Schedule>& schedules,
+                  const PlanOptions& options) {
+  return simulator::check_plans(call, simulator::make_plans(call, schedules, options.pack_all),
+                                options);
+}
+
+bool has_root(Collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
+// Every size: the small ones and those about powers of two in every mode and with all counts, the
+// others in turn.
+TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
+  for (Rank size = 1; size <= 64; size++) {
+    bool all = size <= 9 || (size & (size - 1)) == 0 || ((size - 1) & (size - 2)) == 0;
+    size_t turn = static_cast<size_t>(size);
+    for (Rank root : {0, size / 3})
+      for (const auto& counts : counts_to_try(GetParam().collective, size)) {
+        if (root != 0 && !has_root(GetParam().collective)) continue;
+        if (!all && turn++ % 2 == 0) continue;
+        Call call = simulator::make_call(GetParam().collective, size, root, counts);
+        std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+        for (size_t mode = 0; mode < kModes.size(); mode++) {
+          if (!all && mode != turn / 2 % kModes.size()) continue;
+          ASSERT_EQ(check(call, made, kModes[mode]), "") << call.name() << ", mode " << mode;
+        }
+      }
+  }
+}
+
+TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
+  for (Rank size = 2; size <= 9; size++) {
+    auto counts = counts_to_try(GetParam().collective, size).back();
+    Call call = simulator::make_call(GetParam().collective, size, 1, counts);
+    std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+    for (unsigned shuffle = 0; shuffle < 20; shuffle++)
+      ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle}), "")
+          << call.name() << ", order " << shuffle;
+  }
+}
+
+TEST_P(EveryPlan, IsMadeForThousandsOfRanks) {
+  constexpr Rank kSize = 4096;
+  Collective collective = GetParam().collective;
+  std::vector<int64_t> counts = {1 << 20};
+  if (collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE)
+    counts.assign(kSize, 3);
+  Problem problem = {
+      .rank = 1234, .size = kSize, .root = 5, .counts = counts, .recv_counts = counts};
+  int64_t space = space_of(collective, problem);
+  Schedule schedule = GetParam().make(problem);
+  // Inputs everywhere serve every collective; but what alltoall receives has none.
+  Ends ends = {{{0, collective == RC_ALLTOALL ? space / 2 : space}}, {}};
+  EXPECT_EQ(lower(schedule, space, ends, false, problem.rank).actions.size(), schedule.size());
+}
+
+// The tests above are only as good as their judge: it has to notice what is wrong.
+TEST(PlanSimulator, NoticesWhatIsWrong) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 8, 0, {4});
+  std::vector<Schedule> made =
+      simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call);
+  auto broken = [&](auto&& change) {
+    std::vector<Plan> plans = simulator::make_plans(call, made, false);
+    change(plans[3]);
+    return simulator::check_plans(call, plans, {.in_place = true});
+  };
+  auto expect = [](const std::string& what, const std::string& words) {
+    EXPECT_NE(what.find(words), std::string::npos) << what;
+  };
+  EXPECT_EQ(broken([](Plan&) {}), "");
+  auto part = [](Plan& plan, size_t round) -> Part& { return plan.actions[round].parts[0]; };
+  expect(broken([&](Plan& p) { part(p, 1).after = -1; }), "may still read");
+  expect(broken([&](Plan& p) { part(p, 1).after = 1; }), "its own round");
+  expect(broken([&](Plan& p) { part(p, 0).result = Place::kBank0; }), "may still read");
+  expect(broken([&](Plan& p) { part(p, 0).range.count = 3; }), "do not make up");
+  expect(broken([&](Plan& p) { part(p, 1).operand = Place::kBank0; }), "not the contributions");
+  expect(broken([&](Plan& p) { p.pack.clear(); }), "does not have");
+  expect(broken([&](Plan& p) { p.two_banks = false; }), "second bank");
+  expect(broken([&](Plan& p) { p.actions[2].recv_from = kNobody; }), "not the contributions");
+  expect(broken([&](Plan& p) { p.actions[2].send_to = kNobody; }), "waits for ever");
+}
+
+Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank, int64_t count) {
+  Call call = simulator::make_call(collective, size, 0, {count});
+  Schedule schedule = find_schedule(collective, name)->make(call.problem(rank));
+  return lower(schedule, count, call.ends(rank), false, rank);
+}
+
+// What the speed of two ranks on one host depends on: half is packed, half is combined from the
+// input and the peer's memory, half is copied from the peer's memory.
+TEST(Lowering, DirectAllreduceMovesNothingTwice) {
+  Plan plan = plan_of(RC_ALLREDUCE, "direct", 2, 0, 10);
+  EXPECT_EQ(plan.pack, (std::vector<Range>{{5, 5}}));
+  ASSERT_EQ(plan.actions.size(), 2u);
+  const Action& reduce = plan.actions[0];
+  EXPECT_EQ(reduce.send_from, Place::kBank0);
+  ASSERT_EQ(reduce.parts.size(), 1u);
+  EXPECT_EQ(reduce.parts[0].operand, Place::kInput);
+  EXPECT_EQ(reduce.parts[0].result, Place::kBank0);
+  EXPECT_TRUE(reduce.parts[0].output_too);
+  EXPECT_EQ(reduce.parts[0].after, -1);
+  const Action& gather = plan.actions[1];
+  ASSERT_EQ(gather.parts.size(), 1u);
+  EXPECT_EQ(gather.parts[0].combine, Combine::kCopy);
+  EXPECT_EQ(gather.parts[0].result, Place::kOutput);
+  EXPECT_TRUE(plan.finish.empty());
+  EXPECT_FALSE(plan.two_banks);
+}
+
+// Whole vectors are exchanged, so that a result may not replace what the partner still reads.
+TEST(Lowering, RecursiveDoublingAlternatesBanks) {
+  Plan plan = plan_of(RC_ALLREDUCE, "recursive_doubling", 16, 3, 1);
+  ASSERT_EQ(plan.actions.size(), 4u);
+  EXPECT_TRUE(plan.two_banks);
+  std::array<Place, 4> results = {Place::kBank1, Place::kBank0, Place::kBank1, Place::kOutput};
+  std::array<int, 4> waits = {-1, 0, 1, -1};
+  for (size_t i = 0; i < 4; i++) {
+    ASSERT_EQ(plan.actions[i].parts.size(), 1u);
+    EXPECT_EQ(plan.actions[i].parts[0].result, results[i]);
+    EXPECT_EQ(plan.actions[i].parts[0].after, waits[i]);
+    EXPECT_EQ(plan.actions[i].parts[0].output_too, false);
+  }
+}
+
+TEST(Lowering, RingNeedsOneBank) {
+  for (Rank rank = 0; rank < 4; rank++) {
+    Plan plan = plan_of(RC_ALLREDUCE, "ring", 4, rank, 16);
+    EXPECT_FALSE(plan.two_banks);
+    EXPECT_EQ(plan.pack.size(), 1u);  // the chunk that is sent first, and no other
+    EXPECT_EQ(plan.pack[0].count, 4);
+    EXPECT_TRUE(plan.finish.empty());
+  }
+}
+
+TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
+  Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
+  EXPECT_EQ(leaf.pack, (std::vector<Range>{{0, 10}}));
+  EXPECT_TRUE(leaf.finish.empty());
+  Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
+  EXPECT_TRUE(root.pack.empty());
+  ASSERT_EQ(root.actions[0].parts.size(), 1u);
+  EXPECT_EQ(root.actions[0].parts[0].operand, Place::kInput);
+  EXPECT_EQ(root.actions[0].parts[0].result, Place::kOutput);
+}
+
+TEST(Lowering, WhatNobodyWantsGoesNowhere) {
+  Schedule schedule = {{kNobody, {}, 1, {0, 4}, Combine::kReduce}};
+  Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, true, 0);
+  ASSERT_EQ(plan.actions[0].parts.size(), 1u);
+  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kNowhere);
+  EXPECT_TRUE(plan.pack.empty());
+}
+
+TEST(Lowering, OneRankMovesItsInputToItsOutput) {
+  Plan plan = plan_of(RC_ALLREDUCE, "ring", 1, 0, 10);
+  EXPECT_TRUE(plan.pack.empty());
+  ASSERT_EQ(plan.finish.size(), 1u);
+  EXPECT_EQ(plan.finish[0].range, (Range{0, 10}));
+  EXPECT_EQ(plan.finish[0].from, Place::kInput);
+  Plan packed = lower({}, 10, {{{0, 10}}, {{0, 10}}}, true, 0);
+  EXPECT_EQ(packed.pack, (std::vector<Range>{{0, 10}}));
+  ASSERT_EQ(packed.finish.size(), 1u);
+  EXPECT_EQ(packed.finish[0].from, Place::kBank0);
+}
+
+TEST(Lowering, OwnBlockOfAlltoallIsMoved) {
+  Call call = simulator::make_call(RC_ALLTOALL, 3, 0, {2, 2, 2});
+  Schedule schedule = find_schedule(RC_ALLTOALL, "direct")->make(call.problem(1));
+  Plan plan = lower(schedule, 12, call.ends(1), false, 1);
+  ASSERT_EQ(plan.finish.size(), 1u);
+  EXPECT_EQ(plan.finish[0].range, (Range{2, 2}));
+  EXPECT_EQ(plan.finish[0].to_first, 8);
+  for (const Action& action : plan.actions) EXPECT_NE(action.send_to, 1);
+}
+
+TEST(Lowering, PartsFollowTheEnds) {
+  // Only the middle of what is received is wanted; the first part is forwarded.
+  Schedule schedule = {{kNobody, {}, 1, {0, 9}, Combine::kCopy},
+                       {2, {0, 3}, kNobody, {}, Combine::kCopy}};
+  Plan plan = lower(schedule, 9, {{}, {{2, 4}}}, false, 0);
+  const std::vector<Part>& parts = plan.actions[0].parts;
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[0].result, Place::kBank0);
+  EXPECT_FALSE(parts[0].output_too);
+  EXPECT_EQ(parts[1].result, Place::kBank0);
+  EXPECT_TRUE(parts[1].output_too);
+  EXPECT_EQ(parts[2].result, Place::kOutput);
+  EXPECT_EQ(parts[3].result, Place::kNowhere);
+  EXPECT_EQ(parts[3].range, (Range{6, 3}));
+}
+
+// A message made of an input and a result: both lie in bank 0, the input packed up front.
+TEST(Lowering, MixedMessageLiesInOneBank) {
+  Schedule schedule = {{kNobody, {}, 1, {0, 3}, Combine::kReduce},
+                       {2, {0, 6}, kNobody, {}, Combine::kCopy}};
+  Plan plan = lower(schedule, 6, {{{0, 6}}, {}}, false, 0);
+  EXPECT_EQ(plan.pack, (std::vector<Range>{{3, 3}}));
+  EXPECT_EQ(plan.actions[0].parts[0].operand, Place::kInput);
+  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kBank0);
+  EXPECT_EQ(plan.actions[1].send_from, Place::kBank0);
+}
+
+void expect_internal(const Schedule& schedule, int64_t space, const Ends& ends,
+                     const std::string& words) {
+  try {
+    lower(schedule, space, ends, false, 0);
+    ADD_FAILURE() << "lowered: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInternal);
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST(Lowering, RefusesWhatCannotBe) {
+  Range all = {0, 4};
+  expect_internal({{1, all, kNobody, {}, Combine::kCopy}}, 4, {}, "before it has them");
+  expect_internal({{kNobody, {}, 1, all, Combine::kReduce}}, 4, {{{0, 2}}, {}}, "does not have");
+  expect_internal({{1, {2, 4}, kNobody, {}, Combine::kCopy}}, 4, {{all}, {}}, "outside");
+  expect_internal({}, 4, {{}, {all}}, "nothing is received");
+  expect_internal({{0, {0, 2}, 0, {2, 1}, Combine::kCopy}}, 4, {{all}, {}}, "inside the rank");
+  // Elements 0…1 must leave bank 0, as they leave it in round 0; 2…3 are packed into it.
+  expect_internal({{1, {0, 2}, 1, {0, 2}, Combine::kReduce}, {1, all, kNobody, {}, Combine::kCopy}},
+                  4, {{all}, {}}, "no bank can hold");
+}
+
+TEST(BankAssignment, KeepsParity) {
+  BankAssignment banks(5);
+  EXPECT_TRUE(banks.relate(0, 1, true));
+  EXPECT_TRUE(banks.relate(1, 2, true));
+  EXPECT_TRUE(banks.relate(3, 4, false));
+  EXPECT_EQ(banks.bank_of(2), -1);
+  banks.decide(2, 1);
+  EXPECT_EQ(banks.bank_of(0), 1);
+  EXPECT_EQ(banks.bank_of(1), 0);
+  EXPECT_TRUE(banks.relate(4, 1, false));
+  EXPECT_EQ(banks.bank_of(3), 0);
+  EXPECT_FALSE(banks.relate(0, 3, false));
+  EXPECT_FALSE(banks.relate(0, 2, true));
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,206 @@
+// Every row of the registry, on every size to 64: right results, messages matched round by round,
+// and costs as its price() and its cost line say. New rows are tested unasked.
+#include "schedule/schedule.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "schedule/cost_line_testing.h"
+#include "schedule/simulator_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using simulator::Call;
+
+constexpr Rank kLargestSize = 64;
+constexpr int64_t kPrime = 67;
+
+bool has_chunks(Collective collective) {
+  return collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE;
+}
+bool has_root(Collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
+std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
+  if (collective == RC_BARRIER) return {{}};
+  std::vector<std::vector<int64_t>> tries;
+  if (!has_chunks(collective)) {
+    for (int64_t count :
+         {int64_t{0}, int64_t{1}, int64_t{size - 1}, int64_t{size}, int64_t{size + 1}, kPrime})
+      tries.push_back({count});
+    return tries;
+  }
+  std::vector<int64_t> uneven(size), one_has_all(size, 0);
+  for (Rank r = 0; r < size; r++) uneven[r] = r * 7 % 5;
+  one_has_all[size / 2] = 3;
+  return {std::vector<int64_t>(size, 0), std::vector<int64_t>(size, 1),
+          std::vector<int64_t>(size, 3), uneven, one_has_all};
+}
+
+std::vector<Rank> roots_to_try(Collective collective, Rank size) {
+  if (!has_root(collective)) return {0};
+  std::set<Rank> roots = {0, size / 2, size - 1};
+  for (Rank r = 0; r < std::min<Rank>(size, 9); r++) roots.insert(r);
+  if (size > 17) roots = {0, size / 3};
+  return {roots.begin(), roots.end()};
+}
+
+class EveryRow : public testing::TestWithParam<ScheduleRow> {};
+
+std::string row_name(const testing::TestParamInfo<ScheduleRow>& info) {
+  return fmt::format("{}_{}", name_of(info.param.collective), info.param.name);
+}
+INSTANTIATE_TEST_SUITE_P(Registry, EveryRow,
+                         testing::ValuesIn(schedules().begin(), schedules().end()), row_name);
+
+template <typename Check>
+void for_each_call(const ScheduleRow& row, Check&& check) {
+  for (Rank size = 1; size <= kLargestSize; size++)
+    for (Rank root : roots_to_try(row.collective, size))
+      for (const auto& counts : counts_to_try(row.collective, size)) {
+        Call call = simulator::make_call(row.collective, size, root, counts);
+        check(call);
+        if (testing::Test::HasFailure()) return;
+      }
+}
+
+TEST_P(EveryRow, ComputesTheCollective) {
+  for_each_call(GetParam(), [&](const Call& call) {
+    std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+    EXPECT_EQ(simulator::check_schedules(call, made), "") << call.name();
+  });
+}
+
+TEST_P(EveryRow, CostsItsPrice) {
+  for_each_call(GetParam(), [&](const Call& call) {
+    std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+    for (Rank rank : {0, call.size - 1}) {
+      Cost cost = simulator::count_cost(call, made, rank);
+      Cost price = GetParam().price(call.problem(rank));
+      EXPECT_EQ(price.steps, cost.steps) << call.name();
+      EXPECT_EQ(price.elements, cost.elements) << call.name();
+    }
+  });
+}
+
+TEST_P(EveryRow, CostsWhatItsLineSays) {
+  const ScheduleRow& row = GetParam();
+  simulator::CostLine line = simulator::parse_cost_line(row.cost);
+  for (Rank size = 2; size <= kLargestSize; size++) {
+    // Enough for every chunk to be as long as every other, in halves too.
+    int64_t per_rank = 64, count = per_rank * size;
+    std::vector<int64_t> counts = {count};
+    if (has_chunks(row.collective)) counts.assign(size, per_rank);
+    if (row.collective == RC_BARRIER) counts.clear();
+    Call call = simulator::make_call(row.collective, size, size / 2, counts);
+    Cost price = row.price(call.problem(0));
+    double n = static_cast<double>(count);
+    EXPECT_NEAR(static_cast<double>(price.steps), simulator::evaluate(line.steps, n, size), 1e-6)
+        << row.cost << " of " << size;
+    EXPECT_NEAR(static_cast<double>(price.elements), simulator::evaluate(line.bytes, n, size), 1e-6)
+        << row.cost << " of " << size;
+  }
+}
+
+TEST_P(EveryRow, ServesThousandsOfRanks) {
+  const ScheduleRow& row = GetParam();
+  constexpr Rank kSize = 4096;
+  std::vector<int64_t> counts = {1 << 20};
+  if (has_chunks(row.collective)) counts.assign(kSize, 3);
+  Problem problem = {
+      .rank = 1234, .size = kSize, .root = 5, .counts = counts, .recv_counts = counts};
+  Schedule schedule = row.make(problem);
+  Cost price = row.price(problem);
+  EXPECT_LE(schedule.size(), 2u * kSize);
+  EXPECT_GE(price.steps, 12);
+}
+
+TEST_P(EveryRow, StandsInTheDocument) {
+  const ScheduleRow& row = GetParam();
+  std::string here = __FILE__;
+  std::ifstream file(here.substr(0, here.rfind("csrc/")) + "docs/algorithms.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  simulator::CostLine line = simulator::parse_cost_line(row.cost);
+  std::string expected = fmt::format("| {} | `{}` | {} | {} |", name_of(row.collective), row.name,
+                                     line.steps, line.bytes);
+  EXPECT_NE(text.str().find(expected), std::string::npos) << expected;
+}
+
+TEST(Registry, HasARowForEveryCollectiveAcrossHosts) {
+  for (int collective = 0; collective < RC_COLLECTIVE_COUNT; collective++) {
+    bool found = false;
+    for (const ScheduleRow& row : schedules())
+      found |= row.collective == static_cast<Collective>(collective) && !row.domain_only;
+    EXPECT_TRUE(found) << name_of(static_cast<Collective>(collective));
+  }
+}
+
+TEST(Registry, FindsByName) {
+  ASSERT_NE(find_schedule(RC_ALLREDUCE, "ring"), nullptr);
+  EXPECT_EQ(find_schedule(RC_ALLREDUCE, "ring")->collective, RC_ALLREDUCE);
+  EXPECT_EQ(find_schedule(RC_BARRIER, "ring"), nullptr);
+  EXPECT_EQ(find_schedule(RC_ALLREDUCE, ""), nullptr);
+  std::set<std::pair<int, std::string_view>> names;
+  for (const ScheduleRow& row : schedules())
+    EXPECT_TRUE(names.emplace(row.collective, row.name).second) << row.name << " twice";
+}
+
+TEST(EvenCounts, DifferByOneAndAddUp) {
+  EXPECT_EQ(even_counts(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(even_counts(0, 3), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(even_counts(2, 3), (std::vector<int64_t>{1, 1, 0}));
+  int64_t large = (int64_t{1} << 40) + 1;
+  std::vector<int64_t> counts = even_counts(large, 3);
+  EXPECT_EQ(offsets_of(counts).back(), large);
+}
+
+TEST(Space, IsThatOfTheTable) {
+  std::vector<int64_t> counts = {3, 0, 5}, received = {1, 1, 1};
+  Problem problem = {.rank = 0, .size = 3, .root = 0, .counts = counts, .recv_counts = received};
+  EXPECT_EQ(space_of(RC_ALLREDUCE, problem), 3);
+  EXPECT_EQ(space_of(RC_ALLGATHER, problem), 8);
+  EXPECT_EQ(space_of(RC_ALLTOALL, problem), 11);
+  EXPECT_EQ(space_of(RC_BARRIER, problem), 0);
+}
+
+// The tests above are only as good as their judge: it has to notice what is wrong.
+TEST(Simulator, NoticesWhatIsWrong) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 5, 0, {11});
+  std::vector<Schedule> good =
+      simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "ring"), call);
+  ASSERT_EQ(simulator::check_schedules(call, good), "");
+  auto broken = [&](auto&& change) {
+    std::vector<Schedule> schedules = good;
+    change(schedules);
+    return simulator::check_schedules(call, schedules);
+  };
+  EXPECT_NE(broken([](auto& s) { s[2][1].send_to = 4; }), "");
+  EXPECT_NE(broken([](auto& s) { s[2].pop_back(); }), "");
+  EXPECT_NE(broken([](auto& s) { s[0][1].combine = Combine::kCopy; }), "");
+  EXPECT_NE(broken([](auto& s) { s[0][5].combine = Combine::kReduce; }), "");
+  EXPECT_NE(broken([](auto& s) { s[3][2].send.count = 1; }), "");
+  EXPECT_NE(broken([](auto& s) {
+              for (auto& schedule : s) std::swap(schedule[0], schedule[1]);
+            }),
+            "");
+}
+
+TEST(CostLine, IsEvaluated) {
+  EXPECT_DOUBLE_EQ(simulator::evaluate("2n(P-1)/P", 12, 4), 18);
+  EXPECT_DOUBLE_EQ(simulator::evaluate("2ceil(lg P)-floor(lg P)", 0, 5), 4);
+  EXPECT_DOUBLE_EQ(simulator::evaluate("2n(1-1/2^floor(lg P))", 8, 5), 12);
+  EXPECT_DOUBLE_EQ(simulator::evaluate("ceil(lg P) + P-1", 0, 8), 10);
+  EXPECT_THROW(simulator::evaluate("2)", 0, 1), std::invalid_argument);
+  EXPECT_THROW(simulator::parse_cost_line("P-1"), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ringcoll

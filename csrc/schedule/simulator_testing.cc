@@ -1,0 +1,457 @@
+// see the header
+#include "schedule/simulator_testing.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+
+namespace ringcoll::simulator {
+namespace {
+
+struct Value {
+  uint64_t sum = 0;
+  float number = 0;
+  bool known = false;
+
+  bool same_bits(const Value& other) const {
+    return sum == other.sum && std::memcmp(&number, &other.number, sizeof number) == 0;
+  }
+};
+
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Value contribution(Rank rank, int64_t element) {
+  uint64_t word = mix(static_cast<uint64_t>(rank) << 40 | static_cast<uint64_t>(element));
+  return {word, static_cast<float>(word >> 40) / static_cast<float>(1 + (word & 0xffff)), true};
+}
+
+Value combine(Rank left_rank, const Value& left, Rank right_rank, const Value& right) {
+  const Value& first = left_rank < right_rank ? left : right;
+  const Value& second = left_rank < right_rank ? right : left;
+  return {first.sum + second.sum, first.number + second.number, first.known && second.known};
+}
+
+bool is_reduction(Collective collective) {
+  return collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER;
+}
+
+/// Rank and element of the input that an output of a collective that only moves is a copy of.
+std::pair<Rank, int64_t> origin(const Call& call, Rank rank, int64_t element) {
+  const auto owner = [&](const std::vector<int64_t>& counts, int64_t at) {
+    std::vector<int64_t> offsets = offsets_of(counts);
+    auto after = std::upper_bound(offsets.begin(), offsets.end(), at);
+    return static_cast<Rank>(after - offsets.begin()) - 1;
+  };
+  if (call.collective == RC_BROADCAST || call.collective == RC_SCATTER) return {call.root, element};
+  if (call.collective != RC_ALLTOALL) return {owner(call.counts[0], element), element};
+  int64_t at = element - offsets_of(call.counts[rank]).back();
+  Rank from = owner(call.recv_counts[rank], at);
+  int64_t within = at - offsets_of(call.recv_counts[rank])[from];
+  return {from, offsets_of(call.counts[from])[rank] + within};
+}
+
+uint64_t expected_sum(const Call& call, Rank rank, int64_t element) {
+  if (!is_reduction(call.collective)) {
+    auto [from, at] = origin(call, rank, element);
+    return contribution(from, at).sum;
+  }
+  uint64_t sum = 0;
+  for (Rank r = 0; r < call.size; r++) sum += contribution(r, element).sum;
+  return sum;
+}
+
+using Memory = std::vector<Value>;
+
+/// Calls visit(element) for each element of the ranges.
+void for_each(const std::vector<Range>& ranges, const std::function<void(int64_t)>& visit) {
+  for (Range range : ranges)
+    for (int64_t e = range.first; e < range.end(); e++) visit(e);
+}
+
+Memory input_of(const Call& call, Rank rank) {
+  Memory memory(call.space(rank));
+  for_each(call.ends(rank).inputs, [&](int64_t e) { memory[e] = contribution(rank, e); });
+  return memory;
+}
+
+/// "" if the outputs are what they should be.
+std::string check_outputs(const Call& call, const std::vector<Memory>& outputs) {
+  std::string wrong;
+  std::map<int64_t, uint64_t> sums;
+  for (Rank rank = 0; rank < call.size; rank++)
+    for_each(call.ends(rank).outputs, [&](int64_t e) {
+      const Value& value = outputs[rank][e];
+      uint64_t expected = 0;
+      if (is_reduction(call.collective)) {
+        auto [known, is_new] = sums.try_emplace(e, 0);
+        if (is_new) known->second = expected_sum(call, rank, e);
+        expected = known->second;
+      } else {
+        expected = expected_sum(call, rank, e);
+      }
+      if (!wrong.empty()) return;
+      if (!value.known)
+        wrong = fmt::format("rank {} has no result in element {}", rank, e);
+      else if (value.sum != expected)
+        wrong =
+            fmt::format("rank {}, element {}: not the contributions that belong there", rank, e);
+      else if (call.collective == RC_ALLREDUCE && !value.same_bits(outputs[0][e]))
+        wrong = fmt::format("element {} differs between ranks 0 and {}", e, rank);
+    });
+  return wrong;
+}
+
+std::string where(Rank rank, size_t round) {
+  return fmt::format("rank {}, round {}: ", rank, round);
+}
+
+/// "" if each message of the round has one sender and one receiver that agree.
+std::string check_matched(const std::vector<Schedule>& schedules, size_t round) {
+  for (Rank rank = 0; rank < static_cast<Rank>(schedules.size()); rank++) {
+    const Step& step = schedules[rank][round];
+    if (step.send_to != kNobody) {
+      const Step& other = schedules.at(step.send_to)[round];
+      if (other.recv_from != rank || other.recv.count != step.send.count)
+        return where(rank, round) + fmt::format("rank {} does not expect it", step.send_to);
+    }
+    if (step.recv_from != kNobody && schedules.at(step.recv_from)[round].send_to != rank)
+      return where(rank, round) + fmt::format("rank {} does not send", step.recv_from);
+  }
+  return "";
+}
+
+/// "" if what the step names is there, and empty ranges are nobody's.
+std::string check_step(const Call& call, const Step& step, int64_t space) {
+  bool barrier = call.collective == RC_BARRIER;
+  auto inside = [&](Range r) { return r.first >= 0 && r.count >= 0 && r.end() <= space; };
+  if (!inside(step.send) || !inside(step.recv)) return "outside of the index space";
+  if (!barrier && step.send_to != kNobody && step.send.empty()) return "sends nothing";
+  if (!barrier && step.recv_from != kNobody && step.recv.empty()) return "receives nothing";
+  return "";
+}
+
+std::string run_round(const std::vector<Schedule>& schedules, size_t round,
+                      std::vector<Memory>& memories) {
+  std::vector<Memory> before;  // what leaves, as it was when the round began
+  for (size_t rank = 0; rank < schedules.size(); rank++) {
+    const Step& step = schedules[rank][round];
+    auto first = memories[rank].begin() + step.send.first;
+    before.emplace_back(first, first + step.send.count);
+    for (const Value& value : before.back())
+      if (step.send_to != kNobody && !value.known)
+        return where(static_cast<Rank>(rank), round) + "sends what it does not have";
+  }
+  for (Rank rank = 0; rank < static_cast<Rank>(schedules.size()); rank++) {
+    const Step& step = schedules[rank][round];
+    if (step.recv_from == kNobody) continue;
+    for (int64_t i = 0; i < step.recv.count; i++) {
+      Value& own = memories[rank][step.recv.first + i];
+      const Value& received = before[step.recv_from][i];
+      if (step.combine == Combine::kReduce && !own.known)
+        return where(rank, round) + "combines into what it does not have";
+      own =
+          step.combine == Combine::kCopy ? received : combine(rank, own, step.recv_from, received);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Problem Call::problem(Rank rank) const {
+  Problem problem = {.rank = rank, .size = size, .root = root};
+  if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
+  if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
+  return problem;
+}
+
+int64_t Call::space(Rank rank) const { return space_of(collective, problem(rank)); }
+
+Ends Call::ends(Rank rank) const {
+  int64_t whole = space(rank);
+  std::vector<Range> all = {{0, whole}}, none;
+  auto own_chunk = [&] {
+    return std::vector<Range>{{offsets_of(counts[0])[rank], counts[0][rank]}};
+  };
+  bool is_root = rank == root;
+  switch (collective) {
+    case RC_ALLREDUCE:
+      return {all, all};
+    case RC_ALLGATHER:
+      return {own_chunk(), all};
+    case RC_REDUCE_SCATTER:
+      return {all, own_chunk()};
+    case RC_BROADCAST:
+      return {is_root ? all : none, all};
+    case RC_REDUCE:
+      return {all, is_root ? all : none};
+    case RC_GATHER:
+      return {own_chunk(), is_root ? all : none};
+    case RC_SCATTER:
+      return {is_root ? all : none, own_chunk()};
+    case RC_ALLTOALL: {
+      int64_t sent = offsets_of(counts[rank]).back();
+      return {{{0, sent}}, {{sent, whole - sent}}};
+    }
+    case RC_BARRIER:
+      break;
+  }
+  return {};
+}
+
+std::string Call::name() const {
+  return fmt::format("{} of {} ranks, root {}, counts {}", name_of(collective), size, root,
+                     counts.empty() ? std::vector<int64_t>{} : counts[0]);
+}
+
+Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts) {
+  Call call = {.collective = collective, .size = size, .root = root};
+  if (collective != RC_ALLTOALL) {
+    call.counts.push_back(std::move(counts));
+    return call;
+  }
+  call.counts.assign(size, std::vector<int64_t>(size));
+  call.recv_counts.assign(size, std::vector<int64_t>(size));
+  for (Rank from = 0; from < size; from++)
+    for (Rank to = 0; to < size; to++)
+      call.counts[from][to] = call.recv_counts[to][from] = counts[(from + to) % size];
+  return call;
+}
+
+std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call) {
+  std::vector<Schedule> schedules;
+  for (Rank rank = 0; rank < call.size; rank++) schedules.push_back(row.make(call.problem(rank)));
+  return schedules;
+}
+
+std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules) {
+  for (const Schedule& schedule : schedules)
+    if (schedule.size() != schedules[0].size()) return "ranks differ in their number of rounds";
+  std::vector<Memory> memories;
+  for (Rank rank = 0; rank < call.size; rank++) {
+    memories.push_back(input_of(call, rank));
+    for (size_t round = 0; round < schedules[rank].size(); round++) {
+      std::string wrong = check_step(call, schedules[rank][round], call.space(rank));
+      if (!wrong.empty()) return where(rank, round) + wrong;
+    }
+  }
+  for (size_t round = 0; round < schedules[0].size(); round++) {
+    std::string wrong = check_matched(schedules, round);
+    if (wrong.empty()) wrong = run_round(schedules, round, memories);
+    if (!wrong.empty()) return wrong;
+  }
+  return check_outputs(call, memories);
+}
+
+Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only) {
+  Cost most;
+  for (Rank rank = 0; rank < call.size; rank++) {
+    if (call.collective == RC_ALLTOALL && rank != only) continue;
+    Cost cost;
+    for (const Step& step : schedules[rank]) {
+      if (step.send_to == rank) continue;
+      if (step.send_to != kNobody || step.recv_from != kNobody) cost.steps++;
+      if (step.send_to != kNobody) cost.elements += step.send.count;
+    }
+    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements)};
+  }
+  return most;
+}
+
+namespace {
+
+/// All ranks of a call, each at its own place in its plan.
+class PlanRunner {
+ public:
+  PlanRunner(const Call& call, const std::vector<Plan>& plans, const PlanOptions& options)
+      : call_(call), options_(options) {
+    for (Rank rank = 0; rank < call.size; rank++) {
+      Machine machine;
+      machine.rank = rank;
+      machine.plan = plans[rank];
+      machine.input = input_of(call, rank);
+      for (Memory& bank : machine.banks) bank.resize(call.space(rank));
+      machine.output.resize(call.space(rank));
+      machine.read.resize(machine.plan.actions.size());
+      for (auto& sent : machine.sent) sent.resize(call.space(rank));
+      machines_.push_back(std::move(machine));
+    }
+  }
+
+  std::string run() {
+    std::vector<Rank> order(call_.size);
+    for (Rank rank = 0; rank < call_.size; rank++) order[rank] = rank;
+    std::shuffle(order.begin(), order.end(), std::mt19937(options_.shuffle));
+    for (Machine& machine : machines_) {
+      pack(machine);
+      if (machine.plan.actions.empty()) finish(machine);
+    }
+    // The last rank added goes on as far as it can: some run far ahead of others.
+    std::vector<Rank> ready = order;
+    while (!ready.empty() && wrong_.empty()) {
+      Rank rank = ready.back();
+      ready.pop_back();
+      while (wrong_.empty() && advance(machines_[rank], ready)) {
+      }
+    }
+    for (const Machine& machine : machines_)
+      if (wrong_.empty() && machine.round < machine.plan.actions.size())
+        wrong_ = where(machine.rank, machine.round) + "waits for ever";
+    if (!wrong_.empty()) return wrong_;
+    std::vector<Memory> outputs;
+    for (Machine& machine : machines_) outputs.push_back(std::move(output_of(machine)));
+    return check_outputs(call_, outputs);
+  }
+
+ private:
+  struct Machine {
+    Rank rank = 0;
+    Plan plan;
+    Memory input, output;
+    std::array<Memory, 2> banks;
+    size_t round = 0;
+    size_t part = 0;
+    bool posted = false;
+    std::vector<bool> read;  // of each round: the peer has read the message
+    /// Of each element of each bank: the rounds in which it was sent and which nothing was done to
+    /// wait for.
+    std::array<std::vector<std::vector<int>>, 2> sent;
+  };
+
+  Memory& output_of(Machine& machine) { return options_.in_place ? machine.input : machine.output; }
+  Memory& memory_at(Machine& machine, Place place) {
+    if (place == Place::kInput) return machine.input;
+    if (place == Place::kOutput) return output_of(machine);
+    if (place == Place::kBank1 && !machine.plan.two_banks) fail(machine, "a second bank unsaid");
+    if (place == Place::kNowhere) fail(machine, "reads or writes nowhere");
+    return machine.banks[place == Place::kBank1];
+  }
+  void fail(const Machine& machine, const std::string& what) {
+    if (wrong_.empty()) wrong_ = where(machine.rank, machine.round) + what;
+  }
+
+  void pack(Machine& machine) {
+    for_each(machine.plan.pack, [&](int64_t e) {
+      if (!machine.input[e].known) fail(machine, "packs what has no input");
+      machine.banks[0][e] = machine.input[e];
+    });
+    if (!options_.pack_all) return;
+    for (Value& value : machine.input) value.known = false;  // nobody may read it any more
+  }
+
+  /// One round, or as much of it as can be done; true if it is over.
+  bool advance(Machine& machine, std::vector<Rank>& ready) {
+    if (machine.round == machine.plan.actions.size()) return false;
+    const Action& action = machine.plan.actions[machine.round];
+    if (!machine.posted && action.send_to != kNobody) {
+      note_send(machine, action);
+      ready.push_back(action.send_to);
+    }
+    machine.posted = true;
+    if (action.recv_from != kNobody && !receive(machine, action, ready)) return false;
+    machine.part = 0;
+    machine.posted = false;
+    if (++machine.round == machine.plan.actions.size()) finish(machine);
+    return true;
+  }
+
+  void note_send(Machine& machine, const Action& action) {
+    if (action.send.empty()) return;
+    if (action.send_from != Place::kBank0 && action.send_from != Place::kBank1)
+      return fail(machine, "sends from outside of the banks");
+    const Memory& bank = memory_at(machine, action.send_from);
+    for (int64_t e = action.send.first; e < action.send.end(); e++) {
+      if (!bank[e].known) fail(machine, "sends what the bank does not have");
+      machine.sent[action.send_from == Place::kBank1][e].push_back(static_cast<int>(machine.round));
+    }
+  }
+
+  bool receive(Machine& machine, const Action& action, std::vector<Rank>& ready) {
+    Machine& peer = machines_[action.recv_from];
+    bool there = peer.round > machine.round || (peer.round == machine.round && peer.posted);
+    if (!there || peer.plan.actions[machine.round].send_to != machine.rank) return false;
+    int64_t covered =
+        machine.part == 0 ? action.recv.first : action.parts[machine.part - 1].range.end();
+    for (; machine.part < action.parts.size(); machine.part++) {
+      const Part& part = action.parts[machine.part];
+      if (part.range.first != covered || part.range.empty())
+        fail(machine, "parts do not make up what is received");
+      covered = part.range.end();
+      if (part.after >= static_cast<int>(machine.round))
+        fail(machine, "waits for its own round's send");
+      if (!wrong_.empty()) return false;
+      if (part.after >= 0 && !machine.read[part.after]) return false;
+      apply(machine, peer, action, part);
+    }
+    if (covered != action.recv.end()) fail(machine, "parts do not make up what is received");
+    peer.read[machine.round] = true;
+    ready.push_back(peer.rank);
+    return true;
+  }
+
+  void apply(Machine& machine, Machine& peer, const Action& action, const Part& part) {
+    const Action& sending = peer.plan.actions[machine.round];
+    if (part.result == Place::kNowhere) return;
+    int64_t shift = sending.send.first - action.recv.first;
+    for (int64_t e = part.range.first; e < part.range.end(); e++) {
+      Value value = memory_at(peer, sending.send_from)[e + shift];
+      if (part.combine == Combine::kReduce)
+        value = combine(machine.rank, memory_at(machine, part.operand)[e], peer.rank, value);
+      if (!value.known) fail(machine, "has combined what it does not have");
+      if (part.result != Place::kOutput) note_overwrite(machine, part, e);
+      memory_at(machine, part.result)[e] = value;
+      if (part.output_too) output_of(machine)[e] = value;
+    }
+  }
+
+  /// The proof for all orders in which ranks can run: what was sent from there has been waited for,
+  /// or a later message to the same peer has.
+  void note_overwrite(Machine& machine, const Part& part, int64_t element) {
+    auto& rounds = machine.sent[part.result == Place::kBank1][element];
+    for (int round : rounds) {
+      bool same_peer = part.after >= round && machine.plan.actions[round].send_to ==
+                                                  machine.plan.actions[part.after].send_to;
+      if (!same_peer) fail(machine, "overwrites what a peer may still read");
+    }
+    rounds.clear();
+  }
+
+  void finish(Machine& machine) {
+    for (const Move& move : machine.plan.finish)
+      for (int64_t i = 0; i < move.range.count; i++)
+        output_of(machine)[move.to_first + i] = memory_at(machine, move.from)[move.range.first + i];
+  }
+
+  const Call& call_;
+  PlanOptions options_;
+  std::vector<Machine> machines_;
+  std::string wrong_;
+};
+
+}  // namespace
+
+std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
+                             bool pack_all) {
+  std::vector<Plan> plans;
+  for (Rank rank = 0; rank < call.size; rank++)
+    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank), pack_all, rank));
+  return plans;
+}
+
+std::string check_plans(const Call& call, const std::vector<Plan>& plans,
+                        const PlanOptions& options) {
+  return PlanRunner(call, plans, options).run();
+}
+
+}  // namespace ringcoll::simulator

@@ -1,0 +1,58 @@
+// A simulator for tests: runs the schedules, or the plans, of all ranks of a call in one thread.
+//
+// Elements are values that know what was combined into them: sums of one random 64-bit word for
+// each rank and element (two different sets of contributions do not collide), and a float32 that is
+// combined in the order of the operands (equal bits only by an equal tree).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schedule/plan.h"
+#include "schedule/schedule.h"
+
+namespace ringcoll::simulator {
+
+/// One call of a collective, as all ranks see it.
+struct Call {
+  Collective collective = RC_BARRIER;
+  Rank size = 1;
+  Rank root = 0;
+  /// As in Problem; the same for every rank, but for alltoall: there one list for each rank.
+  std::vector<std::vector<int64_t>> counts;
+  std::vector<std::vector<int64_t>> recv_counts;
+
+  Problem problem(Rank rank) const;
+  int64_t space(Rank rank) const;
+  Ends ends(Rank rank) const;
+  std::string name() const;
+};
+
+/// A call with one list of counts; for alltoall, rank r sends counts[(r + to) % size] to each `to`.
+Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts);
+
+std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call);
+std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
+                             bool pack_all);
+
+/// Runs schedules round by round. "" if every message of a round is received in that round, the
+/// results are right, and copies of a result are equal bit by bit on all ranks; else what is wrong.
+std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules);
+/// Rounds with a message and elements sent, of the rank that has most of each. For alltoall of rank
+/// `only`.
+Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only);
+
+/// How plans are run.
+struct PlanOptions {
+  bool in_place = false;  // the output of an element is the memory of its input
+  bool pack_all = false;  // as the plans were made: the input is gone after packing
+  unsigned shuffle = 0;   // which rank runs ahead of which
+};
+/// Runs plans on memory without copying messages: a receiver reads the sender's bank when it gets
+/// there, long after the sender has gone on. "" if the results are right, each rank waits only for
+/// sends of earlier rounds, and nothing overwrites what a peer may still read; else what is wrong.
+std::string check_plans(const Call& call, const std::vector<Plan>& plans,
+                        const PlanOptions& options);
+
+}  // namespace ringcoll::simulator

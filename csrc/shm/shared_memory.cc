@@ -1,0 +1,180 @@
+// After a fork() without exec (a data loader's worker) the child shares these mappings and the
+// descriptor. That does no harm: the child runs no thread of ringcoll, so it neither writes to the
+// mappings nor reads them, and unmapping or closing in the child touches the child alone. The pages
+// live as long as the last process that maps them or holds the descriptor. MADV_DONTFORK would gain
+// nothing and would turn a stray read in the child into a crash.
+#include "shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+// The name tells who owns the memory in /proc/<pid>/maps, and tells whoever opens it that it is
+// ours and whether its maker wanted huge pages.
+constexpr const char* kName = "ringcoll";
+constexpr const char* kHugeName = "ringcoll-huge";
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1; older headers lack it
+#endif
+
+size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+const char* remedy(int error) {
+  switch (error) {
+    case EMFILE:
+      return "this process has too many open files; raise `ulimit -n`";
+    case ENFILE:
+      return "the system has too many open files; raise fs.file-max";
+    case ENOMEM:
+      return "not enough memory or address space; lower RINGCOLL_ARENA_BYTES, or raise the memory "
+             "limit of the job (`ulimit -v`, container limit)";
+    case ENOSPC:
+      return "the memory limit of the container is used up; raise it or lower RINGCOLL_ARENA_BYTES";
+    case EACCES:
+    case EPERM:
+      return "not allowed; all ranks of a host must run as one user, in processes that are "
+             "dumpable (prctl PR_SET_DUMPABLE), with /proc not mounted with hidepid";
+    case ENOENT:
+      return "no such process or descriptor here; the ranks must share a PID namespace "
+             "(containers: "
+             "--pid=host or one container) and /proc must be mounted";
+    case ENOSYS:
+      return "this kernel or sandbox has no memfd_create; use RINGCOLL_TRANSPORT=tcp";
+    default:
+      return "use RINGCOLL_TRANSPORT=tcp to do without shared memory";
+  }
+}
+
+[[noreturn]] void fail(const std::string& doing, const char* call, int error) {
+  throw Error(Code::kTransport,
+              fmt::format("{}: {}: {}", doing, errno_text(call, error), remedy(error)));
+}
+
+// Maps all of `fd`. Memory of at least one huge page begins at a multiple of huge pages, without
+// which no part of it could be mapped by one: the kernel is given no choice of address.
+std::byte* map(int fd, size_t bytes, int protection, const std::string& doing) {
+  size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
+  void* reserved =
+      ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) fail(doing, "mmap", errno);
+  auto begin = reinterpret_cast<uintptr_t>(reserved);
+  uintptr_t start = slack ? round_up(begin, kHugePageBytes) : begin;
+  uintptr_t end = start + bytes;
+  if (start > begin) ::munmap(reserved, start - begin);
+  if (begin + bytes + slack > end)
+    ::munmap(reinterpret_cast<void*>(end), begin + bytes + slack - end);
+  void* at =
+      ::mmap(reinterpret_cast<void*>(start), bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (at == MAP_FAILED) {
+    int error = errno;
+    ::munmap(reinterpret_cast<void*>(start), bytes);
+    fail(doing, "mmap", error);
+  }
+  return static_cast<std::byte*>(at);
+}
+
+// Backs memory that was just made by huge pages. Where the kernel gives shared memory none by
+// itself (shmem_enabled=never, the usual setting), it still collapses what a process asks for by
+// name, since Linux 6.1; a page has to be there. Only a request: refused elsewhere, which is no
+// error.
+void ask_for_huge_pages(std::byte* data, size_t bytes) {
+  ::madvise(data, bytes, MADV_HUGEPAGE);
+  for (size_t at = 0; at + kHugePageBytes <= bytes; at += kHugePageBytes) {
+    *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+    if (::madvise(data + at, kHugePageBytes, MADV_COLLAPSE) != 0) return;
+  }
+}
+
+// Where the link /proc/<pid>/fd/<fd> points to: "/memfd:ringcoll (deleted)".
+std::string link_target(const std::string& path, const std::string& doing) {
+  char target[128];
+  ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+  if (length < 0) fail(doing, "readlink", errno);
+  return std::string(target, static_cast<size_t>(length));
+}
+
+}  // namespace
+
+SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
+  SharedMemory memory;
+  memory.bytes_ = round_up(std::max<size_t>(bytes, 1), page_bytes());
+  std::string doing = fmt::format("making {} bytes of shared memory", memory.bytes_);
+  memory.fd_ = Fd(::memfd_create(huge_pages ? kHugeName : kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory.fd_) fail(doing, "memfd_create", errno);
+  if (::ftruncate(memory.fd(), static_cast<off_t>(memory.bytes_)) != 0)
+    fail(doing, "ftruncate", errno);
+  // A size that nobody can change: a reader never meets SIGBUS, whatever becomes of the writer.
+  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    fail(doing, "fcntl(F_ADD_SEALS)", errno);
+  memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, doing);
+  if (huge_pages) ask_for_huge_pages(memory.data_, memory.bytes_);
+  return memory;
+}
+
+SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
+  std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
+  std::string doing = fmt::format("mapping {} bytes of shared memory from {}", bytes, path);
+  // Looked at before it is opened: in a PID namespace that is not the maker's, the path may name
+  // anything.
+  std::string target = link_target(path, doing);
+  check(target.starts_with("/memfd:ringcoll"), Code::kTransport,
+        "{}: it is {}, not memory of ringcoll: the ranks do not share a PID namespace "
+        "(containers: --pid=host or one container)",
+        doing, target);
+  SharedMemory memory;
+  memory.fd_ = Fd(::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY));
+  if (!memory.fd_) fail(doing, "open", errno);
+  struct stat status{};
+  if (::fstat(memory.fd(), &status) != 0) fail(doing, "fstat", errno);
+  size_t pages = round_up(std::max<size_t>(bytes, 1), page_bytes());
+  check(pages >= bytes && static_cast<uint64_t>(status.st_size) >= pages, Code::kTransport,
+        "{}: it has only {} bytes", doing, status.st_size);
+  memory.bytes_ = pages;
+  memory.data_ = map(memory.fd(), pages, PROT_READ | (writable ? PROT_WRITE : 0), doing);
+  if (target.starts_with(fmt::format("/memfd:{}", kHugeName)))
+    ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE);
+  memory.fd_.reset();  // the mapping needs it no more, and a job has many peers
+  return memory;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_) ::munmap(data_, bytes_);
+}
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  check(!id.empty(), Code::kTransport,
+        "reading /proc/sys/kernel/random/boot_id: it cannot be read: is /proc mounted? Use "
+        "RINGCOLL_TRANSPORT=tcp to do without");
+  return id;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,51 @@
+// Anonymous shared memory (memfd): nothing in /dev/shm or any other file system, so nothing is left
+// behind when a process is killed, and a full /dev/shm does not matter. Peers of the same host map
+// it through /proc/<pid>/fd/<fd>, which proves on the way that they may (same user, same PID
+// namespace).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/fd.h"
+
+namespace ringcoll {
+
+/// A mapping, its size and, in the process that made it, its descriptor. Move-only; the destructor
+/// unmaps and closes.
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  /// Makes `bytes` (rounded up to pages) of zeroed memory, pages allocated when first touched.
+  /// `huge_pages` asks for transparent huge pages where the kernel allows them; all pages are then
+  /// allocated at once. Throws Error(kTransport) with cause and remedy.
+  static SharedMemory create(size_t bytes, bool huge_pages);
+  /// Maps the memory that process `pid` holds as `fd`, read-only or not. Throws Error(kTransport)
+  /// with cause and remedy.
+  static SharedMemory open(int pid, int fd, size_t bytes, bool writable);
+
+  SharedMemory(SharedMemory&&) noexcept;
+  SharedMemory& operator=(SharedMemory&&) noexcept;
+  ~SharedMemory();
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+  bool contains(const void* p, size_t n) const {
+    auto* b = static_cast<const std::byte*>(p);
+    return b >= data_ && n <= bytes_ && static_cast<size_t>(b - data_) <= bytes_ - n;
+  }
+
+ private:
+  Fd fd_;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// Identity of the running kernel, /proc/sys/kernel/random/boot_id: equal on the ranks of one host
+/// and nowhere else.
+std::string boot_id();
+
+}  // namespace ringcoll

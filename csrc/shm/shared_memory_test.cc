@@ -1,0 +1,202 @@
+#include "shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "shm/futex.h"
+
+namespace ringcoll {
+namespace {
+
+template <typename Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTransport);
+    return error.what();
+  }
+  return "no error";
+}
+
+// Runs `body` in a child; the exit status of the child, or -1 if a signal ended it.
+template <typename Body>
+int in_child(Body&& body) {
+  pid_t pid = ::fork();
+  if (pid == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(SharedMemory, IsZeroedAndRoundedUpToPages) {
+  auto memory = SharedMemory::create(5000, false);
+  EXPECT_EQ(memory.bytes() % 4096, 0u);
+  EXPECT_GE(memory.bytes(), 5000u);
+  for (size_t i = 0; i < memory.bytes(); i += 64) ASSERT_EQ(memory.data()[i], std::byte{0});
+  EXPECT_TRUE(memory.contains(memory.data(), memory.bytes()));
+  EXPECT_FALSE(memory.contains(memory.data() + 1, memory.bytes()));
+  EXPECT_FALSE(memory.contains(&memory, 1));
+}
+
+TEST(SharedMemory, AnotherProcessSeesWhatIsWritten) {
+  auto memory = SharedMemory::create(3 << 20, false);
+  int pid = ::getpid();
+  std::strcpy(reinterpret_cast<char*>(memory.data()) + (2 << 20), "hello");
+  EXPECT_EQ(in_child([&] {
+              auto theirs = SharedMemory::open(pid, memory.fd(), 3 << 20, true);
+              bool same = !std::strcmp(reinterpret_cast<char*>(theirs.data()) + (2 << 20), "hello");
+              theirs.data()[7] = std::byte{42};
+              return same ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(memory.data()[7], std::byte{42});
+}
+
+TEST(SharedMemory, LargeMappingsBeginAtAHugePage) {
+  for (bool huge : {false, true}) {
+    auto memory = SharedMemory::create(5 << 20, huge);
+    auto again = SharedMemory::open(::getpid(), memory.fd(), 5 << 20, false);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % (2 << 20), 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(again.data()) % (2 << 20), 0u);
+    memory.data()[(5 << 20) - 1] = std::byte{9};
+    EXPECT_EQ(again.data()[(5 << 20) - 1], std::byte{9});
+  }
+}
+
+TEST(SharedMemory, HugePagesAreZeroedToo) {
+  auto memory = SharedMemory::create(3 << 20, true);
+  for (size_t i = 0; i < memory.bytes(); i += 512) ASSERT_EQ(memory.data()[i], std::byte{0});
+}
+
+TEST(SharedMemory, AMappingOfAPeersMemoryHoldsNoDescriptor) {
+  auto memory = SharedMemory::create(4096, false);
+  EXPECT_GE(memory.fd(), 0);
+  EXPECT_EQ(SharedMemory::open(::getpid(), memory.fd(), 4096, false).fd(), -1);
+}
+
+TEST(SharedMemory, OpenedReadOnlyCannotBeMadeWritable) {
+  auto memory = SharedMemory::create(4096, false);
+  auto view = SharedMemory::open(::getpid(), memory.fd(), 4096, false);
+  EXPECT_EQ(::mprotect(view.data(), view.bytes(), PROT_READ | PROT_WRITE), -1);
+  EXPECT_EQ(errno, EACCES);
+}
+
+TEST(SharedMemory, SurvivesItsMakerAndCannotShrink) {
+  auto memory = SharedMemory::create(8192, false);
+  auto view = SharedMemory::open(::getpid(), memory.fd(), 8192, false);
+  EXPECT_EQ(::ftruncate(memory.fd(), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  memory.data()[8000] = std::byte{1};
+  memory = SharedMemory();
+  EXPECT_EQ(view.data()[8000], std::byte{1});
+}
+
+TEST(SharedMemory, MoveLeavesNothingBehind) {
+  auto first = SharedMemory::create(4096, false);
+  std::byte* data = first.data();
+  SharedMemory second = std::move(first);
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);
+  EXPECT_EQ(first.bytes(), 0u);
+  EXPECT_EQ(first.fd(), -1);
+}
+
+TEST(SharedMemory, ErrorsNameCauseAndRemedy) {
+  auto memory = SharedMemory::create(4096, false);
+  auto too_long = message_of([&] { SharedMemory::open(::getpid(), memory.fd(), 8192, false); });
+  EXPECT_NE(too_long.find("only 4096 bytes"), std::string::npos) << too_long;
+  auto no_fd = message_of([] { SharedMemory::open(::getpid(), 4999, 4096, false); });
+  EXPECT_NE(no_fd.find("PID namespace"), std::string::npos) << no_fd;
+  auto no_process = message_of([] { SharedMemory::open(1 << 29, 3, 4096, false); });
+  EXPECT_NE(no_process.find("PID namespace"), std::string::npos) << no_process;
+  Fd other(::open("/dev/null", O_RDONLY));
+  auto foreign = message_of([&] { SharedMemory::open(::getpid(), other.get(), 4096, false); });
+  EXPECT_NE(foreign.find("/dev/null, not memory of ringcoll"), std::string::npos) << foreign;
+  auto huge = message_of([] { SharedMemory::create(size_t{1} << 60, false); });
+  EXPECT_NE(huge.find("shared memory"), std::string::npos) << huge;
+}
+
+TEST(SharedMemory, TooManyOpenFilesIsNamed) {
+  EXPECT_EQ(in_child([] {
+              rlimit few{16, 16};
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              while (::dup(2) >= 0) {
+              }
+              auto text = message_of([] { SharedMemory::create(4096, false); });
+              return text.find("ulimit -n") == std::string::npos ? 1 : 0;
+            }),
+            0);
+}
+
+TEST(SharedMemory, AForkedChildThatEndsHurtsNobody) {
+  auto memory = SharedMemory::create(4096, false);
+  memory.data()[0] = std::byte{5};
+  EXPECT_EQ(in_child([&] {
+              memory = SharedMemory();  // as a destructor in the child would
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(memory.data()[0], std::byte{5});
+  memory.data()[1] = std::byte{6};
+}
+
+TEST(BootId, IsStable) {
+  EXPECT_EQ(boot_id().size(), 36u);
+  EXPECT_EQ(boot_id(), boot_id());
+}
+
+TEST(Futex, WaitAndWakeWorkOnAReadOnlyMappingOfAnotherProcess) {
+  auto memory = SharedMemory::create(4096, false);
+  auto* word = new (memory.data()) FutexWord(0);
+  auto* asleep = new (memory.data() + 128) FutexWord(0);
+  int parent = ::getpid();
+  pid_t child = ::fork();
+  if (child == 0) {
+    auto view = SharedMemory::open(parent, memory.fd(), 4096, false);
+    auto* theirs = reinterpret_cast<const FutexWord*>(view.data());
+    asleep->store(1);
+    Deadline deadline(seconds(20));
+    while (theirs->load() == 0 && !deadline.passed()) futex_wait(*theirs, 0, seconds(20));
+    bool woken = !deadline.passed();
+    asleep->store(2);
+    futex_wait(*theirs, 1, seconds(20));  // ended by a wake alone: the word does not change
+    ::_exit(woken && !deadline.passed() ? 0 : 1);
+  }
+  while (asleep->load() != 1) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  word->store(1);
+  futex_wake(*word);
+  while (asleep->load() != 2) std::this_thread::yield();
+  auto view = SharedMemory::open(parent, memory.fd(), 4096, false);
+  int status = -1;
+  Deadline deadline(seconds(20));
+  while (::waitpid(child, &status, WNOHANG) == 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    futex_wake(*reinterpret_cast<const FutexWord*>(view.data()));
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(Futex, WaitEndsAtTheLimit) {
+  FutexWord word(3);
+  auto start = Clock::now();
+  futex_wait(word, 3, std::chrono::milliseconds(30));
+  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(29));
+  start = Clock::now();
+  futex_wait(word, 4, seconds(10));
+  futex_wait(word, 3, Duration(-1));
+  EXPECT_LT(Clock::now() - start, seconds(5));
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,95 @@
+#include "topology/numa.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+namespace ringcoll {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxCpu = 1 << 16;
+
+std::optional<int> parse_int(std::string_view text) {
+  int value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > kMaxCpu)
+    return {};
+  return value;
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+// The number of a directory "node7".
+std::optional<int> node_number(const std::string& name) {
+  constexpr std::string_view kNode = "node";
+  if (!name.starts_with(kNode)) return {};
+  return parse_int(std::string_view(name).substr(kNode.size()));
+}
+
+}  // namespace
+
+std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
+  std::vector<int> cpus;
+  while (!text.empty()) {
+    size_t comma = std::min(text.find(','), text.size());
+    std::string_view item = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    size_t dash = item.find('-');
+    auto first = parse_int(item.substr(0, dash));
+    auto last = dash == std::string_view::npos ? first : parse_int(item.substr(dash + 1));
+    if (!first || !last || *last < *first) return {};
+    for (int cpu = *first; cpu <= *last; cpu++) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::vector<int> allowed_cpus() {
+  // The kernel refuses a set that is too small for its number of CPUs.
+  for (int count = 1024; count <= kMaxCpu; count *= 4) {
+    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
+        CPU_ALLOC(count), [](cpu_set_t* allocated) { CPU_FREE(allocated); });
+    size_t bytes = CPU_ALLOC_SIZE(count);
+    CPU_ZERO_S(bytes, set.get());
+    if (sched_getaffinity(0, bytes, set.get()) != 0) {
+      if (errno == EINVAL) continue;
+      break;
+    }
+    std::vector<int> cpus;
+    for (int cpu = 0; cpu < count; cpu++)
+      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.push_back(cpu);
+    return cpus;
+  }
+  return {};
+}
+
+int numa_node_of(const std::vector<int>& cpus, const std::string& nodes) {
+  if (cpus.empty()) return -1;
+  std::error_code error;
+  fs::directory_iterator entries(nodes, error);
+  if (error) return -1;
+  for (const fs::directory_entry& entry : entries) {
+    auto number = node_number(entry.path().filename().string());
+    if (!number) continue;
+    auto of_node = parse_cpu_list(read_text(entry.path() / "cpulist"));
+    if (!of_node) continue;
+    std::ranges::sort(*of_node);
+    auto within = [&](int cpu) { return std::ranges::binary_search(*of_node, cpu); };
+    if (std::ranges::all_of(cpus, within)) return *number;
+  }
+  return -1;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,200 @@
+// Two processes, as in real life: addresses exchanged, memory mapped across, one of them killed.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "transport/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using namespace testing;
+using std::chrono::milliseconds;
+
+constexpr size_t kArenaBytes = 1 << 20;
+
+// Rank 0 is this process, rank 1 a child that is always ended and waited for.
+class Processes : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  using Body = std::function<bool(Endpoint&, SharedMemory&)>;
+
+  void SetUp() override {
+    const TransportRow& row = *find_transport(GetParam());
+    Probe probe = row.probe(test_config());
+    if (!probe.usable) GTEST_SKIP() << row.name << ": " << probe.detail;
+  }
+  void TearDown() override { kill_child(); }
+
+  /// Runs `body` as rank 1; the child's status is 0 if it returns true.
+  void start(const Body& body) {
+    Switchboard boards[2];
+    for (uint32_t i = 0; i < test_config().tcp_streams; i++) {
+      auto [here, there] = connected_sockets();
+      boards[0].put(0, 1, kFirstDataChannel + i, std::move(here));
+      boards[1].put(1, 0, kFirstDataChannel + i, std::move(there));
+    }
+    auto [here, there] = connected_sockets();
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      here.reset();
+      boards[0].clear();
+      try {
+        auto rank = connect(1, boards[1], there);
+        ::_exit(body((*rank)[0], rank->arena) ? 0 : 1);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "child: %s\n", error.what());
+        ::_exit(2);
+      }
+    }
+    there.reset();
+    boards[1].clear();
+    rank_ = connect(0, boards[0], here);
+  }
+
+  static std::unique_ptr<TestRank> connect(Rank me, Switchboard& board, Fd& pipe) {
+    auto rank = std::make_unique<TestRank>(*find_transport(GetParam()), me, 2, board, kArenaBytes);
+    std::string theirs = exchange(pipe.get(), rank->transport->address());
+    rank->connect(1 - me, theirs);
+    exchange(pipe.get(), "connected");
+    return rank;
+  }
+
+  static std::string exchange(int pipe, std::string mine) {
+    char size = static_cast<char>(mine.size());
+    mine.insert(mine.begin(), size);
+    invariant(
+        ::send(pipe, mine.data(), mine.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(mine.size()),
+        "the other process has gone");
+    invariant(::recv(pipe, &size, 1, MSG_WAITALL) == 1, "the other process has gone");
+    std::string theirs(static_cast<unsigned char>(size), '\0');
+    invariant(::recv(pipe, theirs.data(), theirs.size(), MSG_WAITALL) ==
+                  static_cast<ssize_t>(theirs.size()),
+              "the other process has gone");
+    return theirs;
+  }
+
+  int wait_for_child() {
+    int status = -1;
+    ::waitpid(std::exchange(child_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  void kill_child() {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    wait_for_child();
+  }
+  Endpoint& link() { return (*rank_)[1]; }
+  std::byte* arena() { return rank_->arena.data(); }
+
+  pid_t child_ = 0;
+  std::unique_ptr<TestRank> rank_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Transports, Processes, ::testing::Values("shm", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// One message there, one back, of all kinds of sizes.
+bool ping_pong(Endpoint& link, std::byte* arena, bool first) {
+  std::byte* in = arena + (kArenaBytes / 2);
+  for (uint64_t n = 1; n <= 500; n++) {
+    uint64_t bytes = n % 50 == 0 ? 300000 : n * 7 % 1000;
+    for (bool sending : {first, !first}) {
+      if (sending) {
+        fill(arena, bytes, n);
+        send(link, signature_of(n), arena, bytes);
+        complete(link, n);
+      } else {
+        View view = receive(link, in, bytes);
+        if (view.bytes != bytes || !filled(view.data, bytes, n)) return false;
+        link.release();
+      }
+    }
+  }
+  return true;
+}
+
+TEST_P(Processes, PingPong) {
+  start([](Endpoint& link, SharedMemory& arena) { return ping_pong(link, arena.data(), false); });
+  EXPECT_TRUE(ping_pong(link(), arena(), true));
+  EXPECT_EQ(wait_for_child(), 0);
+}
+
+TEST_P(Processes, SleepersAreWokenAcrossProcesses) {
+  constexpr uint64_t kMessages = 200;
+  start([](Endpoint& link, SharedMemory&) {
+    for (uint64_t n = 1; n <= kMessages; n++) {
+      receive(link);
+      link.release();
+      if (n % 20 == 0) std::this_thread::sleep_for(milliseconds(2));
+    }
+    return true;
+  });
+  auto start = Clock::now();
+  for (uint64_t n = 1; n <= kMessages; n++) {
+    while (!link().try_send(signature_of(n), arena(), 5000)) link().wait(seconds(10));
+    while (link().completed() + 2 < n) link().wait(seconds(10));
+  }
+  complete(link(), kMessages);
+  EXPECT_EQ(wait_for_child(), 0);
+  EXPECT_LT(Clock::now() - start, seconds(8));
+}
+
+TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
+  start([](Endpoint& link, SharedMemory& arena) {
+    send(link, signature_of(1), arena.data(), 1000);
+    for (;;) link.wait(seconds(10));
+    return true;
+  });
+  View view = receive(link());
+  kill_child();
+  // What the dead process had packed can still be read: the pages live as long as this mapping.
+  EXPECT_TRUE(filled(view.data, 0, 0));
+  for (uint64_t i = 0; i < view.bytes; i++) ASSERT_EQ(view.data[i], std::byte{0});
+  link().release();
+  bool lost = false;
+  auto start = Clock::now();
+  try {
+    for (int turn = 0; turn < 5; turn++) {
+      EXPECT_FALSE(link().try_recv(nullptr, 1000, &view));
+      link().wait(milliseconds(20));
+    }
+  } catch (const Error& error) {
+    lost = true;
+    EXPECT_EQ(error.code(), Code::kPeerLost);
+    EXPECT_EQ(error.rank(), 1);
+  }
+  EXPECT_LT(Clock::now() - start, seconds(3));
+  EXPECT_EQ(lost, GetParam() != "shm");
+}
+
+TEST_P(Processes, AKilledPeerEndsASendThatIsUnderWay) {
+  start([](Endpoint& link, SharedMemory&) {
+    for (;;) link.wait(seconds(10));
+    return true;
+  });
+  uint64_t sent = 0;
+  while (link().try_send(signature_of(1), arena(), 1 << 20)) sent++;
+  kill_child();
+  bool lost = false;
+  auto start = Clock::now();
+  try {
+    for (int turn = 0; turn < 5 && link().completed() < sent; turn++) link().wait(milliseconds(20));
+  } catch (const Error& error) {
+    lost = true;
+    EXPECT_EQ(error.code(), Code::kPeerLost);
+    EXPECT_EQ(error.rank(), 1);
+  }
+  EXPECT_LT(Clock::now() - start, seconds(3));
+  EXPECT_EQ(lost, GetParam() != "shm");
+}
+
+}  // namespace
+}  // namespace ringcoll

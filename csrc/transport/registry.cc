@@ -1,0 +1,32 @@
+// The table of transports. The conformance suite, the choice for each pair of ranks and `ringcoll
+// doctor` go by it.
+#include "transport/loopback/loopback.h"
+#include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
+#include "transport/transport.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr TransportRow kTransports[] = {
+    {"shm", "shared memory of one host; payload is read where the sender packed it",
+     LinkClass::kHost, true, probe_shm, make_shm},
+    // RDMA ("verbs", LinkClass::kNetwork) belongs here: behind shm, before tcp.
+    {"tcp", "TCP over the chosen interface, RINGCOLL_TCP_STREAMS connections to each peer",
+     LinkClass::kNetwork, true, probe_tcp, make_tcp},
+    // Only by name: ranks that are threads are served by shm as well, like ranks that are not.
+    {"loopback", "threads of one process; for tests", LinkClass::kProcess, false, probe_loopback,
+     make_loopback},
+};
+
+}  // namespace
+
+std::span<const TransportRow> transports() { return kTransports; }
+
+const TransportRow* find_transport(std::string_view name) {
+  for (const TransportRow& row : kTransports)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+}  // namespace ringcoll

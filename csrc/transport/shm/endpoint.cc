@@ -1,0 +1,161 @@
+#include "transport/shm/endpoint.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+
+namespace ringcoll::shm {
+
+std::string ShmEndpoint::link() const {
+  return fmt::format("[rank {} -> {}, shm]", pair_.rank, pair_.peer);
+}
+
+// Acquire: what the peer read of a message before it released it stays before our next write there.
+uint64_t ShmEndpoint::load_released() {
+  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire);
+  if (released > sent_ || released < peer_released_) [[unlikely]]
+    throw Error(Code::kTransport,
+                fmt::format("the peer's count of released messages is corrupt: {} of {} sent {}",
+                            released, sent_, link()),
+                pair_.peer);
+  return peer_released_ = released;
+}
+
+bool ShmEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+  uint64_t number = sent_ + 1;
+  if (number > peer_released_ + kEntries && number > load_released() + kEntries) {
+    wants_credit_ = true;
+    return false;
+  }
+  Entry* entry = out_entry(number);
+  if (bytes <= pair_.inline_bytes) {
+    if (bytes > 0) std::memcpy(entry->payload(), data, bytes);
+    if (completed_ == sent_) completed_ = number;
+  } else {
+    if (!pair_.my_arena->contains(data, bytes)) [[unlikely]]
+      throw Error(Code::kInternal,
+                  fmt::format("a message of {} bytes is not in the arena and too long to be sent "
+                              "inline {}",
+                              bytes, link()));
+    entry->offset =
+        static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.my_arena->data());
+    last_borrowed_ = number;
+  }
+  entry->bytes = bytes;
+  entry->signature = signature;
+  // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena. seq_cst
+  // with the look at `waiting` that follows.
+  entry->stamp.store(number, std::memory_order_seq_cst);
+  sent_ = number;
+  if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    wake_peer();
+  return true;
+}
+
+// Inline messages have left when they are sent, the others when they are released; messages count
+// in order.
+uint64_t ShmEndpoint::completed() {
+  if (completed_ == sent_) return completed_;
+  uint64_t released = load_released();
+  uint64_t done = released >= last_borrowed_ ? sent_ : released;
+  if (done > completed_)
+    completed_ = done;
+  else
+    wants_credit_ = true;
+  return completed_;
+}
+
+bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
+  uint64_t number = received_ + 1;
+  const Entry* entry = in_entry(number);
+  // Acquire: the sender's stores to the entry and to the payload, made before it stored the stamp.
+  uint64_t stamp = entry->stamp.load(std::memory_order_acquire);
+  if (stamp != number) {
+    if (stamp > number) [[unlikely]]
+      throw Error(Code::kTransport,
+                  fmt::format("the peer's ring is corrupt: message {} where {} was due {}", stamp,
+                              number, link()),
+                  pair_.peer);
+    wants_message_ = true;
+    return false;
+  }
+  uint64_t bytes = entry->bytes;  // once: what is checked is what is used
+  const std::byte* data = entry->payload();
+  if (bytes > pair_.inline_bytes) {
+    uint64_t offset = entry->offset;
+    uint64_t arena = pair_.their_arena->bytes();
+    if (bytes > arena || offset > arena - bytes) [[unlikely]]
+      throw Error(
+          Code::kTransport,
+          fmt::format("message {} of the peer is corrupt: {} bytes at offset {} of an arena "
+                      "of {} bytes {}",
+                      number, bytes, offset, arena, link()),
+          pair_.peer);
+    data = pair_.their_arena->data() + offset;
+  }
+  view->data = bytes <= capacity ? data : nullptr;
+  view->bytes = bytes;
+  view->signature = entry->signature;
+  received_ = number;
+  return true;
+}
+
+void ShmEndpoint::release() {
+  if (released_ >= received_) [[unlikely]]
+    throw Error(Code::kInternal, "release() without a view " + link());
+  // Seen by the sender's acquire in load_released(). seq_cst with the look at `waiting`.
+  pair_.mine->released.store(++released_, std::memory_order_seq_cst);
+  if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    wake_peer();
+}
+
+void ShmEndpoint::wake_peer() {
+  // This thread alone writes it. Before the wake, so that a peer that is only about to sleep does
+  // not.
+  uint32_t event = pair_.mine->event.load(std::memory_order_relaxed);
+  pair_.mine->event.store(event + 1, std::memory_order_release);
+  futex_wake(pair_.mine->event);
+}
+
+// Whether there is what the caller has looked for in vain. seq_cst with the store to `waiting`
+// before.
+bool ShmEndpoint::something_new() const {
+  bool any = !wants_message_ && !wants_credit_;
+  if ((wants_message_ || any) &&
+      in_entry(received_ + 1)->stamp.load(std::memory_order_seq_cst) == received_ + 1)
+    return true;
+  return (wants_credit_ || any) &&
+         pair_.theirs->released.load(std::memory_order_seq_cst) != peer_released_;
+}
+
+void ShmEndpoint::wait(Duration limit) {
+  turn_.fetch_add(1, std::memory_order_seq_cst);
+  uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
+  pair_.mine->waiting.store(1, std::memory_order_seq_cst);
+  // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
+  if (!something_new() && !woken_.load(std::memory_order_seq_cst))
+    futex_wait(pair_.theirs->event, event, limit);
+  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+  woken_.store(false, std::memory_order_relaxed);
+  wants_message_ = wants_credit_ = false;
+  turn_.fetch_add(1, std::memory_order_release);
+}
+
+void ShmEndpoint::wake() {
+  // The word that wait() sleeps on is the peer's: it cannot be changed here, so a wake that comes
+  // between wait()'s look at woken_ and its sleep is lost. Hence again, until wait() has ended; the
+  // bound is for a thread that gets no processor.
+  constexpr int kTries = 100'000;
+  woken_.store(true, std::memory_order_seq_cst);
+  uint32_t turn = turn_.load(std::memory_order_seq_cst);
+  if (turn % 2 == 0) return;  // the next wait() finds woken_
+  for (int i = 0; i < kTries && turn_.load(std::memory_order_acquire) == turn; i++) {
+    futex_wake(pair_.theirs->event);
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace ringcoll::shm

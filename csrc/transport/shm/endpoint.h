@@ -1,0 +1,79 @@
+// The link between two ranks of one host.
+//
+// Sending: the header, and a payload of up to inline_bytes, go into the next entry of a ring in the
+// sender's control memory; the entry's stamp, stored last, says that it is there. A larger payload
+// stays where it is in the sender's arena, and only its offset is sent. Receiving: look at the next
+// stamp; the view points into the sender's memory. Releasing: count up `released` in the receiver's
+// control memory; the sender reads it when it has used up its credit or must know whether its arena
+// is free again.
+//
+// Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
+// The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
+// at `waiting`, count `event` up and wake. Both write one word and then read the other's, so all
+// four accesses are seq_cst: at least one side sees the other (Dekker). The price, one locked store
+// for a message and one for a release, is hidden behind the transfer of the cache line.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "transport/shm/layout.h"
+
+namespace ringcoll::shm {
+
+/// Both ends of a pair as one side sees them: `mine` is written here, `theirs` is mapped read-only.
+struct Pair {
+  Rank rank = 0;
+  Rank peer = 0;
+  uint64_t inline_bytes = 0;
+  uint64_t stride = 0;
+  PeerLines* mine = nullptr;
+  const PeerLines* theirs = nullptr;
+  std::byte* out_ring = nullptr;
+  const std::byte* in_ring = nullptr;
+  const SharedMemory* my_arena = nullptr;
+  const SharedMemory* their_arena = nullptr;
+};
+
+class ShmEndpoint final : public Endpoint {
+ public:
+  explicit ShmEndpoint(const Pair& pair) : pair_(pair) {}
+
+  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t completed() override;
+  bool try_recv(void* place, uint64_t capacity, View* view) override;
+  void release() override;
+  bool progress() override { return false; }  // nothing is ever queued
+  void wait(Duration limit) override;
+  void wake() override;
+
+ private:
+  Entry* out_entry(uint64_t number) {
+    return reinterpret_cast<Entry*>(pair_.out_ring + (number - 1) % kEntries * pair_.stride);
+  }
+  const Entry* in_entry(uint64_t number) const {
+    return reinterpret_cast<const Entry*>(pair_.in_ring + (number - 1) % kEntries * pair_.stride);
+  }
+  uint64_t load_released();
+  void wake_peer();
+  bool something_new() const;
+  std::string link() const;
+
+  const Pair pair_;
+  uint64_t sent_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t last_borrowed_ = 0;  // last message whose payload stayed in the arena
+  uint64_t peer_released_ = 0;  // as last read
+  uint64_t received_ = 0;
+  uint64_t released_ = 0;
+  // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
+  // message that it does not want yet must not keep a wait for credit from sleeping.
+  bool wants_message_ = false;
+  bool wants_credit_ = false;
+  // Shared with wake(), on lines of their own. turn_ is odd while wait() runs.
+  alignas(kApartBytes) std::atomic<bool> woken_{false};
+  std::atomic<uint32_t> turn_{0};
+};
+
+}  // namespace ringcoll::shm

@@ -1,0 +1,177 @@
+#include "transport/shm/shm.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <functional>
+
+#include "transport/shm/endpoint.h"
+#include "transport/shm/layout.h"
+#include "transport/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using namespace testing;
+
+const TransportRow& row() { return *find_transport("shm"); }
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTransport);
+    EXPECT_EQ(error.rank(), 1);
+    return error.what();
+  }
+  return "no error";
+}
+#define EXPECT_ERROR(call, text)                                    \
+  do {                                                              \
+    std::string what = error_of([&] { call; });                     \
+    EXPECT_NE(what.find(text), std::string::npos) << what;          \
+    EXPECT_NE(what.find("rank 0 -> 1"), std::string::npos) << what; \
+  } while (false)
+
+// An address like rank 1's, with one thing changed.
+std::string reason(const std::function<void(shm::Address&)>& change) {
+  World world(row(), 2, 8192);
+  std::string address = world[1].transport->address();
+  shm::Address fields;
+  std::memcpy(&fields, address.data(), sizeof fields);
+  change(fields);
+  std::memcpy(address.data(), &fields, sizeof fields);
+  Switchboard board;
+  TestRank rank(row(), 0, 2, board, 8192);
+  return rank.transport->reach(1, address);
+}
+
+TEST(ShmReach, SaysWhyNot) {
+  auto contains = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_EQ(reason([](auto&) {}), "");
+  EXPECT_EQ(reason([](auto& a) { a.boot_id[3] ^= 1; }), "other host");
+  EXPECT_TRUE(contains(reason([](auto& a) { a.nonce++; }), "PID namespace"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.pid = 1 << 29; }), "PID namespace"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.control_fd = 0; }), "not memory of ringcoll"));
+  EXPECT_TRUE(contains(reason([](auto& a) { std::swap(a.control_fd, a.arena_fd); }), "bytes"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.arena_bytes *= 2; }), "only"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.control_bytes *= 2; }), "INLINE_BYTES"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.inline_bytes *= 2; }), "INLINE_BYTES"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.rank = 0; }), "not rank 1 of 2"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.size = 3; }), "not rank 1 of 2"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.version++; }), "version"));
+}
+
+TEST(ShmLayout, WordsOfDifferentWritersAreApartAndRingsDoNotOverlap) {
+  for (uint64_t inline_bytes : {0, 1, 16, 17, 1024, 65536}) {
+    shm::Layout layout(5, inline_bytes);
+    EXPECT_GE(layout.stride(), sizeof(shm::Entry) + inline_bytes);
+    EXPECT_EQ(layout.stride() % shm::kLineBytes, 0u);
+    EXPECT_GE(layout.lines(0), sizeof(shm::ControlPage));
+    EXPECT_LE(layout.lines(4) + sizeof(shm::PeerLines), layout.ring(0));
+    for (Rank r = 0; r < 4; r++)
+      EXPECT_EQ(layout.ring(r + 1) - layout.ring(r), layout.stride() * shm::kEntries);
+    EXPECT_EQ(layout.ring(4) + layout.stride() * shm::kEntries, layout.bytes());
+  }
+  EXPECT_EQ(shm::Layout(1, 16).stride(), shm::kLineBytes) << "16 bytes travel with their flag";
+}
+
+TEST(ShmTransport, PagesArePaidForOnlyByPairsThatTalk) {
+  Config config = test_config();
+  config.inline_bytes = 64 << 10;
+  Switchboard board;
+  SharedMemory arena = SharedMemory::create(4096, false);
+  TestDialer dialer(board, 0);
+  auto transport = row().make({0, 256, config, arena, dialer, Deadline(seconds(20))});
+  shm::Address address;
+  std::memcpy(&address, transport->address().data(), sizeof address);
+  EXPECT_GT(address.control_bytes, uint64_t{256} << 20);
+  struct stat status{};
+  ASSERT_EQ(::fstat(address.control_fd, &status), 0);
+  EXPECT_LT(status.st_blocks * 512, 64 << 10);
+}
+
+// An endpoint whose peer is this test, with a pen in its hand.
+class Corrupt : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kInline = 64;
+  static constexpr uint64_t kArena = 8192;
+
+  Corrupt() {
+    shm::Pair pair;
+    pair.rank = 0;
+    pair.peer = 1;
+    pair.inline_bytes = kInline;
+    pair.stride = layout_.stride();
+    pair.mine = reinterpret_cast<shm::PeerLines*>(mine_.data() + layout_.lines(1));
+    theirs_lines_ = reinterpret_cast<shm::PeerLines*>(theirs_.data() + layout_.lines(0));
+    pair.theirs = theirs_lines_;
+    pair.out_ring = mine_.data() + layout_.ring(1);
+    pair.in_ring = theirs_.data() + layout_.ring(0);
+    entry_ = reinterpret_cast<shm::Entry*>(theirs_.data() + layout_.ring(0));
+    pair.my_arena = &arena_;
+    pair.their_arena = &their_arena_;
+    link_ = std::make_unique<shm::ShmEndpoint>(pair);
+  }
+
+  void put(uint64_t stamp, uint64_t bytes, uint64_t offset) {
+    entry_->bytes = bytes;
+    entry_->offset = offset;
+    entry_->stamp = stamp;
+  }
+
+  shm::Layout layout_{2, kInline};
+  SharedMemory mine_ = SharedMemory::create(layout_.bytes(), false);
+  SharedMemory theirs_ = SharedMemory::create(layout_.bytes(), false);
+  SharedMemory arena_ = SharedMemory::create(kArena, false);
+  SharedMemory their_arena_ = SharedMemory::create(kArena, false);
+  shm::PeerLines* theirs_lines_ = nullptr;
+  shm::Entry* entry_ = nullptr;
+  std::unique_ptr<shm::ShmEndpoint> link_;
+  View view_;
+};
+
+TEST_F(Corrupt, APayloadOutsideTheArenaIsRefused) {
+  put(1, 100, kArena - 99);
+  EXPECT_ERROR(link_->try_recv(nullptr, 1000, &view_), "100 bytes at offset 8093");
+  put(1, kArena + 1, 0);
+  EXPECT_ERROR(link_->try_recv(nullptr, UINT64_MAX, &view_), "corrupt");
+  put(1, UINT64_MAX - 50, 100);
+  EXPECT_ERROR(link_->try_recv(nullptr, UINT64_MAX, &view_), "corrupt");
+  put(1, 100, UINT64_MAX - 50);
+  EXPECT_ERROR(link_->try_recv(nullptr, UINT64_MAX, &view_), "corrupt");
+  put(1, 100, kArena - 100);
+  EXPECT_TRUE(link_->try_recv(nullptr, 1000, &view_));
+  EXPECT_EQ(view_.data, their_arena_.data() + kArena - 100);
+}
+
+TEST_F(Corrupt, AStampFromTheFutureIsRefused) {
+  put(0, 10, 0);
+  EXPECT_FALSE(link_->try_recv(nullptr, 1000, &view_));
+  put(2, 10, 0);
+  EXPECT_ERROR(link_->try_recv(nullptr, 1000, &view_), "message 2 where 1 was due");
+}
+
+TEST_F(Corrupt, CreditThatWasNeverUsedIsRefused) {
+  for (uint64_t n = 1; n <= 3; n++) ASSERT_TRUE(link_->try_send({}, arena_.data(), 1000));
+  EXPECT_EQ(link_->completed(), 0u);
+  theirs_lines_->released = 2;
+  EXPECT_EQ(link_->completed(), 2u);
+  theirs_lines_->released = 4;
+  EXPECT_ERROR(link_->completed(), "4 of 3 sent");
+  theirs_lines_->released = 1;
+  EXPECT_ERROR(link_->completed(), "1 of 3 sent");
+}
+
+TEST_F(Corrupt, ALongMessageOutsideTheArenaIsADefectOfTheCaller) {
+  std::byte elsewhere[kInline + 1] = {};
+  EXPECT_TRUE(link_->try_send({}, elsewhere, kInline));
+  EXPECT_THROW(link_->try_send({}, elsewhere, kInline + 1), Error);
+  EXPECT_THROW(link_->try_send({}, arena_.data() + 1, kArena), Error);
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,94 @@
+#include "transport/tcp/stream.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll::tcp {
+namespace {
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// Errors that say that the other end is gone, rather than that this end has a problem.
+bool means_peer_lost(int error) {
+  return error == ECONNRESET || error == EPIPE || error == ECONNABORTED || error == ETIMEDOUT ||
+         error == EHOSTUNREACH || error == ENETUNREACH || error == ENOTCONN;
+}
+
+}  // namespace
+
+Stream::Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes)
+    : fd_(std::move(fd)), peer_(peer), link_(std::move(link)), ahead_(read_ahead_bytes) {
+  int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) < 0)
+    fail("fcntl(O_NONBLOCK)", errno);
+  // A message is handed over whole, so there is nothing to wait for. Not TCP (a test's socket
+  // pair): nothing to switch off.
+  int on = 1;
+  if (::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 &&
+      errno != EOPNOTSUPP && errno != ENOPROTOOPT)
+    fail("setsockopt(TCP_NODELAY)", errno);
+}
+
+void Stream::fail(const char* call, int error) const {
+  if (means_peer_lost(error))
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {} has ended or its host cannot be reached: {} {}", peer_,
+                            errno_text(call, error), link_),
+                peer_);
+  throw Error(Code::kTransport, fmt::format("{} {}", errno_text(call, error), link_), peer_);
+}
+
+uint64_t Stream::send(std::span<iovec> parts) {
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0) return static_cast<uint64_t>(sent);
+  if (would_block(errno)) return 0;
+  fail("sendmsg", errno);
+}
+
+uint64_t Stream::take_read_ahead(std::byte* to, uint64_t bytes) {
+  uint64_t taken = std::min<uint64_t>(bytes, end_ - begin_);
+  if (taken == 0) return 0;
+  std::memcpy(to, ahead_.data() + begin_, taken);
+  begin_ += taken;
+  return taken;
+}
+
+uint64_t Stream::receive(std::byte* to, uint64_t bytes) {
+  uint64_t taken = take_read_ahead(to, bytes);
+  if (taken == bytes) return taken;
+  // What follows (the next header, often a whole small message) comes with the same system call.
+  iovec parts[2] = {{to + taken, bytes - taken}, {ahead_.data(), ahead_.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  begin_ = end_ = 0;
+  ssize_t got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  if (got > 0) {
+    uint64_t direct = std::min<uint64_t>(static_cast<uint64_t>(got), bytes - taken);
+    end_ = static_cast<uint64_t>(got) - direct;
+    return taken + direct;
+  }
+  if (got < 0 && would_block(errno)) return taken;
+  if (got < 0) fail("recvmsg", errno);
+  throw Error(Code::kPeerLost, fmt::format("rank {} closed the connection {}", peer_, link_),
+              peer_);
+}
+
+uint64_t Stream::discard(uint64_t bytes) {
+  std::byte dropped[4096];
+  return receive(dropped, std::min<uint64_t>(bytes, sizeof dropped));
+}
+
+}  // namespace ringcoll::tcp

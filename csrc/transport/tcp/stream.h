@@ -1,0 +1,48 @@
+// One non-blocking socket, and the two things done with it: a batch of memory ranges out, bytes in.
+// Knows of no messages.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/types.h"
+
+namespace ringcoll::tcp {
+
+class Stream {
+ public:
+  /// Takes the socket over and makes it non-blocking. `link` stands in error messages.
+  Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes);
+
+  int fd() const { return fd_.get(); }
+
+  /// Gives the kernel what it will take of `parts` now; how many bytes it was, 0 if none. Throws
+  /// Error(kPeerLost / kTransport).
+  uint64_t send(std::span<iovec> parts);
+  /// Takes up to `bytes` bytes to `to`: those read ahead first, then from the kernel. How many it
+  /// was, 0 if none is there. Throws Error(kPeerLost) at the end of the stream.
+  uint64_t receive(std::byte* to, uint64_t bytes);
+  /// Takes up to `bytes` bytes and drops them.
+  uint64_t discard(uint64_t bytes);
+  /// Whether bytes are left that were read ahead: poll() does not know of them.
+  bool has_read_ahead() const { return begin_ < end_; }
+
+ private:
+  uint64_t take_read_ahead(std::byte* to, uint64_t bytes);
+  [[noreturn]] void fail(const char* call, int error) const;
+
+  Fd fd_;
+  Rank peer_;
+  std::string link_;
+  std::vector<std::byte> ahead_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace ringcoll::tcp

@@ -1,0 +1,126 @@
+#include "transport/tcp/tcp.h"
+
+#include <arpa/inet.h>
+#include <fmt/core.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/tcp/endpoint.h"
+
+namespace ringcoll {
+namespace {
+
+// The sockets' own addresses are the connector's business (bootstrap); what both ends must agree on
+// is how many there are.
+struct Address {
+  uint32_t magic = tcp::kMagic;
+  uint32_t version = tcp::kVersion;
+  uint32_t streams = 0;
+  int32_t rank = 0;
+};
+static_assert(sizeof(Address) == 16 && sizeof(Address) <= kMaxAddressBytes);
+
+class TcpTransport final : public Transport {
+ public:
+  explicit TcpTransport(const TransportOptions& options)
+      : rank_(options.rank),
+        streams_(static_cast<uint32_t>(std::max<int64_t>(1, options.config.tcp_streams))),
+        read_ahead_bytes_(sizeof(tcp::Header) +
+                          static_cast<size_t>(std::clamp<int64_t>(
+                              options.config.inline_bytes, kLeastReadAhead, kMostReadAhead))),
+        most_bytes_(std::max<uint64_t>(options.arena.bytes(),
+                                       static_cast<uint64_t>(options.config.inline_bytes))),
+        dialer_(options.dialer) {}
+
+  std::string address() const override {
+    Address address{.streams = streams_, .rank = rank_};
+    return std::string(reinterpret_cast<const char*>(&address), sizeof address);
+  }
+
+  // That the connection can be made is shown by the lifeline, which every pair has before any data
+  // stream.
+  std::string reach(Rank peer, std::string_view text) override {
+    Address theirs;
+    if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
+    std::memcpy(&theirs, text.data(), sizeof theirs);
+    if (theirs.magic != tcp::kMagic || theirs.version != tcp::kVersion)
+      return "its address is not one of this version of ringcoll";
+    if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
+    if (theirs.streams != streams_)
+      return fmt::format("RINGCOLL_TCP_STREAMS differs: {} there, {} here", theirs.streams,
+                         streams_);
+    return "";
+  }
+
+  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
+    std::vector<Fd> sockets;
+    for (uint32_t i = 0; i < streams_; i++)
+      sockets.push_back(dialer_.dial(peer, kFirstDataChannel + i, deadline));
+    return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), read_ahead_bytes_,
+                                              most_bytes_, endpoints_);
+  }
+
+ private:
+  // Read ahead after a header, so that a small message takes one system call. More of it would only
+  // be copied once more.
+  static constexpr int64_t kLeastReadAhead = 1 << 10;
+  static constexpr int64_t kMostReadAhead = 16 << 10;
+
+  const Rank rank_;
+  const uint32_t streams_;
+  const size_t read_ahead_bytes_;
+  const uint64_t most_bytes_;  // messages come from an arena, and all are of one size
+  Dialer& dialer_;
+  tcp::Endpoints endpoints_;
+};
+
+// A connection to ourselves, with one byte sent through it. "" if that worked.
+std::string try_loopback() {
+  Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener) return errno_text("socket", errno);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* name = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  if (::bind(listener.get(), name, length) != 0) return errno_text("bind(127.0.0.1)", errno);
+  if (::listen(listener.get(), 1) != 0) return errno_text("listen", errno);
+  if (::getsockname(listener.get(), name, &length) != 0) return errno_text("getsockname", errno);
+  Fd out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!out) return errno_text("socket", errno);
+  // The backlog takes it, so neither call waits for the other.
+  if (::connect(out.get(), name, length) != 0) return errno_text("connect(127.0.0.1)", errno);
+  Fd in(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!in) return errno_text("accept", errno);
+  timeval limit{1, 0};
+  ::setsockopt(in.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  char byte = 'r';
+  if (::send(out.get(), &byte, 1, MSG_NOSIGNAL) != 1) return errno_text("send", errno);
+  if (::recv(in.get(), &byte, 1, 0) != 1) return errno_text("recv", errno);
+  return "";
+}
+
+}  // namespace
+
+Probe probe_tcp(const Config&) {
+  std::string reason = try_loopback();
+  if (!reason.empty())
+    return {false, fmt::format("{}: a connection on 127.0.0.1 cannot be made: is the loopback "
+                               "interface up, and are sockets allowed here?",
+                               reason)};
+  return {true, "a connection on 127.0.0.1 carried a byte"};
+}
+
+std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
+  return std::make_unique<TcpTransport>(options);
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,145 @@
+// The seam between collectives and networks. A transport makes endpoints; an endpoint is one
+// ordered, reliable link to one peer. Nothing above this folder names a transport; nothing in it
+// knows schedules, collectives or reductions.
+//
+// Thread rule: all calls on the endpoints of one communicator come from one thread at a time
+// (whoever holds the communicator's execution lock), except wake(), which any thread may call.
+// Nothing here calls back. Waiting: only wait() blocks, and never longer than it is told.
+// Everything else returns at once, or throws Error(kTransport / kPeerLost) that names the call, the
+// reason and the link.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/fd.h"
+#include "base/types.h"
+#include "shm/shared_memory.h"
+
+namespace ringcoll {
+
+/// What every message says of the call it belongs to. The receiver compares it with its own
+/// (Mismatch). On the wire as it is: fixed width, little-endian.
+struct Signature {
+  uint64_t sequence = 0;  // number of the call on this communicator
+  int64_t count = 0;      // the call's elements
+  uint8_t collective = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t reserved = 0;
+  int32_t root = 0;
+
+  bool operator==(const Signature&) const = default;
+};
+static_assert(sizeof(Signature) == 24);
+
+/// Received bytes, in place: on shm the peer's arena, on tcp a receive buffer or the `place` that
+/// was offered. Valid until release().
+struct View {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  Signature signature;
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  /// Sends the next message (0 bytes allowed). False: no credit now, nothing was taken; progress(),
+  /// then again. On true `data` must stay unchanged until completed() has reached this message's
+  /// number; messages are numbered 1, 2, 3 … `data` lies in the arena unless bytes <=
+  /// Config::inline_bytes.
+  virtual bool try_send(const Signature& signature, const void* data, uint64_t bytes) = 0;
+  /// How many messages have left, so that their memory may be written again. Never falls.
+  virtual uint64_t completed() = 0;
+  /// Takes the next message if it is all there. `place` (may be null), of `capacity` bytes, is
+  /// where the caller would like the payload: a transport that copies anyway puts it there,
+  /// view->data says where it is. Once a call has offered a place and returned false, the next call
+  /// offers the same one. A message longer than `capacity` is returned with data == nullptr (its
+  /// payload is dropped): the caller reports it. It is released like any other.
+  virtual bool try_recv(void* place, uint64_t capacity, View* view) = 0;
+  /// Gives the oldest view back. Views are released in the order in which they were received.
+  virtual void release() = 0;
+  /// Moves what can be moved without waiting: sends that are queued, credits. True if anything
+  /// moved.
+  virtual bool progress() = 0;
+  /// True while sends are queued that move only when progress() is called: the caller does so
+  /// before it goes away.
+  virtual bool busy() const { return false; }
+  /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
+  /// passed. May return early. The caller has just seen try_recv or completed() not advance.
+  virtual void wait(Duration limit) = 0;
+  /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
+  /// given).
+  virtual void wake() = 0;
+};
+
+/// Makes an authenticated TCP connection to a peer. Both ends call it with the same channel; blocks
+/// to the deadline. Implemented by bootstrap/connector; here as an interface, since arrows point
+/// down.
+class Dialer {
+ public:
+  virtual ~Dialer() = default;
+  virtual Fd dial(Rank peer, uint32_t channel, Deadline deadline) = 0;
+};
+/// Channels of the pair: 0 is the lifeline, data streams follow.
+inline constexpr uint32_t kLifelineChannel = 0;
+inline constexpr uint32_t kFirstDataChannel = 1;
+
+/// What a transport is given. References outlive it.
+struct TransportOptions {
+  Rank rank = 0;
+  Rank size = 1;
+  const Config& config;
+  SharedMemory& arena;  // shared with the domain; sends come from here
+  Dialer& dialer;
+  Deadline deadline;  // of the setup
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  /// What peers need to know to reach this rank by this transport; at most kMaxAddressBytes.
+  /// Exchanged by the caller.
+  virtual std::string address() const = 0;
+  /// Proves that the peer with this address can be reached, by doing it (mapping its page,
+  /// comparing a nonce).
+  /// "" if so, else the reason in words. The peer's answer may differ; the caller joins both.
+  virtual std::string reach(Rank peer, std::string_view address) = 0;
+  /// The link, on demand, after reach() was "" on both sides. Both ends call it before either
+  /// sends; blocks to the deadline.
+  virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
+};
+inline constexpr size_t kMaxAddressBytes = 256;
+
+/// Result of a probe: usable, or the reason why not and the remedy.
+struct Probe {
+  bool usable = false;
+  std::string detail;
+};
+
+/// How near a link is; the order is that of preference.
+enum class LinkClass : uint8_t { kProcess, kHost, kNetwork };
+
+/// One row of the registry. A new transport is one folder and one row; the conformance suite tests
+/// every row unasked.
+struct TransportRow {
+  std::string_view name;
+  std::string_view help;
+  LinkClass link;
+  bool automatic;  // chosen without being named
+  Probe (*probe)(const Config&);
+  std::unique_ptr<Transport> (*make)(const TransportOptions&);
+};
+
+/// In order of preference: the first that both ends reach is used for a pair.
+std::span<const TransportRow> transports();
+const TransportRow* find_transport(std::string_view name);
+
+}  // namespace ringcoll

@@ -1,0 +1,176 @@
+// Ranks for tests of transports: arenas, addresses, sockets and endpoints without a communicator.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/transport.h"
+
+namespace ringcoll::testing {
+
+/// Two connected TCP sockets on 127.0.0.1.
+inline std::pair<Fd, Fd> connected_sockets() {
+  Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* name = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  Fd out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  bool good = ::bind(listener.get(), name, length) == 0 && ::listen(listener.get(), 1) == 0 &&
+              ::getsockname(listener.get(), name, &length) == 0 &&
+              ::connect(out.get(), name, length) == 0;
+  Fd in(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  invariant(good && in, "no connection on 127.0.0.1");
+  return {std::move(out), std::move(in)};
+}
+
+/// The sockets of all pairs: whoever dials first makes both ends, the other finds its own waiting.
+class Switchboard {
+ public:
+  Fd take(Rank rank, Rank peer, uint32_t channel) {
+    std::lock_guard lock(mutex_);
+    auto found = waiting_.find({rank, peer, channel});
+    if (found != waiting_.end()) {
+      Fd mine = std::move(found->second);
+      waiting_.erase(found);
+      return mine;
+    }
+    auto [mine, theirs] = connected_sockets();
+    waiting_.emplace(std::tuple(peer, rank, channel), std::move(theirs));
+    return std::move(mine);
+  }
+  void put(Rank rank, Rank peer, uint32_t channel, Fd fd) {
+    std::lock_guard lock(mutex_);
+    waiting_.emplace(std::tuple(rank, peer, channel), std::move(fd));
+  }
+  void clear() {
+    std::lock_guard lock(mutex_);
+    waiting_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<Rank, Rank, uint32_t>, Fd> waiting_;
+};
+
+class TestDialer final : public Dialer {
+ public:
+  TestDialer(Switchboard& board, Rank rank) : board_(board), rank_(rank) {}
+  Fd dial(Rank peer, uint32_t channel, Deadline) override {
+    return board_.take(rank_, peer, channel);
+  }
+
+ private:
+  Switchboard& board_;
+  Rank rank_;
+};
+
+inline constexpr uint64_t kTestInlineBytes = 256;
+
+inline Config test_config() {
+  Config config;
+  config.inline_bytes = kTestInlineBytes;
+  config.tcp_streams = 2;
+  config.timeout_s = 20;
+  return config;
+}
+
+/// One rank: what a communicator would give a transport.
+struct TestRank {
+  TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
+           const Config& config = test_config())
+      : config(config),
+        arena(SharedMemory::create(arena_bytes, false)),
+        dialer(board, rank),
+        transport(row.make(
+            {rank, size, this->config, arena, dialer, Deadline(seconds(config.timeout_s))})),
+        links(static_cast<size_t>(size)) {}
+
+  void connect(Rank peer, std::string_view address) {
+    std::string reason = transport->reach(peer, address);
+    check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
+    links[static_cast<size_t>(peer)] = transport->connect(peer, Deadline(seconds(20)));
+  }
+  Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
+
+  Config config;
+  SharedMemory arena;
+  TestDialer dialer;
+  std::unique_ptr<Transport> transport;
+  std::vector<std::unique_ptr<Endpoint>> links;  // destroyed before the transport
+};
+
+/// All ranks in one process, every pair connected.
+class World {
+ public:
+  World(const TransportRow& row, Rank size, size_t arena_bytes) {
+    for (Rank r = 0; r < size; r++)
+      ranks_.push_back(std::make_unique<TestRank>(row, r, size, board_, arena_bytes));
+    for (Rank r = 0; r < size; r++)
+      for (Rank p = 0; p < size; p++)
+        if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
+  }
+  TestRank& operator[](Rank rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  void remove(Rank rank) { ranks_[static_cast<size_t>(rank)].reset(); }
+
+ private:
+  Switchboard board_;
+  std::vector<std::unique_ptr<TestRank>> ranks_;
+};
+
+/// The i-th eight bytes of a pattern that differs from message to message and from place to place.
+inline uint64_t pattern(uint64_t seed, uint64_t i) {
+  return (seed * 0x9e3779b97f4a7c15 + i + 1) * 0x2545f4914f6cdd1d;
+}
+inline void fill(std::byte* to, uint64_t bytes, uint64_t seed) {
+  for (uint64_t at = 0; at < bytes; at += 8) {
+    uint64_t word = pattern(seed, at);
+    std::memcpy(to + at, &word, std::min<uint64_t>(8, bytes - at));
+  }
+}
+inline bool filled(const std::byte* from, uint64_t bytes, uint64_t seed) {
+  for (uint64_t at = 0; at < bytes; at += 8) {
+    uint64_t word = pattern(seed, at);
+    if (std::memcmp(from + at, &word, std::min<uint64_t>(8, bytes - at)) != 0) return false;
+  }
+  return true;
+}
+
+inline Signature signature_of(uint64_t number) {
+  return {number, static_cast<int64_t>(number * 3), 1, 2, 3, 0, static_cast<int32_t>(number)};
+}
+
+/// Repeats `ready` until it is true, sleeping on the link in between; throws Timeout after 20 s.
+template <typename Ready>
+void until(Endpoint& link, const char* what, Ready&& ready) {
+  Deadline deadline(seconds(20));
+  while (!ready()) {
+    check(!deadline.passed(), Code::kTimeout, "{}", what);
+    link.wait(std::min<Duration>(deadline.left(), seconds(1)));
+  }
+}
+inline void send(Endpoint& link, const Signature& signature, const void* data, uint64_t bytes) {
+  until(link, "send", [&] { return link.try_send(signature, data, bytes); });
+}
+inline View receive(Endpoint& link, void* place = nullptr, uint64_t capacity = UINT64_MAX) {
+  View view;
+  until(link, "receive", [&] { return link.try_recv(place, capacity, &view); });
+  return view;
+}
+inline void complete(Endpoint& link, uint64_t number) {
+  until(link, "complete", [&] { return link.completed() >= number; });
+}
+
+}  // namespace ringcoll::testing

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Times allreduce (float32, sum) of ringcoll beside its peers and a pace-maker, interleaved.
+
+Compiles what it needs into build/perf, starts each peer once for 2 and once for 4 ranks, visits
+them in turn, and writes perf/results/allreduce-<machine>.json, .md and .svg. perf/README.md says
+what is measured and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from harness import figures, machine, peers, report, rounds
+from harness.build import CHECKOUT, PERF
+from harness.jobs import Job, end_on_sigterm
+
+METHOD = (
+    "Allreduce of float32, sum, out of place (gloo: in place, which spares it a copy), one host. "
+    "A time is that of a batch of calls back to back after a barrier, of its slowest rank, divided "
+    "by the calls; the median batch of a visit; the median over rounds. Every round visits each "
+    "peer in turn, the others idle. A ratio is the median over rounds of a peer's time divided by "
+    "ringcoll's in the same round: above 1, ringcoll is faster. Sums are compared, element by "
+    "element, before a size is timed. The pace-maker is perf/pacemaker.c, its ranks pinned."
+)
+ARENA_AND_REST = (64 + 16) * figures.MIB
+# Both buffers of every rank of every job are there at once; leave the rest of the memory alone.
+MEMORY_SHARE = 0.7
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few sizes, two rounds: a smoke test")
+    parser.add_argument("--sizes", help="comma-separated, such as 4,64KiB,16M")
+    parser.add_argument("--ranks", default="2,4", help="default 2,4")
+    parser.add_argument("--peers", help=f"comma-separated, of: {', '.join(peers.FINDERS)}")
+    parser.add_argument("--rounds", type=int, help="default 9")
+    parser.add_argument("--visit", type=float, help="seconds of one visit, default 0.1")
+    parser.add_argument("--minutes", type=float, default=8, help="fewer rounds rather than longer")
+    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    parser.add_argument("--intel-prefix", type=Path, help="where oneCCL and Intel MPI are")
+    parser.add_argument("--install-peers", action="store_true", help="get those two from PyPI")
+    parser.add_argument("--pin", action="store_true", help="pin the ranks of ringcoll and gloo too")
+    parser.add_argument("--build", type=Path, default=CHECKOUT / "build/perf")
+    parser.add_argument("--output", type=Path, default=PERF / "results", help="a directory")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    arguments.rounds = arguments.rounds or (2 if quick else 9)
+    arguments.visit = arguments.visit or (0.02 if quick else 0.1)
+    try:
+        named = arguments.sizes or ("4,1K,64K,1M,16M" if quick else "")
+        sizes = [figures.parse_size(s) for s in named.split(",") if s]
+        arguments.sizes = sizes or figures.SIZES
+        arguments.ranks = [int(n) for n in arguments.ranks.split(",")]
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
+
+
+def find_peers(arguments: argparse.Namespace) -> tuple[list[peers.Spec], dict[str, str]]:
+    options = peers.Options(
+        build=arguments.build.resolve(),
+        library=arguments.library and arguments.library.resolve(),
+        intel_prefix=arguments.intel_prefix and arguments.intel_prefix.resolve(),
+        pin=arguments.pin,
+    )
+    if arguments.install_peers and not (options.build / "peers").exists():
+        rounds.progress("install oneCCL and Intel MPI into build/perf/peers")
+        peers.install_intel(options.build / "peers")
+    names = arguments.peers.split(",") if arguments.peers else None
+    rounds.progress("build")
+    return peers.find(options, names)
+
+
+def fitting(sizes: list[int], ranks: int, jobs: int, results: report.Results) -> list[int]:
+    """The sizes whose buffers fit into memory, all jobs' together."""
+    room = MEMORY_SHARE * machine.available_bytes()
+    kept = [size for size in sizes if 2 * size * ranks * jobs < room]
+    for size in sorted(set(sizes) - set(kept)):
+        results.failures.append(f"{ranks} ranks, {figures.format_size(size)}: too little memory")
+    return kept
+
+
+def note_memory(results: report.Results, ranks: int, size: int, jobs: dict[str, Job]) -> None:
+    job = jobs.get(figures.OURS)
+    if not job:
+        return
+    answers = [[int(word) for word in answer] for answer in job.ask("memory", "memory")]
+    above = max(peak - buffers for peak, buffers in answers) * 1024
+    results.memory.append(report.Memory(ranks, size, above))
+
+
+def measure(
+    specs: list[peers.Spec], arguments: argparse.Namespace, results: report.Results
+) -> None:
+    for ranks in arguments.ranks:
+        rounds.progress(f"{ranks} ranks")
+        jobs = rounds.start_jobs(specs, ranks, arguments.build / "logs", results)
+        sizes = fitting(arguments.sizes, ranks, len(jobs), results)
+        limit = 60 * arguments.minutes / (len(arguments.sizes) * len(arguments.ranks))
+        plan = rounds.Plan(sizes, arguments.rounds, arguments.visit, limit)
+        plan.after_size = lambda size, left, n=ranks: note_memory(results, n, size, left)
+        try:
+            rounds.measure_idle(jobs, ranks, results)
+            rounds.run_rounds(jobs, ranks, plan, results)
+        finally:
+            rounds.close_jobs(jobs)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    end_on_sigterm()
+    specs, missing = find_peers(arguments)
+    for name, reason in missing.items():
+        rounds.progress(f"  without {name}: {reason}")
+    described = machine.describe()
+    results = report.Results(
+        title="Allreduce on one host",
+        ours=figures.OURS,
+        method=METHOD,
+        targets=figures.TARGETS,
+        machine=described,
+        peers={spec.name: spec.version for spec in specs},
+        missing=missing,
+        memory_bound=ARENA_AND_REST,
+    )
+    quiet = machine.Quiet()
+    if quiet.warning:
+        rounds.progress(f"WARNING: {quiet.warning}")
+    measure(specs, arguments, results)
+    if not results.rounds:
+        rounds.progress("nothing could be measured")
+        return 1
+    results.conditions = quiet.report()
+    name = f"allreduce-{machine.slug(described)}" + ("-quick" if arguments.quick else "")
+    for path in report.write(results, arguments.output / name):
+        rounds.progress(f"wrote {os.path.relpath(path)}")
+    print(report.to_markdown(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""One rank of a Horovod job that averages gradients: horovod_allreduce.py <harness socket>
+
+Started by horovodrun. It is a training script as far as Horovod can tell: it submits a step's
+gradients one by one as backpropagation would, in place, and waits for all of them.
+`run <case> <steps> 1` is its command; a case is `resnet50:<classes>` or a number of bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import horovod.torch as hvd
+import torch
+from bench import Harness, times_line
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
+import resnet50
+
+UNTIMED_STEPS = 2  # after another job was measured, and for Horovod to cache the responses
+
+
+class Rank:
+    def __init__(self) -> None:
+        self._case = ""
+        self._gradients: list[tuple[str, torch.Tensor]] = []
+
+    def run(self, arguments: list[str]) -> str:
+        case, steps = arguments[0], int(arguments[1])
+        if case != self._case:
+            self._prepare(case)
+        for _ in range(UNTIMED_STEPS):
+            self._step()
+        seconds = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            self._step()
+            seconds.append(time.perf_counter() - start)
+        return times_line(seconds)
+
+    def _prepare(self, case: str) -> None:
+        """Fills the gradients, averages them once, and compares every element."""
+        shapes = shapes_of(case)
+        tensors = [pattern(shape) * (hvd.rank() + 1) for shape in shapes]
+        names = [f"{case}.{i}" for i in range(len(shapes))]
+        self._case = case
+        self._gradients = list(zip(names, tensors, strict=True))
+        self._step()
+        mean = (hvd.size() + 1) / 2
+        for name, gradient in self._gradients:
+            if not torch.equal(gradient, pattern(gradient.shape) * mean):
+                raise ValueError(f"rank {hvd.rank()}: {name} is not the average")
+
+    def _step(self) -> None:
+        handles = [
+            hvd.allreduce_async_(gradient, name=name, op=hvd.Average)
+            for name, gradient in reversed(self._gradients)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+
+def shapes_of(case: str) -> list[resnet50.Shape]:
+    if case.startswith("resnet50:"):
+        return resnet50.gradient_shapes(int(case.partition(":")[2]))
+    return [(int(case) // 4,)]
+
+
+def pattern(shape: resnet50.Shape | torch.Size) -> torch.Tensor:
+    """Small whole numbers: their average over any number of ranks is exact in float32."""
+    return (torch.arange(math.prod(shape)) % 17 * 2).float().reshape(shape)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    hvd.init()
+    harness = Harness(sys.argv[1], hvd.rank())
+    try:
+        harness.serve({"run": Rank().run})
+    except Exception as error:
+        harness.fail(f"{type(error).__name__}: {error}")
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What perf/allreduce.py and perf/horovod.py share: jobs, peers, statistics, reports."""

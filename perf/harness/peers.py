@@ -1,0 +1,177 @@
+"""The programs that are measured: which of them are here, and how each is started.
+
+A peer runs as its users run it: by its own launcher, with its own defaults. What is set is only
+what lets it start at all (as root, or with more ranks than cores).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import build
+from .figures import OURS, PACEMAKER
+from .jobs import Spec
+
+INTEL_PACKAGES = ["oneccl-devel", "impi-devel", "impi-rt"]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@dataclass
+class Options:
+    build: Path
+    library: Path | None = None  # libringcoll.so; None: built from the checkout
+    intel_prefix: Path | None = None  # bin/mpiexec.hydra, lib/libmpi.so, lib/libccl.so
+    pin: bool = False  # the ranks of ringcoll and gloo too
+
+
+class Missing(Exception):
+    """A peer is not here; the message says what it needs."""
+
+
+def find(options: Options, names: list[str] | None) -> tuple[list[Spec], dict[str, str]]:
+    """The peers that can be started, and for the others why not. `names`: no more than these."""
+    options.build.mkdir(parents=True, exist_ok=True)
+    specs, missing = [], {}
+    for name, make in FINDERS.items():
+        if names and name not in names:
+            continue
+        try:
+            specs.append(make(options))
+        except (Missing, build.BuildError) as reason:
+            missing[name] = str(reason)
+    return specs, missing
+
+
+def install_intel(directory: Path) -> None:
+    """oneCCL and Intel MPI from PyPI, in a virtual environment of their own."""
+    build.run([sys.executable, "-m", "venv", str(directory)], "venv")
+    pip = [str(directory / "bin/pip"), "install", "--quiet", *INTEL_PACKAGES]
+    build.run(pip, "oneCCL and Intel MPI")
+
+
+def version_of(*command: str) -> str:
+    """The first thing in a program's output that looks like a version."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    match = re.search(r"\d+\.\d+(\.\d+)*", result.stdout + result.stderr)
+    return match.group() if match else "unknown"
+
+
+def _pacemaker(options: Options) -> Spec:
+    program = build.compile_c("cc", [build.PERF / "pacemaker.c"], options.build / "pacemaker", [])
+    cpus = len(os.sched_getaffinity(0))
+    return Spec(PACEMAKER, [str(program), "{socket}", "{ranks}"], most_ranks=cpus)
+
+
+def _ringcoll(options: Options) -> Spec:
+    library = options.library or build.build_library(options.build / "ringcoll")
+    if not library.exists():
+        raise Missing(f"{library} does not exist")
+    flags = [f"-I{build.CHECKOUT}/csrc/include", str(library), f"-Wl,-rpath,{library.parent}"]
+    source = build.DRIVERS / "ringcoll_allreduce.c"
+    program = build.compile_c("cc", [source], options.build / "ringcoll_allreduce", flags)
+    text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
+    match = re.search(r"\d+\.\d+\.\d+", text)
+    command = [str(program), "{socket}", "{ranks}", "file://{directory}"]
+    environment = {"LD_LIBRARY_PATH": str(library.parent), **_pin(options)}
+    return Spec(OURS, command, match.group() if match else "", environment)
+
+
+def _gloo(options: Options) -> Spec:
+    if not importlib.util.find_spec("torch"):
+        raise Missing(f"torch is not installed for {sys.executable}")
+    driver = build.DRIVERS / "gloo_allreduce.py"
+    command = [sys.executable, str(driver), "{socket}", "{ranks}", "{directory}"]
+    version = version_of(sys.executable, "-c", "import torch; print(torch.__version__)")
+    return Spec("gloo", command, f"torch {version}", _pin(options))
+
+
+def _pin(options: Options) -> dict[str, str]:
+    return {"PERF_PIN": "1"} if options.pin else {}
+
+
+def _mpi(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> list[str]:
+    for program in (compiler, launcher):
+        if not shutil.which(program):
+            raise Missing(f"{program} is not on PATH")
+    source = build.DRIVERS / "mpi_allreduce.c"
+    driver = build.compile_c(compiler, [source], options.build / f"{name}_allreduce", flags)
+    return [launcher, "-n", "{ranks}", str(driver), "{socket}"]
+
+
+def _openmpi(options: Options) -> Spec:
+    compiler = "mpicc.openmpi" if shutil.which("mpicc.openmpi") else "mpicc"
+    launcher = "mpirun.openmpi" if shutil.which("mpirun.openmpi") else "mpirun"
+    command = _mpi("openmpi", options, compiler, launcher, [])
+    command[1:1] = ["--oversubscribe"]
+    return Spec("Open MPI", command, version_of(launcher, "--version"), AS_ROOT)
+
+
+def _mpich(options: Options) -> Spec:
+    command = _mpi("mpich", options, "mpicc.mpich", "mpiexec.mpich", [])
+    return Spec("MPICH", command, version_of("mpichversion"))
+
+
+def _intel_prefix(options: Options, needed: list[str]) -> Path:
+    named = [options.intel_prefix] if options.intel_prefix else []
+    variables = [Path(os.environ[n]) for n in ("I_MPI_ROOT", "CCL_ROOT") if n in os.environ]
+    for prefix in [*named, *variables, options.build / "peers", Path(sys.prefix)]:
+        if all((prefix / file).exists() for file in needed):
+            return prefix
+    raise Missing("not found; --install-peers puts oneCCL and Intel MPI into build/perf/peers")
+
+
+def _intel_environment(prefix: Path) -> dict[str, str]:
+    return {
+        "I_MPI_ROOT": str(prefix),
+        "CCL_ROOT": str(prefix),
+        "LD_LIBRARY_PATH": str(prefix / "lib"),
+        "FI_PROVIDER_PATH": str(prefix / "lib"),
+    }
+
+
+def _intel_mpi(options: Options) -> Spec:
+    prefix = _intel_prefix(options, ["bin/mpiexec.hydra", "lib/libmpi.so", "include/mpi.h"])
+    launcher = str(prefix / "bin/mpiexec.hydra")
+    flags = [f"-I{prefix}/include", f"-L{prefix}/lib", "-lmpi", f"-Wl,-rpath,{prefix}/lib"]
+    command = _mpi("intelmpi", options, "cc", launcher, flags)
+    version = _package_version(prefix, "impi_rt")
+    return Spec("Intel MPI", command, version, _intel_environment(prefix))
+
+
+def _oneccl(options: Options) -> Spec:
+    needed = ["bin/mpiexec.hydra", "lib/libccl.so", "include/oneapi/ccl.hpp"]
+    prefix = _intel_prefix(options, needed)
+    flags = [f"-L{prefix}/lib", "-lccl", "-lmpi"]
+    flags += [f"-Wl,-rpath,{prefix}/lib", f"-Wl,-rpath-link,{prefix}/lib"]
+    source = build.DRIVERS / "oneccl_allreduce.cc"
+    program = options.build / "oneccl_allreduce"
+    build.compile_cxx(source, program, prefix / "include", flags)
+    launcher = str(prefix / "bin/mpiexec.hydra")
+    command = [launcher, "-n", "{ranks}", str(program), "{socket}"]
+    version = _package_version(prefix, "oneccl")
+    environment = _intel_environment(prefix)
+    return Spec("oneCCL", command, version, environment, pause_when_idle=True)
+
+
+def _package_version(prefix: Path, package: str) -> str:
+    found = sorted(prefix.glob(f"lib/python*/site-packages/{package}-*.dist-info"))
+    return found[-1].name.split("-")[1].removesuffix(".dist") if found else "unknown"
+
+
+FINDERS: dict[str, Callable[[Options], Spec]] = {
+    PACEMAKER: _pacemaker,
+    OURS: _ringcoll,
+    "gloo": _gloo,
+    "Open MPI": _openmpi,
+    "MPICH": _mpich,
+    "Intel MPI": _intel_mpi,
+    "oneCCL": _oneccl,
+}

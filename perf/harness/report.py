@@ -1,0 +1,228 @@
+"""What was measured, as JSON, as a Markdown table and as a plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import figures
+from .figures import Target
+
+Key = tuple[int, str, int]  # ranks, peer, bytes
+
+
+@dataclass
+class Memory:
+    """The rank of the job that took most above its buffers while a size was measured."""
+
+    ranks: int
+    size: int
+    above_buffers: int  # bytes: peak resident, less the caller's buffers
+
+
+@dataclass
+class Results:
+    title: str
+    ours: str
+    method: str
+    targets: list[Target]
+    machine: dict[str, str]
+    peers: dict[str, str]  # name -> version
+    labels: dict[int, str] = field(default_factory=dict)  # bytes -> what to call the row
+    conditions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    rounds: dict[Key, list[float | None]] = field(default_factory=dict)
+    memory: list[Memory] = field(default_factory=list)
+    memory_bound: int = 0
+    idle: dict[str, float] = field(default_factory=dict)  # job -> cores it takes while idle
+
+    def ratios(self) -> dict[Key, float]:
+        """Every peer's time over ours."""
+        found = {}
+        for (ranks, peer, size), rounds in self.rounds.items():
+            ours = self.rounds.get((ranks, self.ours, size), [])
+            value = figures.ratio(rounds, ours) if peer != self.ours else None
+            if value is not None:
+                found[ranks, peer, size] = value
+        return found
+
+    def verdicts(self) -> list[figures.Verdict]:
+        return figures.judge(self.targets, self.ratios())
+
+    def all_met(self) -> bool:
+        met = all(v.met is not False for v in self.verdicts())
+        return met and all(m.above_buffers <= self.memory_bound for m in self.memory)
+
+
+def to_json(results: Results) -> str:
+    ratios = results.ratios()
+    measurements = [
+        {
+            "ranks": ranks,
+            "bytes": size,
+            "peer": peer,
+            "median_s": figures.middle(rounds),
+            "ratio_to_ours": ratios.get((ranks, peer, size)),
+            "rounds_s": rounds,
+        }
+        for (ranks, peer, size), rounds in results.rounds.items()
+    ]
+    document: dict[str, Any] = {
+        "title": results.title,
+        "method": results.method,
+        "machine": results.machine,
+        "conditions": results.conditions,
+        "peers": results.peers,
+        "missing": results.missing,
+        "failures": results.failures,
+        "idle_cores": results.idle,
+        "measurements": measurements,
+        "memory": [vars(m) for m in results.memory],
+        "memory_bound": results.memory_bound,
+        "targets": [
+            {"target": str(v.target), "met": v.met, "misses": v.misses} for v in results.verdicts()
+        ],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def to_markdown(results: Results) -> str:
+    parts = [f"# {results.title}", results.method, _properties(results)]
+    for ranks in sorted({key[0] for key in results.rounds}):
+        parts += [f"## {ranks} ranks", _table(results, ranks)]
+    parts += ["## Targets", _verdicts(results)]
+    if results.memory:
+        parts += ["## Memory above the buffers", _memory(results)]
+    if results.missing or results.failures:
+        absent = [f"{name}: {_one_line(reason)}" for name, reason in results.missing.items()]
+        absent += [_one_line(failure) for failure in results.failures]
+        parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _properties(results: Results) -> str:
+    both = {**results.machine, **results.conditions}
+    lines = [f"- {name}: {value}" for name, value in both.items()]
+    peers = ", ".join(f"{name} {version}".strip() for name, version in results.peers.items())
+    return "\n".join([*lines, f"- measured: {peers}"])
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _table(results: Results, ranks: int) -> str:
+    peers = [p for p in results.peers if any(k[:2] == (ranks, p) for k in results.rounds)]
+    others = [p for p in peers if p != results.ours and results.ours in peers]
+    sizes = sorted({key[2] for key in results.rounds if key[0] == ranks})
+    ratios = results.ratios()
+    lines = [_row(["", *peers, *(f"{p} / {results.ours}" for p in others)])]
+    lines.append("|---" + "|---:" * (len(peers) + len(others)) + "|")
+    for size in sizes:
+        cells = [results.labels.get(size, figures.format_size(size))]
+        for peer in peers:
+            middle = figures.middle(results.rounds.get((ranks, peer, size), []))
+            cells.append("–" if middle is None else figures.format_seconds(middle))
+        for peer in others:
+            wanted = figures.wanted(results.targets, ranks, peer, size)
+            cells.append(_ratio_cell(ratios.get((ranks, peer, size)), wanted))
+        lines.append(_row(cells))
+    return "\n".join(lines)
+
+
+def _ratio_cell(value: float | None, wanted: float | None) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    return f"**{text}** (target {wanted:.2f})" if wanted and value < wanted else text
+
+
+def _verdicts(results: Results) -> str:
+    lines = []
+    for verdict in results.verdicts():
+        if verdict.met is None:
+            outcome = "not measured"
+        elif verdict.met:
+            outcome = f"met at all {verdict.checked} sizes"
+        else:
+            where = ", ".join(
+                f"{results.labels.get(size, figures.format_size(size))} ({value:.2f})"
+                for size, value in verdict.misses
+            )
+            outcome = f"**NOT MET** at {len(verdict.misses)} of {verdict.checked} sizes: {where}"
+        lines.append(f"- {verdict.target}: {outcome}")
+    if results.memory:
+        worst = max(m.above_buffers for m in results.memory)
+        outcome = "met" if worst <= results.memory_bound else "**NOT MET**"
+        bound = results.memory_bound / figures.MIB
+        lines.append(
+            f"- memory of a rank above its buffers at most arena + 16 MiB = {bound:.0f} MiB: "
+            f"{outcome} (most: {worst / figures.MIB:.1f} MiB)"
+        )
+    return "\n".join(lines)
+
+
+def _memory(results: Results) -> str:
+    ranks = sorted({m.ranks for m in results.memory})
+    found = {(m.ranks, m.size): m.above_buffers for m in results.memory}
+    lines = [_row(["", *(f"{n} ranks" for n in ranks)]), "|---" + "|---:" * len(ranks) + "|"]
+    for size in sorted({m.size for m in results.memory}):
+        cells = [figures.format_size(size)]
+        for n in ranks:
+            cells.append(f"{found[n, size] / figures.MIB:.1f} MiB" if (n, size) in found else "–")
+        lines.append(_row(cells))
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else line[:300] + " …"
+
+
+def plot(results: Results, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = results.title  # the same ids each time
+    ranks = sorted({key[0] for key in results.rounds})
+    figure, axes = plt.subplots(1, len(ranks), figsize=(6.5 * len(ranks), 5), squeeze=False)
+    for axis, n in zip(axes[0], ranks, strict=True):
+        for peer in results.peers:
+            points = sorted(
+                (size, figures.middle(rounds))
+                for (r, p, size), rounds in results.rounds.items()
+                if (r, p) == (n, peer) and figures.middle(rounds) is not None
+            )
+            if not points:
+                continue
+            style = {"linewidth": 2.5, "color": "black"} if peer == results.ours else {}
+            axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=peer, **style)
+        axis.set(xscale="log", yscale="log", title=f"{n} ranks", xlabel="bytes", ylabel="seconds")
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.suptitle(f"{results.title}: {results.machine['cpu']}")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write(results: Results, stem: Path, with_plot: bool = True) -> list[Path]:
+    """<stem>.json, .md and .svg; returns what was written."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [stem.with_name(stem.name + ending) for ending in (".json", ".md", ".svg")]
+    paths[0].write_text(to_json(results))
+    paths[1].write_text(to_markdown(results))
+    if not with_plot:
+        return paths[:2]
+    try:
+        plot(results, paths[2])
+    except ImportError as error:
+        results.failures.append(f"no plot: {error}")
+        return paths[:2]
+    return paths

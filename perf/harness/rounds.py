@@ -1,0 +1,140 @@
+"""The interleaving: for each size, round after round, every job in turn."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import figures
+from .jobs import Job, JobError, Spec
+from .report import Results
+
+IDLE_WINDOW_S = 0.5
+LEAST_ROUNDS = 3
+CALIBRATION_S = 0.01
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Plan:
+    sizes: list[int]
+    rounds: int
+    budget_s: float  # of one visit to one job
+    size_limit_s: float = math.inf  # no new round of a size after this
+    one_call: bool = False  # a batch is one call
+    # size -> first word of the command's arguments, if not the size itself
+    words: dict[int, str] = field(default_factory=dict)
+    # called after all rounds of a size with the jobs that are left
+    after_size: Callable[[int, dict[str, Job]], None] | None = None
+
+
+def start_jobs(specs: list[Spec], ranks: int, logs: Path, results: Results) -> dict[str, Job]:
+    logs.mkdir(parents=True, exist_ok=True)
+    jobs: dict[str, Job] = {}
+    for spec in specs:
+        if ranks > spec.most_ranks:
+            continue
+        progress(f"  start {spec.name}")
+        try:
+            jobs[spec.name] = Job(spec, ranks, logs)
+        except JobError as error:
+            _fail(results, f"{ranks} ranks: {error}")
+    return jobs
+
+
+def close_jobs(jobs: dict[str, Job]) -> None:
+    for job in jobs.values():
+        job.close()
+
+
+def measure_idle(jobs: dict[str, Job], ranks: int, results: Results) -> None:
+    """What the jobs take from the one that is measured: it has to be nothing."""
+    before = {name: job.processor_seconds() for name, job in jobs.items()}
+    time.sleep(IDLE_WINDOW_S)
+    for name, job in jobs.items():
+        cores = (job.processor_seconds() - before[name]) / IDLE_WINDOW_S
+        results.idle[f"{name}, {ranks} ranks"] = round(cores, 3)
+        if cores > 0.02:
+            _fail(results, f"{name}, {ranks} ranks: takes {cores:.2f} cores while it is idle")
+
+
+def run_rounds(jobs: dict[str, Job], ranks: int, plan: Plan, results: Results) -> None:
+    """Jobs that fail are closed and taken out of `jobs`; the others go on."""
+    for size in plan.sizes:
+        deadline = time.monotonic() + plan.size_limit_s
+        expected = _calibrate(jobs, ranks, size, plan, results)
+        for turn in range(plan.rounds):
+            if turn >= LEAST_ROUNDS and time.monotonic() > deadline:
+                break
+            for name in _rotated(list(jobs), turn):
+                visit = figures.plan_visit(expected[name], plan.budget_s, plan.one_call)
+                seconds = _visit(jobs, ranks, name, size, visit, plan, results)
+                results.rounds.setdefault((ranks, name, size), []).append(seconds)
+                expected[name] = seconds or expected[name]
+        progress("  " + _line(results, ranks, size, list(jobs)))
+        if plan.after_size:
+            plan.after_size(size, jobs)
+
+
+def _rotated(names: list[str], turn: int) -> list[str]:
+    """Each round begins with another job, so that none always follows the same one."""
+    shift = turn % max(len(names), 1)
+    return names[shift:] + names[:shift]
+
+
+def _calibrate(
+    jobs: dict[str, Job], ranks: int, size: int, plan: Plan, results: Results
+) -> dict[str, float]:
+    """The first visits make the buffers, verify the sums, and tell how many calls fit a visit."""
+    expected = {}
+    for name in list(jobs):
+        seconds = _visit(jobs, ranks, name, size, (1, 1), plan, results)
+        if seconds is not None and seconds < 1.0:
+            visit = figures.plan_visit(seconds, CALIBRATION_S, plan.one_call)
+            seconds = _visit(jobs, ranks, name, size, visit, plan, results)
+        if seconds is not None:
+            expected[name] = seconds
+    return expected
+
+
+def _visit(
+    jobs: dict[str, Job],
+    ranks: int,
+    name: str,
+    size: int,
+    visit: tuple[int, int],
+    plan: Plan,
+    results: Results,
+) -> float | None:
+    if name not in jobs:
+        return None
+    batches, calls = visit
+    try:
+        word = plan.words.get(size, str(size))
+        answers = jobs[name].ask(f"run {word} {batches} {calls}", "times")
+    except JobError as error:
+        _fail(results, f"{ranks} ranks, {figures.format_size(size)}: {error}")
+        jobs.pop(name).kill()
+        return None
+    by_rank = [[float(seconds) for seconds in answer] for answer in answers]
+    return figures.seconds_per_call(by_rank, calls)
+
+
+def _line(results: Results, ranks: int, size: int, names: list[str]) -> str:
+    cells = [f"{results.labels.get(size, figures.format_size(size)):>8}"]
+    for name in names:
+        middle = figures.middle(results.rounds.get((ranks, name, size), []))
+        cells.append(f"{name} {figures.format_seconds(middle) if middle else '–'}")
+    return "   ".join(cells)
+
+
+def _fail(results: Results, what: str) -> None:
+    results.failures.append(what)
+    progress(f"  NOT MEASURED: {what}")

@@ -1,0 +1,45 @@
+"""Collective communication over shared memory and TCP.
+
+>>> import numpy, ringcoll
+>>> world = ringcoll.init()  # rank, size and store from horovodrun, mpirun, srun or torchrun
+>>> total = world.allreduce(numpy.ones(3))
+"""
+
+import importlib.util as _importlib_util
+
+if _importlib_util.find_spec("ringcoll._core") is None:
+    raise ImportError(
+        f"{__path__[0]} holds ringcoll's Python files without its extension: it is a folder of "
+        "sources. Start from another folder, where `pip install`ed ringcoll is found"
+    )
+
+from ringcoll._version import __version__
+from ringcoll.communicator import Communicator, Handle
+from ringcoll.errors import (
+    Aborted,
+    Error,
+    InternalError,
+    InvalidArgument,
+    Mismatch,
+    PeerLost,
+    Timeout,
+    TransportError,
+)
+from ringcoll.job import init, shutdown, world
+
+__all__ = [
+    "Aborted",
+    "Communicator",
+    "Error",
+    "Handle",
+    "InternalError",
+    "InvalidArgument",
+    "Mismatch",
+    "PeerLost",
+    "Timeout",
+    "TransportError",
+    "__version__",
+    "init",
+    "shutdown",
+    "world",
+]

@@ -1,0 +1,7 @@
+"""``python -m ringcoll``."""
+
+import sys
+
+from ringcoll.cli import main
+
+sys.exit(main())

@@ -1,0 +1,41 @@
+"""The command ``ringcoll``: doctor, info, compare, horovod."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ringcoll import __version__, compare, doctor, info
+from ringcoll.errors import Error
+from ringcoll.horovod import cli as horovod
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; each command sets ``run``, a function of the arguments that returns the
+    status."""
+    parser = argparse.ArgumentParser(prog="ringcoll", description="Collective communication.")
+    parser.add_argument("--version", action="version", version=f"ringcoll {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    doctor.add_parser(commands)
+    info.add_parser(commands)
+    compare.add_parser(commands)
+    horovod.add_parser(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. 0: well; 1: it failed, with the reason on standard error; 2: bad
+    arguments."""
+    parsed = make_parser().parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except Error as error:
+        print(f"ringcoll {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"ringcoll {parsed.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,352 @@
+"""The communicator: collectives over the ranks of a job."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from ringcoll import _core, calls
+from ringcoll.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """A collective in flight, from a method whose name ends in ``_async``.
+
+    The tensors of the call are borrowed until it has ended: they may be neither read (the output)
+    nor written. A handle that is dropped waits for its call. Any thread may use a handle.
+    """
+
+    def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
+        self._request = request
+        self._result = result
+        self._communicator = communicator  # lives at least as long as its calls
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The output, once the call has ended; raises the error that ended it.
+
+        ``timeout`` is in seconds. If it passes first, the builtin ``TimeoutError`` is raised and
+        the call goes on: wait again. Without one, the communicator's own deadline ends the wait
+        with :class:`ringcoll.Timeout`. Ctrl-C works.
+        """
+        if not self._request.wait(-1.0 if timeout is None else max(0.0, timeout)):
+            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on")
+        return self._result
+
+    def done(self) -> bool:
+        """Whether the call has ended, well or not. Does not block."""
+        return self._request.done()
+
+
+class Communicator:
+    """Some ranks that compute together; from :func:`ringcoll.init` or :meth:`split`.
+
+    Tensors are anything with the buffer protocol or DLPack (NumPy arrays, CPU tensors of torch,
+    ``bytearray``), in host memory, contiguous, of int8 to int64, uint8 to uint64, float16,
+    bfloat16, float32, float64 or bool. Where a method takes ``out``, the result is written there
+    and returned; ``out=x`` works in place; without it the result is a new tensor of the library of
+    ``x`` (:func:`ringcoll.tensors.make_like`). allreduce, reduce and broadcast also take a list of
+    tensors of one type, which travel as one.
+
+    ``op`` is sum, average, min, max, product, bit_and or bit_or. Inputs are multiplied by
+    ``prescale`` before, and results by ``postscale`` after. Counts are lengths of the first axis,
+    one for each rank.
+
+    All ranks must make the same calls in the same order; any thread may make them, and none holds
+    the GIL while it waits. Each method has a twin that ends in ``_async`` and returns a
+    :class:`Handle` at once. Blocking calls attend to Ctrl-C when they return, at the latest at
+    their deadline; :meth:`Handle.wait` does so at once.
+
+    Errors: :class:`ringcoll.InvalidArgument` if a call is refused before anything is sent; any
+    other :class:`ringcoll.Error` poisons the communicator, so that every later call raises it
+    again: close it.
+    """
+
+    def __init__(self, core: _core.Comm, name: str) -> None:
+        self._core = core
+        self._name = name
+        self._seat = calls.Seat(core.rank, core.size)
+        self._splits = 0
+
+    @property
+    def rank(self) -> int:
+        """This process's number, 0 to ``size - 1``."""
+        return self._seat.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._seat.size
+
+    @property
+    def name(self) -> str:
+        """What tells it from other communicators, in messages."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._core.closed
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<ringcoll.Communicator {self._name!r}: rank {self.rank} of {self.size}{state}>"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Collectives. Each blocking method and its twin plan the same call.
+
+    def allreduce(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> T:
+        """Combines the tensors of all ranks element by element; all ranks get the result, equal to
+        the last bit."""
+        return cast(T, self._run(calls.allreduce(x, op, out, prescale, postscale)))
+
+    def allreduce_async(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle[T]:
+        """:meth:`allreduce`, without waiting."""
+        return self._start(calls.allreduce(x, op, out, prescale, postscale))
+
+    def reduce(
+        self,
+        x: T,
+        op: str = "sum",
+        root: int = 0,
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> T | None:
+        """Combines the tensors of all ranks; the root gets the result, the others ``None``."""
+        return cast(
+            "T | None", self._run(calls.reduce(self._seat, x, op, root, out, prescale, postscale))
+        )
+
+    def reduce_async(
+        self,
+        x: T,
+        op: str = "sum",
+        root: int = 0,
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle[T | None]:
+        """:meth:`reduce`, without waiting."""
+        return self._start(calls.reduce(self._seat, x, op, root, out, prescale, postscale))
+
+    def broadcast(self, x: T, root: int = 0, out: T | None = None) -> T:
+        """The root's tensor, on all ranks. Elsewhere ``x`` tells only type and shape; ``out=x``
+        overwrites it."""
+        return cast(T, self._run(calls.broadcast(self._seat, x, root, out)))
+
+    def broadcast_async(self, x: T, root: int = 0, out: T | None = None) -> Handle[T]:
+        """:meth:`broadcast`, without waiting."""
+        return self._start(calls.broadcast(self._seat, x, root, out))
+
+    def allgather(self, x: T, counts: Sequence[int] | None = None, out: T | None = None) -> T:
+        """The tensors of all ranks, joined along the first axis in the order of ranks, on all
+        ranks.
+
+        ``counts``: the length of every rank's first axis, where they differ. Scalars make a vector.
+        """
+        return cast(T, self._run(calls.allgather(self._seat, x, counts, out)))
+
+    def allgather_async(
+        self, x: T, counts: Sequence[int] | None = None, out: T | None = None
+    ) -> Handle[T]:
+        """:meth:`allgather`, without waiting."""
+        return self._start(calls.allgather(self._seat, x, counts, out))
+
+    def gather(
+        self, x: T, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+    ) -> T | None:
+        """:meth:`allgather` for the root only; the others get ``None``."""
+        return cast("T | None", self._run(calls.gather(self._seat, x, root, counts, out)))
+
+    def gather_async(
+        self, x: T, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+    ) -> Handle[T | None]:
+        """:meth:`gather`, without waiting."""
+        return self._start(calls.gather(self._seat, x, root, counts, out))
+
+    def scatter(
+        self, x: T | None, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+    ) -> T:
+        """Cuts the root's tensor along its first axis, and gives each rank its part: equal ones, or
+        ``counts``.
+
+        Ranks other than the root pass ``out`` to receive into; their ``x`` is not looked at and may
+        be ``None``.
+        """
+        return cast(T, self._run(calls.scatter(self._seat, x, root, counts, out)))
+
+    def scatter_async(
+        self, x: T | None, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+    ) -> Handle[T]:
+        """:meth:`scatter`, without waiting."""
+        return self._start(calls.scatter(self._seat, x, root, counts, out))
+
+    def reduce_scatter(
+        self,
+        x: T,
+        op: str = "sum",
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> T:
+        """Combines the tensors of all ranks; each rank gets its part of the first axis: equal ones,
+        or ``counts``."""
+        plan = calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale)
+        return cast(T, self._run(plan))
+
+    def reduce_scatter_async(
+        self,
+        x: T,
+        op: str = "sum",
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle[T]:
+        """:meth:`reduce_scatter`, without waiting."""
+        return self._start(
+            calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale)
+        )
+
+    def alltoall(
+        self,
+        x: T,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        out: T | None = None,
+    ) -> T:
+        """Part i of the first axis of ``x`` goes to rank i; the result joins what came, in the
+        order of ranks.
+
+        Parts are equal, or ``send_counts`` on all ranks. What each rank receives, ``recv_counts``,
+        is either passed by all ranks or asked of the peers first, by a call of its own.
+        """
+        if send_counts is not None and recv_counts is None:
+            recv_counts = self._exchange_counts(send_counts)
+        return cast(T, self._run(calls.alltoall(self._seat, x, send_counts, recv_counts, out)))
+
+    def alltoall_async(
+        self,
+        x: T,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        out: T | None = None,
+    ) -> Handle[T]:
+        """:meth:`alltoall`, without waiting; ``send_counts`` and ``recv_counts`` go together."""
+        return self._start(calls.alltoall(self._seat, x, send_counts, recv_counts, out))
+
+    def barrier(self) -> None:
+        """Returns once all ranks have come here."""
+        self._run(calls.Plan(calls.Call("barrier"), None))
+
+    def barrier_async(self) -> Handle[None]:
+        """:meth:`barrier`, without waiting."""
+        return self._start(calls.Plan(calls.Call("barrier"), None))
+
+    # The communicator itself.
+
+    def split(
+        self,
+        ranks: Sequence[int] | None = None,
+        *,
+        color: int | None = None,
+        key: int = 0,
+        name: str | None = None,
+    ) -> Communicator | None:
+        """A communicator of some of the ranks. Every rank of this one calls it, in one of two ways:
+
+        ``ranks``: the ranks of the caller's group in their new order; an empty list for a rank in
+        no group.
+        ``color``: ranks with one colour (not negative) form a group, ordered by ``key``, then rank;
+        ``None`` for a rank in no group.
+
+        ``None`` is returned on ranks in no group. The new one is closed on its own, in any order.
+        """
+        self._splits += 1
+        if ranks is None:
+            ranks = self._ranks_of_color(color, key)
+        elif color is not None:
+            raise InvalidArgument("split: pass ranks or color, not both")
+        name = name or f"{self._name}/{self._splits}"
+        core = self._core.split([int(rank) for rank in ranks], name)
+        return None if core is None else Communicator(core, name)
+
+    def stats(self) -> dict[str, Any]:
+        """Rank, size, hosts, links and ring order, and counters of calls, bytes, copies, waits and
+        rejected connections since the communicator was made."""
+        return cast("dict[str, Any]", json.loads(self._core.stats()))
+
+    def abort(self, reason: str) -> None:
+        """Ends all calls in flight, on all ranks, with :class:`ringcoll.Aborted` and the reason.
+        Any thread."""
+        self._core.abort(reason)
+
+    def close(self) -> None:
+        """Says goodbye to the peers and frees everything; calls in flight end with
+        :class:`ringcoll.Aborted`.
+
+        Twice is allowed. Refused while another thread is in a blocking call.
+        """
+        self._core.close()
+
+    def _run(self, plan: calls.Plan) -> Any:
+        self._core.run(*plan.call)
+        return plan.result
+
+    def _start(self, plan: calls.Plan) -> Handle[Any]:
+        return Handle(self._core.start(*plan.call), plan.result, self)
+
+    def _exchange_counts(self, send_counts: Sequence[int]) -> list[int]:
+        sent = array("q", [int(count) for count in send_counts])
+        if len(sent) != self.size:
+            raise InvalidArgument(
+                f"{len(sent)} send_counts were passed, and there are {self.size} ranks"
+            )
+        received = array("q", bytes(8 * self.size))
+        self._run(calls.alltoall(self._seat, sent, None, None, received))
+        return list(received)
+
+    def _ranks_of_color(self, color: int | None, key: int) -> list[int]:
+        if color is not None and color < 0:
+            raise InvalidArgument(f"split: color {color} is negative")
+        mine = array("q", [-1 if color is None else color, key])
+        gathered = array("q", bytes(16 * self.size))
+        self._run(calls.allgather(self._seat, mine, None, gathered))
+        if color is None:
+            return []
+        keys = [
+            (gathered[2 * rank + 1], rank)
+            for rank in range(self.size)
+            if gathered[2 * rank] == color
+        ]
+        return [rank for _, rank in sorted(keys)]

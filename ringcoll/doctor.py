@@ -1,0 +1,200 @@
+"""``ringcoll doctor``: whether ringcoll can run here, and what every part of it found and why."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import fcntl
+import json
+import os
+import resource
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from ringcoll import _core
+from ringcoll.environment import find_job
+from ringcoll.errors import Error
+from ringcoll.horovod.installed import find_installed
+from ringcoll.info import OTHER_VARIABLES, library_info, wide_console
+
+OK, NOTE, FAILED = "ok", "note", "failed"
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. ``note``: worth knowing; ``failed``: ringcoll cannot run."""
+
+    part: str
+    status: str
+    detail: str
+
+
+def examine() -> list[Finding]:
+    """Everything that doctor says."""
+    findings = [Finding("library", OK, f"ringcoll {_core.version()}, ABI {_core.abi_version()}")]
+    try:
+        found = library_info()
+    except Error as error:
+        findings.append(Finding("knobs", FAILED, str(error)))
+    else:
+        findings += _knobs(found["knobs"])
+        findings += _transports(found["transports"], found["knobs"])
+    for examine_part in (_interfaces, _limits, _memory, _launcher, _horovod):
+        findings += examine_part()
+    return findings
+
+
+def can_run(findings: list[Finding]) -> bool:
+    return all(finding.status != FAILED for finding in findings)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("doctor", help="whether ringcoll can run here, and why not")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    findings = examine()
+    fit = can_run(findings)
+    if arguments.json:
+        print(json.dumps({"can_run": fit, "findings": [asdict(f) for f in findings]}, indent=2))
+        return 0 if fit else 1
+    colors = {OK: "green", NOTE: "yellow", FAILED: "bold red"}
+    table = Table("part", "status", "found")
+    for finding in findings:
+        status = f"[{colors[finding.status]}]{finding.status}[/]"
+        table.add_row(escape(finding.part), status, escape(finding.detail))
+    console = wide_console()
+    console.print(table)
+    console.print("ringcoll can run here." if fit else "[bold red]ringcoll cannot run here.[/]")
+    return 0 if fit else 1
+
+
+def _knobs(knobs: list[dict[str, str]]) -> Iterator[Finding]:
+    changed = [
+        f"{knob['name']}={knob['value']}" for knob in knobs if knob["value"] != knob["default"]
+    ]
+    yield Finding("knobs", OK, ", ".join(changed) or "all at their defaults")
+    known = [knob["name"] for knob in knobs] + list(OTHER_VARIABLES)
+    for name in os.environ:
+        if name.startswith("RINGCOLL_") and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            yield Finding(
+                "knobs", NOTE, f"{name} is not known and has no effect; did you mean {nearest}?"
+            )
+
+
+def _transports(transports: list[dict[str, Any]], knobs: list[dict[str, str]]) -> Iterator[Finding]:
+    wanted = next(knob["value"] for knob in knobs if knob["name"] == "RINGCOLL_TRANSPORT")
+    for row in transports:
+        named = row["name"] == wanted
+        status = OK if row["usable"] else FAILED if named else NOTE
+        verdict = "usable" if row["usable"] else "not usable"
+        reason = f": {row['reason']}" if row["reason"] else ""
+        yield Finding(f"transport {row['name']}", status, f"{row['help']}; {verdict}{reason}")
+    if not any(row["usable"] and row.get("automatic", True) for row in transports):
+        yield Finding("transports", FAILED, "none can be used between processes")
+    if wanted != "auto" and wanted not in [row["name"] for row in transports]:
+        yield Finding(
+            "transports", FAILED, f"RINGCOLL_TRANSPORT={wanted}: this build has no such transport"
+        )
+
+
+def _interfaces() -> Iterator[Finding]:
+    for _, name in socket.if_nameindex():
+        folder = Path("/sys/class/net") / name
+        state = _read(folder / "operstate") or "unknown"
+        speed = _read(folder / "speed")
+        address = _ipv4_address(name)
+        detail = f"{address or 'no IPv4 address'}, {'loopback' if name == 'lo' else state}"
+        if speed and not speed.startswith("-"):
+            detail += f", {speed} Mb/s"
+        yield Finding(f"interface {name}", OK if address else NOTE, detail)
+
+
+def _ipv4_address(interface: str) -> str | None:
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _limits() -> Iterator[Finding]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    text = "unlimited" if soft == resource.RLIM_INFINITY else _size(soft)
+    yield Finding(
+        "limit memlock", OK, f"{text} (only RDMA locks memory: it wants ulimit -l unlimited)"
+    )
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 0 <= soft < 1024
+    hint = ": a rank needs a few for each peer; raise it by ulimit -n" if few else ""
+    yield Finding("limit open files", NOTE if few else OK, f"{soft}{hint}")
+
+
+def _memory() -> Iterator[Finding]:
+    shm = Path("/dev/shm")
+    if shm.is_dir():
+        room = os.statvfs(shm)
+        free, total = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+        detail = f"{_size(free)} of {_size(total)} free"
+    else:
+        detail = "not there"
+    yield Finding("/dev/shm", OK, f"{detail} (not used: the arena is anonymous memory)")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            yield Finding("memory", OK, f"{_size(int(line.split()[1]) * 1024)} available")
+
+
+def _launcher() -> Iterator[Finding]:
+    try:
+        job = find_job()
+    except Error as error:
+        yield Finding("launcher", NOTE, str(error))
+        return
+    job.tidy()
+    if job.launcher == "none":
+        yield Finding("launcher", OK, "none: ringcoll.init() here makes a job of one rank")
+    else:
+        yield Finding(
+            "launcher", OK, f"{job.launcher}: rank {job.rank} of {job.size}, store {job.store}"
+        )
+
+
+def _horovod() -> Iterator[Finding]:
+    installed = find_installed()
+    if installed is None:
+        yield Finding("horovod", NOTE, "not installed; `ringcoll horovod install` builds one")
+    elif installed.has_backend:
+        yield Finding("horovod", OK, f"{installed.version}, with the backend RINGCOLL")
+    else:
+        remedy = "`ringcoll horovod install` builds one that has it"
+        detail = f"{installed.version}, without the backend RINGCOLL; {remedy}"
+        yield Finding("horovod", NOTE, detail)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    raise AssertionError

@@ -1,0 +1,108 @@
+"""What a build of Horovod depends on that is not in its source: frameworks, compilers, MPI."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-rocm", "tf-nightly")
+# Import name and package of what setup.py wants to find when nothing is fetched for it.
+_PACKAGES = {
+    "cloudpickle": "cloudpickle",
+    "psutil": "psutil",
+    "yaml": "pyyaml",
+    "packaging": "packaging",
+    "cffi": "cffi",
+    "setuptools": "setuptools",
+    "wheel": "wheel",
+}
+# Variables of a running job; in a build they would mean something else or nothing.
+_OF_JOBS = ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CONTROLLER", "HOROVOD_TIMELINE", "HOROVOD_LOG_LEVEL")
+
+
+def _version_of(*names: str) -> str:
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _first_line(*command: str) -> str:
+    """What a program says of itself; "" if it is not there."""
+    if shutil.which(command[0]) is None:
+        return ""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return (done.stdout or done.stderr).strip().partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Machine:
+    torch: str
+    tensorflow: str
+    compiler: str
+    cmake: str
+    mpi: str
+    python: str = platform.python_version()
+    platform: str = f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}"
+    settings: dict[str, str] = field(default_factory=dict)  # HOROVOD_* of the environment
+
+    @staticmethod
+    def probe(*, torch: bool = True, tensorflow: bool = True, mpi: bool = True) -> Machine:
+        """This machine. What is False is left out of the build."""
+        settings = {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith("HOROVOD_") and name not in _OF_JOBS
+        }
+        has_mpi = mpi and _first_line("mpicxx", "-show") != ""
+        return Machine(
+            torch=_version_of("torch") if torch else "",
+            tensorflow=_version_of(*_TENSORFLOW) if tensorflow else "",
+            compiler=_first_line(os.environ.get("CXX", "g++"), "--version"),
+            cmake=_first_line(os.environ.get("HOROVOD_CMAKE", "cmake"), "--version"),
+            mpi=_first_line("mpirun", "--version") if has_mpi else "",
+            settings=settings,
+        )
+
+    def missing(self) -> list[str]:
+        """What has to be installed first, each with its remedy."""
+        lacks = []
+        if not self.compiler:
+            lacks.append("a C++ compiler: apt-get install g++ (or set CXX)")
+        if not self.cmake:
+            lacks.append("cmake: apt-get install cmake, or pip install cmake")
+        if shutil.which("make") is None:
+            lacks.append("make: apt-get install make")
+        if not self.torch and not self.tensorflow:
+            lacks.append("a framework: pip install torch, or pip install tensorflow-cpu")
+        packages = [p for name, p in _PACKAGES.items() if importlib.util.find_spec(name) is None]
+        if packages:
+            lacks.append(f"Python packages: {sys.executable} -m pip install {' '.join(packages)}")
+        return lacks
+
+    def environment(self, jobs: int, local_version: str) -> dict[str, str]:
+        """The environment that setup.py and CMake of Horovod are steered by."""
+        environment = {k: v for k, v in os.environ.items() if k not in _OF_JOBS}
+        environment.update(
+            HOROVOD_LOCAL_VERSION=local_version,
+            HOROVOD_WITHOUT_MXNET="1",
+            HOROVOD_WITH_GLOO="1",
+            # CMake 4 refuses the old minimum versions in the tree.
+            CMAKE_POLICY_VERSION_MINIMUM="3.5",
+            MAKEFLAGS=f"-j{jobs}",
+        )
+        for name, found in (
+            ("PYTORCH", self.torch),
+            ("TENSORFLOW", self.tensorflow),
+            ("MPI", self.mpi),
+        ):
+            environment[f"HOROVOD_WITH_{name}" if found else f"HOROVOD_WITHOUT_{name}"] = "1"
+        return environment

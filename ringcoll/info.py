@@ -1,0 +1,111 @@
+"""``ringcoll info``: version, transports, schedules with their cost lines, and knobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from ringcoll import _core
+
+# Variables that are read, but are no knobs of the library.
+OTHER_VARIABLES = {
+    "RINGCOLL_STORE": "where the ranks find each other, for `ringcoll.init()`: `tcp://HOST:PORT`, "
+    "`file:///DIRECTORY`, `horovod://HOST:PORT/SCOPE` or `local://NAME`. Unset: by the launcher",
+    "RINGCOLL_LIBRARY": "path of the `libringcoll.so` that Horovod loads. Unset: that of the "
+    "installed package",
+}
+
+
+def library_info() -> dict[str, Any]:
+    """What the library says of itself. Raises InvalidArgument if a knob is set to nonsense."""
+    return cast("dict[str, Any]", json.loads(_core.info()))
+
+
+def wide_console(stderr: bool = False) -> Console:
+    """A console that does not fold tables to 80 columns when it writes to a file."""
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=160)
+
+
+def knobs_markdown(knobs: list[dict[str, str]]) -> str:
+    """The page docs/knobs.md: names, types, defaults and ranges, whatever the environment says."""
+    lines = [
+        "# Knobs",
+        "",
+        "Environment variables, read when a communicator is made. A value out of range is refused;",
+        "an unknown name that begins with `RINGCOLL_` is warned about. This page is written by",
+        "`ringcoll info --knobs-markdown`.",
+        "",
+        "| name | type | default | range | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for knob in knobs:
+        default = f"`{knob['default']}`" if knob["default"] else "(empty)"
+        cells = [f"`{knob['name']}`", knob["type"], default, knob["range"], knob["help"]]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += [
+        "",
+        "Sizes in bytes take the suffixes K, M and G (powers of 1024).",
+        "",
+        "## Other variables",
+        "",
+    ]
+    lines += ["| name | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
+    return "\n".join(lines)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("info", help="version, transports, schedules and knobs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the same as JSON")
+    form.add_argument(
+        "--knobs-markdown", action="store_true", help="the table of knobs as in docs/knobs.md"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = library_info()
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    elif arguments.knobs_markdown:
+        print(knobs_markdown(found["knobs"]))
+    else:
+        _print_tables(found, wide_console())
+    return 0
+
+
+def _print_tables(found: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"ringcoll {found['version']}, ABI {found['abi']}, vector instructions {found['simd']}"
+    )
+    _print_table(console, "transports", found["transports"], ["name", "help", "usable", "reason"])
+    _print_table(
+        console, "schedules", found["schedules"], ["collective", "name", "summary", "cost"]
+    )
+    _print_table(
+        console, "knobs", found["knobs"], ["name", "type", "default", "range", "value", "help"]
+    )
+
+
+def _print_table(
+    console: Console, title: str, rows: list[dict[str, Any]], columns: list[str]
+) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, no_wrap=column == "name")
+    for row in rows:
+        table.add_row(*(_text(row.get(column, "")) for column in columns))
+    console.print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # Square brackets would be read as markup.
+    return str(value).replace("[", "\\[")

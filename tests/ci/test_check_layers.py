@@ -1,0 +1,71 @@
+"""ci/check_layers.py on small trees: what it must find, and what it must let pass."""
+
+import check_layers
+import pytest
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Makes a file of the tree, and an empty one for each header it includes by a relative path."""
+
+    def write(name, *lines):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    write("csrc/include/ringcoll/ringcoll.h", "#include <stdint.h>")
+    for layer in ("base", "net", "shm", "verbs", "transport", "comm", "schedule", "coll"):
+        write(f"csrc/{layer}/{layer}.h", "#pragma once")
+    for name in ("shm", "tcp"):
+        write(f"csrc/transport/{name}/{name}.h", '#include "transport/transport.h"')
+    write.root = tmp_path
+    return write
+
+
+def test_this_repository_passes():
+    assert check_layers.violations(check_layers.Path(check_layers.__file__).parent.parent) == []
+
+
+def test_arrows_down_pass(tree):
+    tree("csrc/comm/a.cc", '#include "comm/comm.h"', '#include "transport/transport.h"')
+    tree("csrc/coll/a.cc", '#include "schedule/schedule.h"', "#include <vector>")
+    tree("csrc/transport/registry.cc", '#include "transport/tcp/tcp.h"')
+    assert check_layers.violations(tree.root) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "include", "why"),
+    [
+        ("csrc/base/a.cc", '"comm/comm.h"', "base/ may not include comm/"),
+        ("csrc/base/a_test.cc", '"net/net.h"', "base/ may not include net/"),
+        ("csrc/net/a.h", '"shm/shm.h"', "net/ may not include shm/"),
+        ("csrc/schedule/ring.cc", '"comm/comm.h"', "schedule/ may not include comm/"),
+        ("csrc/comm/a.cc", '"coll/coll.h"', "comm/ may not include coll/"),
+        ("csrc/python/a.cc", '"coll/coll.h"', "python/ may not include coll/"),
+        ("csrc/transport/tcp/a.cc", '"transport/shm/shm.h"', "may not include another transport"),
+        ("csrc/comm/a.cc", '"gone.h"', "is no file of csrc/"),
+        ("csrc/include/ringcoll/more.h", '"base/base.h"', "the installed header stands alone"),
+        ("csrc/extra/a.cc", "<vector>", "extra/ is no layer"),
+        ("csrc/transport/a.cc", "<infiniband/verbs.h>", "only csrc/verbs/"),
+        ("csrc/engine/a.cc", "<pybind11/pybind11.h>", "only csrc/python/"),
+        ("csrc/coll/a.cc", "<hwy/highway.h>", "only csrc/reduce/"),
+        ("csrc/comm/a.cc", "<sodium.h>", "only csrc/bootstrap/"),
+        ("csrc/engine/a.cc", '"horovod/common/common.h"', "only compat/horovod/"),
+        ("compat/horovod/a.cc", '"comm/comm.h"', "compat/ sees ringcoll by ringcoll/ringcoll.h"),
+    ],
+)
+def test_a_violation_is_found_and_named(tree, file, include, why):
+    tree(file, "// a comment", f"#include {include}")
+    found = check_layers.violations(tree.root)
+    assert len(found) == 1
+    assert found[0].startswith(file)
+    assert why in found[0]
+
+
+def test_owners_may(tree):
+    tree("csrc/verbs/a.h", "#include <infiniband/verbs.h>")
+    tree("csrc/python/a.cc", "#include <pybind11/pybind11.h>", '#include "ringcoll/ringcoll.h"')
+    tree("csrc/reduce/a.cc", "#include <hwy/highway.h>", '#include "hwy/foreach_target.h"')
+    tree("compat/horovod/a.cc", '#include "horovod/common/common.h"')
+    assert check_layers.violations(tree.root) == []

@@ -1,0 +1,111 @@
+"""Stages: a log and a time for each, an end at the limit, and nothing left running.
+
+Each test drives a small program of its own, for the reaper is a property of a whole process.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CI = Path(__file__).resolve().parent.parent.parent / "ci"
+
+
+def _drive(tmp_path, body, **more):
+    """Starts a driver whose body is `body`; its logs go to tmp_path."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(CI)!r})\n"
+        "from pathlib import Path\n"
+        "from support import stages\n"
+        f"stages.LOGS = Path({str(tmp_path)!r})\n"
+        f"def body():\n{body}\n"
+        "stages.main(body)\n"
+    )
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **more)
+
+
+def _alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _wait_gone(pid, limit_s=5):
+    end = time.monotonic() + limit_s
+    while _alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not _alive(pid)
+
+
+def test_failed_stage_shows_the_end_of_its_log(tmp_path):
+    body = "    stages.must(stages.run(['sh', '-c', 'echo because; exit 3'], 'x'))\n    return 0"
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert driver.returncode == 1
+    assert "exit status 3" in said
+    assert "| because" in said
+    assert "because" in (tmp_path / "x.log").read_text()
+
+
+def test_limit_ends_a_command_and_its_children(tmp_path):
+    body = (
+        "    out = stages.run(['sh', '-c', 'sleep 60 & echo $!; wait'], 'x', limit_s=0.5)\n"
+        "    print(out.status)\n    return 0"
+    )
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert said.strip() == "None"
+    assert _wait_gone(int((tmp_path / "x.log").read_text().split()[-1]))
+
+
+def test_orphan_in_its_own_session_is_found_and_ended(tmp_path):
+    body = (
+        "    stages.run(['sh', '-c', 'setsid sleep 60 & echo $!'], 'x')\n"
+        "    print('left', stages.end_leftovers(0.2))\n    return 0"
+    )
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert "sleep 60" in said
+    assert _wait_gone(int((tmp_path / "x.log").read_text().split()[-1]))
+
+
+def _said(log):
+    """The last word of the log, once its command has written one."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end and not (log.exists() and log.read_text().count("\n") > 1):
+        time.sleep(0.02)
+    return log.read_text().split()[-1]
+
+
+def test_terminated_driver_leaves_nothing(tmp_path):
+    body = "    stages.run(['sh', '-c', 'setsid sleep 60 & echo $!; wait'], 'x')\n    return 0"
+    driver = _drive(tmp_path, body)
+    child = int(_said(tmp_path / "x.log"))
+    assert _alive(child)
+    os.kill(driver.pid, signal.SIGTERM)
+    assert driver.wait(timeout=20) == 128 + signal.SIGTERM
+    assert _wait_gone(child)
+
+
+def test_terminated_driver_lets_a_command_finish_that_must(tmp_path):
+    body = (
+        "    stages.run(['sh', '-c', 'echo in; sleep 1; echo out'], 'x', finish=True)\n    return 0"
+    )
+    driver = _drive(tmp_path, body)
+    assert _said(tmp_path / "x.log") == "in"
+    os.kill(driver.pid, signal.SIGTERM)
+    assert driver.wait(timeout=20) == 128 + signal.SIGTERM
+    assert _said(tmp_path / "x.log") == "out"
+
+
+def test_stage_prints_its_title_and_time(tmp_path):
+    body = "    with stages.stage('thinking'):\n        pass\n    return 7"
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert said == "thinking ... 0 s\n"
+    assert driver.returncode == 7

@@ -1,0 +1,155 @@
+"""Jobs of several processes, started as users start them."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ringcoll.horovod import BuildError, builder, find_installed
+
+JOBS = Path(__file__).parent / "jobs"
+_SCRIPTS = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="session")
+def sdist():
+    """The pinned source of Horovod."""
+    try:
+        return builder.fetch_sdist(builder.cache_dir() / "source")
+    except BuildError as error:
+        pytest.skip(f"no source of Horovod: {error}")
+
+
+@dataclass
+class Done:
+    """A job that has ended."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+class Job:
+    """A running job: its launcher and everything that came of it."""
+
+    def __init__(self, command, environment, folder):
+        self._began = time.monotonic()
+        self._log = open(folder / "job.log", "w+", encoding="utf-8")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait(self, timeout=120):
+        """Its end; a job that takes longer is ended and the test fails with its output."""
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.end()
+            pytest.fail(f"the job did not end in {timeout} s:\n{self.output()}")
+        return Done(status, self.output(), time.monotonic() - self._began)
+
+    def output(self):
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()
+
+    def end(self):
+        """Ends the launcher and its workers: each launcher puts its own into further sessions."""
+        family = _descendants(self.process.pid)
+        for pid in [self.process.pid, *family]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait(10)
+
+
+def _descendants(pid):
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        parent = int(text[text.rindex(")") + 2 :].split()[1])
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+LAUNCHERS = {
+    "horovodrun --gloo": lambda n: [_SCRIPTS / "horovodrun", "--gloo", "-np", n, "-H", _local(n)],
+    "horovodrun --mpi": lambda n: [_SCRIPTS / "horovodrun", "--mpi", "-np", n, "-H", _local(n)],
+    "horovodrun": lambda n: [_SCRIPTS / "horovodrun", "-np", n, "-H", _local(n)],
+    "horovodrun elastic": lambda n: [_SCRIPTS / "horovodrun", "-np", n],
+    "mpirun": lambda n: ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", n],
+}
+
+
+def _local(n):
+    return f"localhost:{n}"
+
+
+def backend_missing():
+    """Why jobs cannot run here, or None."""
+    found = find_installed()
+    if found is None or not found.has_backend:
+        return "no Horovod with the backend is installed: ringcoll horovod install"
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    return None
+
+
+def mpi_missing():
+    return None if shutil.which("mpirun") else "mpirun is not installed"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(script, *arguments, np=2, launcher=…, **environment) -> Job."""
+    if backend_missing():
+        pytest.skip(backend_missing())
+    jobs = []
+
+    def run(script, *arguments, np=2, launcher="horovodrun --gloo", options=(), **environment):
+        if launcher in ("mpirun", "horovodrun --mpi") and mpi_missing():
+            pytest.skip(mpi_missing())
+        command = [*LAUNCHERS[launcher](str(np)), *options, sys.executable, JOBS / script]
+        command += arguments
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HOROVOD_", "RINGCOLL_", "OMPI_", "PMI"))
+        }
+        clean.update(
+            PATH=f"{_SCRIPTS}:{clean.get('PATH', '')}",
+            OMPI_ALLOW_RUN_AS_ROOT="1",
+            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+            OMP_NUM_THREADS="1",
+            TF_CPP_MIN_LOG_LEVEL="2",
+            **environment,
+        )
+        jobs.append(Job([str(part) for part in command], clean, tmp_path))
+        return jobs[-1]
+
+    yield run
+    for job in jobs:
+        if job.process.poll() is None:
+            job.end()

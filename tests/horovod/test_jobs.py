@@ -1,0 +1,166 @@
+"""Real jobs under every launcher: which backend they use, and that all backends still work."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def results_of(folder, np):
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(np)]
+
+
+def check_basics(found, np=2):
+    for rank, facts in enumerate(found):
+        assert facts["size"] == np
+        assert facts["local"] == [rank, np, 0, 1]
+        assert facts["homogeneous"]
+        assert facts["total"] == [np * i + sum(range(np)) for i in range(10)]
+        assert facts["alone"] == rank + 1
+        assert facts["last"] == 0
+    assert found[0]["joined"] == [np, 1.0]
+    assert found[1]["joined"] == [np]
+
+
+@pytest.mark.parametrize(
+    "launcher", ["horovodrun --gloo", "horovodrun --mpi", "horovodrun", "mpirun"]
+)
+def test_the_variable_alone_switches_the_backend(start, tmp_path, launcher):
+    timeline = tmp_path / "timeline.json"
+    done = start(
+        "backend.py",
+        tmp_path,
+        launcher=launcher,
+        HOROVOD_CPU_OPERATIONS="RINGCOLL",
+        HOROVOD_TIMELINE=str(timeline),
+    ).wait()
+    assert done.status == 0, done.output
+    found = results_of(tmp_path, 2)
+    check_basics(found)
+    assert all(facts["ringcoll"] and not facts["gloo"] for facts in found)
+    text = timeline.read_text()
+    assert "RINGCOLL_ALLREDUCE" in text
+    assert "GLOO" not in text and "MPI_ALLREDUCE" not in text
+    # The library says itself what it uses: one line, from rank 0.
+    assert len([line for line in done.output.splitlines() if "[ringcoll] 0." in line]) == 1, (
+        done.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "operations", "activity"),
+    [("horovodrun --gloo", "GLOO", "GLOO_ALLREDUCE"), ("mpirun", "MPI", "MPI_ALLREDUCE")],
+)
+def test_the_other_backends_work_as_before(start, tmp_path, launcher, operations, activity):
+    timeline = tmp_path / "timeline.json"
+    done = start(
+        "backend.py",
+        tmp_path,
+        launcher=launcher,
+        HOROVOD_CPU_OPERATIONS=operations,
+        HOROVOD_TIMELINE=str(timeline),
+        # They must not even look for the library.
+        RINGCOLL_LIBRARY="/nonexistent/libringcoll.so",
+    ).wait()
+    assert done.status == 0, done.output
+    found = results_of(tmp_path, 2)
+    check_basics(found)
+    assert not any(facts["ringcoll"] for facts in found)
+    assert activity in timeline.read_text()
+    assert "RINGCOLL" not in timeline.read_text()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "operations", "controller", "activity"),
+    [
+        ("horovodrun --gloo", "RINGCOLL", "GLOO", "RINGCOLL_ALLREDUCE"),
+        ("mpirun", "RINGCOLL", "MPI", "RINGCOLL_ALLREDUCE"),
+        ("horovodrun --gloo", "GLOO", "RINGCOLL", "GLOO_ALLREDUCE"),
+        ("mpirun", "MPI", "RINGCOLL", "MPI_ALLREDUCE"),
+    ],
+)
+def test_a_controller_that_is_named_is_obeyed(
+    start, tmp_path, launcher, operations, controller, activity
+):
+    timeline = tmp_path / "timeline.json"
+    done = start(
+        "backend.py",
+        tmp_path,
+        launcher=launcher,
+        HOROVOD_CPU_OPERATIONS=operations,
+        HOROVOD_CONTROLLER=controller,
+        HOROVOD_TIMELINE=str(timeline),
+    ).wait()
+    assert done.status == 0, done.output
+    found = results_of(tmp_path, 2)
+    check_basics(found)
+    assert all(facts["ringcoll"] for facts in found)
+    assert all(facts["gloo"] == ("GLOO" in (operations, controller)) for facts in found)
+    assert activity in timeline.read_text()
+
+
+def test_two_hosts_in_one(start, tmp_path):
+    done = start(
+        "places.py",
+        tmp_path,
+        np=3,
+        options=["-H", "localhost:2,127.0.0.1:1"],
+        HOROVOD_CPU_OPERATIONS="RINGCOLL",
+    ).wait()
+    assert done.status == 0, done.output
+    found = results_of(tmp_path, 3)
+    assert [facts["local"] for facts in found] == [[0, 2, 0, 2], [1, 2, 0, 1], [0, 1, 1, 2]]
+    assert not any(facts["homogeneous"] for facts in found)
+
+
+def test_shutdown_and_a_second_init(start, tmp_path):
+    done = start("again.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait()
+    assert done.status == 0, done.output
+    assert [facts["sums"] for facts in results_of(tmp_path, 2)] == [[3.0, 3.0, 3.0]] * 2
+
+
+def test_process_sets_come_and_go(start, tmp_path):
+    done = start("dynamic_sets.py", tmp_path, np=3, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait()
+    assert done.status == 0, done.output
+    assert [facts["sums"] for facts in results_of(tmp_path, 3)] == [[4.0] * 3, [], [4.0] * 3]
+
+
+def test_torch_and_tensorflow_in_one_process(start, tmp_path):
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    done = start("two_frameworks.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait(240)
+    assert done.status == 0, done.output
+    for facts in results_of(tmp_path, 2):
+        assert facts == {"torch": [1.0, 3.0], "tensorflow": [1.0, 3.0], "gathered": [0, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({"RINGCOLL_LIBRARY": "/nonexistent/libringcoll.so"}, "pip install ringcoll"),
+        ({"RINGCOLL_TIMEOUT_S": "-1"}, "RINGCOLL_TIMEOUT_S"),
+    ],
+)
+def test_a_backend_that_cannot_start_says_why(start, tmp_path, environment, reason):
+    done = start("backend.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL", **environment).wait()
+    assert done.status != 0
+    assert "ValueError: Horovod initialization failed." in done.output
+    assert reason in done.output
+    assert "terminate called" not in done.output
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(start, tmp_path):
+    done = start("backend.py", tmp_path, launcher="mpirun", HOROVOD_CPU_OPERATIONS="RINGCOL").wait()
+    assert done.status != 0
+    assert "RINGCOLL" in done.output
+
+
+def test_check_build_lists_the_backend(start):
+    horovodrun = Path(sys.executable).parent / "horovodrun"
+    listed = subprocess.run(
+        [horovodrun, "--check-build"], capture_output=True, text=True, timeout=240, check=True
+    ).stdout
+    controllers, operations = listed.split("Available Tensor Operations")
+    assert "[X] Ringcoll" in controllers and "[X] Gloo" in controllers
+    assert "[X] Ringcoll" in operations and "[X] Gloo" in operations

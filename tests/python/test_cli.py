@@ -1,0 +1,143 @@
+"""The command ``ringcoll``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import ringcoll
+from ringcoll import compare, info
+from ringcoll.errors import Error
+
+
+def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RINGCOLL_")}
+    return subprocess.run(
+        [sys.executable, "-m", "ringcoll", *arguments],
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",  # not a folder with a ringcoll/ that would be taken for the installed one
+    )
+
+
+def test_doctor_finds_that_it_can_run():
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in (
+        "transport shm",
+        "transport tcp",
+        "interface lo",
+        "memlock",
+        "/dev/shm",
+        "horovod",
+    ):
+        assert part in done.stdout
+    assert "can run here" in done.stdout
+
+
+def test_doctor_as_json():
+    done = command("doctor", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["can_run"] is True
+    assert {"part", "status", "detail"} == set(found["findings"][0])
+
+
+def test_doctor_says_what_is_wrong():
+    done = command("doctor", RINGCOLL_SLOTS="100000")
+    assert done.returncode == 1 and "RINGCOLL_SLOTS" in done.stdout and "1 to 64" in done.stdout
+    done = command("doctor", RINGCOLL_TIMEOUT="3")
+    assert done.returncode == 0 and "did you mean RINGCOLL_TIMEOUT_S" in " ".join(
+        done.stdout.split()
+    )
+    done = command("doctor", RINGCOLL_TRANSPORT="verbs")
+    assert done.returncode == 1, done.stdout
+    done = command("doctor", SLURM_PROCID="x", SLURM_NTASKS="2", SLURM_STEP_ID="1")
+    assert done.returncode == 0 and "SLURM_PROCID" in done.stdout
+
+
+def test_info():
+    done = command("info")
+    assert done.returncode == 0, done.stderr
+    assert ringcoll.__version__ in done.stdout
+    for word in ("allreduce", "ring", "RINGCOLL_TIMEOUT_S", "2(P-1)"):
+        assert word in done.stdout
+    found = json.loads(command("info", "--json").stdout)
+    assert found["version"] == ringcoll.__version__
+    assert {row["collective"] for row in found["schedules"]} >= {"allreduce", "alltoall", "barrier"}
+
+
+def test_the_page_of_knobs_does_not_depend_on_the_environment():
+    page = command("info", "--knobs-markdown").stdout
+    assert command("info", "--knobs-markdown", RINGCOLL_LOG="error").stdout == page
+    for knob in info.library_info()["knobs"]:
+        assert f"| `{knob['name']}` | {knob['type']} |" in page
+    assert "`RINGCOLL_STORE`" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["doctor", "now"], "now"),
+        (["compare", "--np", "0"], "not a positive number"),
+        (["compare", "--sizes", "4,1X"], "'1X' is not a size"),
+        (["compare", "--sizes", "2"], "at least 4"),
+        (["info", "--json", "--knobs-markdown"], "not allowed"),
+        (["horovod", "remove"], "remove"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    done = command(*arguments)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_version():
+    assert command("--version").stdout.strip() == f"ringcoll {ringcoll.__version__}"
+
+
+def test_sizes():
+    assert [compare.parse_size(text) for text in ("4", "1K", "64M", "1G")] == [
+        4,
+        1 << 10,
+        64 << 20,
+        1 << 30,
+    ]
+
+
+def test_compare_chooses_what_is_built():
+    found = {
+        "framework": "torch",
+        "backends": {"ringcoll": True, "gloo": True, "mpi": False},
+        "reasons": [],
+    }
+    assert compare.choose_backends(None, found) == ("torch", ["RINGCOLL", "GLOO"])
+    assert compare.choose_backends(["GLOO"], found) == ("torch", ["GLOO"])
+    with pytest.raises(Error, match="no MPI"):
+        compare.choose_backends(["MPI"], found)
+    with pytest.raises(Error, match="no backend"):
+        compare.choose_backends(["NCCL"], found)
+    with pytest.raises(Error, match=r"No module.*ringcoll horovod install"):
+        compare.choose_backends(None, {"framework": None, "backends": {}, "reasons": ["No module"]})
+
+
+def test_compare_prints_ratios(capsys):
+    times = {"RINGCOLL": {1024: 1e-5, 1 << 20: 1e-3}, "GLOO": {1024: 5e-5, 1 << 20: 2.5e-3}}
+    info.wide_console().print(compare.make_table(times, 2, "torch"))
+    text = capsys.readouterr().out
+    for word in ("1 KiB", "1 MiB", "10.0 µs", "2.50 ms", "5.00", "2.50", "GLOO / RINGCOLL"):
+        assert word in text
+
+
+def test_compare_shows_why_a_job_failed(tmp_path):
+    with pytest.raises(Error, match=r"(?s)status 3.*it broke"):
+        compare._run_worker(
+            [sys.executable, "-c", "print('it broke'); raise SystemExit(3)"], {}, 30
+        )
+    with pytest.raises(Error, match="had not ended after 1 s"):
+        compare._run_worker([sys.executable, "-c", "import time; time.sleep(60)"], {}, 1)
