@@ -275,10 +275,11 @@ Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
   }
 }
 
-// Also tells rank 0 that this rank has read the outcome, or wants none any more.
+// Also tells rank 0 that this rank has read the outcome, or wants none any more. A rival's record
+// that lies in the place of this one's stays: the rival has not read the outcome yet.
 void StoreExchange::withdraw_record() {
   try {
-    store_->remove(record_key(rank_), request());
+    if (read_record_claim() == claim_) store_->remove(record_key(rank_), request());
   } catch (const Error& error) {
     log_debug("a record is left in the store: {}", error.what());
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "reduce/reduce.h"
@@ -59,6 +60,61 @@ void check_buffer(const Call& call, size_t i, Rank rank) {
         "buffer {} of {} has no output", i, name);
 }
 
+int64_t extent_of(const Call& call, Extent extent, const rc_buffer& buffer, Rank rank, Rank size) {
+  auto sum = [&](std::span<const int64_t> counts) {
+    if (counts.empty()) return buffer.count * size;
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  switch (extent) {
+    case Extent::kNone:
+      return 0;
+    case Extent::kVector:
+      return buffer.count;
+    case Extent::kOwnChunk:
+      return call.count_of(rank);
+    case Extent::kAllChunks:
+      return sum(call.counts);
+    case Extent::kReceived:
+      return sum(call.recv_counts);
+  }
+  return 0;
+}
+
+// Where in the longer of its two buffers the shorter one of a call in place lies, in elements.
+int64_t place_of_own(const Call& call, Rank rank) {
+  const Shape& shape = kShapes[call.collective];
+  if (shape.input != Extent::kOwnChunk && shape.output != Extent::kOwnChunk) return 0;
+  int64_t before = 0;
+  for (Rank r = 0; r < rank; r++) before += call.count_of(r);
+  return before;
+}
+
+// In place, an output element lies where the input element of the same place in the call lies. Any
+// other overlap would be written before it is read, in a later piece of the call.
+void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
+  const Shape& shape = kShapes[call.collective];
+  bool reads = rank == call.root || !shape.input_on_root_only;
+  bool writes = rank == call.root || !shape.output_on_root_only;
+  if (!b.input || !b.output || !reads || !writes) return;
+  auto bytes = static_cast<int64_t>(size_of(call.dtype));
+  int64_t in_bytes = extent_of(call, shape.input, b, rank, size) * bytes;
+  int64_t out_bytes = extent_of(call, shape.output, b, rank, size) * bytes;
+  auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
+  if (in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0) return;
+  int64_t own = place_of_own(call, rank) * bytes;
+  bool in_place = shape.input == Extent::kOwnChunk    ? in == out + own
+                  : shape.output == Extent::kOwnChunk ? out == in + own
+                                                      : in == out;
+  if (call.collective == RC_ALLTOALL) in_place &= std::ranges::equal(call.counts, call.recv_counts);
+  check(in_place, Code::kInvalidArgument,
+        "input and output of {} overlap: pass memory of their own for both, or, in place, the same "
+        "memory{}",
+        name_of(call.collective),
+        own != 0                         ? " (the chunk at its place among all chunks)"
+        : call.collective == RC_ALLTOALL ? " with equal counts and recv_counts"
+                                         : "");
+}
+
 bool has_root(Collective collective) {
   return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
          collective == RC_SCATTER;
@@ -70,14 +126,17 @@ void check_counts(std::span<const int64_t> counts, const char* name) {
           i, counts[i]);
 }
 
-void check_buffers(const Call& call, Rank rank) {
+void check_buffers(const Call& call, Rank rank, Rank size) {
   if (call.collective == RC_BARRIER) {
     check(call.buffers.empty(), Code::kInvalidArgument, "a barrier takes no buffers");
     return;
   }
   check(call.is_vector() || call.buffers.size() == 1, Code::kInvalidArgument,
         "{} takes one buffer, not {}", name_of(call.collective), call.buffers.size());
-  for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank);
+  for (size_t i = 0; i < call.buffers.size(); i++) {
+    check_buffer(call, i, rank);
+    check_overlap(call, call.buffers[i], rank, size);
+  }
 }
 
 double scale_of(double given, const char* name) {
@@ -131,7 +190,7 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   }
   check_counts(call.counts, "counts");
   check_counts(call.recv_counts, "recv_counts");
-  check_buffers(call, rank);
+  check_buffers(call, rank, size);
   if (call.reduces()) {
     combine_kernel(call.dtype, call.op);
     if (call.op == RC_AVERAGE) call.postscale /= size;

@@ -11,6 +11,8 @@ namespace {
 // Plans of this many different calls are kept; a job has a few dozen.
 constexpr size_t kMostPlans = 1024;
 constexpr size_t kBankAlignment = 4096;
+// From here on a piece is worth huge pages.
+constexpr size_t kLargePieceBytes = 64 << 10;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
@@ -37,7 +39,7 @@ Executor::Executor(Communicator& comm)
         config.slots);
   std::byte* at = comm.arena().data();
   for (int64_t i = 0; i < config.slots; i++, at += 2 * bank_bytes)
-    slots_.push_back({{at, at + bank_bytes}, {}});
+    slots_.push_back({{at, at + bank_bytes}, {}, 0});
   terrain_.size = comm.size();
   terrain_.one_domain = comm.one_domain();
   terrain_.oversubscribed = comm.oversubscribed();
@@ -115,9 +117,19 @@ void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
   piece.slot = &slots_[next_slot_++ % slots_.size()];
   for (const Sent& sent : piece.slot->unread) await_completion(sent);
   piece.slot->unread.clear();
+  if (!piece.fragments.empty()) prepare(*piece.slot, piece.fragments.back().end());
   piece.sent.assign(piece.plan->actions.size(), {});
   piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
   for (Range range : piece.plan->pack) mover_->pack(piece.memory, range);
+}
+
+// Large pieces get huge pages, a slot's when it is first used by one.
+void Executor::prepare(Slot& slot, int64_t elements) {
+  size_t bytes = static_cast<size_t>(elements) * mover_->element_bytes();
+  if (bytes <= slot.prepared_bytes) return;
+  slot.prepared_bytes = bytes;
+  if (bytes < kLargePieceBytes) return;
+  for (std::byte* bank : slot.bank) comm_.arena().prepare(bank, bytes);
 }
 
 void Executor::advance(Piece& piece, size_t stage) {

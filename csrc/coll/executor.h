@@ -46,7 +46,8 @@ class Executor {
   };
   struct Slot {
     std::byte* bank[2];
-    std::vector<Sent> unread;  // of the slot's last piece
+    std::vector<Sent> unread;   // of the slot's last piece
+    size_t prepared_bytes = 0;  // of each bank, by SharedMemory::prepare()
   };
   struct Piece {
     int64_t start = 0;  // tick of its stage 0
@@ -66,6 +67,7 @@ class Executor {
   void execute(const Call& call);
   void run_pipeline(const Call& call, const Choice& choice);
   void begin(Piece& piece, const Call& call, const Choice& choice);
+  void prepare(Slot& slot, int64_t elements);
   void advance(Piece& piece, size_t stage);
   void send(Piece& piece, size_t round);
   void receive(Piece& piece, size_t round);

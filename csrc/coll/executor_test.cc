@@ -261,6 +261,51 @@ TEST(Call, RefusesWhatCannotBe) {
   EXPECT_TRUE(refused([&](rc_call& c) { c.buffers = &negative; }));
 }
 
+// `input` and `output` are elements of one array; rank 1 of 3, chunks of 1, 2 and 3 elements.
+bool may_lie(Collective collective, int64_t input, int64_t output, Rank root = 1,
+             std::vector<int64_t> recv_counts = {1, 2, 3}) {
+  std::vector<float> memory(32);
+  std::vector<int64_t> counts = {1, 2, 3};
+  rc_buffer buffer{memory.data() + input, memory.data() + output, 6};
+  rc_call raw = call_of(collective, RC_FLOAT32, RC_SUM, {&buffer, 1});
+  raw.root = root;
+  if (collective != RC_ALLREDUCE) raw.counts = counts.data();
+  if (collective == RC_ALLTOALL) raw.recv_counts = recv_counts.data();
+  try {
+    check_call(raw, 1, 3);
+    return true;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("overlap"), std::string::npos) << error.what();
+    return false;
+  }
+}
+
+TEST(Call, OverlapOtherThanInPlaceIsRefused) {
+  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 8));
+  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 14));
+  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 2));
+  EXPECT_FALSE(may_lie(RC_ALLREDUCE, 8, 13));
+  EXPECT_FALSE(may_lie(RC_ALLREDUCE, 8, 3));
+  for (Collective gathers : {RC_ALLGATHER, RC_GATHER}) {
+    EXPECT_TRUE(may_lie(gathers, 9, 8)) << "own chunk, at its place";
+    EXPECT_FALSE(may_lie(gathers, 8, 8));
+    EXPECT_TRUE(may_lie(gathers, 14, 8));
+    EXPECT_FALSE(may_lie(gathers, 13, 8));
+  }
+  EXPECT_TRUE(may_lie(RC_GATHER, 8, 8, 0)) << "its output is not used";
+  for (Collective scatters : {RC_REDUCE_SCATTER, RC_SCATTER}) {
+    EXPECT_TRUE(may_lie(scatters, 8, 9)) << "own chunk, at its place";
+    EXPECT_FALSE(may_lie(scatters, 8, 8));
+    EXPECT_TRUE(may_lie(scatters, 8, 6));
+    EXPECT_FALSE(may_lie(scatters, 8, 7));
+  }
+  EXPECT_TRUE(may_lie(RC_SCATTER, 8, 8, 0)) << "its input is not used";
+  EXPECT_TRUE(may_lie(RC_ALLTOALL, 8, 8));
+  EXPECT_FALSE(may_lie(RC_ALLTOALL, 8, 8, 1, {3, 2, 1})) << "other places";
+  EXPECT_TRUE(may_lie(RC_ALLTOALL, 8, 14, 1, {3, 2, 1}));
+}
+
 TEST(Select, RefusesAnUnknownAlgorithmWithTheKnownOnes) {
   EXPECT_NO_THROW(check_algorithm(""));
   EXPECT_NO_THROW(check_algorithm("ring"));

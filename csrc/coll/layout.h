@@ -24,6 +24,8 @@ struct Fragment {
   int64_t count = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+
+  int64_t end() const { return first + count; }
 };
 
 class Layout {

@@ -10,6 +10,9 @@ namespace {
 // A block that is written twice (to the arena and to the output, or combined and then scaled) is
 // small enough that the second pass finds it in the first-level cache.
 constexpr int64_t kBlockBytes = 16 << 10;
+// The output of a call of at least this size has left the caches before anybody reads it: it is
+// written past them, which spares memory the reading of what is overwritten.
+constexpr int64_t kStreamBytes = 8 << 20;
 
 // Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
 template <typename Visit>
@@ -18,7 +21,7 @@ void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&&
   if (it != fragments.begin()) --it;
   for (; range.count > 0; ++it) {
     invariant(it != fragments.end(), "element {} is outside the caller's buffers", range.first);
-    int64_t count = std::min(range.count, it->first + it->count - range.first);
+    int64_t count = std::min(range.count, it->end() - range.first);
     visit(*it, Range{range.first, count});
     range.first += count;
     range.count -= count;
@@ -32,6 +35,9 @@ Mover::Mover(const Call& call, Counters& counters)
       prescale_(call.prescale),
       postscale_(call.postscale),
       counters_(counters) {
+  int64_t elements = 0;
+  for (const rc_buffer& buffer : call.buffers) elements += buffer.count;
+  stream_ = std::max(elements, call.total()) >= kStreamBytes / static_cast<int64_t>(element_bytes_);
   if (call.reduces()) combine_ = combine_kernel(call.dtype, call.op);
   if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
 }
@@ -51,13 +57,21 @@ void Mover::pack(const PieceMemory& memory, Range range) {
 void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data) {
   counters_.bytes_unpacked += range.count * element_bytes_;
   for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
-    std::byte* to = f.output + (part.first - f.first) * element_bytes_;
-    const std::byte* from = data + (part.first - range.first) * element_bytes_;
-    if (postscale_ != 1)
-      scale_(to, from, postscale_, part.count);
-    else
-      copy_bytes(to, from, part.count * element_bytes_);
+    write_output(f.output + (part.first - f.first) * element_bytes_,
+                 data + (part.first - range.first) * element_bytes_, part.count);
   });
+}
+
+void Mover::write_output(std::byte* to, const std::byte* from, int64_t count) {
+  size_t bytes = count * element_bytes_;
+  if (postscale_ == 1) return stream_ ? stream_bytes(to, from, bytes) : copy_bytes(to, from, bytes);
+  if (!stream_) return scale_(to, from, postscale_, count);
+  alignas(64) std::byte scaled[kBlockBytes];
+  for (size_t at = 0; at < bytes; at += sizeof scaled) {
+    size_t length = std::min(bytes - at, sizeof scaled);
+    scale_(scaled, from + at, postscale_, static_cast<int64_t>(length / element_bytes_));
+    stream_bytes(to + at, scaled, length);
+  }
 }
 
 void Mover::combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,

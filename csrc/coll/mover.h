@@ -46,6 +46,7 @@ class Mover {
     return memory.bank[place == Place::kBank1] + element * element_bytes_;
   }
   void to_output(const PieceMemory& memory, Range range, const std::byte* data);
+  void write_output(std::byte* to, const std::byte* from, int64_t count);
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
   void reduce_block(const PieceMemory& memory, const Part& part, Range block, const std::byte* data,
@@ -54,6 +55,7 @@ class Mover {
   size_t element_bytes_;
   double prescale_;
   double postscale_;
+  bool stream_;
   CombineKernel combine_ = nullptr;
   ScaleKernel scale_ = nullptr;
   Counters& counters_;

@@ -114,16 +114,6 @@ int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* out
   return known.count() / size;
 }
 
-void check_overlap(const Tensor* in, const Tensor* out, const std::string& prefix) {
-  if (!in || !out || in->data() == out->data()) return;
-  auto begin = [](const Tensor* tensor) { return reinterpret_cast<uintptr_t>(tensor->data()); };
-  bool apart = begin(in) + in->bytes() <= begin(out) || begin(out) + out->bytes() <= begin(in);
-  if (!apart)
-    raise_invalid(prefix +
-                  "input and output overlap: pass the same tensor for both, or different "
-                  "memory");
-}
-
 /// The tensor's memory for the library, null where it looks at none.
 void* sized(const Tensor* tensor, int64_t expected, bool needed, const std::string& what) {
   if (expected == kNone) return nullptr;
@@ -189,7 +179,6 @@ void Call::borrow_pair(py::object input, py::object output, const std::string& p
   if (!input.is_none() && !in_place) in = &take(input, Access::kRead, in_name);
   if (!output.is_none()) out = &take(output, Access::kWrite, out_name);
   if (in_place) in = out;
-  check_overlap(in, out, prefix);
   if (!in && !out) raise_invalid(fmt::format("{} and the output are both missing", in_name));
   int64_t count = counts_ ? (*counts_)[rank] : part_of(call_.collective, in, out, size);
   Shares shares = shares_of(call_, count, counts_, recv_counts_, rank, size);

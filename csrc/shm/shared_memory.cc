@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <string_view>
@@ -87,18 +88,6 @@ std::byte* map(int fd, size_t bytes, int protection, const std::string& doing) {
   return static_cast<std::byte*>(at);
 }
 
-// Backs memory that was just made by huge pages. Where the kernel gives shared memory none by
-// itself (shmem_enabled=never, the usual setting), it still collapses what a process asks for by
-// name, since Linux 6.1; a page has to be there. Only a request: refused elsewhere, which is no
-// error.
-void ask_for_huge_pages(std::byte* data, size_t bytes) {
-  ::madvise(data, bytes, MADV_HUGEPAGE);
-  for (size_t at = 0; at + kHugePageBytes <= bytes; at += kHugePageBytes) {
-    *static_cast<volatile std::byte*>(data + at) = std::byte{0};
-    if (::madvise(data + at, kHugePageBytes, MADV_COLLAPSE) != 0) return;
-  }
-}
-
 // Where the link /proc/<pid>/fd/<fd> points to: "/memfd:ringcoll (deleted)".
 std::string link_target(const std::string& path, const std::string& doing) {
   char target[128];
@@ -121,8 +110,24 @@ SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     fail(doing, "fcntl(F_ADD_SEALS)", errno);
   memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, doing);
-  if (huge_pages) ask_for_huge_pages(memory.data_, memory.bytes_);
+  memory.huge_pages_ = huge_pages && ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE) == 0;
   return memory;
+}
+
+// Where the kernel gives shared memory no huge pages by itself (shmem_enabled=never, the usual
+// setting), it still collapses what a process asks for by name, since Linux 6.1; a page has to be
+// there.
+void SharedMemory::prepare(const std::byte* at, size_t bytes) {
+  if (!huge_pages_ || bytes == 0) return;
+  size_t first = static_cast<size_t>(at - data_) / kHugePageBytes * kHugePageBytes;
+  size_t end = static_cast<size_t>(at - data_) + bytes;
+  for (size_t page = first; page < end && page + kHugePageBytes <= bytes_; page += kHugePageBytes) {
+    auto* byte = reinterpret_cast<std::atomic<unsigned char>*>(data_ + page);
+    byte->fetch_or(0, std::memory_order_relaxed);  // touched, not changed
+    if (::madvise(data_ + page, kHugePageBytes, MADV_COLLAPSE) == 0) continue;
+    huge_pages_ = false;  // a kernel that refuses one refuses all
+    return;
+  }
 }
 
 SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
@@ -154,12 +159,14 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
+      bytes_(std::exchange(other.bytes_, 0)),
+      huge_pages_(std::exchange(other.huge_pages_, false)) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(huge_pages_, other.huge_pages_);
   return *this;
 }
 

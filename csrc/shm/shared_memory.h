@@ -19,8 +19,8 @@ class SharedMemory {
  public:
   SharedMemory() = default;
   /// Makes `bytes` (rounded up to pages) of zeroed memory, pages allocated when first touched.
-  /// `huge_pages` asks for transparent huge pages where the kernel allows them; all pages are then
-  /// allocated at once. Throws Error(kTransport) with cause and remedy.
+  /// `huge_pages`: prepare() asks for transparent huge pages. Throws Error(kTransport) with cause
+  /// and remedy.
   static SharedMemory create(size_t bytes, bool huge_pages);
   /// Maps the memory that process `pid` holds as `fd`, read-only or not. Throws Error(kTransport)
   /// with cause and remedy.
@@ -29,6 +29,11 @@ class SharedMemory {
   SharedMemory(SharedMemory&&) noexcept;
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
+
+  /// In the process that made it, before much of [at, at + bytes) is used: has it backed by huge
+  /// pages, where they were wanted and the kernel gives them; they are allocated here. Only a
+  /// request: what is refused is no error.
+  void prepare(const std::byte* at, size_t bytes);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -42,6 +47,7 @@ class SharedMemory {
   Fd fd_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  bool huge_pages_ = false;
 };
 
 /// Identity of the running kernel, /proc/sys/kernel/random/boot_id: equal on the ranks of one host

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -73,8 +74,29 @@ TEST(SharedMemory, LargeMappingsBeginAtAHugePage) {
   }
 }
 
+size_t allocated_bytes(const SharedMemory& memory) {
+  struct stat status{};
+  EXPECT_EQ(::fstat(memory.fd(), &status), 0);
+  return static_cast<size_t>(status.st_blocks) * 512;
+}
+
+TEST(SharedMemory, PagesCountWhenTheyAreUsed) {
+  constexpr size_t kHuge = 2 << 20;
+  auto memory = SharedMemory::create(4 * kHuge, true);
+  EXPECT_EQ(allocated_bytes(memory), 0u);
+  memory.data()[kHuge] = std::byte{7};
+  memory.prepare(memory.data() + kHuge, kHuge + 1);
+  EXPECT_GT(allocated_bytes(memory), 0u);
+  EXPECT_LE(allocated_bytes(memory), 2 * kHuge) << "the page after the next is not touched";
+  EXPECT_EQ(memory.data()[kHuge], std::byte{7}) << "what was there stays";
+  auto plain = SharedMemory::create(4 * kHuge, false);
+  plain.prepare(plain.data(), plain.bytes());
+  EXPECT_EQ(allocated_bytes(plain), 0u) << "not asked for";
+}
+
 TEST(SharedMemory, HugePagesAreZeroedToo) {
   auto memory = SharedMemory::create(3 << 20, true);
+  memory.prepare(memory.data(), memory.bytes());
   for (size_t i = 0; i < memory.bytes(); i += 512) ASSERT_EQ(memory.data()[i], std::byte{0});
 }
 

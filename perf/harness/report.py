@@ -19,7 +19,7 @@ class Memory:
 
     ranks: int
     size: int
-    above_buffers: int  # bytes: peak resident, less the caller's buffers
+    above_buffers: int  # bytes: peak in use, less the caller's buffers
 
 
 @dataclass

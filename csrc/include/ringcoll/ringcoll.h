@@ -82,30 +82,36 @@ typedef enum rc_collective {
 } rc_collective;
 #define RC_COLLECTIVE_COUNT 9
 
-/* A tensor of the caller. input == output means in place; any other overlap is an error.
- * Contiguous. Borrowed until the call has completed. */
+/* A tensor of the caller. Input and output may overlap only as rc_call says. Contiguous.
+ * Borrowed until the call has completed. */
 typedef struct rc_buffer {
   const void* input;
   void* output;
   int64_t count; /* elements; its meaning for each collective is at rc_call */
 } rc_buffer;
 
+/* clang-format off */
 /* One collective call.
  *
- *   collective      buffers  input (elements)               output (elements)              counts
- *   ALLREDUCE       any      count                          count                          -
- *   BROADCAST       any      count, read on root            count (root: may be NULL)      -
- *   REDUCE          any      count                          count, on root                 -
- *   ALLGATHER       1        counts[rank]                   sum(counts), by rank           size, or
- * NULL: all `count` REDUCE_SCATTER  1        sum(counts), by rank           counts[rank] size, or
- * NULL: all `count` GATHER          1        counts[rank]                   sum(counts), on root
- * size, or NULL: all `count` SCATTER         1        sum(counts), on root           counts[rank]
- * size, or NULL: all `count` ALLTOALL        1        sum(counts), by destination sum(recv_counts),
- * by source    size, or NULL: all `count` BARRIER         0
+ *   collective      buffers  input (elements)          output (elements)            counts
+ *   ALLREDUCE       any      count                     count                        -
+ *   BROADCAST       any      count, read on root       count (root: may be NULL)    -
+ *   REDUCE          any      count                     count, on root               -
+ *   ALLGATHER       1        counts[rank]              sum(counts), by rank         size, or NULL
+ *   REDUCE_SCATTER  1        sum(counts), by rank      counts[rank]                 size, or NULL
+ *   GATHER          1        counts[rank]              sum(counts), on root         size, or NULL
+ *   SCATTER         1        sum(counts), on root      counts[rank]                 size, or NULL
+ *   ALLTOALL        1        sum(counts), by           sum(recv_counts), by         size, or NULL
+ *                            destination               source
+ *   BARRIER         0        -                         -                            -
  *
- * Several buffers are one vector (they are fused: packed together, no copy by the caller). `counts`
- * of ALLTOALL are this rank's send counts, `recv_counts` what it receives; elsewhere `counts` are
- * the same on every rank. */
+ * counts == NULL: all are `count` of the buffer. Several buffers are one vector (they are fused:
+ * packed together, no copy by the caller). `counts` of ALLTOALL are this rank's send counts,
+ * `recv_counts` what it receives; elsewhere `counts` are the same on every rank.
+ *
+ * In place: input == output for vectors and for ALLTOALL with equal counts and recv_counts; the
+ * own chunk at its place among all chunks for the others. */
+/* clang-format on */
 typedef struct rc_call {
   size_t struct_size;
   rc_collective collective;

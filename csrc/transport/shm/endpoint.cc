@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -42,8 +43,8 @@ bool ShmEndpoint::try_send(const Signature& signature, const void* data, uint64_
                               bytes, link()));
     entry->offset =
         static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.my_arena->data());
-    last_borrowed_ = number;
   }
+  borrows_[number % kEntries] = bytes > pair_.inline_bytes;
   entry->bytes = bytes;
   entry->signature = signature;
   // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena. seq_cst
@@ -59,13 +60,10 @@ bool ShmEndpoint::try_send(const Signature& signature, const void* data, uint64_
 // in order.
 uint64_t ShmEndpoint::completed() {
   if (completed_ == sent_) return completed_;
-  uint64_t released = load_released();
-  uint64_t done = released >= last_borrowed_ ? sent_ : released;
-  if (done > completed_)
-    completed_ = done;
-  else
-    wants_credit_ = true;
-  return completed_;
+  uint64_t done = std::max(completed_, load_released());
+  while (done < sent_ && !borrows_[(done + 1) % kEntries]) done++;
+  wants_credit_ |= done == completed_;
+  return completed_ = done;
 }
 
 bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
@@ -106,8 +104,12 @@ bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
 void ShmEndpoint::release() {
   if (released_ >= received_) [[unlikely]]
     throw Error(Code::kInternal, "release() without a view " + link());
+  uint64_t number = ++released_;
+  bool small = in_entry(number)->bytes <= pair_.inline_bytes;
+  if (small && number - told_ < kLazyCredits) return;
+  told_ = number;
   // Seen by the sender's acquire in load_released(). seq_cst with the look at `waiting`.
-  pair_.mine->released.store(++released_, std::memory_order_seq_cst);
+  pair_.mine->released.store(number, std::memory_order_seq_cst);
   if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
 }

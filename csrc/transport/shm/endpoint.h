@@ -5,7 +5,8 @@
 // stays where it is in the sender's arena, and only its offset is sent. Receiving: look at the next
 // stamp; the view points into the sender's memory. Releasing: count up `released` in the receiver's
 // control memory; the sender reads it when it has used up its credit or must know whether its arena
-// is free again.
+// is free again. Nobody waits for the release of one small message, which has left the arena when
+// it is sent: of those, only every kLazyCredits-th is told, with all before it.
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
@@ -63,10 +64,11 @@ class ShmEndpoint final : public Endpoint {
   const Pair pair_;
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
-  uint64_t last_borrowed_ = 0;  // last message whose payload stayed in the arena
-  uint64_t peer_released_ = 0;  // as last read
+  bool borrows_[kEntries] = {};  // of the messages that may be unreleased: payload in the arena
+  uint64_t peer_released_ = 0;   // as last read
   uint64_t received_ = 0;
   uint64_t released_ = 0;
+  uint64_t told_ = 0;  // the last of them that the peer knows of
   // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
   // message that it does not want yet must not keep a wait for credit from sleeping.
   bool wants_message_ = false;

@@ -26,6 +26,9 @@ inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 /// flight; more cost memory (kEntries * inline_bytes a pair) and cache.
 inline constexpr uint64_t kEntries = 32;
 static_assert((kEntries & (kEntries - 1)) == 0, "a slot is found by a mask");
+/// Small messages whose release the sender may not have been told yet.
+inline constexpr uint64_t kLazyCredits = 8;
+static_assert(kLazyCredits < kEntries, "or the sender would wait for a credit for ever");
 
 /// Cache lines are fetched in pairs, so words with different writers are two lines apart.
 inline constexpr size_t kLineBytes = 64;
