@@ -23,6 +23,8 @@ class Deadline {
   bool passed() const { return Clock::now() >= at_; }
   /// Time left, never negative.
   Duration left() const { return std::max(Duration::zero(), at_ - Clock::now()); }
+  /// Time that is not to count against it.
+  void extend(Duration by) { at_ += by; }
   /// Milliseconds left for poll() and epoll_wait(), rounded up, at most `limit_ms`.
   int left_ms(int limit_ms = 1 << 30) const {
     auto ms = std::chrono::ceil<std::chrono::milliseconds>(left()).count();

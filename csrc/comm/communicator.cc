@@ -28,6 +28,9 @@ constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
+// A wait of kLongestBlock that took so long was not one: the process did not run.
+constexpr Duration kSurelyStopped = std::chrono::seconds(1);
+
 // No bit set, and a printable character.
 constexpr char kNothing = '@';
 
@@ -68,6 +71,16 @@ void adopt(const Json& values, Config* c) {
   values.at("slots").get_to(c->slots);
   values.at("inline_bytes").get_to(c->inline_bytes);
   values.at("tcp_streams").get_to(c->tcp_streams);
+}
+
+// How long this process was stopped (a signal, a debugger, a suspended machine) during a wait that
+// should have been short. That counts against nobody: the peers may have been stopped with it.
+template <typename Wait>
+Duration stopped(Wait&& wait) {
+  auto start = Clock::now();
+  wait();
+  Duration took = Clock::now() - start;
+  return took > kSurelyStopped ? took : Duration::zero();
 }
 
 bool poll(const std::function<bool()>& ready, int times) {
@@ -157,12 +170,8 @@ void Communicator::agree(Exchange& exchange, Deadline deadline) {
       rank_, size_, *loop_, [this] { wake_all(); },
       [this](Rank rank) { return topology_.describe(rank); });
 
-  // A rank that a launcher has bound to one core has that core for itself.
-  auto crowded = [this](Rank r) {
-    return topology_.at(r).cores > 1 && topology_.ranks_on_host(r) > topology_.at(r).cores;
-  };
-  for (Rank r = 0; r < size_; r++) oversubscribed_ |= crowded(r);
-  yield_ = crowded(rank_);
+  for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_.crowded(r);
+  yield_ = topology_.crowded(rank_);
   spin_ = std::chrono::microseconds(config_.spin_us);
 }
 
@@ -338,7 +347,8 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
       poison(lifelines_->blame(peer, doing(), kBlameGrace));
       throw_if_poisoned();
     }
-    link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
+    deadline.extend(stopped(
+        [&] { link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock})); }));
   }
   lifelines_->set_waiting_for(kNobody);
 }

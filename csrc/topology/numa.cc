@@ -1,5 +1,6 @@
 #include "topology/numa.h"
 
+#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -54,6 +55,16 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
     for (int cpu = *first; cpu <= *last; cpu++) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+std::string cpu_list(const std::vector<int>& cpus) {
+  std::string text;
+  for (size_t first = 0, next; first < cpus.size(); first = next) {
+    for (next = first + 1; next < cpus.size() && cpus[next] == cpus[next - 1] + 1;) next++;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", cpus[first]);
+    if (next - first > 1) text += fmt::format("-{}", cpus[next - 1]);
+  }
+  return text;
 }
 
 std::vector<int> allowed_cpus() {

@@ -10,6 +10,8 @@ namespace ringcoll {
 
 /// CPUs in a list such as "0-3,8,10-11"; nothing if it is not one.
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
+/// The list of `cpus`, which rise.
+std::string cpu_list(const std::vector<int>& cpus);
 /// CPUs that this process may run on.
 std::vector<int> allowed_cpus();
 /// The one node that holds all of `cpus`; -1 if they lie on several, or it is not known. `nodes` is

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <climits>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -17,9 +19,9 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x31434c52;  // "RLC1": the version is in it
+constexpr uint32_t kMagic = 0x32434c52;  // "RLC2": the version is in it
 constexpr size_t kMaxTextBytes = 256;
-constexpr int kMaxCores = 1 << 20;
+constexpr size_t kMaxListBytes = 16 << 10;
 
 std::string read_boot_id() {
   std::string id;
@@ -39,9 +41,8 @@ Location Location::here() {
   // Without /proc the name has to do.
   if (location.host_id.empty()) location.host_id = location.host_name;
   location.pid = getpid();
-  std::vector<int> cpus = allowed_cpus();
-  location.numa_node = numa_node_of(cpus);
-  location.cores = std::max<int>(1, static_cast<int>(cpus.size()));
+  location.cpus = allowed_cpus();
+  location.numa_node = numa_node_of(location.cpus);
   return location;
 }
 
@@ -50,7 +51,7 @@ std::string Location::encode() const {
   writer.put(kMagic);
   writer.put<int32_t>(pid);
   writer.put<int32_t>(numa_node);
-  writer.put<int32_t>(cores);
+  writer.put_text(cpu_list(cpus));
   writer.put_text(std::string_view(host_id).substr(0, kMaxTextBytes));
   writer.put_text(std::string_view(host_name).substr(0, kMaxTextBytes));
   return writer.take();
@@ -63,13 +64,13 @@ Location Location::decode(std::string_view blob) {
   Location location;
   location.pid = reader.get<int32_t>();
   location.numa_node = reader.get<int32_t>();
-  location.cores = reader.get<int32_t>();
+  auto cpus = parse_cpu_list(reader.get_text(kMaxListBytes));
   location.host_id = reader.get_text(kMaxTextBytes);
   location.host_name = reader.get_text(kMaxTextBytes);
   reader.finish();
-  check(location.cores >= 1 && location.cores <= kMaxCores && location.numa_node >= -1,
-        Code::kTransport, "the location of a rank: {} cores, NUMA node {}", location.cores,
-        location.numa_node);
+  check(cpus && std::ranges::is_sorted(*cpus) && location.numa_node >= -1, Code::kTransport,
+        "the location of a rank: its CPUs are no list, or its NUMA node is {}", location.numa_node);
+  location.cpus = std::move(*cpus);
   return location;
 }
 
@@ -94,6 +95,21 @@ Topology::Topology(std::vector<Location> locations) : locations_(std::move(locat
 
 int Topology::ranks_on_host(Rank rank) const {
   return static_cast<int>(std::ranges::count(host_of_, host_of_[rank]));
+}
+
+bool Topology::crowded(Rank rank) const {
+  std::set<int> all;
+  size_t ranks = 0;
+  for (Rank other = 0; other < size(); other++) {
+    if (host_of_[other] != host_of_[rank]) continue;
+    const auto &mine = locations_[rank].cpus, &theirs = locations_[other].cpus;
+    std::vector<int> both;
+    std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
+    if (both.empty()) continue;
+    ranks++;
+    all.insert(theirs.begin(), theirs.end());
+  }
+  return ranks > all.size();
 }
 
 std::string Topology::describe(Rank rank) const {

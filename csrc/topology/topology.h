@@ -17,8 +17,8 @@ struct Location {
   std::string host_id;    // boot id: equal on one host and nowhere else, whatever the hostname says
   std::string host_name;  // for people
   int pid = 0;
-  int numa_node = -1;  // of the cores that this process may run on; -1 = several, or unknown
-  int cores = 1;       // that this process may run on
+  int numa_node = -1;     // of the cores that this process may run on; -1 = several, or unknown
+  std::vector<int> cpus;  // that this process may run on, rising; empty = unknown
 
   static Location here();
   std::string encode() const;
@@ -36,6 +36,8 @@ class Topology {
   int hosts() const { return hosts_; }
   int host_of(Rank rank) const { return host_of_[rank]; }  // 0 … hosts()-1, by lowest rank
   int ranks_on_host(Rank rank) const;
+  /// More ranks than CPUs: the ranks that share a CPU with this one have fewer in all.
+  bool crowded(Rank rank) const;
   /// The ring: ranks of one host side by side, there the ranks of one NUMA node side by side;
   /// otherwise by rank. Starts with rank 0. So each host has one link in and one link out.
   const std::vector<Rank>& ring_order() const { return order_; }

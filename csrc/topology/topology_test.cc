@@ -48,6 +48,12 @@ TEST(Numa, ReadsCpuLists) {
     EXPECT_FALSE(parse_cpu_list(bad)) << bad;
 }
 
+TEST(Numa, WritesCpuLists) {
+  EXPECT_EQ(cpu_list({}), "");
+  EXPECT_EQ(cpu_list({4}), "4");
+  EXPECT_EQ(cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
 TEST(Numa, FindsTheOneNode) {
   FakeNodes nodes;
   nodes.add("node0", "0-3,8-11\n");
@@ -66,27 +72,27 @@ TEST(Numa, FindsTheOneNode) {
 TEST(Location, KnowsThisProcess) {
   Location here = Location::here();
   EXPECT_EQ(here.pid, getpid());
-  EXPECT_EQ(here.cores, static_cast<int>(allowed_cpus().size()));
-  EXPECT_GE(here.cores, 1);
+  EXPECT_EQ(here.cpus, allowed_cpus());
+  EXPECT_FALSE(here.cpus.empty());
   EXPECT_FALSE(here.host_id.empty());
   EXPECT_FALSE(here.host_name.empty());
 }
 
 TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   Location location = at("a", -1);
-  location.cores = 7;
+  location.cpus = {0, 1, 2, 5, 7, 8};
   std::string blob = location.encode();
   Location copy = Location::decode(blob);
   EXPECT_EQ(copy.host_id, "a");
   EXPECT_EQ(copy.host_name, "a.example");
   EXPECT_EQ(copy.pid, 100);
   EXPECT_EQ(copy.numa_node, -1);
-  EXPECT_EQ(copy.cores, 7);
+  EXPECT_EQ(copy.cpus, location.cpus);
   for (size_t cut = 0; cut < blob.size(); cut++)
     EXPECT_THROW(Location::decode(std::string_view(blob).substr(0, cut)), Error) << cut;
   EXPECT_THROW(Location::decode(blob + "x"), Error);
   EXPECT_THROW(Location::decode(std::string(blob.size(), '\xff')), Error);
-  location.cores = 0;
+  location.cpus = {3, 2};
   EXPECT_THROW(Location::decode(location.encode()), Error);
 }
 
@@ -120,6 +126,26 @@ TEST(Topology, TheSameNameIsNotTheSameHost) {
   Location first = at("a"), second = at("b");
   second.host_name = first.host_name;
   EXPECT_EQ(Topology({first, second}).hosts(), 2);
+}
+
+TEST(Topology, CrowdedAreThoseWithFewerCpusThanRanks) {
+  auto on = [](const char* host, std::vector<int> cpus) {
+    Location location = at(host);
+    location.cpus = std::move(cpus);
+    return location;
+  };
+  auto crowded = [](std::vector<Location> locations) {
+    Topology topology(std::move(locations));
+    std::string text;
+    for (Rank r = 0; r < topology.size(); r++) text += topology.crowded(r) ? "x" : ".";
+    return text;
+  };
+  EXPECT_EQ(crowded({on("a", {0, 1}), on("a", {0, 1})}), "..") << "free to move";
+  EXPECT_EQ(crowded({on("a", {0, 1}), on("a", {0, 1}), on("a", {0, 1})}), "xxx");
+  EXPECT_EQ(crowded({on("a", {0}), on("a", {1})}), "..") << "bound, each to a CPU of its own";
+  EXPECT_EQ(crowded({on("a", {0}), on("a", {0}), on("a", {1})}), "xx.") << "two on one";
+  EXPECT_EQ(crowded({on("a", {0}), on("b", {0})}), "..") << "other hosts";
+  EXPECT_EQ(crowded({on("a", {}), on("a", {})}), "..") << "unknown";
 }
 
 TEST(Topology, EachHostHasOneLinkInAndOneOut) {

@@ -120,6 +120,32 @@ def test_sigstop_is_a_timeout_that_names_the_rank(start_ranks, transport):
     )
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_job_that_is_stopped_as_a_whole_goes_on(start_ranks, transport):
+    def body(world):
+        x = np.ones(LARGE, "f4")
+        world.barrier()
+        Path("mark.running").touch()
+        calls = 0
+        while not world.allreduce(np.array([Path("mark.resumed").exists()]), "max")[0]:
+            world.allreduce(x, "max", out=x)
+            calls += 1
+        return calls
+
+    job = start_ranks(3, body, env={"RINGCOLL_TRANSPORT": transport, "RINGCOLL_TIMEOUT_S": "1.5"})
+    job.wait_for("running")
+    time.sleep(0.3)
+    for number, pause in ((signal.SIGSTOP, 2.5), (signal.SIGCONT, 0.5)):
+        for rank in range(3):
+            job.kill(rank, number)
+        time.sleep(pause)
+    (job._folder / "mark.resumed").touch()
+    outcomes = job.join(20)
+    for outcome in outcomes:
+        assert outcome.error is None and outcome.value > 0, outcome.output
+    assert len({outcome.value for outcome in outcomes}) == 1
+
+
 def test_survivors_begin_again(start_ranks):
     def body(rank, size, store):
         world = ringcoll.init(rank, size, store)
