@@ -45,21 +45,6 @@ bool has_elements(const Call& call, Extent extent, const rc_buffer& buffer, Rank
   return buffer.count > 0;
 }
 
-// Where a buffer has elements it must have an address.
-void check_buffer(const Call& call, size_t i, Rank rank) {
-  const rc_buffer& b = call.buffers[i];
-  const Shape& shape = kShapes[call.collective];
-  bool is_root = rank == call.root;
-  check(b.count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i, b.count);
-  bool reads = is_root || !shape.input_on_root_only;
-  bool writes = is_root ? !shape.output_on_others_only : !shape.output_on_root_only;
-  const char* name = name_of(call.collective);
-  check(b.input || !reads || !has_elements(call, shape.input, b, rank), Code::kInvalidArgument,
-        "buffer {} of {} has no input", i, name);
-  check(b.output || !writes || !has_elements(call, shape.output, b, rank), Code::kInvalidArgument,
-        "buffer {} of {} has no output", i, name);
-}
-
 int64_t extent_of(const Call& call, Extent extent, const rc_buffer& buffer, Rank rank, Rank size) {
   auto sum = [&](std::span<const int64_t> counts) {
     if (counts.empty()) return buffer.count * size;
@@ -91,28 +76,43 @@ int64_t place_of_own(const Call& call, Rank rank) {
 
 // In place, an output element lies where the input element of the same place in the call lies. Any
 // other overlap would be written before it is read, in a later piece of the call.
+bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
+  auto in = static_cast<const std::byte*>(b.input), out = static_cast<const std::byte*>(b.output);
+  auto own = place_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
+  if (kShapes[call.collective].input == Extent::kOwnChunk) return in == out + own;
+  if (kShapes[call.collective].output == Extent::kOwnChunk) return out == in + own;
+  return in == out &&
+         (call.collective != RC_ALLTOALL || std::ranges::equal(call.counts, call.recv_counts));
+}
+
 void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
   const Shape& shape = kShapes[call.collective];
-  bool reads = rank == call.root || !shape.input_on_root_only;
-  bool writes = rank == call.root || !shape.output_on_root_only;
-  if (!b.input || !b.output || !reads || !writes) return;
   auto bytes = static_cast<int64_t>(size_of(call.dtype));
+  auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
   int64_t in_bytes = extent_of(call, shape.input, b, rank, size) * bytes;
   int64_t out_bytes = extent_of(call, shape.output, b, rank, size) * bytes;
-  auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
-  if (in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0) return;
-  int64_t own = place_of_own(call, rank) * bytes;
-  bool in_place = shape.input == Extent::kOwnChunk    ? in == out + own
-                  : shape.output == Extent::kOwnChunk ? out == in + own
-                                                      : in == out;
-  if (call.collective == RC_ALLTOALL) in_place &= std::ranges::equal(call.counts, call.recv_counts);
-  check(in_place, Code::kInvalidArgument,
-        "input and output of {} overlap: pass memory of their own for both, or, in place, the same "
-        "memory{}",
-        name_of(call.collective),
-        own != 0                         ? " (the chunk at its place among all chunks)"
-        : call.collective == RC_ALLTOALL ? " with equal counts and recv_counts"
-                                         : "");
+  bool apart = in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0;
+  check(apart || in_place(call, b, rank), Code::kInvalidArgument,
+        "input and output of {} overlap: pass memory of their own for both, or the same memory, in "
+        "place (chunks at their places among all chunks; alltoall with equal counts)",
+        name_of(call.collective));
+}
+
+// Where a buffer has elements it must have an address.
+void check_buffer(const Call& call, size_t i, Rank rank, Rank size) {
+  const rc_buffer& b = call.buffers[i];
+  const Shape& shape = kShapes[call.collective];
+  bool is_root = rank == call.root;
+  check(b.count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i, b.count);
+  bool reads = is_root || !shape.input_on_root_only;
+  bool writes = is_root ? !shape.output_on_others_only : !shape.output_on_root_only;
+  const char* name = name_of(call.collective);
+  check(b.input || !reads || !has_elements(call, shape.input, b, rank), Code::kInvalidArgument,
+        "buffer {} of {} has no input", i, name);
+  check(b.output || !writes || !has_elements(call, shape.output, b, rank), Code::kInvalidArgument,
+        "buffer {} of {} has no output", i, name);
+  bool uses_output = is_root || !shape.output_on_root_only;
+  if (b.input && b.output && reads && uses_output) check_overlap(call, b, rank, size);
 }
 
 bool has_root(Collective collective) {
@@ -133,10 +133,7 @@ void check_buffers(const Call& call, Rank rank, Rank size) {
   }
   check(call.is_vector() || call.buffers.size() == 1, Code::kInvalidArgument,
         "{} takes one buffer, not {}", name_of(call.collective), call.buffers.size());
-  for (size_t i = 0; i < call.buffers.size(); i++) {
-    check_buffer(call, i, rank);
-    check_overlap(call, call.buffers[i], rank, size);
-  }
+  for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank, size);
 }
 
 double scale_of(double given, const char* name) {
