@@ -16,7 +16,7 @@ from support.stages import LOGS, ROOT, VENV, Outcome, end_leftovers, must, run, 
 
 RING_LAYERS = {
     "ring1": ["base", "schedule", "reduce", "topology"],
-    "ring2": ["shm", "net", "transport", "bootstrap", "comm"],
+    "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "comm"],
     "ring3": ["coll", "engine"],
 }
 # What a sanitizer leaves out: nothing but the size of its runs. GoogleTest's filter syntax.

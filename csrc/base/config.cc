@@ -73,6 +73,23 @@ const std::vector<Row>& table() {
        "microseconds that a wait polls before it blocks"},
       {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 1, 16, false}, "1",
        "TCP connections to each peer that carry data"},
+      {"RINGCOLL_DEVICES", Text{&Config::devices, {}}, "",
+       "RDMA ports to use, such as mlx5_0:1,mlx5_1; a name alone is its first active port. Empty: "
+       "all that are usable, fastest first"},
+      {"RINGCOLL_GID_INDEX", Integer{&Config::gid_index, -1, 255, false}, "-1",
+       "entry of the RDMA port's GID table. -1: RoCE v2, the port's own interface, IPv4 first"},
+      {"RINGCOLL_TRAFFIC_CLASS", Integer{&Config::traffic_class, 0, 255, false}, "0",
+       "traffic class of RoCE packets, DSCP in the upper six bits (26 is 104), as the switches map "
+       "it"},
+      {"RINGCOLL_SERVICE_LEVEL", Integer{&Config::service_level, 0, 15, false}, "0",
+       "service level of InfiniBand packets; priority of RoCE ones"},
+      // 17 and 6: at least 3.8 s (verbs/queue_pair.h, retry_seconds), so that a link may be away
+      // for 2 s. Not 7 retries, which Soft-RoCE takes for "without end".
+      {"RINGCOLL_QP_TIMEOUT", Integer{&Config::qp_timeout, 1, 31, false}, "17",
+       "RDMA: a packet is repeated after 4.096 us * 2^this without an answer. 17 is 0.54 s"},
+      {"RINGCOLL_QP_RETRIES", Integer{&Config::qp_retries, 0, 7, false}, "6",
+       "RDMA: how often a packet is repeated before the link is given up. With a timeout of 17, 6 "
+       "is 3.8 s at least; on Soft-RoCE 7 is without end"},
       {"RINGCOLL_HUGE_PAGES", Boolean{&Config::huge_pages}, "1",
        "ask for transparent huge pages in the arena"},
   };

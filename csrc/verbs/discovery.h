@@ -1,0 +1,27 @@
+// What RDMA this host has, read from the library and from sysfs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verbs/fork.h"
+#include "verbs/handles.h"
+#include "verbs/port.h"
+
+namespace ringcoll::verbs {
+
+/// What was found, problems included: nothing here throws for what a host lacks.
+struct Survey {
+  std::string problem;  // why there is no device, with the remedy; else ""
+  ForkSupport fork = ForkSupport::kDisabled;
+  uint64_t memlock_bytes = 0;
+  std::vector<Device> devices;
+};
+
+/// Opens every device and reads its ports. `sysfs` is where the kernel shows its objects.
+Survey survey(const std::string& sysfs = "/sys");
+
+/// Reads a port of an open device again, as after an event.
+Port read_port(const Context& context, int number, const std::string& sysfs = "/sys");
+
+}  // namespace ringcoll::verbs

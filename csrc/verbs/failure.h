@@ -1,0 +1,66 @@
+// The three ways in which verbs says no, one checker for each, and what to do about it.
+//
+//   null and errno                     open, alloc, reg, create     check_object
+//   not zero: it *is* the errno        modify, query, post, ack     check_zero
+//   -1 and errno                       get_cq_event, poll           check_not_negative
+//
+// To test a result of the second kind for `< 0` is the classic mistake: it passes every failure.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ringcoll::verbs {
+
+/// A place for messages: "mlx5_0", "mlx5_0:1" or "mlx5_0:1, gid 3".
+struct Link {
+  std::string device;
+  int port = 0;        // 0: not of one port
+  int gid_index = -1;  // -1: not of one GID
+
+  std::string text() const;
+};
+
+/// Throws Error(kTransport): "ibv_modify_qp(RTR): Connection timed out [mlx5_0:1, gid 3]: …", the
+/// remedy last.
+[[noreturn]] void fail(std::string_view call, int error, const Link& link);
+
+/// `object` unless it is null; then errno says why.
+template <typename Object>
+Object* check_object(Object* object, std::string_view call, const Link& link) {
+  if (!object) [[unlikely]]
+    fail(call, errno, link);
+  return object;
+}
+
+/// The errno that a result of the second kind means, 0 for success. A few providers return it
+/// negative, or -1 with errno set.
+inline int error_of(int result) {
+  if (result == -1) return errno ? errno : EIO;
+  return result < 0 ? -result : result;
+}
+
+inline void check_zero(int result, std::string_view call, const Link& link) {
+  if (result != 0) [[unlikely]]
+    fail(call, error_of(result), link);
+}
+
+/// `result` unless it is negative; then errno says why, if it is set.
+inline int check_not_negative(int result, std::string_view call, const Link& link) {
+  if (result < 0) [[unlikely]]
+    fail(call, errno ? errno : EIO, link);
+  return result;
+}
+
+/// What to do about an errno of a call, "" if nothing is known.
+std::string remedy(std::string_view call, int error);
+
+/// Bytes that this process may lock, which registered memory counts against; UINT64_MAX if there is
+/// no limit.
+uint64_t memlock_limit();
+/// "unlimited" or "8192 KiB".
+std::string memlock_text(uint64_t bytes);
+
+}  // namespace ringcoll::verbs
