@@ -97,6 +97,11 @@ void Executor::run_pipeline(const Call& call, const Choice& choice) {
       piece.start = tick;
       begin(piece, call, choice);
     }
+    // What the next tick receives, in the order in which it does.
+    for (int64_t k = started - 1; k >= finished; k--) {
+      Piece& piece = pieces_[k % slots];
+      expect(piece, tick - piece.start);
+    }
     for (int64_t k = started - 1; k >= finished; k--) {
       Piece& piece = pieces_[k % slots];
       advance(piece, tick - piece.start);
@@ -141,6 +146,21 @@ void Executor::advance(Piece& piece, size_t stage) {
     for (const Move& move : piece.plan->finish) mover_->finish(piece.memory, move);
 }
 
+void Executor::expect(Piece& piece, size_t round) {
+  if (round >= piece.plan->actions.size()) return;
+  const Action& action = piece.plan->actions[round];
+  if (action.recv_from == kNobody) return;
+  comm_.endpoint(order_[action.recv_from])
+      .expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
+}
+
+// Where a transport may put what it receives: its final place, if it needs no combining and nothing
+// there is waited for.
+std::byte* Executor::place_for(const Piece& piece, const Action& action) const {
+  bool single = action.parts.size() == 1 && action.parts[0].after < 0;
+  return single ? mover_->place_for(piece.memory, action.parts[0]) : nullptr;
+}
+
 void Executor::send(Piece& piece, size_t round) {
   const Action& action = piece.plan->actions[round];
   if (action.send_to == kNobody) return;
@@ -172,9 +192,7 @@ void Executor::receive(Piece& piece, size_t round) {
   Rank peer = order_[action.recv_from];
   Endpoint& link = comm_.endpoint(peer);
   uint64_t bytes = action.recv.count * mover_->element_bytes();
-  std::byte* place = nullptr;
-  if (action.parts.size() == 1 && action.parts[0].after < 0)
-    place = mover_->place_for(piece.memory, action.parts[0]);
+  std::byte* place = place_for(piece, action);
   View view;
   comm_.wait(
       peer, link, [&] { return link.try_recv(place, bytes, &view); }, [&] { return doing(); });

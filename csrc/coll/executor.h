@@ -68,9 +68,11 @@ class Executor {
   void run_pipeline(const Call& call, const Choice& choice);
   void begin(Piece& piece, const Call& call, const Choice& choice);
   void prepare(Slot& slot, int64_t elements);
+  void expect(Piece& piece, size_t round);
   void advance(Piece& piece, size_t stage);
   void send(Piece& piece, size_t round);
   void receive(Piece& piece, size_t round);
+  std::byte* place_for(const Piece& piece, const Action& action) const;
   void await_completion(const Sent& sent);
   void check_view(Rank peer, const View& view, uint64_t expected_bytes);
   const Choice& choice_for(const Call& call);

@@ -191,8 +191,7 @@ void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
       Probe probe = row.probe(config_);
       check(probe.usable || !named, Code::kTransport, "RINGCOLL_TRANSPORT={} cannot be used: {}",
             row.name, probe.detail);
-      if (!probe.usable) continue;
-      made_.push_back(row.make(options));
+      if (!probe.usable || !make_transport(row, options, named)) continue;
       rows.push_back(&row);
       addresses[std::string(row.name)] = made_.back()->address();
     }
@@ -205,9 +204,24 @@ void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
   choose_links(exchange, blobs, rows, deadline);
 }
 
+// A transport that was not asked for by name and fails here (memory that may not be locked, say) is
+// not used; that is said.
+bool Communicator::make_transport(const TransportRow& row, const TransportOptions& options,
+                                  bool named) {
+  try {
+    made_.push_back(row.make(options));
+    return true;
+  } catch (const Error& error) {
+    if (named) throw;
+    log_warning("{} is not used: {}", row.name, error.what());
+    return false;
+  }
+}
+
 // Third round: what every rank reaches, as one character a peer (a bit for each row of the
-// registry). Every rank then derives the link of every pair by the same rule: the first transport
-// by which both reach each other.
+// registry). Every rank then derives the link of every pair by the same rule: within a host the
+// first transport by which both reach each other; of the networks one for all, the first that joins
+// every pair that has no nearer link, so that a mixed cluster runs at one pace.
 void Communicator::choose_links(Exchange& exchange, const std::vector<std::string>& blobs,
                                 const std::vector<const TransportRow*>& rows, Deadline deadline) {
   std::string reached(size_, kNothing);
@@ -231,16 +245,26 @@ void Communicator::choose_links(Exchange& exchange, const std::vector<std::strin
   std::vector<std::string> masks;
   for (Rank r = 0; r < size_; r++) masks.push_back(from_blob(answers[r], r).at("reached"));
   one_domain_ = topology_.hosts() <= 1;
-  for (Rank a = 0; a < size_; a++) {
-    for (Rank b = a + 1; b < size_; b++) {
-      const TransportRow* row = common_row(masks.at(a).at(b) & masks.at(b).at(a));
-      if (!row) throw no_link(a, b, answers);
-      one_domain_ &= row->link != LinkClass::kNetwork;
-      if (a != rank_ && b != rank_) continue;
-      auto mine = std::ranges::find(rows, row) - rows.begin();
-      links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
-    }
-  }
+  auto common = [&](Rank a, Rank b) { return masks.at(a).at(b) & masks.at(b).at(a); };
+  int networks = ~0;
+  for_each_pair([&](Rank a, Rank b) {
+    const TransportRow* row = common_row(common(a, b));
+    if (row && row->link == LinkClass::kNetwork) networks &= common(a, b);
+  });
+  for_each_pair([&](Rank a, Rank b) {
+    const TransportRow* row = common_row(common(a, b));
+    if (row && row->link == LinkClass::kNetwork) row = common_row(networks);
+    if (!row) throw no_link(a, b, answers);
+    one_domain_ &= row->link != LinkClass::kNetwork;
+    if (a != rank_ && b != rank_) return;
+    auto mine = std::ranges::find(rows, row) - rows.begin();
+    links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
+  });
+}
+
+void Communicator::for_each_pair(const std::function<void(Rank, Rank)>& visit) const {
+  for (Rank a = 0; a < size_; a++)
+    for (Rank b = a + 1; b < size_; b++) visit(a, b);
 }
 
 Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answers) const {

@@ -114,6 +114,8 @@ class Communicator {
   void connect_one(Rank peer, Deadline deadline);
   void agree(Exchange& exchange, Deadline deadline);
   void make_transports(Exchange& exchange, Deadline deadline);
+  bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
+  void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
   void choose_links(Exchange& exchange, const std::vector<std::string>& addresses,
                     const std::vector<const TransportRow*>& rows, Deadline deadline);
   Error no_link(Rank a, Rank b, const std::vector<std::string>& answers) const;

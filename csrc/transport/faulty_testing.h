@@ -38,6 +38,8 @@ class FaultyEndpoint final : public Endpoint {
   FaultyEndpoint(std::unique_ptr<Endpoint> inner, Faults faults)
       : inner_(std::move(inner)), faults_(faults) {}
 
+  void expect(void* place, uint64_t capacity) override { inner_->expect(place, capacity); }
+
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override {
     fail_if(broken_ || sent_ + 1 == faults_.fail_send, "try_send");
     if (every(++send_polls_, faults_.refuse_send_every)) return false;

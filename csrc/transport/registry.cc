@@ -4,6 +4,7 @@
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transport.h"
+#include "transport/verbs/verbs.h"
 
 namespace ringcoll {
 namespace {
@@ -11,7 +12,8 @@ namespace {
 constexpr TransportRow kTransports[] = {
     {"shm", "shared memory of one host; payload is read where the sender packed it",
      LinkClass::kHost, true, probe_shm, make_shm},
-    // RDMA ("verbs", LinkClass::kNetwork) belongs here: behind shm, before tcp.
+    {"verbs", "RDMA by InfiniBand or RoCE v2; payload is written where the receiver wants it",
+     LinkClass::kNetwork, true, probe_verbs, make_verbs},
     {"tcp", "TCP over the chosen interface, RINGCOLL_TCP_STREAMS connections to each peer",
      LinkClass::kNetwork, true, probe_tcp, make_tcp},
     // Only by name: ranks that are threads are served by shm as well, like ranks that are not.

@@ -51,6 +51,11 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
+  /// Says ahead where the payload of a message to come is wanted, so that a transport can have the
+  /// peer write it there: `place` (may be null: anywhere) of `capacity` bytes, unused until that
+  /// message has been received. The n-th call is about the n-th message; a caller that expects at
+  /// all expects every message, before it is received. try_recv offers the same place again.
+  virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
   /// Sends the next message (0 bytes allowed). False: no credit now, nothing was taken; progress(),
   /// then again. On true `data` must stay unchanged until completed() has reached this message's
   /// number; messages are numbered 1, 2, 3 … `data` lies in the arena unless bytes <=

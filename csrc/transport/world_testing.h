@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -118,9 +119,15 @@ class World {
   World(const TransportRow& row, Rank size, size_t arena_bytes) {
     for (Rank r = 0; r < size; r++)
       ranks_.push_back(std::make_unique<TestRank>(row, r, size, board_, arena_bytes));
+    // Ends of a pair may wait for each other. All go through their peers in the same order, so no
+    // ring of waits can close.
+    std::vector<std::future<void>> done;
     for (Rank r = 0; r < size; r++)
-      for (Rank p = 0; p < size; p++)
-        if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
+      done.push_back(std::async(std::launch::async, [this, r, size] {
+        for (Rank p = 0; p < size; p++)
+          if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
+      }));
+    for (auto& rank : done) rank.get();
   }
   TestRank& operator[](Rank rank) { return *ranks_[static_cast<size_t>(rank)]; }
   void remove(Rank rank) { ranks_[static_cast<size_t>(rank)].reset(); }

@@ -1,0 +1,495 @@
+#include "transport/verbs/endpoint.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+
+namespace ringcoll::rdma {
+namespace {
+
+// Writes posted and not yet known to be complete. Twice what the window, the places and the credits
+// can ask for, so that it is full only when the link does not move.
+constexpr uint32_t kSendRequests = 256;
+// Immediates that may be on their way here: a header and a "done" for each message of the window,
+// places and credits for those of the other direction.
+constexpr uint32_t kReceiveRequests = 5 * kWindow;
+constexpr uint64_t kSignalEvery = 16;
+// Up to here copying payload behind its header costs less than one more entry in a gather list.
+constexpr uint64_t kCopyBytes = 256;
+constexpr uint32_t kInlineBytes = 128;
+constexpr size_t kBatch = 16;
+// How long a rank that leaves waits for its last writes to be acknowledged.
+constexpr Duration kLongestDrain = std::chrono::seconds(1);
+
+// The number whose lower bits are `low`, nearest to `near`.
+uint64_t number_near(uint64_t near, uint32_t low) {
+  uint32_t ahead = (low - static_cast<uint32_t>(near)) & kNumberMask;
+  auto distance = static_cast<int64_t>(ahead);
+  if (ahead > kNumberMask / 2) distance -= int64_t{kNumberMask} + 1;
+  return near + static_cast<uint64_t>(distance);
+}
+
+uint32_t random_psn() {
+  uint32_t psn = 0;
+  check(::getrandom(&psn, sizeof psn, 0) == sizeof psn, Code::kTransport,
+        "making a random number for an RDMA link: {}", errno_text("getrandom", errno));
+  return psn & 0xffffff;
+}
+
+}  // namespace
+
+std::string Shared::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Shared::fail(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = why;
+  failed_.store(true, std::memory_order_release);
+}
+
+VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
+    : rank_(rank),
+      peer_(peer),
+      shared_(shared),
+      layout_(shared.slot_bytes),
+      inbox_(shared.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
+      outbox_(shared.domain, layout_.bytes(), verbs::Access::kLocalRead),
+      channel_(shared.context),
+      queue_(shared.context, kSendRequests + kReceiveRequests, &channel_),
+      pair_(shared.domain, queue_, queue_,
+            {.send_requests = kSendRequests,
+             .receive_requests = kReceiveRequests,
+             .send_pieces = 2,
+             .inline_bytes = std::min(kInlineBytes, shared.port.limits.inline_bytes)}),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      psn_(random_psn()) {
+  check(bool(wake_), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
+}
+
+VerbsEndpoint::~VerbsEndpoint() { drain(kLongestDrain); }
+
+std::string VerbsEndpoint::link() const {
+  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, shared_.port.link().text());
+}
+
+void VerbsEndpoint::corrupt(const std::string& what) const {
+  throw Error(Code::kTransport, fmt::format("the peer's writes make no sense: {} {}", what, link()),
+              peer_);
+}
+
+void VerbsEndpoint::throw_if_failed() const {
+  if (failed_) [[unlikely]]
+    throw *failed_;
+  if (shared_.failed()) [[unlikely]]
+    throw Error(Code::kTransport, fmt::format("{} {}", shared_.failure(), link()), peer_);
+}
+
+// ---- Connecting ----
+
+Hello VerbsEndpoint::hello() const {
+  return {.rank = rank_,
+          .qp_num = pair_.number(),
+          .psn = psn_,
+          .inbox = inbox_.region().address(),
+          .rkey = inbox_.region().rkey()};
+}
+
+verbs::Connection VerbsEndpoint::connection(const Hello& theirs, const Address& address) const {
+  verbs::Connection c;
+  const verbs::UsablePort& port = shared_.port;
+  c.port = static_cast<uint8_t>(port.port.number);
+  c.remote_qp_num = theirs.qp_num;
+  c.local_psn = psn_;
+  c.remote_psn = theirs.psn;
+  c.path_mtu_bytes = std::min(port.port.active_mtu_bytes, address.mtu_bytes);
+  c.global_route = verbs::needs_global_route(port.port, port.gid.gid, address.gid);
+  c.gid_index = static_cast<uint8_t>(std::max(port.gid.index, 0));
+  c.remote_gid = address.gid;
+  c.remote_lid = address.lid;
+  c.service_level = static_cast<uint8_t>(shared_.service_level);
+  c.traffic_class = static_cast<uint8_t>(shared_.traffic_class);
+  c.timeout_exponent = static_cast<uint8_t>(shared_.qp_timeout);
+  c.retries = static_cast<uint8_t>(shared_.qp_retries);
+  return c;
+}
+
+void VerbsEndpoint::connect(const Hello& theirs, const Address& address, Deadline deadline) {
+  theirs_ = theirs;
+  verbs::Connection c = connection(theirs, address);
+  pair_.to_init(c);
+  invariant(pair_.try_receive(0, kReceiveRequests) == kReceiveRequests, "receive queue full {}",
+            link());
+  pair_.to_ready_to_receive(c);
+  pair_.to_ready_to_send(c);
+  // Two packets, one of them of full length: what a path with a smaller MTU would lose.
+  auto bytes = static_cast<uint32_t>(std::min<uint64_t>(c.path_mtu_bytes + 1, layout_.bytes()));
+  verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
+  uint64_t proof = post({.from = std::span(&piece, 1),
+                         .remote_address = theirs_.inbox,
+                         .rkey = theirs_.rkey,
+                         .immediate = immediate_of(Kind::kReady, 0)},
+                        true);
+  while (!peer_ready_ || reclaimed_ < proof) {
+    check(!deadline.passed(), Code::kTimeout,
+          "packets of RDMA do not get through to {}: {} before the deadline; is UDP port 4791 "
+          "(RoCE) open between the hosts, and do all switches carry an MTU of {} bytes and its "
+          "headers? {}",
+          address.place, reclaimed_ < proof ? "no acknowledgement came" : "the peer's did not come",
+          c.path_mtu_bytes, link());
+    wait(std::min<Duration>(deadline.left(), std::chrono::milliseconds(20)));
+    progress();
+  }
+}
+
+// ---- Posting ----
+
+bool VerbsEndpoint::in_arena(const void* data, uint64_t bytes) const {
+  return data && shared_.arena->contains(data, bytes);
+}
+
+bool VerbsEndpoint::room(uint64_t writes) const {
+  return posted_ - reclaimed_ + writes <= kSendRequests;
+}
+
+uint64_t VerbsEndpoint::post(verbs::Write write, bool signaled) {
+  write.id = posted_ + 1;
+  write.signaled = signaled || write.id % kSignalEvery == 0;
+  check(pair_.try_write(write), Code::kTransport, "the send queue is full with {} of {} writes {}",
+        posted_ - reclaimed_, kSendRequests, link());
+  return ++posted_;
+}
+
+uint64_t VerbsEndpoint::writes_for(uint64_t bytes) const {
+  uint64_t most = shared_.port.port.max_message_bytes;
+  return (bytes + most - 1) / most;
+}
+
+// A word alone, which needs no memory at the peer.
+uint64_t VerbsEndpoint::post_word(Kind kind, uint64_t number, bool signaled) {
+  return post({.remote_address = theirs_.inbox,
+               .rkey = theirs_.rkey,
+               .immediate = immediate_of(kind, number)},
+              signaled);
+}
+
+// The header, and behind it `copied` bytes that stand there already and the piece `gathered`, to
+// the message's slot.
+uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
+                                     const verbs::Piece& gathered, bool signaled) {
+  std::byte* slot = outbox_.data() + layout_.slot(header.number);
+  std::memcpy(slot, &header, sizeof header);
+  auto bytes = static_cast<uint32_t>(sizeof header + copied);
+  std::array<verbs::Piece, 2> pieces = {verbs::piece_of(outbox_.region(), slot, bytes), gathered};
+  bool gathers = gathered.bytes > 0;
+  return post({.from = std::span(pieces).first(gathers ? 2 : 1),
+               .remote_address = theirs_.inbox + layout_.slot(header.number),
+               .rkey = theirs_.rkey,
+               .immediate = immediate_of(Kind::kMessage, header.number),
+               .inlined = !gathers && bytes <= pair_.limits().inline_bytes},
+              signaled);
+}
+
+// A long payload to the place that the peer has named, in writes that the port can carry.
+void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Place& place) {
+  uint64_t most = shared_.port.port.max_message_bytes;
+  for (uint64_t at = 0; at < bytes; at += most) {
+    auto length = static_cast<uint32_t>(std::min(most, bytes - at));
+    verbs::Piece piece = verbs::piece_of(shared_.arena_region, data + at, length);
+    post({.from = std::span(&piece, 1), .remote_address = place.address + at, .rkey = place.rkey},
+         false);
+  }
+}
+
+// ---- Sending ----
+
+bool VerbsEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+  throw_if_failed();
+  uint64_t number = sent_ + 1;
+  bool here = bytes <= layout_.most_here();
+  uint64_t writes = 1 + (here ? 0 : writes_for(bytes));
+  if (number > peer_released_ + kWindow || !room(writes)) {
+    progress();
+    if (number > peer_released_ + kWindow || !room(writes)) return false;
+  }
+  const auto* from = static_cast<const std::byte*>(data);
+  invariant(here || in_arena(data, bytes),
+            "a message of {} bytes is not in the arena and too long for its slot {}", bytes, link());
+  Header header{.number = number, .bytes = bytes, .signature = signature};
+  if (here)
+    send_here(header, from);
+  else
+    send_long(header, from);
+  sent_ = number;
+  return true;
+}
+
+void VerbsEndpoint::send_here(Header header, const std::byte* data) {
+  header.form = Header::kHere;
+  bool gather = header.bytes > kCopyBytes && in_arena(data, header.bytes);
+  verbs::Piece piece;
+  if (gather)
+    piece = verbs::piece_of(shared_.arena_region, data, static_cast<uint32_t>(header.bytes));
+  else if (header.bytes > 0)
+    std::memcpy(outbox_.data() + layout_.slot(header.number) + sizeof header, data, header.bytes);
+  last_needed_ = post_message(header, gather ? 0 : header.bytes, piece, gather);
+  out(header.number) = {gather ? last_needed_ : 0, false};
+}
+
+void VerbsEndpoint::send_long(Header header, const std::byte* data) {
+  poll_queue();  // the place may have come
+  bool placed = named(header.number, header.bytes);
+  header.form = placed ? Header::kPlaced : Header::kLater;
+  if (placed) post_payload(data, header.bytes, named_[header.number % kWindow]);
+  // The header, behind the payload, completes after it.
+  last_needed_ = post_message(header, 0, {}, placed);
+  out(header.number) = {last_needed_, !placed};
+  if (!placed) waiting_.push_back({header.number, data, header.bytes});
+}
+
+bool VerbsEndpoint::named(uint64_t number, uint64_t bytes) const {
+  const Place& place = named_[number % kWindow];
+  return place.number == number && place.bytes >= bytes;
+}
+
+bool VerbsEndpoint::send_waiting() {
+  bool any = false;
+  while (!waiting_.empty()) {
+    const Waiting& message = waiting_.front();
+    bool can = named(message.number, message.bytes) && room(1 + writes_for(message.bytes));
+    if (!can) break;
+    post_payload(message.data, message.bytes, named_[message.number % kWindow]);
+    last_needed_ = post_word(Kind::kDone, message.number, true);
+    out(message.number) = {last_needed_, false};
+    waiting_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+uint64_t VerbsEndpoint::completed() {
+  progress();
+  while (completed_ < sent_) {
+    const Out& next = out(completed_ + 1);
+    if (next.waits || next.last_write > reclaimed_) break;
+    completed_++;
+  }
+  return completed_;
+}
+
+// ---- Receiving ----
+
+// `number` is to be written to `place`, or where that is not registered, to a buffer of the
+// transport's.
+void VerbsEndpoint::name_place(uint64_t number, void* place, uint64_t bytes) {
+  In& message = in(number);
+  if (message.buffer) shared_.landing->give_back(std::move(message.buffer));
+  message.place = {.number = number, .bytes = bytes};
+  if (in_arena(place, bytes)) {
+    message.place.address = reinterpret_cast<uintptr_t>(place);
+    message.place.rkey = shared_.arena_region.rkey();
+  } else {
+    message.buffer = shared_.landing->take(bytes);
+    message.place.address = message.buffer->region().address();
+    message.place.rkey = message.buffer->region().rkey();
+  }
+  owed_places_ += !std::exchange(message.owed, true);
+  tell_places();
+}
+
+bool VerbsEndpoint::tell_places() {
+  bool any = false;
+  for (uint64_t n = received_ + 1; owed_places_ > 0 && n <= released_ + kWindow; n++) {
+    if (!in(n).owed) continue;
+    if (!room(1)) break;
+    std::byte* entry = outbox_.data() + layout_.place(n);
+    std::memcpy(entry, &in(n).place, sizeof(Place));
+    verbs::Piece piece = verbs::piece_of(outbox_.region(), entry, sizeof(Place));
+    last_needed_ = post({.from = std::span(&piece, 1),
+                         .remote_address = theirs_.inbox + layout_.place(n),
+                         .rkey = theirs_.rkey,
+                         .immediate = immediate_of(Kind::kPlace, n),
+                         .inlined = sizeof(Place) <= pair_.limits().inline_bytes},
+                        false);
+    in(n).owed = false;
+    owed_places_--;
+    any = true;
+  }
+  return any;
+}
+
+void VerbsEndpoint::expect(void* place, uint64_t capacity) {
+  uint64_t number = expected_ = std::max(expected_, received_) + 1;
+  if (capacity <= layout_.most_here() || number > released_ + kWindow) return;
+  throw_if_failed();
+  if (!in(number).done && in(number).place.bytes == 0) name_place(number, place, capacity);
+}
+
+bool VerbsEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
+  progress();
+  uint64_t number = received_ + 1;
+  In& message = in(number);
+  if (!message.has_header) return false;
+  uint64_t bytes = message.header.bytes;
+  bool here = message.header.form == Header::kHere;
+  if (!message.done) {
+    if (message.place.bytes < bytes) name_place(number, bytes <= capacity ? place : nullptr, bytes);
+    return false;
+  }
+  const std::byte* data = here ? inbox_.data() + layout_.slot(number) + sizeof(Header)
+                               : reinterpret_cast<const std::byte*>(message.place.address);
+  view->data = bytes <= capacity ? data : nullptr;
+  view->bytes = bytes;
+  view->signature = message.header.signature;
+  received_ = number;
+  return true;
+}
+
+void VerbsEndpoint::release() {
+  invariant(released_ < received_, "release() without a view {}", link());
+  In& message = in(++released_);
+  if (message.buffer) shared_.landing->give_back(std::move(message.buffer));
+  message = {};
+  owes_credit_ |= released_ - told_ >= kWindow / 4;
+  tell_credit();
+}
+
+bool VerbsEndpoint::tell_credit() {
+  if (!owes_credit_ || !room(1)) return false;
+  post_word(Kind::kReleased, released_, false);
+  told_ = released_;
+  owes_credit_ = false;
+  return true;
+}
+
+// ---- Polling and waiting ----
+
+bool VerbsEndpoint::progress() {
+  throw_if_failed();
+  bool any = poll_queue();
+  any |= tell_places();
+  any |= tell_credit();
+  any |= send_waiting();
+  return any;
+}
+
+bool VerbsEndpoint::poll_queue() {
+  std::array<verbs::Completion, kBatch> batch;
+  size_t count = queue_.poll(batch), immediates = 0;
+  for (const verbs::Completion& completion : std::span(batch).first(count)) {
+    if (!completion.ok()) fail(completion);
+    if (completion.operation() != verbs::Operation::kReceiveImmediate) {
+      reclaimed_ = completion.id();
+      continue;
+    }
+    immediates++;
+    take_immediate(completion.immediate());
+  }
+  if (immediates > 0) pair_.try_receive(0, immediates);
+  return count > 0;
+}
+
+void VerbsEndpoint::fail(const verbs::Completion& completion) {
+  failed_ = Error(Code::kTransport,
+                  fmt::format("a write to rank {} failed: {} {}", peer_,
+                              completion.text(shared_.retry_seconds), link()),
+                  peer_);
+  throw *failed_;
+}
+
+void VerbsEndpoint::take_immediate(uint32_t immediate) {
+  uint32_t low = immediate & kNumberMask;
+  switch (static_cast<Kind>(immediate >> kNumberBits)) {
+    case Kind::kMessage:
+      return take_header(number_near(arrived_, low));
+    case Kind::kPlace:
+      return take_place(number_near(sent_, low));
+    case Kind::kDone:
+      return take_done(number_near(received_, low));
+    case Kind::kReleased:
+      return take_credit(number_near(peer_released_, low));
+    case Kind::kReady:
+      peer_ready_ = true;
+      return;
+  }
+  corrupt(fmt::format("the word {:#x}", immediate));
+}
+
+void VerbsEndpoint::take_header(uint64_t number) {
+  Header header;
+  std::memcpy(&header, inbox_.data() + layout_.slot(number), sizeof header);
+  if (number != arrived_ + 1 || header.number != number || number > released_ + kWindow)
+    corrupt(fmt::format("message {} ({}) where {} was due", number, header.number, arrived_ + 1));
+  bool here = header.form == Header::kHere, placed = header.form == Header::kPlaced;
+  bool fits = here     ? header.bytes <= layout_.most_here()
+              : placed ? header.bytes <= in(number).place.bytes
+                       : header.form == Header::kLater && header.bytes <= shared_.most_bytes;
+  if (!fits) corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
+  arrived_ = number;
+  in(number).header = header;
+  in(number).has_header = true;
+  in(number).done = here || placed;
+}
+
+void VerbsEndpoint::take_place(uint64_t number) {
+  Place place;
+  std::memcpy(&place, inbox_.data() + layout_.place(number), sizeof place);
+  if (place.number != number || number > peer_released_ + 2 * kWindow)
+    corrupt(fmt::format("a place for message {} ({})", number, place.number));
+  named_[number % kWindow] = place;
+}
+
+void VerbsEndpoint::take_done(uint64_t number) {
+  bool due = number > received_ && number <= arrived_;
+  In& message = in(number);
+  if (!due || message.done || message.owed || message.place.bytes < message.header.bytes)
+    corrupt(fmt::format("the end of message {}, which is not due", number));
+  message.done = true;
+}
+
+void VerbsEndpoint::take_credit(uint64_t number) {
+  if (number < peer_released_ || number > sent_)
+    corrupt(fmt::format("{} messages released of {} sent", number, sent_));
+  peer_released_ = number;
+}
+
+void VerbsEndpoint::wait(Duration limit) {
+  queue_.arm();
+  if (progress()) return;  // what was there before the queue was armed raises no event
+  std::array<pollfd, 2> fds = {{{channel_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
+  channel_.drain();
+  uint64_t count = 0;
+  [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
+}
+
+void VerbsEndpoint::wake() {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
+}
+
+// What the peer still needs may be on its way; destroying the queue pair would stop it.
+void VerbsEndpoint::drain(Duration limit) noexcept {
+  Deadline deadline(limit);
+  try {
+    if (reclaimed_ >= last_needed_ || failed_ || shared_.failed() || !room(1)) return;
+    post({.remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
+    while (reclaimed_ < last_needed_ && !deadline.passed())
+      if (!poll_queue()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  } catch (const Error& error) {
+    log_debug("closing a link: {}", error.what());
+  }
+}
+
+}  // namespace ringcoll::rdma

@@ -1,0 +1,181 @@
+// The link between two ranks over a reliable connected queue pair.
+//
+// Each side has an inbox, registered memory of kWindow slots that only the peer writes.
+//
+// A short message is one write: header and payload into the next slot. Payload that lies in the
+// arena is gathered from there, so it is not copied on the way out. A long one goes straight to
+// where the receiver wants it: the receiver names a place (expect(), or else when it sees that the
+// message is due), the sender writes the payload there and the header into its slot. A sender that
+// is not told a place yet sends the header alone, so that ranks that disagree find out, and the
+// payload later, when progress() finds the place: hence busy().
+//
+// A release is told to the sender (credit) at the latest when a quarter of the window is owed.
+//
+// Sending is complete when the device says so (the peer's device has acknowledged every byte).
+// Writes that need not be heard of complete silently; every kSignalEvery-th is signaled all the
+// same, which makes room in the send queue.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fd.h"
+#include "transport/transport.h"
+#include "transport/verbs/memory.h"
+#include "transport/verbs/wire.h"
+#include "verbs/queue_pair.h"
+#include "verbs/selection.h"
+
+namespace ringcoll::rdma {
+
+/// What the endpoints of a transport share. One thread at a time, but for `failure`.
+struct Shared {
+  verbs::UsablePort port;
+  verbs::Context context;
+  verbs::ProtectionDomain domain;
+  const SharedMemory* arena = nullptr;
+  verbs::MemoryRegion arena_region;
+  std::unique_ptr<Landing> landing;
+  uint32_t slot_bytes = 0;
+  uint64_t most_bytes = 0;    // a message that claims to be longer is corrupt
+  double retry_seconds = 0;   // until the device gives up on a peer
+  int64_t traffic_class = 0;  // and the rest of the knobs
+  int64_t service_level = 0;
+  int64_t qp_timeout = 0;
+  int64_t qp_retries = 0;
+
+  /// Why the device cannot be used any more (an asynchronous event), or "". Any thread.
+  std::string failure() const;
+  void fail(const std::string& why);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  std::string failure_;
+};
+
+class VerbsEndpoint final : public Endpoint {
+ public:
+  /// Makes the queue pair and the inbox. Throws Error(kTransport).
+  VerbsEndpoint(Rank rank, Rank peer, Shared& shared);
+  /// Waits a moment for writes that the peer's device has not acknowledged.
+  ~VerbsEndpoint() override;
+
+  /// What the peer needs to know of this end.
+  Hello hello() const;
+  /// Connects to the end that said hello, at the port of `address`, and shows by a write in each
+  /// direction that packets of full length get through. Throws Error(kTransport / kTimeout).
+  void connect(const Hello& theirs, const Address& address, Deadline deadline);
+
+  void expect(void* place, uint64_t capacity) override;
+  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t completed() override;
+  bool try_recv(void* place, uint64_t capacity, View* view) override;
+  void release() override;
+  bool progress() override;
+  bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
+  void wait(Duration limit) override;
+  void wake() override;
+
+ private:
+  /// A message on its way out.
+  struct Out {
+    uint64_t last_write = 0;  // its number; 0: the memory was free at once
+    bool waits = false;       // for a place
+  };
+  /// A long message whose receiver has not named a place yet.
+  struct Waiting {
+    uint64_t number = 0;
+    const std::byte* data = nullptr;
+    uint64_t bytes = 0;
+  };
+  /// A message on its way in.
+  struct In {
+    bool has_header = false;
+    bool done = false;        // a long one: all there
+    Header header;            // copied when it came: what is checked is what is used
+    Place place;              // named to the peer, or to be; bytes == 0: none
+    bool owed = false;        // to be named when there is room
+    std::unique_ptr<Registered> buffer;  // if the place is one of the transport's
+  };
+  Out& out(uint64_t number) { return out_[number % kWindow]; }
+  In& in(uint64_t number) { return in_[number % kWindow]; }
+  bool in_arena(const void* data, uint64_t bytes) const;
+
+  // Posting. Writes are numbered 1, 2, 3 …
+  bool room(uint64_t writes) const;
+  uint64_t writes_for(uint64_t bytes) const;
+  uint64_t post(verbs::Write write, bool signaled);
+  uint64_t post_word(Kind kind, uint64_t number, bool signaled);
+  uint64_t post_message(const Header& header, uint64_t copied, const verbs::Piece& gathered,
+                        bool signaled);
+  void post_payload(const std::byte* data, uint64_t bytes, const Place& place);
+  void send_here(Header header, const std::byte* data);
+  void send_long(Header header, const std::byte* data);
+  bool send_waiting();
+  void name_place(uint64_t number, void* place, uint64_t bytes);
+  bool tell_places();
+  bool tell_credit();
+  bool named(uint64_t number, uint64_t bytes) const;
+
+  // Polling.
+  bool poll_queue();
+  [[noreturn]] void fail(const verbs::Completion& completion);
+  void take_immediate(uint32_t immediate);
+  void take_header(uint64_t number);
+  void take_place(uint64_t number);
+  void take_done(uint64_t number);
+  void take_credit(uint64_t number);
+  [[noreturn]] void corrupt(const std::string& what) const;
+  void throw_if_failed() const;
+  std::string link() const;
+  verbs::Connection connection(const Hello& theirs, const Address& address) const;
+  void drain(Duration limit) noexcept;
+
+  const Rank rank_;
+  const Rank peer_;
+  Shared& shared_;
+  const Layout layout_;
+  Registered inbox_;
+  Registered outbox_;
+  verbs::CompletionChannel channel_;
+  verbs::CompletionQueue queue_;
+  verbs::QueuePair pair_;
+  Fd wake_;
+  uint32_t psn_ = 0;
+  Hello theirs_;
+  bool peer_ready_ = false;
+  std::optional<Error> failed_;
+
+  uint64_t posted_ = 0;     // writes
+  uint64_t reclaimed_ = 0;  // of them, known to be complete
+  uint64_t last_needed_ = 0;  // the last of them that the peer cannot do without
+
+  uint64_t sent_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t peer_released_ = 0;
+  std::array<Out, kWindow> out_;
+  std::deque<Waiting> waiting_;
+  std::array<Place, kWindow> named_;  // by the peer, for what is sent to it
+
+  uint64_t arrived_ = 0;  // headers
+  uint64_t received_ = 0;
+  uint64_t released_ = 0;
+  uint64_t told_ = 0;  // of them, to the peer
+  uint64_t expected_ = 0;
+  uint64_t owed_places_ = 0;
+  bool owes_credit_ = false;
+  std::array<In, kWindow> in_;
+};
+
+}  // namespace ringcoll::rdma

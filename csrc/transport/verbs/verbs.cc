@@ -1,0 +1,191 @@
+#include "transport/verbs/verbs.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "net/socket.h"
+#include "transport/verbs/endpoint.h"
+#include "transport/verbs/memory.h"
+#include "transport/verbs/wire.h"
+#include "verbs/discovery.h"
+#include "verbs/events.h"
+#include "verbs/selection.h"
+
+namespace ringcoll {
+namespace {
+
+using rdma::Address;
+using rdma::Hello;
+
+// Payload up to here travels in one write with its header, and is copied out of the inbox. Above,
+// naming a place for it costs less than that copy.
+constexpr int64_t kShortBytes = 8 << 10;
+constexpr size_t kProbeBytes = 64 << 10;
+constexpr uint32_t kLine = 64;
+
+uint32_t slot_bytes(const Config& config) {
+  auto bytes = static_cast<uint32_t>(std::max(kShortBytes, config.inline_bytes));
+  return (static_cast<uint32_t>(sizeof(rdma::Header)) + bytes + kLine - 1) / kLine * kLine;
+}
+
+verbs::GidType type_of(const verbs::UsablePort& port) {
+  for (const verbs::GidEntry& entry : port.port.gids)
+    if (entry.index == port.gid.index) return entry.type;
+  return verbs::GidType::kInfiniBand;
+}
+
+/// The port that is used; throws Error(kTransport) that says why there is none.
+verbs::UsablePort usable_port(const Config& config) {
+  verbs::Survey survey = verbs::survey();
+  verbs::Selection selection = verbs::select_ports(survey, config);
+  check(!selection.usable.empty(), Code::kTransport, "{}", selection.why_none(survey));
+  return selection.usable.front();
+}
+
+std::string text_of(const Address& address) {
+  return fmt::format("{} ({}, {})", std::string_view(address.place, ::strnlen(address.place, 32)),
+                     name_of(static_cast<verbs::LinkLayer>(address.link_layer)),
+                     address.gid.text());
+}
+
+class VerbsTransport final : public Transport {
+ public:
+  explicit VerbsTransport(const TransportOptions& options);
+
+  std::string address() const override;
+  std::string reach(Rank peer, std::string_view text) override;
+  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+
+ private:
+  void hear(const verbs::Event& event);
+
+  const Rank rank_;
+  Dialer& dialer_;
+  rdma::Shared shared_;
+  std::vector<Address> peers_;
+  std::unique_ptr<verbs::EventThread> events_;  // last: it uses the others
+};
+
+VerbsTransport::VerbsTransport(const TransportOptions& options)
+    : rank_(options.rank), dialer_(options.dialer), peers_(static_cast<size_t>(options.size)) {
+  const Config& config = options.config;
+  shared_.port = usable_port(config);
+  shared_.context = verbs::Context(shared_.port.device);
+  shared_.domain = verbs::ProtectionDomain(shared_.context);
+  shared_.arena = &options.arena;
+  options.arena.prepare(options.arena.data(), options.arena.bytes());
+  shared_.arena_region = verbs::MemoryRegion(shared_.domain, options.arena.data(),
+                                             options.arena.bytes(), verbs::Access::kRemoteWrite);
+  shared_.landing = std::make_unique<rdma::Landing>(shared_.domain);
+  shared_.slot_bytes = slot_bytes(config);
+  shared_.most_bytes = options.arena.bytes();
+  shared_.retry_seconds = verbs::retry_seconds(static_cast<int>(config.qp_timeout),
+                                               static_cast<int>(config.qp_retries));
+  shared_.traffic_class = config.traffic_class;
+  shared_.service_level = config.service_level;
+  shared_.qp_timeout = config.qp_timeout;
+  shared_.qp_retries = config.qp_retries;
+  events_ = std::make_unique<verbs::EventThread>(
+      shared_.context, [this](const verbs::Event& event) { hear(event); });
+}
+
+// A port that comes back before the queue pairs give up loses nothing; what is lost for good is
+// told to the endpoints, which look before they wait again.
+void VerbsTransport::hear(const verbs::Event& event) {
+  using enum verbs::EventKind;
+  if (event.kind == kDeviceFatal || event.kind == kCompletionQueueLost)
+    shared_.fail(event.text());
+  else if (event.kind == kPortDown)
+    log_warning("{}; it is given up after {:.1f} s", event.text(), shared_.retry_seconds);
+  else
+    log_debug("{}", event.text());
+}
+
+std::string VerbsTransport::address() const {
+  const verbs::UsablePort& port = shared_.port;
+  Address address{.rank = rank_,
+                  .slot_bytes = shared_.slot_bytes,
+                  .mtu_bytes = port.port.active_mtu_bytes,
+                  .lid = port.port.lid,
+                  .link_layer = static_cast<uint8_t>(port.port.link_layer),
+                  .gid_type = static_cast<uint8_t>(type_of(port)),
+                  .gid = port.gid.gid};
+  std::string place = fmt::format("{}:{}", port.device, port.port.number);
+  std::memcpy(address.place, place.data(), std::min(place.size(), sizeof address.place - 1));
+  return std::string(reinterpret_cast<const char*>(&address), sizeof address);
+}
+
+// That packets really get through is shown when a pair connects, which the neighbours in the ring
+// do before the first collective.
+std::string VerbsTransport::reach(Rank peer, std::string_view text) {
+  Address theirs, mine;
+  if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
+  std::memcpy(&theirs, text.data(), sizeof theirs);
+  std::memcpy(&mine, address().data(), sizeof mine);
+  if (theirs.magic != rdma::kMagic || theirs.version != rdma::kVersion)
+    return "its address is not one of this version of ringcoll";
+  if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
+  if (theirs.slot_bytes != mine.slot_bytes)
+    return fmt::format("RINGCOLL_INLINE_BYTES differs: slots of {} bytes there, {} here",
+                       theirs.slot_bytes, mine.slot_bytes);
+  if (theirs.link_layer != mine.link_layer || theirs.gid_type != mine.gid_type)
+    return fmt::format("{} there, {} here: both must be InfiniBand or both RoCE v2 "
+                       "(RINGCOLL_DEVICES, RINGCOLL_GID_INDEX)",
+                       text_of(theirs), text_of(mine));
+  if (theirs.gid.is_ipv4() != mine.gid.is_ipv4() && mine.link_layer != 0)
+    return fmt::format("{} there, {} here: both must be IPv4 or both IPv6 (RINGCOLL_GID_INDEX)",
+                       text_of(theirs), text_of(mine));
+  peers_.at(static_cast<size_t>(peer)) = theirs;
+  return "";
+}
+
+std::unique_ptr<Endpoint> VerbsTransport::connect(Rank peer, Deadline deadline) {
+  const Address& address = peers_.at(static_cast<size_t>(peer));
+  invariant(address.mtu_bytes > 0, "verbs: rank {} is to be connected unreached", peer);
+  auto link = fmt::format("[rank {} -> {}, verbs, setup]", rank_, peer);
+  auto endpoint = std::make_unique<rdma::VerbsEndpoint>(rank_, peer, shared_);
+  Fd socket = dialer_.dial(peer, kFirstDataChannel, deadline);
+  Hello mine = endpoint->hello(), theirs;
+  send_all(socket.get(), &mine, sizeof mine, deadline, link);
+  recv_all(socket.get(), &theirs, sizeof theirs, deadline, link);
+  check(theirs.magic == rdma::kMagic && theirs.rank == peer, Code::kTransport,
+        "rank {} did not say who it is {}", peer, link);
+  endpoint->connect(theirs, address, deadline);
+  // Neither goes on before the other has seen packets come and go.
+  char ready = 1;
+  send_all(socket.get(), &ready, 1, deadline, link);
+  recv_all(socket.get(), &ready, 1, deadline, link);
+  return endpoint;
+}
+
+}  // namespace
+
+Probe probe_verbs(const Config& config) {
+  try {
+    verbs::UsablePort port = usable_port(config);
+    verbs::Context context(port.device);
+    verbs::ProtectionDomain domain(context);
+    rdma::Registered memory(domain, kProbeBytes, verbs::Access::kRemoteWrite);
+    verbs::CompletionQueue queue(context, 16);
+    verbs::QueuePair pair(domain, queue, queue, {.send_requests = 8, .receive_requests = 8});
+    return {true, fmt::format("{}, {}, gid {} {}, MTU {} bytes, {:.0f} Gbit/s", port.link().text(),
+                              name_of(port.port.link_layer), port.gid.index, port.gid.gid.text(),
+                              port.port.active_mtu_bytes, port.port.gigabits)};
+  } catch (const Error& error) {
+    return {false, error.what()};
+  }
+}
+
+std::unique_ptr<Transport> make_verbs(const TransportOptions& options) {
+  return std::make_unique<VerbsTransport>(options);
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,111 @@
+// What two ranks joined by RDMA write into each other's memory, and what they tell each other
+// first.
+//
+// A write of a rank into its peer's inbox always carries an immediate: that the peer's receive has
+// completed says that all bytes of it, and of all writes before it, are there (InfiniBand
+// specification, volume 1, 9.7.5.1). Nothing is inferred from the bytes themselves.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "transport/transport.h"
+#include "verbs/port.h"
+
+namespace ringcoll::rdma {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+inline constexpr uint32_t kMagic = 0x616d6472;  // "rdma"
+inline constexpr uint32_t kVersion = 1;
+
+/// Messages of one direction that may be unreleased.
+inline constexpr uint64_t kWindow = 32;
+
+/// Transport::address(): what all ranks learn of all, to see whether they can reach one another.
+struct Address {
+  uint32_t magic = kMagic;
+  uint32_t version = kVersion;
+  int32_t rank = 0;
+  uint32_t slot_bytes = 0;
+  uint32_t mtu_bytes = 0;
+  uint16_t lid = 0;
+  uint8_t link_layer = 0;  // verbs::LinkLayer
+  uint8_t gid_type = 0;    // verbs::GidType
+  verbs::Gid gid;
+  char place[32] = {};  // "mlx5_0:1", for messages
+};
+static_assert(sizeof(Address) == 76 && sizeof(Address) <= kMaxAddressBytes);
+
+/// What a pair tells each other over an authenticated connection when it connects. The keys of an
+/// inbox are in nobody else's hands.
+struct Hello {
+  uint32_t magic = kMagic;
+  int32_t rank = 0;
+  uint32_t qp_num = 0;
+  uint32_t psn = 0;
+  uint64_t inbox = 0;  // address
+  uint32_t rkey = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Hello) == 32);
+
+/// What an immediate says: a kind in the upper three bits, and the number of the message that it is
+/// about, modulo 2^29.
+enum class Kind : uint32_t {
+  kMessage = 1,   // the message's header is in its slot
+  kPlace = 2,     // where the payload of the message is wanted, is in its entry
+  kDone = 3,      // the payload is where it was wanted
+  kReleased = 4,  // this message and all before it may be overwritten
+  kReady = 5,     // the first write of a pair: packets get through
+};
+inline constexpr uint32_t kNumberBits = 29;
+inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;
+
+inline uint32_t immediate_of(Kind kind, uint64_t number) {
+  return static_cast<uint32_t>(kind) << kNumberBits | (number & kNumberMask);
+}
+
+/// At the start of a slot.
+struct Header {
+  enum Form : uint32_t {
+    kHere = 1,    // the payload follows
+    kPlaced = 2,  // it is at the place that the receiver named
+    kLater = 3,   // it will be, when the receiver names a place; kDone follows then
+  };
+  uint64_t number = 0;
+  uint64_t bytes = 0;
+  Signature signature;
+  uint32_t form = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Header) == 48);
+
+/// Where the receiver wants the payload of a message.
+struct Place {
+  uint64_t number = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t rkey = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Place) == 32);
+
+/// Offsets in an inbox, and in the outbox that writes to it are made from: they look alike.
+class Layout {
+ public:
+  explicit Layout(uint32_t slot_bytes) : slot_bytes_(slot_bytes) {}
+
+  uint64_t place(uint64_t number) const { return number % kWindow * sizeof(Place); }
+  uint64_t slot(uint64_t number) const {
+    return kWindow * sizeof(Place) + number % kWindow * slot_bytes_;
+  }
+  uint64_t bytes() const { return kWindow * (sizeof(Place) + slot_bytes_); }
+  /// Longest payload that follows its header.
+  uint64_t most_here() const { return slot_bytes_ - sizeof(Header); }
+
+ private:
+  uint64_t slot_bytes_;
+};
+
+}  // namespace ringcoll::rdma
