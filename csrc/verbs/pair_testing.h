@@ -88,10 +88,12 @@ struct PairForTest {
   }
   /// A write of one piece from a's memory to the same place of b's.
   Write write(const Piece& piece) const {
-    return {.id = 1,
-            .from = std::span(&piece, 1),
-            .remote_address = b.region.address(),
-            .rkey = b.region.rkey()};
+    Write write;
+    write.id = 1;
+    write.from = std::span(&piece, 1);
+    write.remote_address = b.region.address();
+    write.rkey = b.region.rkey();
+    return write;
   }
 
  private:
