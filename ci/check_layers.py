@@ -3,7 +3,8 @@
 
 Rules (docs/design.md, "Layers"): a layer includes itself and the layers below it; schedule/ and
 reduce/ see only base/; python/ sees only the C header; a transport sees no other transport. Each
-outside library belongs to one folder.
+outside library belongs to one folder, and so does every header of csrc/ that includes it, directly
+or by way of another: verbs/table.h, which needs <infiniband/verbs.h>, is private to verbs/.
 """
 
 from __future__ import annotations
@@ -78,6 +79,29 @@ def _owner(target: str) -> str | None:
     return None
 
 
+def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[str]:
+    """The outside headers that including csrc/`target` brings along, of those with an owner."""
+    header = csrc / target
+    if target in seen or not header.exists():
+        return set()
+    brought: set[str] = set()
+    for _, quote, further in includes(header):
+        if _owner(further):
+            brought.add(further)
+        elif quote == '"':
+            brought |= _brings(csrc, further, seen | {target})
+    return brought
+
+
+def _smuggled(csrc: Path, layer: str, target: str) -> str | None:
+    """Why a file of `layer` may not include csrc/`target` for what that includes in turn."""
+    for outside in sorted(_brings(csrc, target)):
+        owner = _owner(outside)
+        if owner != f"csrc/{layer}":
+            return f'"{target}" includes <{outside}>, so that only {owner}/ may include it'
+    return None
+
+
 def _inside(csrc: Path, path: Path, target: str) -> str | None:
     """Why `path` in csrc/ may not include csrc/`target`."""
     here = path.relative_to(csrc)
@@ -114,6 +138,7 @@ def _in_csrc(root: Path, path: Path) -> Iterator[str]:
         elif quote == '"':
             alone = "the installed header stands alone"
             why = alone if layer == "include" else _inside(csrc, path, target)
+            why = why or _smuggled(csrc, layer, target)
         if why:
             yield f"{path.relative_to(root)}:{number}: {why}"
 

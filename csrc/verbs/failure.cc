@@ -41,6 +41,9 @@ std::string of_modify(int error) {
     case EINVAL:
       return "an attribute does not suit the port: a path MTU above its own, or a GID index that "
              "is empty by now (RINGCOLL_GID_INDEX)";
+    case ENODATA:
+      return "this entry of the GID table is empty: its address was removed from the interface, or "
+             "RINGCOLL_GID_INDEX is wrong (`ringcoll doctor` shows the table)";
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
@@ -52,7 +55,31 @@ std::string of_modify(int error) {
   }
 }
 
-bool begins(std::string_view call, std::string_view name) { return call.starts_with(name); }
+std::string of_list(int error) {
+  if (error != ENOSYS && error != ENOENT) return "";
+  return "this kernel has no RDMA loaded: load the modules of the card (mlx5_ib, …) and ib_uverbs";
+}
+
+/// Registering memory, creating and allocating.
+std::string of_making(int error, bool registers) {
+  switch (error) {
+    case ENOMEM:
+    case EAGAIN:
+    case EPERM:
+      return more_memlock();
+    case EFAULT:
+      return registers ? "the memory is not mapped, or not writable" : "";
+    case EOPNOTSUPP:
+    case EINVAL:
+      return registers ? "this kind of memory cannot be registered (a file system with DAX, device "
+                         "memory)"
+                       : "more was asked for than the device has";
+    case EMFILE:
+      return "this process has too many open files: raise `ulimit -n`";
+    default:
+      return "";
+  }
+}
 
 }  // namespace
 
@@ -62,20 +89,12 @@ std::string Link::text() const {
 }
 
 std::string remedy(std::string_view call, int error) {
-  if (begins(call, "ibv_open_device")) return of_open(error);
-  if (begins(call, "ibv_modify_qp")) return of_modify(error);
-  if (begins(call, "ibv_get_device_list") && (error == ENOSYS || error == ENOENT))
-    return "the kernel has no RDMA: load the modules of the card and ib_uverbs";
-  bool registers = begins(call, "ibv_reg_mr");
-  if (registers && error == EFAULT) return "the memory is not mapped, or not writable";
-  if (registers && (error == EOPNOTSUPP || error == EINVAL))
-    return "this kind of memory cannot be registered (a file system with DAX, device memory)";
-  bool allocates = registers || begins(call, "ibv_create_") || begins(call, "ibv_alloc_");
-  if (allocates && (error == ENOMEM || error == EAGAIN || error == EPERM)) return more_memlock();
-  if (allocates && error == EINVAL) return "more was asked for than the device has";
-  if (allocates && error == EMFILE)
-    return "this process has too many open files: raise `ulimit -n`";
-  return "";
+  bool registers = call.starts_with("ibv_reg_mr");
+  if (call.starts_with("ibv_open_device")) return of_open(error);
+  if (call.starts_with("ibv_modify_qp")) return of_modify(error);
+  if (call.starts_with("ibv_get_device_list")) return of_list(error);
+  bool makes = registers || call.starts_with("ibv_create_") || call.starts_with("ibv_alloc_");
+  return makes ? of_making(error, registers) : "";
 }
 
 void fail(std::string_view call, int error, const Link& link) {

@@ -28,17 +28,19 @@ TEST(Failure, EachConventionHasItsChecker) {
   check_zero(0, "ibv_modify_qp(RTR)", kLink);
 
   errno = EACCES;
-  EXPECT_NE(message_of([] { check_object<int>(nullptr, "ibv_open_device", kLink); })
-                .find("Permission denied"),
+  EXPECT_NE(message_of([] {
+              check_object<int>(nullptr, "ibv_open_device", kLink);
+            }).find("Permission denied"),
             std::string::npos);
   // The errno is what was returned: positive, which `< 0` would let pass.
   errno = 0;
-  EXPECT_NE(message_of([] { check_zero(ETIMEDOUT, "ibv_modify_qp(RTR)", kLink); })
-                .find("timed out"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([] { check_zero(ETIMEDOUT, "ibv_modify_qp(RTR)", kLink); }).find("timed out"),
+      std::string::npos);
   errno = EBADF;
-  EXPECT_NE(message_of([] { check_not_negative(-1, "ibv_get_cq_event", kLink); })
-                .find("Bad file descriptor"),
+  EXPECT_NE(message_of([] {
+              check_not_negative(-1, "ibv_get_cq_event", kLink);
+            }).find("Bad file descriptor"),
             std::string::npos);
 }
 
@@ -59,8 +61,7 @@ TEST(Failure, SaysCallReasonLinkAndRemedy) {
 
 TEST(Failure, KnowsRemedies) {
   EXPECT_NE(remedy("ibv_reg_mr(4096 bytes)", ENOMEM).find("ulimit -l"), std::string::npos);
-  EXPECT_NE(remedy("ibv_create_cq", ENOMEM).find(memlock_text(memlock_limit())),
-            std::string::npos);
+  EXPECT_NE(remedy("ibv_create_cq", ENOMEM).find(memlock_text(memlock_limit())), std::string::npos);
   EXPECT_NE(remedy("ibv_open_device", EPERM).find("/dev/infiniband/uverbs"), std::string::npos);
   EXPECT_NE(remedy("ibv_modify_qp(RTR)", EINVAL).find("MTU"), std::string::npos);
   EXPECT_EQ(remedy("ibv_modify_qp(RTR)", ENOSPC), "");

@@ -108,7 +108,7 @@ GidChoice choose_roce(const Port& port, const GidWish& wish) {
     if (&entry == best) continue;
     std::string why = objection(entry, interface, wish.family);
     if (why.empty())
-      why = fmt::format("{}: {} is better or comes first", describe(order_of(entry.gid)),
+      why = fmt::format("{}: gid {} is better or comes first", describe(order_of(entry.gid)),
                         best->index);
     choice.rejected.push_back({entry.index, why});
   }

@@ -69,3 +69,17 @@ def test_owners_may(tree):
     tree("csrc/reduce/a.cc", "#include <hwy/highway.h>", '#include "hwy/foreach_target.h"')
     tree("compat/horovod/a.cc", '#include "horovod/common/common.h"')
     assert check_layers.violations(tree.root) == []
+
+
+def test_a_header_belongs_to_the_owner_of_what_it_includes(tree):
+    tree("csrc/verbs/table.h", "#include <infiniband/verbs.h>")
+    tree("csrc/verbs/inner.h", '#include "verbs/table.h"')
+    tree("csrc/verbs/handles.cc", '#include "verbs/inner.h"')
+    tree("csrc/verbs/handles.h", "struct ibv_qp;")
+    tree("csrc/transport/verbs/good.cc", '#include "verbs/handles.h"')
+    assert check_layers.violations(tree.root) == []
+    tree("csrc/transport/verbs/bad.cc", '#include "verbs/inner.h"')
+    found = check_layers.violations(tree.root)
+    assert len(found) == 1
+    assert "csrc/transport/verbs/bad.cc:1" in found[0]
+    assert "only csrc/verbs/ may include it" in found[0]
