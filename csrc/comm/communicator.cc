@@ -308,19 +308,32 @@ LinkClass Communicator::link_of(Rank peer) const {
 
 void Communicator::connect(std::span<const Rank> peers) {
   Deadline deadline(seconds(config_.timeout_s));
+  std::vector<Rank> fresh;
   for (bool higher : {true, false})
     for (Rank peer : peers)
-      if (peer != rank_ && (peer > rank_) == higher && !links_[peer].endpoint)
+      if (peer != rank_ && (peer > rank_) == higher && !links_[peer].endpoint) {
         connect_one(peer, deadline);
+        fresh.push_back(peer);
+      }
+  for (auto step : {&Endpoint::establish, &Endpoint::prove})
+    for (Rank peer : fresh) waiting_for(peer, [&] { (endpoint(peer).*step)(deadline); });
+}
+
+// `body` may wait for this peer: should it hang, others are told whom this rank waits for.
+void Communicator::waiting_for(Rank peer, const std::function<void()>& body) {
+  throw_if_poisoned();
+  lifelines_->set_waiting_for(peer);
+  body();
+  lifelines_->set_waiting_for(kNobody);
 }
 
 void Communicator::connect_one(Rank peer, Deadline deadline) {
-  throw_if_poisoned();
-  lifelines_->set_waiting_for(peer);
-  if (!lifelines_->has(peer))
-    lifelines_->add(peer, connector_->dial(peer, kLifelineChannel, deadline));
-  auto endpoint = links_[peer].transport->connect(peer, deadline);
-  lifelines_->set_waiting_for(kNobody);
+  std::unique_ptr<Endpoint> endpoint;
+  waiting_for(peer, [&] {
+    if (!lifelines_->has(peer))
+      lifelines_->add(peer, connector_->dial(peer, kLifelineChannel, deadline));
+    endpoint = links_[peer].transport->connect(peer, deadline);
+  });
   std::lock_guard lock(links_mutex_);
   links_[peer].endpoint = std::move(endpoint);
   connected_.push_back(peer);

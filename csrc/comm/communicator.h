@@ -112,6 +112,7 @@ class Communicator {
   bool progress_others(const Endpoint* but);
   void wake_all();
   void connect_one(Rank peer, Deadline deadline);
+  void waiting_for(Rank peer, const std::function<void()>& body);
   void agree(Exchange& exchange, Deadline deadline);
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);

@@ -38,6 +38,8 @@ class FaultyEndpoint final : public Endpoint {
   FaultyEndpoint(std::unique_ptr<Endpoint> inner, Faults faults)
       : inner_(std::move(inner)), faults_(faults) {}
 
+  void establish(Deadline deadline) override { inner_->establish(deadline); }
+  void prove(Deadline deadline) override { inner_->prove(deadline); }
   void expect(void* place, uint64_t capacity) override { inner_->expect(place, capacity); }
 
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override {

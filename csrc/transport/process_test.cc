@@ -7,9 +7,12 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
+#include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
 namespace ringcoll {
@@ -63,6 +66,8 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
     auto rank = std::make_unique<TestRank>(*find_transport(GetParam()), me, 2, board, kArenaBytes);
     std::string theirs = exchange(pipe.get(), rank->transport->address());
     rank->connect(1 - me, theirs);
+    rank->each(&Endpoint::establish);
+    rank->each(&Endpoint::prove);
     exchange(pipe.get(), "connected");
     return rank;
   }
@@ -98,7 +103,13 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
   std::unique_ptr<TestRank> rank_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, Processes, ::testing::Values("shm", "tcp"),
+// The software device of tests is one of a single process.
+std::vector<std::string_view> names() {
+  if (rdma_of_the_host()) return {"shm", "tcp", "verbs"};
+  return {"shm", "tcp"};
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Processes, ::testing::ValuesIn(names()),
                          [](const auto& info) { return std::string(info.param); });
 
 // One message there, one back, of all kinds of sizes.

@@ -51,6 +51,13 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
+  /// Setting up goes in steps, each made for all new links before the next, so that ranks that join
+  /// several peers cannot wait for one another in a ring: Transport::connect() on both ends; then
+  /// establish(), which may wait for what the peer's connect() sent; then prove(), which may wait
+  /// for what its establish() sent and shows that the link carries data. Both block to the deadline
+  /// and throw Error(kTransport / kTimeout) with cause and remedy.
+  virtual void establish(Deadline /*deadline*/) {}
+  virtual void prove(Deadline /*deadline*/) {}
   /// Says ahead where the payload of a message to come is wanted, so that a transport can have the
   /// peer write it there: `place` (may be null: anywhere) of `capacity` bytes, unused until that
   /// message has been received. The n-th call is about the n-th message; a caller that expects at
@@ -117,8 +124,8 @@ class Transport {
   /// comparing a nonce).
   /// "" if so, else the reason in words. The peer's answer may differ; the caller joins both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
-  /// The link, on demand, after reach() was "" on both sides. Both ends call it before either
-  /// sends; blocks to the deadline.
+  /// The link, on demand, after reach() was "" on both sides. Both ends call it, and the link's
+  /// establish() and prove(), before either sends; blocks to the deadline.
   virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
 };
 inline constexpr size_t kMaxAddressBytes = 256;

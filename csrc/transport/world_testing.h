@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -104,6 +103,10 @@ struct TestRank {
     check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
     links[static_cast<size_t>(peer)] = transport->connect(peer, Deadline(seconds(20)));
   }
+  void each(void (Endpoint::*step)(Deadline)) {
+    for (auto& link : links)
+      if (link) ((*link).*step)(Deadline(seconds(20)));
+  }
   Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
 
   Config config;
@@ -119,15 +122,11 @@ class World {
   World(const TransportRow& row, Rank size, size_t arena_bytes) {
     for (Rank r = 0; r < size; r++)
       ranks_.push_back(std::make_unique<TestRank>(row, r, size, board_, arena_bytes));
-    // Ends of a pair may wait for each other. All go through their peers in the same order, so no
-    // ring of waits can close.
-    std::vector<std::future<void>> done;
     for (Rank r = 0; r < size; r++)
-      done.push_back(std::async(std::launch::async, [this, r, size] {
-        for (Rank p = 0; p < size; p++)
-          if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
-      }));
-    for (auto& rank : done) rank.get();
+      for (Rank p = 0; p < size; p++)
+        if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
+    for (auto step : {&Endpoint::establish, &Endpoint::prove})
+      for (auto& rank : ranks_) rank->each(step);
   }
   TestRank& operator[](Rank rank) { return *ranks_[static_cast<size_t>(rank)]; }
   void remove(Rank rank) { ranks_[static_cast<size_t>(rank)].reset(); }
@@ -170,6 +169,13 @@ void until(Endpoint& link, const char* what, Ready&& ready) {
 }
 inline void send(Endpoint& link, const Signature& signature, const void* data, uint64_t bytes) {
   until(link, "send", [&] { return link.try_send(signature, data, bytes); });
+}
+/// Until all that was sent is on its way.
+inline void flush(Endpoint& link) {
+  until(link, "flush", [&] {
+    link.progress();
+    return !link.busy();
+  });
 }
 inline View receive(Endpoint& link, void* place = nullptr, uint64_t capacity = UINT64_MAX) {
   View view;

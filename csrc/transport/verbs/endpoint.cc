@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "net/socket.h"
 
 namespace ringcoll::rdma {
 namespace {
@@ -65,8 +66,7 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
       layout_(shared.slot_bytes),
       inbox_(shared.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
       outbox_(shared.domain, layout_.bytes(), verbs::Access::kLocalRead),
-      channel_(shared.context),
-      queue_(shared.context, kSendRequests + kReceiveRequests, &channel_),
+      queue_(shared.context, kSendRequests + kReceiveRequests, &shared.channel),
       pair_(shared.domain, queue_, queue_,
             {.send_requests = kSendRequests,
              .receive_requests = kReceiveRequests,
@@ -75,9 +75,13 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       psn_(random_psn()) {
   check(bool(wake_), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
+  shared_.endpoints.push_back(this);
 }
 
-VerbsEndpoint::~VerbsEndpoint() { drain(kLongestDrain); }
+VerbsEndpoint::~VerbsEndpoint() {
+  std::erase(shared_.endpoints, this);
+  drain(kLongestDrain);
+}
 
 std::string VerbsEndpoint::link() const {
   return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, shared_.port.link().text());
@@ -97,26 +101,29 @@ void VerbsEndpoint::throw_if_failed() const {
 
 // ---- Connecting ----
 
-Hello VerbsEndpoint::hello() const {
-  return {.rank = rank_,
-          .qp_num = pair_.number(),
-          .psn = psn_,
-          .inbox = inbox_.region().address(),
-          .rkey = inbox_.region().rkey()};
+void VerbsEndpoint::connect(Fd socket, const Address& address, Deadline deadline) {
+  socket_ = std::move(socket);
+  address_ = address;
+  Hello mine{.rank = rank_,
+             .qp_num = pair_.number(),
+             .psn = psn_,
+             .inbox = inbox_.region().address(),
+             .rkey = inbox_.region().rkey()};
+  send_all(socket_.get(), &mine, sizeof mine, deadline, link());
 }
 
-verbs::Connection VerbsEndpoint::connection(const Hello& theirs, const Address& address) const {
+verbs::Connection VerbsEndpoint::connection() const {
   verbs::Connection c;
   const verbs::UsablePort& port = shared_.port;
   c.port = static_cast<uint8_t>(port.port.number);
-  c.remote_qp_num = theirs.qp_num;
+  c.remote_qp_num = theirs_.qp_num;
   c.local_psn = psn_;
-  c.remote_psn = theirs.psn;
-  c.path_mtu_bytes = std::min(port.port.active_mtu_bytes, address.mtu_bytes);
-  c.global_route = verbs::needs_global_route(port.port, port.gid.gid, address.gid);
+  c.remote_psn = theirs_.psn;
+  c.path_mtu_bytes = std::min(port.port.active_mtu_bytes, address_.mtu_bytes);
+  c.global_route = verbs::needs_global_route(port.port, port.gid.gid, address_.gid);
   c.gid_index = static_cast<uint8_t>(std::max(port.gid.index, 0));
-  c.remote_gid = address.gid;
-  c.remote_lid = address.lid;
+  c.remote_gid = address_.gid;
+  c.remote_lid = address_.lid;
   c.service_level = static_cast<uint8_t>(shared_.service_level);
   c.traffic_class = static_cast<uint8_t>(shared_.traffic_class);
   c.timeout_exponent = static_cast<uint8_t>(shared_.qp_timeout);
@@ -124,9 +131,10 @@ verbs::Connection VerbsEndpoint::connection(const Hello& theirs, const Address& 
   return c;
 }
 
-void VerbsEndpoint::connect(const Hello& theirs, const Address& address, Deadline deadline) {
-  theirs_ = theirs;
-  verbs::Connection c = connection(theirs, address);
+void VerbsEndpoint::establish(Deadline deadline) {
+  recv_all(socket_.get(), &theirs_, sizeof theirs_, deadline, link());
+  if (theirs_.magic != kMagic || theirs_.rank != peer_) corrupt("it did not say who it is");
+  verbs::Connection c = connection();
   pair_.to_init(c);
   invariant(pair_.try_receive(0, kReceiveRequests) == kReceiveRequests, "receive queue full {}",
             link());
@@ -135,21 +143,25 @@ void VerbsEndpoint::connect(const Hello& theirs, const Address& address, Deadlin
   // Two packets, one of them of full length: what a path with a smaller MTU would lose.
   auto bytes = static_cast<uint32_t>(std::min<uint64_t>(c.path_mtu_bytes + 1, layout_.bytes()));
   verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
-  uint64_t proof = post({.from = std::span(&piece, 1),
-                         .remote_address = theirs_.inbox,
-                         .rkey = theirs_.rkey,
-                         .immediate = immediate_of(Kind::kReady, 0)},
-                        true);
-  while (!peer_ready_ || reclaimed_ < proof) {
+  last_needed_ = post({.from = std::span(&piece, 1),
+                       .remote_address = theirs_.inbox,
+                       .rkey = theirs_.rkey,
+                       .immediate = immediate_of(Kind::kReady, 0)},
+                      true);
+}
+
+void VerbsEndpoint::prove(Deadline deadline) {
+  auto proved = [&] { return peer_ready_ && reclaimed_ >= last_needed_; };
+  while (!proved()) {
     check(!deadline.passed(), Code::kTimeout,
           "packets of RDMA do not get through to {}: {} before the deadline; is UDP port 4791 "
-          "(RoCE) open between the hosts, and do all switches carry an MTU of {} bytes and its "
+          "(RoCE v2) open between the hosts, and do all switches carry the MTU of {} bytes and its "
           "headers? {}",
-          address.place, reclaimed_ < proof ? "no acknowledgement came" : "the peer's did not come",
-          c.path_mtu_bytes, link());
+          address_.place, peer_ready_ ? "no acknowledgement came" : "the peer's did not come",
+          std::min(shared_.port.port.active_mtu_bytes, address_.mtu_bytes), link());
     wait(std::min<Duration>(deadline.left(), std::chrono::milliseconds(20)));
-    progress();
   }
+  socket_.reset();
 }
 
 // ---- Posting ----
@@ -224,7 +236,8 @@ bool VerbsEndpoint::try_send(const Signature& signature, const void* data, uint6
   }
   const auto* from = static_cast<const std::byte*>(data);
   invariant(here || in_arena(data, bytes),
-            "a message of {} bytes is not in the arena and too long for its slot {}", bytes, link());
+            "a message of {} bytes is not in the arena and too long for its slot {}", bytes,
+            link());
   Header header{.number = number, .bytes = bytes, .signature = signature};
   if (here)
     send_here(header, from);
@@ -434,7 +447,8 @@ void VerbsEndpoint::take_header(uint64_t number) {
   bool fits = here     ? header.bytes <= layout_.most_here()
               : placed ? header.bytes <= in(number).place.bytes
                        : header.form == Header::kLater && header.bytes <= shared_.most_bytes;
-  if (!fits) corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
+  if (!fits)
+    corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
   arrived_ = number;
   in(number).header = header;
   in(number).has_header = true;
@@ -463,15 +477,24 @@ void VerbsEndpoint::take_credit(uint64_t number) {
   peer_released_ = number;
 }
 
+bool VerbsEndpoint::progress_busy() {
+  bool any = false;
+  for (VerbsEndpoint* other : shared_.endpoints)
+    if (other == this || other->busy()) any |= other->progress();
+  return any;
+}
+
 void VerbsEndpoint::wait(Duration limit) {
-  queue_.arm();
-  if (progress()) return;  // what was there before the queue was armed raises no event
-  std::array<pollfd, 2> fds = {{{channel_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  for (VerbsEndpoint* other : shared_.endpoints)
+    if (other == this || other->busy()) other->queue_.arm();
+  if (progress_busy()) return;  // what was there before a queue was armed raises no event
+  std::array<pollfd, 2> fds = {{{shared_.channel.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
   auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
-  channel_.drain();
+  shared_.channel.drain();
   uint64_t count = 0;
   [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
+  progress_busy();
 }
 
 void VerbsEndpoint::wake() {

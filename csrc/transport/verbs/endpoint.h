@@ -37,11 +37,14 @@
 
 namespace ringcoll::rdma {
 
+class VerbsEndpoint;
+
 /// What the endpoints of a transport share. One thread at a time, but for `failure`.
 struct Shared {
   verbs::UsablePort port;
   verbs::Context context;
   verbs::ProtectionDomain domain;
+  verbs::CompletionChannel channel;
   const SharedMemory* arena = nullptr;
   verbs::MemoryRegion arena_region;
   std::unique_ptr<Landing> landing;
@@ -52,6 +55,9 @@ struct Shared {
   int64_t service_level = 0;
   int64_t qp_timeout = 0;
   int64_t qp_retries = 0;
+  // A wait for one moves the queued sends of the others as well: the peer that is waited for may
+  // itself wait for those.
+  std::vector<VerbsEndpoint*> endpoints;
 
   /// Why the device cannot be used any more (an asynchronous event), or "". Any thread.
   std::string failure() const;
@@ -71,12 +77,12 @@ class VerbsEndpoint final : public Endpoint {
   /// Waits a moment for writes that the peer's device has not acknowledged.
   ~VerbsEndpoint() override;
 
-  /// What the peer needs to know of this end.
-  Hello hello() const;
-  /// Connects to the end that said hello, at the port of `address`, and shows by a write in each
-  /// direction that packets of full length get through. Throws Error(kTransport / kTimeout).
-  void connect(const Hello& theirs, const Address& address, Deadline deadline);
-
+  /// Says hello over `socket`, an authenticated connection to the peer, whose port is `address`.
+  void connect(Fd socket, const Address& address, Deadline deadline);
+  /// Hears the peer's hello, connects the queue pair and writes the first packets.
+  void establish(Deadline deadline) override;
+  /// Packets of full length have come and gone.
+  void prove(Deadline deadline) override;
   void expect(void* place, uint64_t capacity) override;
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
@@ -102,10 +108,10 @@ class VerbsEndpoint final : public Endpoint {
   /// A message on its way in.
   struct In {
     bool has_header = false;
-    bool done = false;        // a long one: all there
-    Header header;            // copied when it came: what is checked is what is used
-    Place place;              // named to the peer, or to be; bytes == 0: none
-    bool owed = false;        // to be named when there is room
+    bool done = false;                   // a long one: all there
+    Header header;                       // copied when it came: what is checked is what is used
+    Place place;                         // named to the peer, or to be; bytes == 0: none
+    bool owed = false;                   // to be named when there is room
     std::unique_ptr<Registered> buffer;  // if the place is one of the transport's
   };
   Out& out(uint64_t number) { return out_[number % kWindow]; }
@@ -130,6 +136,7 @@ class VerbsEndpoint final : public Endpoint {
 
   // Polling.
   bool poll_queue();
+  bool progress_busy();
   [[noreturn]] void fail(const verbs::Completion& completion);
   void take_immediate(uint32_t immediate);
   void take_header(uint64_t number);
@@ -139,7 +146,7 @@ class VerbsEndpoint final : public Endpoint {
   [[noreturn]] void corrupt(const std::string& what) const;
   void throw_if_failed() const;
   std::string link() const;
-  verbs::Connection connection(const Hello& theirs, const Address& address) const;
+  verbs::Connection connection() const;
   void drain(Duration limit) noexcept;
 
   const Rank rank_;
@@ -148,17 +155,18 @@ class VerbsEndpoint final : public Endpoint {
   const Layout layout_;
   Registered inbox_;
   Registered outbox_;
-  verbs::CompletionChannel channel_;
   verbs::CompletionQueue queue_;
   verbs::QueuePair pair_;
   Fd wake_;
   uint32_t psn_ = 0;
+  Fd socket_;  // until the link is proved
+  Address address_;
   Hello theirs_;
   bool peer_ready_ = false;
   std::optional<Error> failed_;
 
-  uint64_t posted_ = 0;     // writes
-  uint64_t reclaimed_ = 0;  // of them, known to be complete
+  uint64_t posted_ = 0;       // writes
+  uint64_t reclaimed_ = 0;    // of them, known to be complete
   uint64_t last_needed_ = 0;  // the last of them that the peer cannot do without
 
   uint64_t sent_ = 0;

@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "net/socket.h"
 #include "transport/verbs/endpoint.h"
 #include "transport/verbs/memory.h"
 #include "transport/verbs/wire.h"
@@ -23,7 +22,6 @@ namespace ringcoll {
 namespace {
 
 using rdma::Address;
-using rdma::Hello;
 
 // Payload up to here travels in one write with its header, and is copied out of the inbox. Above,
 // naming a place for it costs less than that copy.
@@ -80,6 +78,7 @@ VerbsTransport::VerbsTransport(const TransportOptions& options)
   shared_.port = usable_port(config);
   shared_.context = verbs::Context(shared_.port.device);
   shared_.domain = verbs::ProtectionDomain(shared_.context);
+  shared_.channel = verbs::CompletionChannel(shared_.context);
   shared_.arena = &options.arena;
   options.arena.prepare(options.arena.data(), options.arena.bytes());
   shared_.arena_region = verbs::MemoryRegion(shared_.domain, options.arena.data(),
@@ -137,9 +136,10 @@ std::string VerbsTransport::reach(Rank peer, std::string_view text) {
     return fmt::format("RINGCOLL_INLINE_BYTES differs: slots of {} bytes there, {} here",
                        theirs.slot_bytes, mine.slot_bytes);
   if (theirs.link_layer != mine.link_layer || theirs.gid_type != mine.gid_type)
-    return fmt::format("{} there, {} here: both must be InfiniBand or both RoCE v2 "
-                       "(RINGCOLL_DEVICES, RINGCOLL_GID_INDEX)",
-                       text_of(theirs), text_of(mine));
+    return fmt::format(
+        "{} there, {} here: both must be InfiniBand or both RoCE v2 "
+        "(RINGCOLL_DEVICES, RINGCOLL_GID_INDEX)",
+        text_of(theirs), text_of(mine));
   if (theirs.gid.is_ipv4() != mine.gid.is_ipv4() && mine.link_layer != 0)
     return fmt::format("{} there, {} here: both must be IPv4 or both IPv6 (RINGCOLL_GID_INDEX)",
                        text_of(theirs), text_of(mine));
@@ -150,19 +150,8 @@ std::string VerbsTransport::reach(Rank peer, std::string_view text) {
 std::unique_ptr<Endpoint> VerbsTransport::connect(Rank peer, Deadline deadline) {
   const Address& address = peers_.at(static_cast<size_t>(peer));
   invariant(address.mtu_bytes > 0, "verbs: rank {} is to be connected unreached", peer);
-  auto link = fmt::format("[rank {} -> {}, verbs, setup]", rank_, peer);
   auto endpoint = std::make_unique<rdma::VerbsEndpoint>(rank_, peer, shared_);
-  Fd socket = dialer_.dial(peer, kFirstDataChannel, deadline);
-  Hello mine = endpoint->hello(), theirs;
-  send_all(socket.get(), &mine, sizeof mine, deadline, link);
-  recv_all(socket.get(), &theirs, sizeof theirs, deadline, link);
-  check(theirs.magic == rdma::kMagic && theirs.rank == peer, Code::kTransport,
-        "rank {} did not say who it is {}", peer, link);
-  endpoint->connect(theirs, address, deadline);
-  // Neither goes on before the other has seen packets come and go.
-  char ready = 1;
-  send_all(socket.get(), &ready, 1, deadline, link);
-  recv_all(socket.get(), &ready, 1, deadline, link);
+  endpoint->connect(dialer_.dial(peer, kFirstDataChannel, deadline), address, deadline);
   return endpoint;
 }
 

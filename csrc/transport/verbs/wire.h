@@ -35,7 +35,7 @@ struct Address {
   verbs::Gid gid;
   char place[32] = {};  // "mlx5_0:1", for messages
 };
-static_assert(sizeof(Address) == 76 && sizeof(Address) <= kMaxAddressBytes);
+static_assert(sizeof(Address) == 72 && sizeof(Address) <= kMaxAddressBytes);
 
 /// What a pair tells each other over an authenticated connection when it connects. The keys of an
 /// inbox are in nobody else's hands.
