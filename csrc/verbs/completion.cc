@@ -62,7 +62,10 @@ constexpr Words kWords[] = {
     {"local length error",
      "the message is longer than the port allows, or than the receive that it met"},
     {"local operation error",
-     "the work request does not suit its queue pair: a defect of ringcoll"},
+     "this end could not send: its interface is down or has lost its address or its route "
+     "(Soft-RoCE "
+     "gives up at once then), or the work request does not suit its queue pair, a defect of "
+     "ringcoll"},
     {"local protection error",
      "the memory to send from or to receive into is not registered, or was unregistered or "
      "remapped while in use"},

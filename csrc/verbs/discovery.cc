@@ -4,9 +4,11 @@
 #include <net/if.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "verbs/device_list.h"
@@ -24,6 +26,13 @@ std::string read_line(const fs::path& path) {
   return line;
 }
 
+int read_number(const fs::path& path, int otherwise) {
+  std::string text = read_line(path);
+  int number = otherwise;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -34,11 +43,6 @@ std::vector<std::string> entries_of(const fs::path& folder) {
 }
 
 fs::path class_of(const std::string& sysfs) { return fs::path(sysfs) / "class/infiniband"; }
-
-int numa_node_of_device(const fs::path& device) {
-  std::string text = read_line(device / "device/numa_node");
-  return text.empty() ? -1 : std::atoi(text.c_str());
-}
 
 // ---- numbers of the specification ----
 
@@ -147,8 +151,7 @@ std::string own_interface(const Port& port, const fs::path& device) {
   if (!parent.empty()) return parent;
   std::vector<std::string> names = entries_of(device / "device/net");
   auto ours = [&](const std::string& name) {
-    std::string number = read_line(device / "device/net" / name / "dev_port");
-    return std::atoi(number.c_str()) == port.number - 1;
+    return read_number(device / "device/net" / name / "dev_port", 0) == port.number - 1;
   };
   auto found = std::ranges::find_if(names, ours);
   return found == names.end() ? "" : *found;
@@ -156,20 +159,23 @@ std::string own_interface(const Port& port, const fs::path& device) {
 
 // ---- devices ----
 
-/// The most that a queue pair can be made with, by making one.
-uint32_t largest_inline(const Context& context) {
+/// What a queue pair that asks for `bytes` inline gets; nothing if it cannot be made.
+std::optional<uint32_t> try_inline(const ProtectionDomain& domain, const CompletionQueue& queue,
+                                   uint32_t bytes) {
   try {
-    ProtectionDomain domain(context);
-    CompletionQueue queue(context, 2);
-    for (uint32_t bytes : {1024u, 512u, 256u, 128u, 64u, 32u}) {
-      try {
-        QueuePairLimits limits{.send_requests = 1, .receive_requests = 1, .inline_bytes = bytes};
-        return QueuePair(domain, queue, queue, limits).limits().inline_bytes;
-      } catch (const Error&) {  // fewer, then
-      }
-    }
-  } catch (const Error&) {  // the limit of locked memory, which the survey shows
+    QueuePairLimits limits{.send_requests = 1, .receive_requests = 1, .inline_bytes = bytes};
+    return QueuePair(domain, queue, queue, limits).limits().inline_bytes;
+  } catch (const Error&) {
+    return {};
   }
+}
+
+/// The most that a queue pair can carry inline, found by making one: verbs has no other way.
+uint32_t largest_inline(const Context& context) {
+  ProtectionDomain domain(context);
+  CompletionQueue queue(context, 2);
+  for (uint32_t bytes : {1024u, 512u, 256u, 128u, 64u, 32u})
+    if (auto got = try_inline(domain, queue, bytes)) return *got;
   return 0;
 }
 
@@ -192,7 +198,7 @@ std::string transport_problem(const ibv_device& device) {
 
 Device read_device(const std::string& name, const std::string& sysfs) {
   Device device{.name = name};
-  device.numa_node = numa_node_of_device(class_of(sysfs) / name);
+  device.numa_node = read_number(class_of(sysfs) / name / "device/numa_node", -1);
   try {
     Context context(name);
     ibv_device_attr attributes{};
@@ -225,7 +231,7 @@ std::string why_no_device(const std::string& sysfs) {
 
 Port read_port(const Context& context, int number, const std::string& sysfs) {
   Port port{.number = number};
-  ibv_port_attr a{};
+  auto a = zeroed<ibv_port_attr>();
   if (int result = query_port(context.table(), context.get(), number, &a); result != 0) {
     port.problem = errno_text("ibv_query_port", error_of(result));
     return port;

@@ -19,9 +19,12 @@ void count_up(std::vector<std::byte>* memory) {
 /// Whatever happens in a test, nothing may be left and nothing misused.
 class Fake : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override {
+  void SetUp() override { begin(FakeOptions{}.give_up_after); }
+  void begin(Duration give_up_after) {
+    fake.reset();
     FakeOptions options;
     options.in_background = GetParam();
+    options.give_up_after = give_up_after;
     fake.emplace(options);
   }
   void TearDown() override {
@@ -175,6 +178,7 @@ TEST_P(Fake, AWriteWithImmediateWaitsForAReceive) {
 }
 
 TEST_P(Fake, WithFewRetriesAReceiverThatIsNotReadyIsAnError) {
+  begin(seconds(0.05));
   PairForTest ends(first_port());
   Connection of_a = ends.connection(ends.a, ends.b);
   of_a.receiver_not_ready_retries = 3;
@@ -199,6 +203,7 @@ TEST_P(Fake, ALinkThatComesBackInTimeIsSurvived) {
 }
 
 TEST_P(Fake, LossForGoodUsesTheRetriesUp) {
+  begin(seconds(0.05));
   PairForTest ends(first_port());
   ends.connect();
   fake->set_loss("fake0", 1, true);
@@ -208,6 +213,7 @@ TEST_P(Fake, LossForGoodUsesTheRetriesUp) {
 }
 
 TEST_P(Fake, EndsThatDoNotAgreeDoNotReachEachOther) {
+  begin(seconds(0.05));
   for (int what = 0; what < 2; what++) {
     PairForTest ends(first_port());
     Connection of_a = ends.connection(ends.a, ends.b);
@@ -222,6 +228,7 @@ TEST_P(Fake, EndsThatDoNotAgreeDoNotReachEachOther) {
 }
 
 TEST_P(Fake, APeerThatIsGoneUsesTheRetriesUp) {
+  begin(seconds(0.05));
   PairForTest ends(first_port());
   ends.connect();
   ends.b.pair.reset();

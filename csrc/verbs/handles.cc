@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <array>
 #include <vector>
@@ -29,6 +30,13 @@ ibv_mr* register_memory(const Table& table, ibv_pd* domain, void* data, size_t b
     return table.reg_mr_iova2(domain, data, bytes, reinterpret_cast<uintptr_t>(data), flags);
   // An older library takes no optional flags, and by their name they may be dropped.
   return table.reg_mr(domain, data, bytes, static_cast<int>(flags & ~IBV_ACCESS_OPTIONAL_RANGE));
+}
+
+// The library says ENOENT also of a device file that is there and may not be opened.
+int cause_of_refusal(const ibv_device& device, int error) {
+  std::string file = fmt::format("/dev/infiniband/{}", device.dev_name);
+  bool there = error == ENOENT && ::access(file.c_str(), F_OK) == 0;
+  return there && ::access(file.c_str(), R_OK | W_OK) != 0 ? errno : error;
 }
 
 void make_non_blocking(int fd, const char* call, const Link& link) {
@@ -61,7 +69,8 @@ Context::Context(const std::string& device) {
         "ibv_get_device_list: there is no RDMA device \"{}\"; there are: {}", device,
         list.names().empty() ? "none" : fmt::format("{}", fmt::join(list.names(), ", ")));
   Link link{.device = device};
-  ibv_context* context = check_object(calls.open_device(found), "ibv_open_device", link);
+  ibv_context* context = calls.open_device(found);
+  if (!context) fail("ibv_open_device", cause_of_refusal(*found, errno), link);
   handle_ = {calls, context, [](const Table& t, ibv_context* c) { return t.close_device(c); },
              "ibv_close_device", link};
 }

@@ -129,7 +129,7 @@ const char* name_of(QueuePairState state) {
 QueuePair::QueuePair(const ProtectionDomain& domain, const CompletionQueue& sends,
                      const CompletionQueue& receives, const QueuePairLimits& limits)
     : link_(domain.link()) {
-  ibv_qp_init_attr wanted{};
+  auto wanted = zeroed<ibv_qp_init_attr>();
   wanted.send_cq = sends.get();
   wanted.recv_cq = receives.get();
   wanted.qp_type = IBV_QPT_RC;
@@ -153,7 +153,7 @@ void QueuePair::expect(QueuePairState before, const char* step) const {
 void QueuePair::to_init(const Connection& c) {
   expect(QueuePairState::kReset, "to INIT");
   link_.port = c.port;
-  ibv_qp_attr wanted{};
+  auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_INIT;
   wanted.port_num = c.port;
   wanted.pkey_index = c.partition_index;
@@ -166,7 +166,7 @@ void QueuePair::to_init(const Connection& c) {
 void QueuePair::to_ready_to_receive(const Connection& c) {
   expect(QueuePairState::kInit, "to RTR");
   link_.gid_index = c.global_route ? c.gid_index : -1;
-  ibv_qp_attr wanted{};
+  auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_RTR;
   wanted.ah_attr = path_of(c);
   wanted.path_mtu = mtu_of(c.path_mtu_bytes);
@@ -182,7 +182,7 @@ void QueuePair::to_ready_to_receive(const Connection& c) {
 
 void QueuePair::to_ready_to_send(const Connection& c) {
   expect(QueuePairState::kReadyToReceive, "to RTS");
-  ibv_qp_attr wanted{};
+  auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_RTS;
   wanted.sq_psn = c.local_psn & kPsnMask;
   wanted.timeout = c.timeout_exponent;
@@ -196,7 +196,7 @@ void QueuePair::to_ready_to_send(const Connection& c) {
 }
 
 bool QueuePair::to_error() noexcept {
-  ibv_qp_attr wanted{};
+  auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_ERR;
   int result = handle_.table().modify_qp(get(), &wanted, IBV_QP_STATE);
   if (result != 0) {
@@ -208,8 +208,8 @@ bool QueuePair::to_error() noexcept {
 }
 
 QueuePairState QueuePair::query_state() const {
-  ibv_qp_attr now{};
-  ibv_qp_init_attr made{};
+  auto now = zeroed<ibv_qp_attr>();
+  auto made = zeroed<ibv_qp_init_attr>();
   check_zero(handle_.table().query_qp(get(), &now, IBV_QP_STATE, &made), "ibv_query_qp", link_);
   return state_of(now.qp_state);
 }

@@ -9,6 +9,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstring>
+
 #include "verbs/fork.h"
 
 namespace ringcoll::verbs {
@@ -48,6 +50,15 @@ struct Table {
   decltype(&::_ibv_query_gid_table) query_gid_table = nullptr;         // 1.11, rdma-core 32
   decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // 1.13, rdma-core 35
 };
+
+/// A struct of verbs with all bytes zero, which is how its functions want them: some hold
+/// enumerations that have no zero of their own.
+template <typename Struct>
+Struct zeroed() {
+  Struct made;
+  std::memset(static_cast<void*>(&made), 0, sizeof made);
+  return made;
+}
 
 /// The library, loaded and made safe for fork() by the first call; or the override in force. Throws
 /// Error(kTransport) with the package to install; a later call tries again. Any thread.
