@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PR_SET_PDEATHSIG = 1
 # The clock is what the emulator says it is, and nothing here needs guarding against Spectre.
 _KERNEL_LINE = (
-    "console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable no_timer_check "
+    "console=ttyS0 loglevel=4 panic=-1 maxcpus=1 mitigations=off tsc=reliable no_timer_check "
     "random.trust_cpu=on"
 )
 _libc = ctypes.CDLL(None)

@@ -72,10 +72,10 @@ def kernel() -> Kernel:
         return found
     cache.mkdir(parents=True, exist_ok=True)
     with stage("Debian's kernel (once)"), tempfile.TemporaryDirectory(dir=cache) as scratch:
-        return _publish(_fetch(Path(scratch)), cache)
+        return publish(_fetch(Path(scratch)), cache)
 
 
-def _publish(made: Kernel, cache: Path) -> Kernel:
+def publish(made: Kernel, cache: Path) -> Kernel:
     """Moves a finished kernel to its place; where another program was faster, that one counts."""
     place = cache / made.version
     try:
