@@ -353,6 +353,7 @@ class Guest:
         return "\n".join(lines)
 
     def close(self) -> None:
+        """Ends the guest, as by its power switch."""
         self.process.terminate()
         try:
             self.process.wait(_END_LIMIT_S)

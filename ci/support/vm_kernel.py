@@ -70,9 +70,23 @@ def kernel() -> Kernel:
     found = cached(cache)
     if found:
         return found
-    cache.mkdir(parents=True, exist_ok=True)
-    with stage("Debian's kernel (once)"), tempfile.TemporaryDirectory(dir=cache) as scratch:
-        return publish(_fetch(Path(scratch)), cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with stage("Debian's kernel (once)"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+            return publish(_fetch_by_new_lists(Path(scratch)), cache)
+    except OSError as error:
+        raise StageFailed(f"the guest's kernel cannot be kept in {cache}: {error}") from error
+
+
+def _fetch_by_new_lists(scratch: Path) -> Kernel:
+    """apt's lists of packages may be missing, or older than what the archive has."""
+    try:
+        return _fetch(scratch)
+    except StageFailed:
+        if os.geteuid() != 0:
+            raise
+    must(run(["apt-get", "update"], "vm-apt-update"))
+    return _fetch(scratch)
 
 
 def publish(made: Kernel, cache: Path) -> Kernel:
@@ -98,7 +112,7 @@ def _package() -> str:
     for tool in ("apt-cache", "apt-get", "dpkg-deb"):
         if not shutil.which(tool):
             raise StageFailed(f"there is no {tool}, with which the guest's kernel is fetched")
-    listing = must(run(["apt-cache", "depends", _META_PACKAGE], "vm-kernel-name"))
+    listing = run(["apt-cache", "depends", _META_PACKAGE], "vm-kernel-name")
     return package_of(listing.log.read_text())
 
 

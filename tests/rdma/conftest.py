@@ -3,7 +3,8 @@
 A module marked ``pytestmark = pytest.mark.guest(...)`` runs in a guest of ci/rdma-vm: the guest is
 booted for the first of its tests, runs all that were chosen of the module, and each is reported
 under its own name. The mark's arguments are options of ci/rdma-vm (guests, cpus, memory, timeout).
-With ``guests=2`` every test runs in both at the same time, as on two hosts.
+With ``guests=2`` every test runs in both at the same time, as on two hosts; fixtures are made there
+and not here.
 
 RINGCOLL_TEST_RDMA=host runs the same modules here, on this machine's own device.
 """
@@ -30,6 +31,7 @@ CANNOT_BOOT = 77
 BOOT_LIMIT_S = 150
 MODULE_LIMIT_S = 280
 MEETING_PORT = 7700
+SENT_PACKETS = ("sent_pkts", "port_xmit_packets")  # of rxe, of most hardware
 # Taken out of the environment, for to ringcoll they would be knobs that it does not know.
 WHERE = os.environ.pop("RINGCOLL_TEST_RDMA", "")  # "", "guest" or "host"
 REPORTS = os.environ.pop("RINGCOLL_TEST_REPORTS", "")
@@ -54,7 +56,8 @@ def _boot(command: list[str], timeout: float, **options: Any) -> subprocess.Comp
         check=False,
     )
     if done.returncode == CANNOT_BOOT:
-        pytest.skip(done.stderr.strip().partition("\n")[0])
+        lines = [line.strip() for line in done.stderr.splitlines() if "    |" not in line]
+        pytest.skip(" ".join(lines))
     return done
 
 
@@ -196,7 +199,7 @@ class Device:
         return Path("/sys/class/infiniband") / self.name / "ports" / str(self.port)
 
     def counters(self) -> dict[str, int]:
-        """All counters of the port; rxe's have names such as sent_pkts, mlx5's port_xmit_packets."""
+        """All counters of the port, by the names that its driver gives them."""
         time.sleep(0.02)  # the kernel keeps what it read for 10 ms
         paths = [*self.folder.glob("counters/*"), *self.folder.glob("hw_counters/*")]
         texts = {path.name: path.read_text().strip() for path in paths}
@@ -209,6 +212,12 @@ class Device:
         before = self.counters()
         yield moved
         moved |= {name: count - before.get(name, 0) for name, count in self.counters().items()}
+
+    def packets_sent(self, counters: dict[str, int]) -> int:
+        """That one of the counters, whatever the driver calls it."""
+        found = [counters[name] for name in SENT_PACKETS if name in counters]
+        assert found, f"{self.name} has no counter of packets among {sorted(counters)}"
+        return max(found)
 
     def gid_index(self, address: str) -> int:
         """The RoCE v2 GID of an IP address of this host."""
@@ -250,22 +259,28 @@ class Hosts:
     def peer(self) -> str:
         return self.addresses[1 - self.index]
 
-    def meet(self, limit_s: float = 120) -> None:
-        """Returns when both have called it."""
+    def exchange(self, text: str = "", limit_s: float = 120) -> str:
+        """Returns, when both have called it, what the other one gave."""
         end = time.monotonic() + limit_s
         if self.index == 0:
             with socket.create_server((self.addresses[0], MEETING_PORT)) as server:
                 server.settimeout(limit_s)
-                server.accept()[0].close()
-            return
+                return _swap(server.accept()[0], text)
         while True:
             try:
-                with socket.create_connection((self.peer, MEETING_PORT), timeout=1) as connection:
-                    connection.recv(1)  # until the other has accepted
-                return
+                return _swap(socket.create_connection((self.peer, MEETING_PORT), 10), text)
             except OSError:
                 assert time.monotonic() < end, "the other host did not come"
                 time.sleep(0.1)
+
+
+def _swap(connection: socket.socket, text: str) -> str:
+    with connection:
+        connection.settimeout(30)
+        connection.sendall(text.encode())
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile() as file:
+            return file.read()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,14 @@
 """ci/rdma-vm itself: what a command gets, and how it ends."""
 
+import os
+import signal
+import subprocess
 import time
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).resolve().parent.parent.parent / "ci"
 
 
 def test_output_status_and_folder(rdma_vm, tmp_path):
@@ -22,3 +30,26 @@ def test_timeout_ends_it(rdma_vm):
     assert done.stdout == "begun\n"
     assert "did not end in 2 s" in done.stderr
     assert time.monotonic() - start < 150
+
+
+def _machines(parent):
+    """Its children that have become QEMU."""
+    pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("qemu")]
+
+
+def test_stopped_while_it_boots(tmp_path):
+    """Nothing of it is left: no process, no file."""
+    command = [CI / "rdma-vm", "--guests", "2", "--", "true"]
+    tool = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    while tool.poll() is None and len(guests := _machines(tool.pid)) < 2:
+        time.sleep(0.02)
+    if tool.poll() == 77:
+        pytest.skip("rdma-vm cannot boot a guest")
+    assert list(tmp_path.iterdir())
+    tool.send_signal(signal.SIGTERM)
+    assert tool.wait(30) == 128 + signal.SIGTERM
+    assert not [pid for pid in guests if Path(f"/proc/{pid}").exists()]
+    assert not list(tmp_path.iterdir())
