@@ -429,12 +429,11 @@ def _cables(guests: int) -> Iterator[list[socket.socket | None]]:
         yield [ours, theirs]
 
 
-def run(options: Options) -> int:
+def run(options: Options, kernel: vm_kernel.Kernel) -> int:
     """Boots the guests, runs the command in each and ends them; returns the exit status.
 
     Raises StageFailed, with the reason first, if the guests cannot be booted here.
     """
-    kernel = vm_kernel.kernel()
     image = vm_kernel.initramfs(kernel, _GUEST / "init")
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rdma-vm-")))
