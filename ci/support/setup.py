@@ -62,10 +62,10 @@ def _stamp(name: str, key: str) -> None:
     (_STAMPS / name).write_text(key)
 
 
-def _missing_packages() -> list[str]:
-    wanted = _lines(CI / "apt-packages.txt")
+def _missing_packages(listed_in: str) -> list[str]:
+    wanted = _lines(CI / listed_in)
     if not shutil.which("dpkg-query"):
-        say("this is no Debian: the packages of ci/apt-packages.txt are taken to be there")
+        say(f"this is no Debian: the packages of ci/{listed_in} are taken to be there")
         return []
     query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
     listed = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -73,9 +73,9 @@ def _missing_packages() -> list[str]:
     return [package for package in wanted if package not in installed]
 
 
-def packages() -> None:
-    """Installs the Debian packages that are missing; without root it names them and stops."""
-    missing = _missing_packages()
+def packages(listed_in: str = "apt-packages.txt") -> None:
+    """Installs the packages of a list that are missing; without root it names them and stops."""
+    missing = _missing_packages(listed_in)
     if not missing:
         return
     if os.geteuid() != 0:

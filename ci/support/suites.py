@@ -116,7 +116,7 @@ def unclaimed() -> list[str]:
     """Layers and folders of tests that no ring runs."""
     layers = {layer for names in RING_LAYERS.values() for layer in names}
     tested = {path.relative_to(ROOT / "csrc").parts[0] for path in ROOT.glob("csrc/**/*_test.cc")}
-    claimed = {"processes", "python", "horovod", "examples", "ci", "perf"}
+    claimed = {"processes", "python", "horovod", "examples", "ci", "perf", "rdma"}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     lost = [f"csrc/{layer}" for layer in sorted(tested - layers)]
     return lost + [f"tests/{name}" for name in sorted(folders - claimed) if _tidy(name)]
@@ -161,6 +161,13 @@ def checks(result: Report) -> None:
     python(tools, result)
 
 
+def rdma(result: Report) -> None:
+    """Runs the tests that need an RDMA device; they boot guests that have one (ci/rdma-vm)."""
+    if os.geteuid() == 0:  # without root, the tests are skipped and say what is missing
+        setup.packages("apt-packages-rdma.txt")
+    python(["rdma"], result)
+
+
 def sanitized(preset: str, result: Report) -> None:
     native(preset, [layer for layers in RING_LAYERS.values() for layer in layers], result)
 
@@ -183,6 +190,7 @@ PARTS = [
         Level.HOROVOD,
         lambda result: python(["python", "horovod", "examples"], result),
     ),
+    Part("rdma", "RDMA (verbs in a guest)", Level.RINGCOLL, rdma),
     Part(
         "asan",
         "rings 1-3 under address and undefined-behaviour sanitizers",

@@ -28,6 +28,8 @@ constexpr uint64_t kSignalEvery = 16;
 constexpr uint64_t kCopyBytes = 256;
 constexpr uint32_t kInlineBytes = 128;
 constexpr size_t kBatch = 16;
+// Over the socket of the setup: this end's queue pair receives.
+constexpr char kReceives = 'R';
 // How long a rank that leaves waits for its last writes to be acknowledged.
 constexpr Duration kLongestDrain = std::chrono::seconds(1);
 
@@ -140,25 +142,29 @@ void VerbsEndpoint::establish(Deadline deadline) {
             link());
   pair_.to_ready_to_receive(c);
   pair_.to_ready_to_send(c);
-  // Two packets, one of them of full length: what a path with a smaller MTU would lose.
-  auto bytes = static_cast<uint32_t>(std::min<uint64_t>(c.path_mtu_bytes + 1, layout_.bytes()));
-  verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
-  last_needed_ = post({.from = std::span(&piece, 1),
-                       .remote_address = theirs_.inbox,
-                       .rkey = theirs_.rkey,
-                       .immediate = immediate_of(Kind::kReady, 0)},
-                      true);
+  send_all(socket_.get(), &kReceives, 1, deadline, link());
 }
 
+// A packet that comes before the peer's queue pair receives is lost, and costs a timeout: so not
+// before it says so.
 void VerbsEndpoint::prove(Deadline deadline) {
-  auto proved = [&] { return peer_ready_ && reclaimed_ >= last_needed_; };
-  while (!proved()) {
+  char word = 0;
+  recv_all(socket_.get(), &word, 1, deadline, link());
+  if (word != kReceives) corrupt("it did not say that it receives");
+  uint32_t mtu = std::min(shared_.port.port.active_mtu_bytes, address_.mtu_bytes);
+  // Two packets, one of them of full length: what a path with a smaller MTU would lose.
+  auto bytes = static_cast<uint32_t>(std::min<uint64_t>(mtu + 1, layout_.bytes()));
+  verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
+  uint64_t proof = post({.from = std::span(&piece, 1),
+                         .remote_address = theirs_.inbox,
+                         .rkey = theirs_.rkey},
+                        true);
+  while (reclaimed_ < proof) {
     check(!deadline.passed(), Code::kTimeout,
-          "packets of RDMA do not get through to {}: {} before the deadline; is UDP port 4791 "
-          "(RoCE v2) open between the hosts, and do all switches carry the MTU of {} bytes and its "
-          "headers? {}",
-          address_.place, peer_ready_ ? "no acknowledgement came" : "the peer's did not come",
-          std::min(shared_.port.port.active_mtu_bytes, address_.mtu_bytes), link());
+          "packets of RDMA do not get through to {}: no acknowledgement came before the deadline; "
+          "is UDP port 4791 (RoCE v2) open between the hosts, and do all switches carry the MTU of "
+          "{} bytes and its headers? {}",
+          address_.place, mtu, link());
     wait(std::min<Duration>(deadline.left(), std::chrono::milliseconds(20)));
   }
   socket_.reset();
@@ -431,9 +437,6 @@ void VerbsEndpoint::take_immediate(uint32_t immediate) {
       return take_done(number_near(received_, low));
     case Kind::kReleased:
       return take_credit(number_near(peer_released_, low));
-    case Kind::kReady:
-      peer_ready_ = true;
-      return;
   }
   corrupt(fmt::format("the word {:#x}", immediate));
 }

@@ -79,9 +79,9 @@ class VerbsEndpoint final : public Endpoint {
 
   /// Says hello over `socket`, an authenticated connection to the peer, whose port is `address`.
   void connect(Fd socket, const Address& address, Deadline deadline);
-  /// Hears the peer's hello, connects the queue pair and writes the first packets.
+  /// Hears the peer's hello and connects the queue pair.
   void establish(Deadline deadline) override;
-  /// Packets of full length have come and gone.
+  /// A write that takes a packet of full length is acknowledged.
   void prove(Deadline deadline) override;
   void expect(void* place, uint64_t capacity) override;
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
@@ -162,7 +162,6 @@ class VerbsEndpoint final : public Endpoint {
   Fd socket_;  // until the link is proved
   Address address_;
   Hello theirs_;
-  bool peer_ready_ = false;
   std::optional<Error> failed_;
 
   uint64_t posted_ = 0;       // writes

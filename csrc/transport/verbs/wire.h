@@ -57,7 +57,6 @@ enum class Kind : uint32_t {
   kPlace = 2,     // where the payload of the message is wanted, is in its entry
   kDone = 3,      // the payload is where it was wanted
   kReleased = 4,  // this message and all before it may be overwritten
-  kReady = 5,     // the first write of a pair: packets get through
 };
 inline constexpr uint32_t kNumberBits = 29;
 inline constexpr uint32_t kNumberMask = (1u << kNumberBits) - 1;

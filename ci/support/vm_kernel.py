@@ -1,0 +1,213 @@
+"""The kernel that ci/rdma-vm boots: Debian's, downloaded once, unpacked, never installed."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.stages import StageFailed, must, run, stage, tail
+
+# What the guest needs before it has a root file system; the rest is loaded from there.
+BOOT_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
+# Folders of modules that are kept: those of networks, RDMA and virtual machines (70 of 400 MB).
+_KEPT = (
+    *("arch", "crypto", "drivers/char", "drivers/infiniband", "drivers/virtio", "lib", "net"),
+    *("fs/9p", "fs/configfs", "fs/fscache", "fs/netfs", "fs/overlayfs"),
+)
+_META_PACKAGE = "linux-image-amd64"
+_XZ = b"\xfd7zXZ\0"
+_ELF = b"\x7fELF"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel in the cache."""
+
+    folder: Path
+
+    @property
+    def version(self) -> str:
+        return self.folder.name
+
+    @property
+    def image(self) -> Path:
+        return self.folder / "kernel"
+
+    @property
+    def modules(self) -> Path:
+        return self.folder / "lib" / "modules" / self.version
+
+
+def cache_folder() -> Path:
+    """Where kernels are kept, by XDG's rule."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ringcoll" / "rdma-vm"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def cached(cache: Path) -> Kernel | None:
+    """The newest kernel in the cache. What is there is whole: folders get their name at the end."""
+    found = [path.parent for path in cache.glob("[0-9]*/kernel")]
+    newest = max(found, key=lambda path: _numbers(path.name), default=None)
+    return Kernel(newest) if newest else None
+
+
+def kernel() -> Kernel:
+    """The cached kernel, or else the one that the Debian archive has now.
+
+    Raises StageFailed if it cannot be had.
+    """
+    cache = cache_folder()
+    found = cached(cache)
+    if found:
+        return found
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with stage("Debian's kernel (once)"), tempfile.TemporaryDirectory(dir=cache) as scratch:
+            return publish(_fetch_by_new_lists(Path(scratch)), cache)
+    except OSError as error:
+        raise StageFailed(f"the guest's kernel cannot be kept in {cache}: {error}") from error
+
+
+def _fetch_by_new_lists(scratch: Path) -> Kernel:
+    """apt's lists of packages may be missing, or older than what the archive has."""
+    try:
+        return _fetch(scratch)
+    except StageFailed:
+        if os.geteuid() != 0:
+            raise
+    must(run(["apt-get", "update"], "vm-apt-update"))
+    return _fetch(scratch)
+
+
+def publish(made: Kernel, cache: Path) -> Kernel:
+    """Moves a finished kernel to its place; where another program was faster, that one counts."""
+    place = cache / made.version
+    try:
+        made.folder.rename(place)
+    except OSError:
+        if not (place / "kernel").exists():
+            raise
+    return Kernel(place)
+
+
+def package_of(listing: str) -> str:
+    """The kernel's package, from what `apt-cache depends` says of the one that stands for it."""
+    found = re.search(r"Depends: (linux-image-\d\S*)", listing)
+    if not found:
+        raise StageFailed(f"apt knows no package {_META_PACKAGE}; the guest's kernel comes from it")
+    return found[1]
+
+
+def _package() -> str:
+    for tool in ("apt-cache", "apt-get", "dpkg-deb"):
+        if not shutil.which(tool):
+            raise StageFailed(f"there is no {tool}, with which the guest's kernel is fetched")
+    listing = run(["apt-cache", "depends", _META_PACKAGE], "vm-kernel-name")
+    return package_of(listing.log.read_text())
+
+
+def _fetch(scratch: Path) -> Kernel:
+    name = _package()
+    # As root, apt fetches as a user of its own, who may not write here.
+    download = ["apt-get", "-o", "APT::Sandbox::User=root", "download", name]
+    outcome = run(download, "vm-kernel-download", cwd=scratch)
+    archives = list(scratch.glob("*.deb"))
+    if not outcome.ok or len(archives) != 1:
+        raise StageFailed(f"{name} could not be downloaded:\n{tail(outcome.log, 5)}")
+    unpacked = scratch / "unpacked"
+    must(run(["dpkg-deb", "-x", archives[0], unpacked], "vm-kernel-unpack"))
+    version = name.removeprefix("linux-image-")
+    made = Kernel(scratch / version)
+    made.modules.mkdir(parents=True)
+    _keep_modules(unpacked / "lib" / "modules" / version, made.modules)
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    depmod: list[str | Path] = ["depmod", "-b", made.folder, version]
+    must(run(depmod, "vm-kernel-depmod", env={"PATH": path}))
+    image = (unpacked / "boot" / f"vmlinuz-{version}").read_bytes()
+    made.image.write_bytes(uncompressed(image))
+    return made
+
+
+def _keep_modules(source: Path, target: Path) -> None:
+    for folder in _KEPT:
+        shutil.move(source / "kernel" / folder, target / "kernel" / folder)
+    drivers = target / "kernel" / "drivers" / "net"
+    drivers.mkdir()
+    for module in (source / "kernel" / "drivers" / "net").glob("*.ko*"):
+        shutil.move(module, drivers)
+    for text in source.glob("modules.*"):
+        shutil.move(text, target)
+
+
+def uncompressed(image: bytes) -> bytes:
+    """The kernel proper out of a compressed image, or the image itself where it has no xz in it.
+
+    QEMU boots either. Decompressing in the guest, under emulation, takes 4 s longer.
+    """
+    start = image.find(_XZ)
+    while start >= 0:
+        try:
+            inside = lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(image[start:])
+        except lzma.LZMAError:
+            inside = b""
+        if inside.startswith(_ELF):
+            return inside
+        start = image.find(_XZ, start + 1)
+    return image
+
+
+def load_order(dependencies: str, names: Iterable[str]) -> list[str]:
+    """Paths of modules, each behind those that it needs, by the text of a modules.dep.
+
+    Raises StageFailed for a name that is not in it.
+    """
+    needs = {}
+    for line in dependencies.splitlines():
+        path, _, rest = line.partition(":")
+        needs[Path(path).name.partition(".")[0].replace("-", "_")] = (path, rest.split())
+    order: dict[str, None] = {}
+    for name in names:
+        if name not in needs:
+            raise StageFailed(f"the guest's kernel has no module {name}")
+        path, wanted = needs[name]
+        # depmod lists the nearest dependency first.
+        order |= dict.fromkeys([*reversed(wanted), path])
+    return list(order)
+
+
+def _entry(name: str, content: bytes, mode: int, number: int) -> bytes:
+    """One file of a cpio archive in the "newc" format, which the kernel unpacks."""
+    path = name.encode() + b"\0"
+    fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(path), 0)
+    head = b"070701" + b"".join(b"%08X" % field for field in fields) + path
+    return head + bytes(-len(head) % 4) + content + bytes(-len(content) % 4)
+
+
+def cpio(folders: Iterable[str], files: dict[str, bytes]) -> bytes:
+    """An archive of empty folders and of executable files."""
+    entries = [(name, b"", 0o040755) for name in folders]
+    entries += [(name, content, 0o100755) for name, content in files.items()]
+    entries.append(("TRAILER!!!", b"", 0))
+    return b"".join(
+        _entry(name, content, mode, number) for number, (name, content, mode) in enumerate(entries)
+    )
+
+
+def initramfs(of: Kernel, init: Path, busybox: Path = Path("/bin/busybox")) -> bytes:
+    """The guest's first file system: busybox, `init`, and the modules that it loads."""
+    order = load_order((of.modules / "modules.dep").read_text(), BOOT_MODULES)
+    files = {"init": init.read_bytes(), "bin/busybox": busybox.read_bytes()}
+    for number, path in enumerate(order):
+        files[f"modules/{number:02}-{Path(path).name}"] = (of.modules / path).read_bytes()
+    folders = ("bin", "modules", "proc", "sys", "dev", "host", "top", "new")
+    return cpio(folders, files)

@@ -1,0 +1,291 @@
+"""Tests that need an RDMA device: where they run, the device, and its counters.
+
+A module marked ``pytestmark = pytest.mark.guest(...)`` runs in a guest of ci/rdma-vm: the guest is
+booted for the first of its tests, runs all that were chosen of the module, and each is reported
+under its own name. The mark's arguments are options of ci/rdma-vm (guests, cpus, memory, timeout).
+With ``guests=2`` every test runs in both at the same time, as on two hosts; fixtures are made there
+and not here.
+
+RINGCOLL_TEST_RDMA=host runs the same modules here, on this machine's own device.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CANNOT_BOOT = 77
+BOOT_LIMIT_S = 150
+MODULE_LIMIT_S = 280
+MEETING_PORT = 7700
+SENT_PACKETS = ("sent_pkts", "port_xmit_packets")  # of rxe, of most hardware
+# Taken out of the environment, for to ringcoll they would be knobs that it does not know.
+WHERE = os.environ.pop("RINGCOLL_TEST_RDMA", "")  # "", "guest" or "host"
+REPORTS = os.environ.pop("RINGCOLL_TEST_REPORTS", "")
+INDEX = int(os.environ.pop("RINGCOLL_VM_GUEST", "0"))
+HOSTS = os.environ.pop("RINGCOLL_TEST_HOSTS", "10.77.0.1,10.77.0.2" if WHERE == "guest" else "")
+DEVICE = os.environ.pop("RINGCOLL_TEST_DEVICE", "")
+
+
+def _boot(command: list[str], timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command by ci/rdma-vm; skips the test, with the reason, if no guest can be had."""
+    line = [str(ROOT / "ci" / "rdma-vm"), "--timeout", str(timeout)]
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [value]
+        line += [f"--{name}={one}" for one in values]
+    done = subprocess.run(
+        [*line, "--", *command],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == CANNOT_BOOT:
+        lines = [line.strip() for line in done.stderr.splitlines() if "    |" not in line]
+        pytest.skip(" ".join(lines))
+    return done
+
+
+@pytest.fixture
+def rdma_vm() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``rdma_vm(command, timeout=60, **options)``: how the command ended in a guest."""
+    if WHERE:
+        pytest.skip("this test boots guests of its own")
+
+    def run(command: list[str], timeout: float = 60, **options: Any) -> Any:
+        return _boot(command, timeout, **options)
+
+    return run
+
+
+# --- Modules that run in a guest ---
+
+
+@dataclass
+class Verdict:
+    """What guests said of one test: its failures, and why it was skipped."""
+
+    failures: list[str]
+    skipped: str | None = None
+    seen: int = 0
+
+
+class GuestRun:
+    """One run of pytest in one or two guests, for the chosen tests of a module."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = {"guests": 1, "timeout": MODULE_LIMIT_S, **options}
+        self.nodes: list[str] = []
+        self._folder: Path | None = None
+        self._end = ""
+
+    def verdict(self, node: str, scratch: pytest.TempPathFactory) -> Verdict:
+        if self._folder is None:
+            self._folder = scratch.mktemp("guest")
+            self._run(self._folder)
+        verdict = Verdict([])
+        for guest in range(self.options["guests"]):
+            self._read(guest, node, verdict)
+        return verdict
+
+    def _run(self, folder: Path) -> None:
+        pytest_options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+        command = [sys.executable, "-m", "pytest", *pytest_options, *self.nodes]
+        variables = ["RINGCOLL_TEST_RDMA=guest", f"RINGCOLL_TEST_REPORTS={folder}"]
+        done = _boot(command, out=folder, env=variables, **self.options)
+        self._end = f"exit status {done.returncode}\n{done.stdout[-8000:]}{done.stderr[-4000:]}"
+
+    def _read(self, guest: int, node: str, verdict: Verdict) -> None:
+        assert self._folder is not None
+        path = self._folder / f"reports.{guest}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        reports = [report for report in map(json.loads, lines) if report["node"] == node]
+        for report in reports:
+            if report["outcome"] == "failed":
+                verdict.failures.append(f"guest {guest}, {report['when']}:\n{report['text']}")
+            elif report["outcome"] == "skipped":
+                verdict.skipped = report["text"]
+        if not any(report["when"] == "teardown" for report in reports):
+            verdict.failures.append(f"guest {guest} did not finish it: {self._end}")
+
+
+class GuestFailure(Exception):
+    """The text of a failure in a guest."""
+
+
+class GuestTest(pytest.Item):
+    """Stands for a test that runs in a guest."""
+
+    run: GuestRun
+    scratch: pytest.TempPathFactory
+
+    def runtest(self) -> None:
+        verdict = self.run.verdict(self.nodeid, self.scratch)
+        if verdict.failures:
+            raise GuestFailure("\n".join(verdict.failures))
+        if verdict.skipped is not None:
+            pytest.skip(verdict.skipped)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, GuestFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "guest(**options): the module runs in a guest of ci/rdma-vm")
+
+
+@pytest.hookimpl(trylast=True)  # when others have chosen
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if WHERE:
+        return
+    runs: dict[Path, GuestRun] = {}
+    for place, item in enumerate(items):
+        mark = item.get_closest_marker("guest")
+        if mark is None:
+            continue
+        run = runs.setdefault(item.path, GuestRun(mark.kwargs))
+        run.nodes.append(item.nodeid)
+        assert item.parent is not None
+        stand_in = GuestTest.from_parent(item.parent, name=item.name)
+        stand_in.run, stand_in.scratch = run, config._tmp_path_factory
+        stand_in.add_marker(pytest.mark.timeout(run.options["timeout"] + BOOT_LIMIT_S))
+        items[place] = stand_in
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In a guest: a line for each step of a test, with nothing in it that would need pytest."""
+    if not REPORTS:
+        return
+    skip = report.longrepr if isinstance(report.longrepr, tuple) else None
+    line = {
+        "node": report.nodeid,
+        "when": report.when,
+        "outcome": report.outcome,
+        "text": skip[2] if skip else report.longreprtext,
+    }
+    with (Path(REPORTS) / f"reports.{INDEX}").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+# --- For tests beside a device ---
+
+
+@dataclass(frozen=True)
+class Device:
+    """A port of an RDMA device, by what the kernel says of it."""
+
+    name: str
+    port: int
+
+    @property
+    def folder(self) -> Path:
+        return Path("/sys/class/infiniband") / self.name / "ports" / str(self.port)
+
+    def counters(self) -> dict[str, int]:
+        """All counters of the port, by the names that its driver gives them."""
+        time.sleep(0.02)  # the kernel keeps what it read for 10 ms
+        paths = [*self.folder.glob("counters/*"), *self.folder.glob("hw_counters/*")]
+        texts = {path.name: path.read_text().strip() for path in paths}
+        return {name: int(text) for name, text in texts.items() if text.isdigit()}
+
+    @contextmanager
+    def counting(self) -> Iterator[dict[str, int]]:
+        """``with device.counting() as moved``: by how much each counter grew, once it is left."""
+        moved: dict[str, int] = {}
+        before = self.counters()
+        yield moved
+        moved |= {name: count - before.get(name, 0) for name, count in self.counters().items()}
+
+    def packets_sent(self, counters: dict[str, int]) -> int:
+        """That one of the counters, whatever the driver calls it."""
+        found = [counters[name] for name in SENT_PACKETS if name in counters]
+        assert found, f"{self.name} has no counter of packets among {sorted(counters)}"
+        return max(found)
+
+    def gid_index(self, address: str) -> int:
+        """The RoCE v2 GID of an IP address of this host."""
+        wanted = ipaddress.ip_address(address)
+        for path in self.folder.glob("gids/*"):
+            gid = ipaddress.IPv6Address(path.read_text().strip())
+            if wanted not in (gid, gid.ipv4_mapped):
+                continue
+            if "v2" in (self.folder / "gid_attrs" / "types" / path.name).read_text():
+                return int(path.name)
+        raise LookupError(f"{self.name} has no RoCE v2 GID of {address}")
+
+
+def _ports() -> Iterator[Device]:
+    for path in sorted(Path("/sys/class/infiniband").glob("*/ports/*")):
+        if "ACTIVE" in (path / "state").read_text():
+            yield Device(path.parts[-3], int(path.name))
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    """RINGCOLL_TEST_DEVICE (name:port), or the first port that is up."""
+    if DEVICE:
+        name, _, port = DEVICE.partition(":")
+        return Device(name, int(port or 1))
+    found = next(_ports(), None)
+    assert found, "no RDMA port is up"
+    return found
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two hosts that run the same test. ``index`` is this one's."""
+
+    index: int
+    addresses: list[str]
+
+    @property
+    def peer(self) -> str:
+        return self.addresses[1 - self.index]
+
+    def exchange(self, text: str = "", limit_s: float = 120) -> str:
+        """Returns, when both have called it, what the other one gave."""
+        end = time.monotonic() + limit_s
+        if self.index == 0:
+            with socket.create_server((self.addresses[0], MEETING_PORT)) as server:
+                server.settimeout(limit_s)
+                return _swap(server.accept()[0], text)
+        while True:
+            try:
+                return _swap(socket.create_connection((self.peer, MEETING_PORT), 10), text)
+            except OSError:
+                assert time.monotonic() < end, "the other host did not come"
+                time.sleep(0.1)
+
+
+def _swap(connection: socket.socket, text: str) -> str:
+    with connection:
+        connection.settimeout(30)
+        connection.sendall(text.encode())
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile() as file:
+            return file.read()
+
+
+@pytest.fixture(scope="session")
+def hosts() -> Hosts:
+    """In a module of two guests; on real hosts RINGCOLL_TEST_HOSTS has both addresses."""
+    if not HOSTS:
+        pytest.skip("RINGCOLL_TEST_HOSTS does not name two hosts")
+    return Hosts(INDEX, HOSTS.split(","))
