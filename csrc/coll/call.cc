@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -136,6 +137,17 @@ void check_buffers(const Call& call, Rank rank, Rank size) {
   for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank, size);
 }
 
+// C callers may put any number there, and to load an enumeration with a value that it does not have
+// is undefined: so it is looked at as the number that it is.
+template <typename Enum>
+void check_enum(const Enum& value, int limit, const char* name) {
+  int number = 0;
+  static_assert(sizeof number == sizeof value);
+  std::memcpy(&number, &value, sizeof number);
+  check(number >= 0 && number < limit, Code::kInvalidArgument, "{} {} does not exist", name,
+        number);
+}
+
 double scale_of(double given, const char* name) {
   check(std::isfinite(given), Code::kInvalidArgument, "{} is {}: it must be finite", name, given);
   if (given == 0) return std::signbit(given) ? 0 : 1;
@@ -156,13 +168,9 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   check(raw.struct_size == sizeof(rc_call), Code::kInvalidArgument,
         "rc_call.struct_size is {}, this library's is {}: rebuild against its header",
         raw.struct_size, sizeof(rc_call));
-  auto in = [](auto value, int limit) { return value >= 0 && static_cast<int>(value) < limit; };
-  check(in(static_cast<int>(raw.collective), RC_COLLECTIVE_COUNT), Code::kInvalidArgument,
-        "collective {} does not exist", static_cast<int>(raw.collective));
-  check(in(static_cast<int>(raw.dtype), RC_DTYPE_COUNT), Code::kInvalidArgument,
-        "dtype {} does not exist", static_cast<int>(raw.dtype));
-  check(in(static_cast<int>(raw.op), RC_OP_COUNT), Code::kInvalidArgument, "op {} does not exist",
-        static_cast<int>(raw.op));
+  check_enum(raw.collective, RC_COLLECTIVE_COUNT, "collective");
+  check_enum(raw.dtype, RC_DTYPE_COUNT, "dtype");
+  check_enum(raw.op, RC_OP_COUNT, "op");
   check(raw.buffer_count >= 0 && (raw.buffers || raw.buffer_count == 0), Code::kInvalidArgument,
         "buffers is NULL or buffer_count is negative");
 

@@ -105,7 +105,9 @@ class GuestRun:
 
     def _run(self, folder: Path) -> None:
         pytest_options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
-        command = [sys.executable, "-m", "pytest", *pytest_options, *self.nodes]
+        # Not `python -m pytest`, which would find the sources of ringcoll in the current folder.
+        program = str(Path(sys.executable).with_name("pytest"))
+        command = [program, *pytest_options, *self.nodes]
         variables = ["RINGCOLL_TEST_RDMA=guest", f"RINGCOLL_TEST_REPORTS={folder}"]
         done = _boot(command, out=folder, env=variables, **self.options)
         self._end = f"exit status {done.returncode}\n{done.stdout[-8000:]}{done.stderr[-4000:]}"

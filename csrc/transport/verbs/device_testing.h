@@ -21,18 +21,24 @@ inline bool rdma_of_the_host() {
 /// a thread of its own, so that memory that is used again too early is found out.
 class RdmaForTests : public ::testing::Environment {
  public:
+  /// The software device, or null.
+  static verbs::FakeVerbs* fake() { return fake_; }
+
   void SetUp() override {
-    if (!rdma_of_the_host())
-      device_ = std::make_unique<verbs::FakeVerbs>(verbs::FakeOptions{.in_background = true});
+    if (rdma_of_the_host()) return;
+    device_ = std::make_unique<verbs::FakeVerbs>(verbs::FakeOptions{.in_background = true});
+    fake_ = device_.get();
   }
   void TearDown() override {
     if (!device_) return;
     EXPECT_EQ(device_->misuses(), std::vector<std::string>());
     EXPECT_EQ(device_->objects_left(), 0);
+    fake_ = nullptr;
     device_.reset();
   }
 
  private:
+  static inline verbs::FakeVerbs* fake_ = nullptr;
   std::unique_ptr<verbs::FakeVerbs> device_;
 };
 

@@ -155,10 +155,8 @@ void VerbsEndpoint::prove(Deadline deadline) {
   // Two packets, one of them of full length: what a path with a smaller MTU would lose.
   auto bytes = static_cast<uint32_t>(std::min<uint64_t>(mtu + 1, layout_.bytes()));
   verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
-  uint64_t proof = post({.from = std::span(&piece, 1),
-                         .remote_address = theirs_.inbox,
-                         .rkey = theirs_.rkey},
-                        true);
+  uint64_t proof = post(
+      {.from = std::span(&piece, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
   while (reclaimed_ < proof) {
     check(!deadline.passed(), Code::kTimeout,
           "packets of RDMA do not get through to {}: no acknowledgement came before the deadline; "

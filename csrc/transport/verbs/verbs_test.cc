@@ -1,0 +1,161 @@
+// What is particular to RDMA; what every transport does is asked by conformance_test.cc.
+#include "transport/verbs/verbs.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <string>
+
+#include "base/error.h"
+#include "transport/verbs/device_testing.h"
+#include "transport/verbs/wire.h"
+#include "transport/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using namespace testing;
+
+constexpr size_t kArenaBytes = 4 << 20;
+
+const TransportRow& row() { return *find_transport("verbs"); }
+
+/// Tests that need to break the device.
+class Breaking : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RdmaForTests::fake()) GTEST_SKIP() << "a device of the host is not broken on purpose";
+  }
+  verbs::FakeVerbs& fake() { return *RdmaForTests::fake(); }
+};
+
+Error error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(Code::kInternal, "no error");
+}
+
+bool says(const Error& error, const std::string& part) {
+  return std::string(error.what()).find(part) != std::string::npos;
+}
+
+// Sends until the link breaks.
+Error break_of(Endpoint& link, const std::byte* data) {
+  return error_of([&] {
+    Deadline deadline(seconds(20));
+    for (uint64_t n = 1; !deadline.passed(); n++) {
+      link.try_send(signature_of(n), data, 1000);
+      link.completed();
+      link.wait(std::chrono::milliseconds(1));
+    }
+  });
+}
+
+TEST(Verbs, APlaceNamedAheadIsWhereThePayloadGoes) {
+  World world(row(), 2, kArenaBytes);
+  constexpr uint64_t kBytes = 1 << 20;
+  std::byte* place = world[1].arena.data() + 12345;
+  world[1][0].expect(place, kBytes);
+  fill(world[0].arena.data(), kBytes, 9);
+  send(world[0][1], signature_of(1), world[0].arena.data(), kBytes);
+  flush(world[0][1]);
+  View view = receive(world[1][0], place, kBytes);
+  EXPECT_EQ(view.data, place);
+  EXPECT_TRUE(filled(place, kBytes, 9));
+  world[1][0].release();
+}
+
+TEST(Verbs, WithoutAPlaceThePayloadLandsInABufferThatIsUsedAgain) {
+  World world(row(), 2, kArenaBytes);
+  constexpr uint64_t kBytes = 100000;
+  const std::byte* first = nullptr;
+  for (uint64_t n = 1; n <= 5; n++) {
+    auto sender = std::async(std::launch::async, [&] {
+      fill(world[0].arena.data(), kBytes, n);
+      send(world[0][1], signature_of(n), world[0].arena.data(), kBytes);
+      flush(world[0][1]);
+    });
+    View view = receive(world[1][0]);
+    EXPECT_TRUE(filled(view.data, kBytes, n));
+    if (!first) first = view.data;
+    EXPECT_EQ(view.data, first);
+    world[1][0].release();
+    sender.get();
+  }
+}
+
+TEST_F(Breaking, AFailedWriteNamesStatusPeerAndPort) {
+  World world(row(), 2, kArenaBytes);
+  fake().fail_completion(3, verbs::Status::kRetryExceeded);
+  Error error = break_of(world[0][1], world[0].arena.data());
+  EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  EXPECT_EQ(error.rank(), 1);
+  for (const char* part : {"retry exceeded", "rank 0 -> 1", "fake0:1"})
+    EXPECT_TRUE(says(error, part)) << part << ": " << error.what();
+  Error again = error_of([&] { world[0][1].progress(); });
+  EXPECT_STREQ(again.what(), error.what()) << "the first cause stays";
+}
+
+TEST_F(Breaking, AFatalEventEndsAllLinksOfTheDevice) {
+  World world(row(), 3, kArenaBytes);
+  fake().raise("fake0", verbs::EventKind::kDeviceFatal);
+  for (Rank peer : {1, 2}) {
+    Error error = break_of(world[0][peer], world[0].arena.data());
+    EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  }
+}
+
+TEST_F(Breaking, MemoryThatMayNotBeLockedIsSaidWithTheRemedy) {
+  Switchboard board;
+  fake().fail(verbs::FakeCall::kRegisterMemory, 1, ENOMEM);
+  Error error = error_of([&] { TestRank rank(row(), 0, 2, board, kArenaBytes); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_TRUE(says(error, "ibv_reg_mr")) << error.what();
+  EXPECT_TRUE(says(error, "lock")) << error.what();
+}
+
+TEST_F(Breaking, APathThatLosesPacketsIsFoundBeforeAnythingIsSent) {
+  Switchboard board;
+  TestRank a(row(), 0, 2, board, 4096), b(row(), 1, 2, board, 4096);
+  a.connect(1, b.transport->address());
+  b.connect(0, a.transport->address());
+  a.each(&Endpoint::establish);
+  b.each(&Endpoint::establish);
+  fake().set_loss("fake0", 1, true);
+  Error error = error_of([&] { a[1].prove(Deadline(seconds(2))); });
+  fake().set_loss("fake0", 1, false);
+  EXPECT_TRUE(error.code() == Code::kTimeout || error.code() == Code::kTransport) << error.what();
+  EXPECT_TRUE(says(error, "rank 0 -> 1")) << error.what();
+}
+
+TEST(VerbsReach, SaysWhyNot) {
+  World world(row(), 2, 8192);
+  auto reason = [&](const std::function<void(rdma::Address&)>& change) {
+    std::string text = world[1].transport->address();
+    rdma::Address address;
+    std::memcpy(&address, text.data(), sizeof address);
+    change(address);
+    std::memcpy(text.data(), &address, sizeof address);
+    Switchboard board;
+    TestRank rank(row(), 0, 2, board, 8192);
+    return rank.transport->reach(1, text);
+  };
+  auto contains = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_EQ(reason([](auto&) {}), "");
+  EXPECT_TRUE(contains(reason([](auto& a) { a.version++; }), "version"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.rank = 0; }), "not rank 1"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.slot_bytes++; }), "INLINE_BYTES"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.link_layer ^= 3; }), "InfiniBand"));
+  EXPECT_TRUE(contains(reason([](auto& a) { a.gid.bytes[0] = 0x20; }), "IPv6"));
+}
+
+}  // namespace
+}  // namespace ringcoll

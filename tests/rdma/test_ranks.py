@@ -1,0 +1,132 @@
+"""ringcoll's ranks over a real kernel RDMA device: results, proof that the bytes went through it,
+and what happens when something is missing or breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ringcoll
+
+pytestmark = pytest.mark.guest(cpus=2, timeout=400)
+
+VERBS = {"RINGCOLL_TRANSPORT": "verbs"}
+MIB = 1 << 20
+
+
+def bytes_over_loopback() -> int:
+    """What the interface that tcp would take has sent."""
+    return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_results_are_right_and_went_through_the_device(start_ranks, device, size):
+    count = 300_001  # float32: several packets, slots and pieces
+
+    def body(world):
+        def numbers(rank):
+            return (np.arange(count) * (rank + 1) % 1000).astype("f4")
+
+        mine, all_of_them = numbers(world.rank), sum(numbers(r) for r in range(world.size))
+        assert (world.allreduce(mine) == all_of_them).all()
+        assert (world.broadcast(mine.copy(), root=1) == numbers(1)).all()
+        gathered = world.allgather(mine)
+        assert (gathered.reshape(world.size, -1)[world.rank] == mine).all()
+        for small in (0, 1, 5, 100):
+            assert (world.allreduce(np.full(small, 2.0)) == 2 * world.size).all()
+        world.barrier()
+        return world.stats()
+
+    before = bytes_over_loopback()
+    with device.counting() as moved:
+        outcomes = start_ranks(size, body, env=VERBS).join(120)
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.output
+    payload = sum(outcome.value["bytes_sent"] for outcome in outcomes)
+    assert payload > 4 * count * size
+    assert device.packets_sent(moved) >= payload / 4096
+    assert bytes_over_loopback() - before < payload / 10, "it went over TCP"
+
+
+def test_a_killed_peer_is_named(start_ranks):
+    def body(world):
+        x = np.ones(2 * MIB, "f4")
+        world.barrier()
+        Path("mark.running").touch()
+        try:
+            while True:
+                world.allreduce(x, "max", out=x)
+        except ringcoll.Error as error:
+            return type(error).__name__, error.rank, time.monotonic()
+
+    job = start_ranks(3, body, env=VERBS)
+    job.wait_for("running")
+    time.sleep(0.5)
+    killed = time.monotonic()
+    job.kill(1, signal.SIGKILL)
+    outcomes = job.join(60)
+    for rank in (0, 2):
+        name, lost, when = outcomes[rank].value
+        assert (name, lost) == ("PeerLost", 1), outcomes[rank].output
+        assert when - killed < 5, "a second on a machine that is not emulated"
+
+
+def test_a_fork_does_no_harm(start_ranks):
+    """As a data loader does: children that inherit the registered memory, with traffic going on."""
+
+    def body(world):
+        x = np.ones(MIB, "f4")
+        children = []
+        for turn in range(6):
+            handle = world.allreduce_async(x, out=np.empty_like(x))
+            child = os.fork()
+            if child == 0:
+                x[:] = 77  # a copy of its own
+                os._exit(0)
+            children.append(child)
+            x[0] = turn  # written after the fork: whose page is it now?
+            x[0] = 1
+            assert (handle.wait(30) == world.size).all()
+        assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+        return True
+
+    outcomes = start_ranks(2, body, env=VERBS).join(120)
+    assert all(outcome.value for outcome in outcomes), [o.output for o in outcomes]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "pattern"),
+    [
+        ({"RINGCOLL_DEVICES": "mlx5_7"}, "mlx5_7"),
+        ({"RINGCOLL_GID_INDEX": "200"}, "200"),
+        ({"RINGCOLL_DEVICES": "rxe0:9"}, "rxe0"),
+    ],
+)
+def test_what_cannot_be_is_said_before_data_flows(start_ranks, knobs, pattern):
+    def body(rank, size, store):
+        with pytest.raises(ringcoll.TransportError, match=pattern) as caught:
+            ringcoll.init(rank, size, store)
+        return str(caught.value)
+
+    outcomes = start_ranks(2, body, env={**VERBS, **knobs}, connect=False).join(60)
+    assert all("RINGCOLL_TRANSPORT=verbs" in outcome.value for outcome in outcomes), outcomes
+
+
+def test_without_a_device_the_job_runs_over_tcp(start_ranks):
+    """Mixed: one rank has no device that it may use. All of them go by tcp."""
+
+    def body(rank, size, store):
+        if rank == 1:
+            os.environ["RINGCOLL_DEVICES"] = "none_here"
+        os.environ["RINGCOLL_TRANSPORT"] = "auto"
+        world = ringcoll.init(rank, size, store)
+        assert (world.allreduce(np.ones(1000)) == size).all()
+        return True
+
+    outcomes = start_ranks(2, body, connect=False).join(60)
+    assert all(outcome.value for outcome in outcomes), [o.output for o in outcomes]
