@@ -129,7 +129,7 @@ def parse(arguments: Sequence[str], description: str = "") -> Options:
 def settings(options: Options, number: int, mark: str) -> str:
     """What ci/guest/start reads, as assignments of bash."""
     environment = {name: os.environ.get(name, "") for name in ("PATH", "HOME")}
-    environment |= {**options.environment, "RINGCOLL_VM_GUEST": str(number)}
+    environment |= {**options.environment, "RDMA_VM_GUEST": str(number)}
     variables = [f"{name}={value}" for name, value in environment.items()]
     command = shlex.join(["/usr/bin/env", "-i", *variables, *options.command])
     return (

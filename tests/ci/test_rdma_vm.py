@@ -66,7 +66,7 @@ def test_environment_is_the_command_s_own(monkeypatch):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
     assert seen["V"] == "x y"
-    assert seen["RINGCOLL_VM_GUEST"] == "1"
+    assert seen["RDMA_VM_GUEST"] == "1"
     assert seen["PATH"] == os.environ["PATH"]
     assert "HIDDEN" not in seen
 

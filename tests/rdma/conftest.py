@@ -35,7 +35,7 @@ SENT_PACKETS = ("sent_pkts", "port_xmit_packets")  # of rxe, of most hardware
 # Taken out of the environment, for to ringcoll they would be knobs that it does not know.
 WHERE = os.environ.pop("RINGCOLL_TEST_RDMA", "")  # "", "guest" or "host"
 REPORTS = os.environ.pop("RINGCOLL_TEST_REPORTS", "")
-INDEX = int(os.environ.pop("RINGCOLL_VM_GUEST", "0"))
+INDEX = int(os.environ.pop("RDMA_VM_GUEST", "0"))
 HOSTS = os.environ.pop("RINGCOLL_TEST_HOSTS", "10.77.0.1,10.77.0.2" if WHERE == "guest" else "")
 DEVICE = os.environ.pop("RINGCOLL_TEST_DEVICE", "")
 

@@ -1,0 +1,36 @@
+"""The C++ conformance suites on a real kernel RDMA device, instead of the one in software."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.guest(cpus=2, timeout=500)
+
+BUILT = Path(__file__).resolve().parent.parent.parent / "build" / "dev"
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("verbs_test", "OnDevice.*"),
+        ("transport_test", "*/verbs:Verbs*"),
+        ("coll_test", "*/verbs_ring:*/verbs_recursive_doubling"),
+    ],
+)
+def test_conformance(device, program, tests):
+    assert (BUILT / program).exists(), "build the preset dev first: ./ci/test --only ring2 ring3"
+    with device.counting() as moved:
+        done = subprocess.run(
+            [BUILT / program, f"--gtest_filter={tests}", "--gtest_brief=1"],
+            env=os.environ | {"RINGCOLL_TEST_RDMA": "host"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout
+    assert " 0 tests ran" not in done.stdout and "[  PASSED  ]" in done.stdout
+    assert device.packets_sent(moved) > 100
