@@ -242,6 +242,12 @@ void Communicator::choose_links(Exchange& exchange, const std::vector<std::strin
     }
   }
   auto answers = exchange.all_gather(to_blob({{"reached", reached}, {"why", why}}), deadline);
+  assign_links(answers, rows);
+}
+
+// `answers`: the masks of all ranks, and their reasons. Equal on all ranks, but for the endpoints.
+void Communicator::assign_links(const std::vector<std::string>& answers,
+                                const std::vector<const TransportRow*>& rows) {
   std::vector<std::string> masks;
   for (Rank r = 0; r < size_; r++) masks.push_back(from_blob(answers[r], r).at("reached"));
   one_domain_ = topology_.hosts() <= 1;

@@ -119,6 +119,8 @@ class Communicator {
   void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
   void choose_links(Exchange& exchange, const std::vector<std::string>& addresses,
                     const std::vector<const TransportRow*>& rows, Deadline deadline);
+  void assign_links(const std::vector<std::string>& answers,
+                    const std::vector<const TransportRow*>& rows);
   Error no_link(Rank a, Rank b, const std::vector<std::string>& answers) const;
   void say_hello() const;
 
