@@ -195,10 +195,10 @@ TEST(Executor, DisagreementNamesBothSides) {
 
 TEST(Executor, ASilentPeerIsATimeoutThatNamesIt) {
   Config config = testing::test_config("shm");
-  config.timeout_s = 0.5;
+  config.timeout_s = 1.5;  // also of making the communicators
   auto errors = testing::run_ranks(3, config, [&](Member& m) {
     if (m.rank == 2) {  // alive, but never calls
-      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      std::this_thread::sleep_for(std::chrono::milliseconds(4500));
       m.comm.throw_if_poisoned();
       return;
     }
