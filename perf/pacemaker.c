@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
   m.at = share_memory((size_t)m.size * sizeof(struct counters));
   m.rank = fork_ranks(m.size);
   pin_rank(m.rank, m.size);
-  serve(&(struct peer){m.rank, m.size, &m, barrier, allreduce}, argv[1]);
+  serve(&(struct peer){m.rank, m.size, 0, &m, barrier, allreduce}, argv[1]);
   join_ranks();
   return 0;
 }

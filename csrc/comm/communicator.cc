@@ -28,7 +28,8 @@ constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
-// A wait of kLongestBlock that took so long was not one: the process did not run.
+// A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
+// run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 
 // No bit set, and a printable character.
@@ -73,14 +74,12 @@ void adopt(const Json& values, Config* c) {
   values.at("tcp_streams").get_to(c->tcp_streams);
 }
 
-// How long this process was stopped (a signal, a debugger, a suspended machine) during a wait that
-// should have been short. That counts against nobody: the peers may have been stopped with it.
-template <typename Wait>
-Duration stopped(Wait&& wait) {
-  auto start = Clock::now();
-  wait();
-  Duration took = Clock::now() - start;
-  return took > kSurelyStopped ? took : Duration::zero();
+// Time in which this process did not run (a signal, a debugger, a suspended machine) counts against
+// nobody: the peers may have been stopped with it. `seen` is when it last ran, a short wait ago.
+void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
+  auto now = Clock::now();
+  if (now - *seen > kSurelyStopped) deadline->extend(now - *seen);
+  *seen = now;
 }
 
 bool poll(const std::function<bool()>& ready, int times) {
@@ -375,6 +374,7 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
   lifelines_->set_waiting_for(peer);
   Deadline deadline(seconds(config_.timeout_s)), spinning(spin_);
   std::optional<Deadline> leaving;
+  auto seen = Clock::now();
   bool blocking = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
     throw_if_poisoned();
@@ -386,12 +386,12 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
       continue;
     }
     throw_if_gone(peer, &leaving);
+    forgive_stop(&seen, &deadline);
     if (deadline.passed()) {
       poison(lifelines_->blame(peer, doing(), kBlameGrace));
       throw_if_poisoned();
     }
-    deadline.extend(stopped(
-        [&] { link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock})); }));
+    link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
   }
   lifelines_->set_waiting_for(kNobody);
 }

@@ -95,7 +95,7 @@ static float input_of(int rank, int64_t i) { return (float)((rank + 1) * (i % 17
 static void verify(const struct peer* peer, const struct buffers* b) {
   float ranks = (float)(peer->size * (peer->size + 1) / 2);
   for (int64_t i = 0; i < b->bytes / 4; i++) {
-    float expected = ranks * (float)(i % 17 + 1);
+    float expected = peer->streams ? input_of(1 - peer->rank, i) : ranks * (float)(i % 17 + 1);
     if (b->output[i] != expected)
       fail("rank %d, %lld bytes: element %lld is %g instead of %g", peer->rank, (long long)b->bytes,
            (long long)i, b->output[i], expected);

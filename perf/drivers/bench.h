@@ -25,6 +25,7 @@ extern "C" {
 
 struct peer {
   int rank, size;
+  int streams;  // not 0: of two ranks, each ends with the other's input, not with the sum
   void* state;
   void (*barrier)(void* state);
   void (*allreduce)(void* state, const float* input, float* output, int64_t count);

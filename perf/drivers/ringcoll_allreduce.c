@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
       .struct_size = sizeof options, .rank = rank, .size = size, .store = argv[3], .name = "perf"};
   rc_comm* comm = NULL;
   check(ringcoll_comm_create(&options, &comm), "create");
-  serve(&(struct peer){rank, size, comm, barrier, allreduce}, argv[1]);
+  serve(&(struct peer){rank, size, 0, comm, barrier, allreduce}, argv[1]);
   ringcoll_comm_destroy(comm);
   join_ranks();
   return 0;
