@@ -70,7 +70,7 @@ def find_jobs(operations: list[str], library: Path | None) -> tuple[list[Spec], 
         reason = f"no Horovod for {sys.executable}; `ringcoll horovod install` makes it"
         return [], dict.fromkeys(operations, reason)
     check = subprocess.run(
-        [sys.executable, "-c", BUILT_WITH], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", BUILT_WITH], capture_output=True, text=True, check=False
     )
     if check.returncode:
         reason = f"Horovod cannot be imported: {check.stderr.strip().splitlines()[-1]}"
