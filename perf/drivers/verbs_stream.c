@@ -31,6 +31,7 @@ struct stream {
   struct ibv_port_attr port;
   const float* input;
   struct ibv_mr *from, *to;
+  uint64_t arrived;  // buffers of the peer's that no call has taken yet: it may be one call ahead
 };
 
 // Both have come this far.
@@ -86,8 +87,8 @@ static void exchange(void* state, const float* input, float* output, int64_t cou
   size_t bytes = (size_t)count * sizeof *input, posted = 0;
   if (!s->to || s->to->addr != output || s->to->length != bytes || s->input != input)
     register_buffers(s, input, output, bytes);
-  int in_flight = 0, arrived = 0;
-  while (posted < bytes || in_flight > 0 || !arrived) {
+  int in_flight = 0;
+  while (posted < bytes || in_flight > 0 || s->arrived == 0) {
     while (posted < bytes && in_flight < kInFlight) {
       size_t piece = bytes - posted < kPieceBytes ? bytes - posted : kPieceBytes;
       post_write(s, posted, piece, posted + piece == bytes);
@@ -101,12 +102,13 @@ static void exchange(void* state, const float* input, float* output, int64_t cou
     if (completion.status != IBV_WC_SUCCESS)
       fail("a write failed: %s", ibv_wc_status_str(completion.status));
     if (completion.opcode & IBV_WC_RECV) {
-      arrived = 1;
+      s->arrived++;
       post_receive(s);
     } else {
       in_flight--;
     }
   }
+  s->arrived--;
 }
 
 // RoCE v2, an address that is not link-local if there is one; entry 0 of an InfiniBand port.

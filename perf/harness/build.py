@@ -10,7 +10,7 @@ from pathlib import Path
 PERF = Path(__file__).resolve().parent.parent
 CHECKOUT = PERF.parent
 DRIVERS = PERF / "drivers"
-C_FLAGS = ["-std=gnu11", "-O3", "-march=native", "-Wall", f"-I{PERF}", f"-I{DRIVERS}"]
+C_FLAGS = ["-std=gnu11", "-O3", "-Wall", f"-I{PERF}", f"-I{DRIVERS}"]
 
 
 class BuildError(Exception):
