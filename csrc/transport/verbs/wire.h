@@ -1,8 +1,8 @@
 // What two ranks joined by RDMA write into each other's memory, and what they tell each other
 // first.
 //
-// A write of a rank into its peer's inbox always carries an immediate: that the peer's receive has
-// completed says that all bytes of it, and of all writes before it, are there (InfiniBand
+// What the peer is to act on always ends with an immediate: that the peer's receive has completed
+// says that all bytes of that write, and of all writes before it, are there (InfiniBand
 // specification, volume 1, 9.7.5.1). Nothing is inferred from the bytes themselves.
 #pragma once
 
