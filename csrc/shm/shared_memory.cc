@@ -119,11 +119,12 @@ SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
 // there.
 void SharedMemory::prepare(const std::byte* at, size_t bytes) {
   if (!huge_pages_ || bytes == 0) return;
-  size_t first = static_cast<size_t>(at - data_) / kHugePageBytes * kHugePageBytes;
-  size_t end = static_cast<size_t>(at - data_) + bytes;
-  for (size_t page = first; page < end && page + kHugePageBytes <= bytes_; page += kHugePageBytes) {
-    auto* byte = reinterpret_cast<std::atomic<unsigned char>*>(data_ + page);
-    byte->fetch_or(0, std::memory_order_relaxed);  // touched, not changed
+  auto first = static_cast<size_t>(at - data_);
+  size_t end = first + bytes, page = first / kHugePageBytes * kHugePageBytes;
+  for (; page < end && page + kHugePageBytes <= bytes_; page += kHugePageBytes) {
+    // Touched, not changed, and within the caller's range: a peer may be reading what lies beside.
+    auto* byte = reinterpret_cast<std::atomic<unsigned char>*>(data_ + std::max(page, first));
+    byte->fetch_or(0, std::memory_order_relaxed);
     if (::madvise(data_ + page, kHugePageBytes, MADV_COLLAPSE) == 0) continue;
     huge_pages_ = false;  // a kernel that refuses one refuses all
     return;
