@@ -13,6 +13,9 @@ constexpr size_t kMostPlans = 1024;
 constexpr size_t kBankAlignment = 4096;
 // From here on a piece is worth huge pages.
 constexpr size_t kLargePieceBytes = 64 << 10;
+// From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
+// until its sends are complete.
+constexpr size_t kLeastLoanBytes = 32 << 10;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
@@ -40,6 +43,9 @@ Executor::Executor(Communicator& comm)
   std::byte* at = comm.arena().data();
   for (int64_t i = 0; i < config.slots; i++, at += 2 * bank_bytes)
     slots_.push_back({{at, at + bank_bytes}, {}, 0});
+  auto far = [&](Rank rank) { return comm.link_of(rank) == LinkClass::kNetwork; };
+  if (std::ranges::any_of(order_, far))
+    for (Rank rank : order_) direct_.push_back(far(rank));
   terrain_.size = comm.size();
   terrain_.one_domain = comm.one_domain();
   terrain_.oversubscribed = comm.oversubscribed();
@@ -71,6 +77,7 @@ void Executor::run(const Call& call) {
     execute(call);
   } catch (const Error& error) {
     pieces_.clear();
+    lent_.clear();
     throw comm_.fail(error.within(doing()));
   }
 }
@@ -82,7 +89,9 @@ void Executor::execute(const Call& call) {
   if (choice.pieces == 0) return;
   Mover mover(call, comm_.counters());
   mover_ = &mover;
+  if (!direct_.empty()) comm_.lend(layout_.loans(kLeastLoanBytes));
   run_pipeline(call, choice);
+  await_lent();
   comm_.flush([this] { return doing(); });
 }
 
@@ -98,7 +107,7 @@ void Executor::run_pipeline(const Call& call, const Choice& choice) {
       begin(piece, call, choice);
     }
     // What the next tick receives, in the order in which it does.
-    for (int64_t k = started - 1; k >= finished; k--) {
+    for (int64_t k = started - 1; comm_.wants_places() && k >= finished; k--) {
       Piece& piece = pieces_[k % slots];
       expect(piece, tick - piece.start);
     }
@@ -118,7 +127,8 @@ void Executor::run_pipeline(const Call& call, const Choice& choice) {
 void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
   layout_.counts_of(piece.index, choice.stretch, &counts_);
   layout_.fragments_of(piece.index, choice.stretch, &piece.fragments);
-  piece.plan = &plan_for(call, *choice.row, counts_);
+  piece.direct = is_direct(piece, call);
+  piece.plan = &plan_for(call, *choice.row, piece.direct);
   piece.slot = &slots_[next_slot_++ % slots_.size()];
   for (const Sent& sent : piece.slot->unread) await_completion(sent);
   piece.slot->unread.clear();
@@ -126,6 +136,17 @@ void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
   piece.sent.assign(piece.plan->actions.size(), {});
   piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
   for (Range range : piece.plan->pack) mover_->pack(piece.memory, range);
+}
+
+// A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
+// what is received replaces what is still to be sent to somebody else.
+bool Executor::is_direct(const Piece& piece, const Call& call) const {
+  if (direct_.empty() || call.collective == RC_BARRIER) return false;
+  const rc_buffer& first = call.buffers[0];
+  bool exchanges = call.collective == RC_ALLTOALL && first.input == first.output;
+  bool one_each = !call.is_vector() || piece.fragments.size() == 1;
+  return one_each && !exchanges && !piece.fragments.empty() && mover_->outputs_are_sendable() &&
+         std::ranges::all_of(piece.fragments, &Fragment::lent);
 }
 
 // Large pieces get huge pages, a slot's when it is first used by one.
@@ -166,10 +187,8 @@ void Executor::send(Piece& piece, size_t round) {
   if (action.send_to == kNobody) return;
   Rank peer = order_[action.send_to];
   Endpoint& link = comm_.endpoint(peer);
-  size_t element = mover_->element_bytes();
-  const std::byte* data =
-      piece.memory.bank[action.send_from == Place::kBank1] + action.send.first * element;
-  uint64_t bytes = action.send.count * element;
+  const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
+  uint64_t bytes = action.send.count * mover_->element_bytes();
   if (!link.try_send(signature_, data, bytes))
     comm_.wait(
         peer, link,
@@ -178,12 +197,27 @@ void Executor::send(Piece& piece, size_t round) {
           return link.try_send(signature_, data, bytes);
         },
         [&] { return doing(); });
-  Sent sent{&link, peer, ++sent_[peer]};
   comm_.counters().messages_sent++;
   comm_.counters().bytes_sent += bytes;
-  if (link.completed() >= sent.number) return;
-  piece.sent[round] = sent;
-  piece.slot->unread.push_back(sent);
+  note_sent(piece, round, {&link, peer, ++sent_[peer]});
+}
+
+// Whose memory may be written again only after `sent` is complete.
+void Executor::note_sent(Piece& piece, size_t round, const Sent& sent) {
+  const Action& action = piece.plan->actions[round];
+  bool lent = action.send_from == Place::kInput || action.send_from == Place::kOutput;
+  if (lent) comm_.counters().bytes_sent_direct += action.send.count * mover_->element_bytes();
+  if (sent.link->completed() >= sent.number) return;
+  if (!lent) {
+    piece.sent[round] = sent;
+    piece.slot->unread.push_back(sent);
+    return;
+  }
+  auto before = std::ranges::find(lent_, sent.link, &Sent::link);
+  if (before == lent_.end())
+    lent_.push_back(sent);
+  else
+    *before = sent;
 }
 
 void Executor::receive(Piece& piece, size_t round) {
@@ -205,6 +239,12 @@ void Executor::receive(Piece& piece, size_t round) {
     mover_->apply(piece.memory, part, data, self_ < action.recv_from);
   }
   link.release();
+}
+
+// The caller's memory is the caller's again.
+void Executor::await_lent() {
+  for (const Sent& sent : lent_) await_completion(sent);
+  lent_.clear();
 }
 
 void Executor::await_completion(const Sent& sent) {
@@ -246,23 +286,22 @@ const Choice& Executor::choice_for(const Call& call) {
   return it->second;
 }
 
-const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row,
-                               std::span<const int64_t> counts) {
+const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row, bool direct) {
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
-  key_.push_back(static_cast<int64_t>(layout_.ends_key() << 1 | mover_->pack_all()));
-  key_.insert(key_.end(), counts.begin(), counts.end());
+  key_.push_back(static_cast<int64_t>(layout_.ends_key() << 2 | direct << 1 | mover_->pack_all()));
+  key_.insert(key_.end(), counts_.begin(), counts_.end());
   if (last_plan_ && last_plan_->first == key_) return last_plan_->second;
   auto it = plans_.find(key_);
-  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, counts)).first;
+  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, direct)).first;
   last_plan_ = &*it;
   return it->second;
 }
 
 // Plans and connects: the schedule is made once for each shape of call.
-Plan Executor::make_plan(const Call& call, const ScheduleRow& row,
-                         std::span<const int64_t> counts) {
+Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool direct) {
+  std::span<const int64_t> counts = counts_;
   Problem problem{self_, comm_.size(), position_[call.root], counts, {}};
   if (call.collective == RC_ALLTOALL) {
     problem.counts = counts.first(comm_.size());
@@ -283,8 +322,9 @@ Plan Executor::make_plan(const Call& call, const ScheduleRow& row,
       return std::ranges::none_of(pieces_, [&](const Piece& p) { return p.plan == &entry.second; });
     });
   }
-  return lower(schedule, space_of(call.collective, problem), layout_.ends_of(counts),
-               mover_->pack_all(), self_);
+  Ends ends = layout_.ends_of(counts);
+  if (direct) ends.direct = direct_;
+  return lower(schedule, space_of(call.collective, problem), ends, mover_->pack_all(), self_);
 }
 
 }  // namespace ringcoll

@@ -54,6 +54,7 @@ class Executor {
     int64_t index = 0;
     const Plan* plan = nullptr;
     Slot* slot = nullptr;
+    bool direct = false;  // its memory is lent, so that it can be sent as it lies
     std::vector<Fragment> fragments;
     std::vector<Sent> sent;  // by round
     PieceMemory memory;
@@ -67,17 +68,20 @@ class Executor {
   void execute(const Call& call);
   void run_pipeline(const Call& call, const Choice& choice);
   void begin(Piece& piece, const Call& call, const Choice& choice);
+  bool is_direct(const Piece& piece, const Call& call) const;
   void prepare(Slot& slot, int64_t elements);
   void expect(Piece& piece, size_t round);
   void advance(Piece& piece, size_t stage);
   void send(Piece& piece, size_t round);
   void receive(Piece& piece, size_t round);
   std::byte* place_for(const Piece& piece, const Action& action) const;
+  void note_sent(Piece& piece, size_t round, const Sent& sent);
   void await_completion(const Sent& sent);
+  void await_lent();
   void check_view(Rank peer, const View& view, uint64_t expected_bytes);
   const Choice& choice_for(const Call& call);
-  const Plan& plan_for(const Call& call, const ScheduleRow& row, std::span<const int64_t> counts);
-  Plan make_plan(const Call& call, const ScheduleRow& row, std::span<const int64_t> counts);
+  const Plan& plan_for(const Call& call, const ScheduleRow& row, bool direct);
+  Plan make_plan(const Call& call, const ScheduleRow& row, bool direct);
   std::string doing() const;
 
   Communicator& comm_;
@@ -85,9 +89,11 @@ class Executor {
   std::vector<Rank> position_;  // rank to position
   Rank self_;                   // position of this rank
   Terrain terrain_;
+  std::vector<bool> direct_;  // by position: can be sent what is lent; empty: nobody
   std::vector<Slot> slots_;
   uint64_t next_slot_ = 0;
   std::vector<uint64_t> sent_;  // messages so far, by rank
+  std::vector<Sent> lent_;      // the last one from the caller's memory, of each link
   std::unordered_map<Key, Choice, KeyHash> choices_;
   std::unordered_map<Key, Plan, KeyHash> plans_;
   // The last ones found: a call is mostly like the one before. Pointers into the maps, with their

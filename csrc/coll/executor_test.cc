@@ -231,6 +231,49 @@ TEST(Executor, APeerThatLeavesIsLostOnAllRanks) {
   }
 }
 
+// Over a network, a large tensor is sent as it lies and received where it is wanted: a ring copies
+// nothing, scaled or not, in place or not. The results are those of the packed way.
+TEST(Executor, NetworksCopyNothingOfALargeTensor) {
+  for (Rank size : {2, 3, 4})
+    testing::run_world(size, testing::test_config("tcp", "allreduce=ring"), [](Member& m) {
+      constexpr int64_t kCount = 700001;  // several pieces, chunks of different lengths
+      for (bool in_place : {false, true})
+        for (auto op : {RC_SUM, RC_AVERAGE}) {
+          std::vector<float> in(kCount), out(kCount);
+          for (int64_t i = 0; i < kCount; i++) in[i] = static_cast<float>(i % 100 + m.rank);
+          rc_buffer buffer{in.data(), in_place ? in.data() : out.data(), kCount};
+          Counters before = m.comm.counters();
+          run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, op, {&buffer, 1}));
+          const Counters& after = m.comm.counters();
+          EXPECT_EQ(after.bytes_packed, before.bytes_packed);
+          EXPECT_EQ(after.bytes_unpacked, before.bytes_unpacked);
+          EXPECT_GT(after.bytes_sent_direct, before.bytes_sent_direct);
+          float scale = op == RC_AVERAGE ? 1.0f / static_cast<float>(m.size) : 1.0f;
+          auto ranks = static_cast<float>(m.size * (m.size - 1) / 2);
+          const float* result = static_cast<const float*>(buffer.output);
+          for (int64_t i = 0; i < kCount; i++) {
+            float sum = static_cast<float>(m.size) * static_cast<float>(i % 100) + ranks;
+            ASSERT_FLOAT_EQ(result[i], sum * scale) << i << " of rank " << m.rank;
+          }
+        }
+    });
+}
+
+// The exchange would overwrite what has not been sent yet.
+TEST(Executor, AlltoallInPlaceIsPacked) {
+  testing::run_world(3, testing::test_config("tcp"), [](Member& m) {
+    constexpr int64_t kCount = 200000;
+    std::vector<float> data(3 * kCount);
+    for (size_t i = 0; i < data.size(); i++)
+      data[i] = static_cast<float>(m.rank * 3 + static_cast<Rank>(i / kCount));
+    rc_buffer buffer{data.data(), data.data(), kCount};
+    run(m, call_of(RC_ALLTOALL, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+    EXPECT_EQ(m.comm.counters().bytes_sent_direct, 0u);
+    for (size_t i = 0; i < data.size(); i++)
+      ASSERT_EQ(data[i], static_cast<float>(static_cast<Rank>(i / kCount) * 3 + m.rank)) << i;
+  });
+}
+
 TEST(Call, RefusesWhatCannotBe) {
   float value = 0;
   rc_buffer buffer{&value, &value, 1};

@@ -22,6 +22,7 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
   tensors_.clear();
   starts_.clear();
   lanes_.clear();
+  loans_.clear();
   element_bytes_ = size_of(call.dtype);
   if (call.is_vector()) {
     bool reads = call.collective != RC_BROADCAST || rank == call.root;
@@ -83,6 +84,28 @@ void Layout::add_alltoall(const Call& call, std::span<const Rank> order) {
   for (Rank r : order) add_lane(nullptr, advance(output, recvs[r] * bytes), call.recv_count_of(r));
 }
 
+std::span<Loan> Layout::loans(size_t least_bytes) {
+  for (Tensor& tensor : tensors_) {
+    size_t bytes = tensor.count * element_bytes_;
+    if (bytes < least_bytes) continue;
+    auto add = [&](const std::byte* data, bool written) {
+      loans_.push_back({const_cast<std::byte*>(data), bytes, written});
+      return loans_.size() - 1;
+    };
+    if (tensor.output) tensor.loans[1] = add(tensor.output, true);
+    if (tensor.input)
+      tensor.loans[0] = tensor.input == tensor.output ? tensor.loans[1] : add(tensor.input, false);
+  }
+  return loans_;
+}
+
+bool Layout::lent(const Tensor& tensor) const {
+  auto granted = [&](const std::byte* data, size_t loan) {
+    return !data || (loan != kNoLoan && loans_[loan].granted);
+  };
+  return granted(tensor.input, tensor.loans[0]) && granted(tensor.output, tensor.loans[1]);
+}
+
 int64_t Layout::longest_lane() const {
   int64_t longest = 0;
   for (const Lane& lane : lanes_) longest = std::max(longest, lane.count);
@@ -108,7 +131,7 @@ void Layout::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fra
       const Tensor& tensor = tensors_[lane.first_tensor + i];
       int64_t offset = from - starts[i], count = std::min(to - from, tensor.count - offset);
       fragments->push_back({local, count, advance(tensor.input, offset * bytes),
-                            advance(tensor.output, offset * bytes)});
+                            advance(tensor.output, offset * bytes), lent(tensor)});
       local += count;
       from += count;
     }

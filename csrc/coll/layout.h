@@ -14,6 +14,7 @@
 
 #include "coll/call.h"
 #include "schedule/plan.h"
+#include "transport/transport.h"
 
 namespace ringcoll {
 
@@ -24,6 +25,7 @@ struct Fragment {
   int64_t count = 0;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  bool lent = false;  // all of it to the network
 
   int64_t end() const { return first + count; }
 };
@@ -32,6 +34,9 @@ class Layout {
  public:
   /// Rebuilds for a call; memory is kept from call to call. `order` is the ring order.
   void reset(const Call& call, Rank rank, std::span<const Rank> order);
+
+  /// The caller's tensors of at least `least_bytes`, to be granted before fragments are made.
+  std::span<Loan> loans(size_t least_bytes);
 
   size_t lanes() const { return lanes_.size(); }
   int64_t longest_lane() const;
@@ -48,7 +53,9 @@ class Layout {
     const std::byte* input;
     std::byte* output;
     int64_t count;
+    size_t loans[2] = {kNoLoan, kNoLoan};  // of input and output
   };
+  static constexpr size_t kNoLoan = SIZE_MAX;
   struct Lane {
     size_t first_tensor;
     size_t tensors;
@@ -57,11 +64,13 @@ class Layout {
   };
   void add_lane(const std::byte* input, std::byte* output, int64_t count);
   void add_chunks(const Call& call, Rank rank, std::span<const Rank> order);
+  bool lent(const Tensor& tensor) const;
   void add_alltoall(const Call& call, std::span<const Rank> order);
 
   std::vector<Tensor> tensors_;
   std::vector<int64_t> starts_;  // of each tensor within its lane
   std::vector<Lane> lanes_;
+  std::vector<Loan> loans_;
   size_t element_bytes_ = 1;
   uint64_t ends_key_ = 0;
 };

@@ -34,6 +34,7 @@ Mover::Mover(const Call& call, Counters& counters)
     : element_bytes_(size_of(call.dtype)),
       prescale_(call.prescale),
       postscale_(call.postscale),
+      copy_scale_(call.collective == RC_ALLREDUCE ? 1 : call.postscale),
       counters_(counters) {
   int64_t elements = 0;
   for (const rc_buffer& buffer : call.buffers) elements += buffer.count;
@@ -54,22 +55,34 @@ void Mover::pack(const PieceMemory& memory, Range range) {
   });
 }
 
-void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data) {
-  counters_.bytes_unpacked += range.count * element_bytes_;
+const std::byte* Mover::source(const PieceMemory& memory, Place place, int64_t first) const {
+  if (place != Place::kInput && place != Place::kOutput) return bank(memory, place, first);
+  auto after = std::ranges::upper_bound(memory.fragments, first, {}, &Fragment::first);
+  invariant(after != memory.fragments.begin(), "element {} is outside the caller's buffers", first);
+  const Fragment& f = *std::prev(after);
+  const std::byte* base = place == Place::kInput ? f.input : f.output;
+  return base + (first - f.first) * element_bytes_;
+}
+
+void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data,
+                      double factor) {
   for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
-    write_output(f.output + (part.first - f.first) * element_bytes_,
-                 data + (part.first - range.first) * element_bytes_, part.count);
+    std::byte* to = f.output + (part.first - f.first) * element_bytes_;
+    const std::byte* from = data + (part.first - range.first) * element_bytes_;
+    if (to == from && factor == 1) return;  // received there
+    counters_.bytes_unpacked += part.count * element_bytes_;
+    write_output(to, from, part.count, factor);
   });
 }
 
-void Mover::write_output(std::byte* to, const std::byte* from, int64_t count) {
+void Mover::write_output(std::byte* to, const std::byte* from, int64_t count, double factor) {
   size_t bytes = count * element_bytes_;
-  if (postscale_ == 1) return stream_ ? stream_bytes(to, from, bytes) : copy_bytes(to, from, bytes);
-  if (!stream_) return scale_(to, from, postscale_, count);
+  if (factor == 1) return stream_ ? stream_bytes(to, from, bytes) : copy_bytes(to, from, bytes);
+  if (!stream_) return scale_(to, from, factor, count);
   alignas(64) std::byte scaled[kBlockBytes];
   for (size_t at = 0; at < bytes; at += sizeof scaled) {
     size_t length = std::min(bytes - at, sizeof scaled);
-    scale_(scaled, from + at, postscale_, static_cast<int64_t>(length / element_bytes_));
+    scale_(scaled, from + at, factor, static_cast<int64_t>(length / element_bytes_));
     stream_bytes(to + at, scaled, length);
   }
 }
@@ -97,17 +110,19 @@ void Mover::reduce_block(const PieceMemory& memory, const Part& part, Range bloc
   }
   std::byte* result = bank(memory, part.result, block.first);
   combine(result, own, theirs, block.count, own_first);
-  if (part.output_too) to_output(memory, block, result);
+  if (!part.output_too) return;
+  if (postscale_ != copy_scale_) scale_(result, result, postscale_, block.count);
+  to_output(memory, block, result, copy_scale_);
 }
 
 void Mover::apply(const PieceMemory& memory, const Part& part, const std::byte* data,
                   bool own_first) {
   if (part.result == Place::kNowhere) return;
   if (part.combine == Combine::kCopy) {
-    if (part.result == Place::kOutput) return to_output(memory, part.range, data);
+    if (part.result == Place::kOutput) return to_output(memory, part.range, data, copy_scale_);
     copy_bytes(bank(memory, part.result, part.range.first), data,
                part.range.count * element_bytes_);
-    if (part.output_too) to_output(memory, part.range, data);
+    if (part.output_too) to_output(memory, part.range, data, copy_scale_);
     return;
   }
   counters_.bytes_combined += part.range.count * element_bytes_;
@@ -127,7 +142,7 @@ void Mover::apply(const PieceMemory& memory, const Part& part, const std::byte* 
 void Mover::finish(const PieceMemory& memory, const Move& move) {
   if (move.from != Place::kInput)
     return to_output(memory, {move.to_first, move.range.count},
-                     bank(memory, move.from, move.range.first));
+                     bank(memory, move.from, move.range.first), postscale_);
   for_each_fragment(memory.fragments, move.range, [&](const Fragment& f, Range part) {
     const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
     Range to{move.to_first + part.first - move.range.first, part.count};
@@ -149,7 +164,7 @@ std::byte* Mover::place_for(const PieceMemory& memory, const Part& part) const {
   if (part.combine != Combine::kCopy) return nullptr;
   if (part.result == Place::kBank0 || part.result == Place::kBank1)
     return bank(memory, part.result, part.range.first);
-  if (part.result != Place::kOutput || postscale_ != 1) return nullptr;
+  if (part.result != Place::kOutput || copy_scale_ != 1) return nullptr;
   std::byte* place = nullptr;
   int fragments = 0;
   for_each_fragment(memory.fragments, part.range, [&](const Fragment& f, Range range) {

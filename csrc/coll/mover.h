@@ -1,6 +1,10 @@
 // Moves payload between the caller's memory, the arena and what peers sent: packs, combines,
 // unpacks, with the scale factors fused in. Every byte that ringcoll copies or reduces passes
 // through here.
+//
+// The postscale of an allreduce is applied once, by the rank that completes a value: the others get
+// the scaled one, which they can take, and pass on, as it is. Elsewhere values are scaled where
+// they reach an output, since who completes one may not know that it is wanted.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +37,9 @@ class Mover {
   void apply(const PieceMemory& memory, const Part& part, const std::byte* data, bool own_first);
   /// To the output, after the last round.
   void finish(const PieceMemory& memory, const Move& move);
+  /// The first element of what is sent: range `first`… of `place`, within one fragment if that is
+  /// the caller's memory.
+  const std::byte* source(const PieceMemory& memory, Place place, int64_t first) const;
   /// Where a transport that copies anyway should put what is received for `part`; null if it has no
   /// single place.
   std::byte* place_for(const PieceMemory& memory, const Part& part) const;
@@ -40,13 +47,15 @@ class Mover {
   size_t element_bytes() const { return element_bytes_; }
   /// The input may be read by pack() only, since it is scaled there.
   bool pack_all() const { return prescale_ != 1; }
+  /// Outputs hold what is passed on to other ranks.
+  bool outputs_are_sendable() const { return copy_scale_ == 1; }
 
  private:
   std::byte* bank(const PieceMemory& memory, Place place, int64_t element) const {
     return memory.bank[place == Place::kBank1] + element * element_bytes_;
   }
-  void to_output(const PieceMemory& memory, Range range, const std::byte* data);
-  void write_output(std::byte* to, const std::byte* from, int64_t count);
+  void to_output(const PieceMemory& memory, Range range, const std::byte* data, double factor);
+  void write_output(std::byte* to, const std::byte* from, int64_t count, double factor);
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
   void reduce_block(const PieceMemory& memory, const Part& part, Range block, const std::byte* data,
@@ -55,6 +64,9 @@ class Mover {
   size_t element_bytes_;
   double prescale_;
   double postscale_;
+  // What is received for the output is multiplied by this: the postscale, or 1 where the rank that
+  // completed a value has applied it already, so that what is sent on is the final value.
+  double copy_scale_;
   bool stream_;
   CombineKernel combine_ = nullptr;
   ScaleKernel scale_ = nullptr;

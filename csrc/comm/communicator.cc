@@ -264,6 +264,8 @@ void Communicator::assign_links(const std::vector<std::string>& answers,
     if (a != rank_ && b != rank_) return;
     auto mine = std::ranges::find(rows, row) - rows.begin();
     links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
+    if (row->link == LinkClass::kNetwork) network_ = made_[mine].get();
+    wants_places_ |= made_[mine]->wants_places();
   });
 }
 
@@ -416,6 +418,7 @@ Error Communicator::fail(const Error& error) {
   Deadline grace(may_be_a_consequence ? kCauseGrace : Duration::zero());
   while (!poisoned() && !grace.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   poison(error);
+  if (network_) network_->revoke();
   return this->error();
 }
 

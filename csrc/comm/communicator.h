@@ -29,6 +29,7 @@ struct Counters {
   uint64_t calls = 0;
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
+  uint64_t bytes_sent_direct = 0;  // of them, from the caller's memory
   uint64_t bytes_received = 0;
   uint64_t bytes_packed = 0;    // copied from inputs into the arena
   uint64_t bytes_unpacked = 0;  // copied to outputs
@@ -64,6 +65,9 @@ class Communicator {
     return one_domain_;
   }  // every pair by shared memory (or inside one process)
 
+  /// Whether what a link receives is wanted ahead (Endpoint::expect).
+  bool wants_places() const { return wants_places_; }
+
   // The rest is for the thread that executes (one at a time; the engine sees to it).
 
   /// Connects to those of `peers` that are not connected yet: first to the higher ranks, whose
@@ -75,8 +79,13 @@ class Communicator {
   /// Hands queued sends to the operating system, so that peers get them while this rank does
   /// something else.
   void flush(const std::function<std::string()>& doing);
+  /// Offers the memory of the call that begins to the network: what is granted can be sent to, and
+  /// received from, ranks with links of class kNetwork without a copy.
+  void lend(std::span<Loan> loans) {
+    if (network_) network_->lend(loans);
+  }
   /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
-  /// own) arrives first. Returns the error to raise.
+  /// own) arrives first. What was lent is not touched any more. Returns the error to raise.
   Error fail(const Error& error);
   /// Polls, then blocks, until ready() is true. Moves the other links' sends meanwhile. Throws the
   /// poison, or at the deadline poisons with Timeout blaming the rank that does not answer; `doing`
@@ -137,6 +146,8 @@ class Communicator {
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<Transport>> made_;
   std::vector<Link> links_;
+  Transport* network_ = nullptr;  // of the links of class kNetwork; null: there are none
+  bool wants_places_ = false;
   bool one_domain_ = false;
   bool oversubscribed_ = false;
   std::vector<Rank> connected_;

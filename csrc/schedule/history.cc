@@ -56,7 +56,8 @@ void BankAssignment::decide(VersionId version, int bank) {
   nodes_[root_of(version)].bank = static_cast<int8_t>(bank ^ nodes_[version].differs);
 }
 
-History::History(const Schedule& schedule, int64_t space, const Ends& ends, Rank rank)
+History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all,
+                 Rank rank)
     : rank_(rank) {
   find_bounds(schedule, space, ends);
   wanted_.resize(atom_count(), false);
@@ -80,6 +81,7 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, Rank
     if (step.recv_from != kNobody) receive(step, round);
   }
   settle_needs();
+  if (!ends.direct.empty()) settle_direct(schedule, ends, pack_all);
 }
 
 void History::find_bounds(const Schedule& schedule, int64_t space, const Ends& ends) {
@@ -117,8 +119,10 @@ void History::add_version(Version version) {
 
 void History::send(const Step& step, int round) {
   auto [first, end] = atoms_of(step.send);
+  messages_.push_back({step.send_to, step.send, {}});
   for (Atom atom = first; atom < end; atom++) {
     VersionId version = current_[atom];
+    messages_.back().versions.push_back(version);
     invariant(version != kNoVersion && !copied_to_[atom],
               "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
               round, range_of(atom).count, range_of(atom).first);
@@ -185,6 +189,55 @@ void History::settle_needs() {
     if (version->needed && version->operand != kNoVersion)
       versions_[version->operand].needed = true;
   }
+}
+
+// What is sent stays in the caller's memory if all that it is sent to are direct, if each message
+// with it is one contiguous range there, and if can_stay().
+void History::settle_direct(const Schedule& schedule, const Ends& ends, bool pack_all) {
+  bool reduces = std::ranges::any_of(
+      schedule, [](const Step& step) { return step.combine == Combine::kReduce; });
+  std::vector<int> sends(versions_.size(), 0), of_atom(atom_count(), 0);
+  for (const Message& message : messages_)
+    for (VersionId version : message.versions) sends[version]++;
+  for (const Version& version : versions_) of_atom[version.atom]++;
+  for (size_t v = 0; v < versions_.size(); v++) {
+    Version& version = versions_[v];
+    bool contained = reduces && sends[v] == 1 && of_atom[version.atom] == 2;
+    version.direct = version.sent && can_stay(version, contained, pack_all);
+  }
+  // A message that cannot go so takes what it carries out of other messages too.
+  for (bool settled = false; !std::exchange(settled, true);)
+    for (const Message& message : messages_) {
+      auto is_direct = [&](VersionId v) { return versions_[v].direct; };
+      if (std::ranges::none_of(message.versions, is_direct) || can_go(message, ends)) continue;
+      for (VersionId v : message.versions) versions_[v].direct = false;
+      settled = false;
+    }
+}
+
+// A result stays where the caller wants it. An input stays if its memory, which may be that of the
+// output, is not written before it has been read: not at all, or only by a received result that
+// contains it (`contained`: it left once, and what is received next is that result), so that
+// whoever sent the result has read it.
+bool History::can_stay(const Version& version, bool contained, bool pack_all) const {
+  bool wanted = wanted_[version.atom];
+  if (version.received) return version.final && wanted;
+  if (pack_all) return false;
+  const Version& last = versions_[current_[version.atom]];
+  return version.final || !wanted || (contained && last.operand == kNoVersion);
+}
+
+bool History::can_go(const Message& message, const Ends& ends) const {
+  auto is_direct = [&](VersionId v) { return versions_[v].direct; };
+  auto is_result = [&](VersionId v) { return versions_[v].received; };
+  auto holds = [&](Range r) {
+    return r.first <= message.range.first && message.range.end() <= r.end();
+  };
+  if (!ends.direct[message.to] || !std::ranges::all_of(message.versions, is_direct)) return false;
+  if (std::ranges::all_of(message.versions, is_result))
+    return std::ranges::any_of(ends.outputs, holds);
+  return std::ranges::none_of(message.versions, is_result) &&
+         std::ranges::any_of(ends.inputs, holds);
 }
 
 }  // namespace ringcoll

@@ -49,6 +49,7 @@ struct Version {
   VersionId operand = kNoVersion;  // what is combined with what is received
   bool received = false;           // false: the input
   bool sent = false;
+  bool direct = false;         // sent from the caller's memory
   bool copied_inside = false;  // source of a step from the rank to itself
   bool final = false;          // nothing is received for the atom any more
   bool needed = false;         // sent, or wanted by an output, directly or through a reduction
@@ -58,7 +59,8 @@ struct Version {
 /// does not have, or if no assignment of two banks can serve it.
 class History {
  public:
-  History(const Schedule& schedule, int64_t space, const Ends& ends, Rank rank);
+  /// `pack_all`: as of lower().
+  History(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank);
 
   Atom atom_count() const { return static_cast<Atom>(bounds_.size()) - 1; }
   Range range_of(Atom atom) const { return {bounds_[atom], bounds_[atom + 1] - bounds_[atom]}; }
@@ -72,12 +74,20 @@ class History {
   BankAssignment& banks() { return banks_; }
 
  private:
+  struct Message {
+    Rank to = kNobody;
+    Range range;
+    std::vector<VersionId> versions;
+  };
   void find_bounds(const Schedule& schedule, int64_t space, const Ends& ends);
   void add_version(Version version);
   void send(const Step& step, int round);
   void receive(const Step& step, int round);
   void copy_inside(const Step& step, int round);
   void settle_needs();
+  void settle_direct(const Schedule& schedule, const Ends& ends, bool pack_all);
+  bool can_stay(const Version& version, bool contained, bool pack_all) const;
+  bool can_go(const Message& message, const Ends& ends) const;
 
   Rank rank_;
   std::vector<int64_t> bounds_;
@@ -86,6 +96,7 @@ class History {
   std::vector<VersionId> inputs_;
   std::vector<VersionId> current_;  // of each atom
   std::vector<Version> versions_;
+  std::vector<Message> messages_;
   BankAssignment banks_;
 };
 

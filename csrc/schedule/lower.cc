@@ -3,14 +3,16 @@
 //
 // The rules, in the order in which they are asked for a received version:
 //  1. nobody needs it: nowhere;
-//  2. it is final and not sent: the output, straight from the peer's view;
+//  2. it is final, and not sent or sent from the caller's memory: the output, straight from the
+//     peer's view;
 //  3. it is sent: the bank that its whole message shares; if that is still open, by rule 4, for the
 //     message;
 //  4. it waits for more to be combined: where its operand lies if that was never sent, else bank 0,
 //     or bank 1 if bank 0 is leaving in this very round. An earlier send is waited for (`after`):
 //     nearly always what is received now could not exist had the earlier peer not read it, so that
 //     the wait is free, and staying in bank 0 keeps half of the cache.
-// Of an input, what is sent is packed into bank 0, what is not is read where it lies.
+// Of an input, what is sent is packed into bank 0, if it cannot be sent as it is; the rest is read
+// where it lies. What can be sent as it is, history.h has found (Version::direct).
 //
 // Why in place is safe: an atom's output is written once, by its last version, and its input is
 // read by packing (before all rounds), by its first combination, or by a finishing move (only if
@@ -37,7 +39,7 @@ struct Leaving {
 class Lowering {
  public:
   Lowering(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank)
-      : history_(schedule, space, ends, rank),
+      : history_(schedule, space, ends, pack_all, rank),
         places_(history_.versions().size(), Place::kNowhere),
         current_(history_.atom_count(), kNoVersion),
         leaving_(history_.atom_count()),
@@ -87,7 +89,7 @@ void Lowering::place_inputs() {
     VersionId input = history_.input_of(atom);
     if (input == kNoVersion) continue;
     const Version& version = history_.versions()[input];
-    bool packed = version.sent || (pack_all_ && version.needed);
+    bool packed = (version.sent && !version.direct) || (pack_all_ && version.needed);
     places_[input] = packed ? Place::kBank0 : Place::kInput;
     if (packed) append(plan_.pack, history_.range_of(atom));
     current_[atom] = input;
@@ -110,10 +112,12 @@ void Lowering::send(const Step& step, Action& action) {
   auto [first, end] = history_.atoms_of(step.send);
   if (first == end) return;  // a barrier's
   action.send_from = places_[current_[first]];
+  bool direct = history_.versions()[current_[first]].direct;
   int bank = action.send_from == Place::kBank1;
   for (Atom atom = first; atom < end; atom++) {
-    invariant(places_[current_[atom]] == bank_place(bank),
+    invariant(places_[current_[atom]] == action.send_from,
               "lowering for rank {}, round {}: a message from more than one place", rank_, round());
+    if (direct) continue;  // never overwritten while somebody may read it
     Leaving& leaving = leaving_[atom][bank];
     leaving.several |= leaving.round >= 0 && leaving.to != step.send_to;
     leaving.round = round();
@@ -143,7 +147,7 @@ Part Lowering::part_of(Atom atom, VersionId id, Combine combine) {
   if (!version.needed) return part;
   if (version.operand != kNoVersion) part.operand = places_[version.operand];
   bool wanted = version.final && history_.wanted(atom);
-  if (wanted && !version.sent) {
+  if (wanted && (!version.sent || version.direct)) {
     part.result = Place::kOutput;
     return part;
   }

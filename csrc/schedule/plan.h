@@ -3,8 +3,9 @@
 //
 // The places of an element are the caller's input, two banks of the arena, and the caller's output.
 // Lowering decides by looking at the whole schedule, so that payload moves as seldom as possible:
-//  - what is sent must lie in the arena; what is sent before anything was combined into it is
-//    packed (input -> bank 0);
+//  - what is sent lies in the arena, or in the caller's memory if all who are sent it can be sent
+//    from there (Ends::direct); what is sent before anything was combined into it is packed (input
+//    -> bank 0), or sent as it is;
 //  - the first combine into a range that was never packed reads the input directly (three operands,
 //    no packing copy);
 //  - a value that is final and not sent any more goes straight from the peer's view to the output;
@@ -41,7 +42,7 @@ struct Part {
 struct Action {
   Rank send_to = kNobody;
   Range send;
-  Place send_from = Place::kNowhere;  // a bank; lowering makes every send contiguous in one bank
+  Place send_from = Place::kNowhere;  // lowering makes every send contiguous in one place
   Rank recv_from = kNobody;
   Range recv;
   std::vector<Part> parts;
@@ -63,14 +64,16 @@ struct Plan {
 };
 
 /// What the caller gave: the parts of the index space that have an input and those that have an
-/// output, each a list of disjoint ranges in rising order. An element without an input may not be
-/// sent or reduced before it was received.
+/// output, each a list of disjoint ranges in rising order, each range contiguous in memory. An
+/// element without an input may not be sent or reduced before it was received.
 ///
 /// An element's input and output may be the same memory: its output is not written before the last
 /// read of its input. Inputs and outputs of different elements may not, but with `pack_all`.
 struct Ends {
   std::vector<Range> inputs;
   std::vector<Range> outputs;
+  /// By position: those that can be sent what lies in the caller's memory. Empty: none.
+  std::vector<bool> direct;
 };
 
 /// `pack_all`: read the input by packing only (a prescale is applied there).

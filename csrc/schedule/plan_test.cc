@@ -14,6 +14,7 @@ namespace ringcoll {
 namespace {
 
 using simulator::Call;
+using simulator::Direct;
 using simulator::PlanOptions;
 
 std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
@@ -38,6 +39,9 @@ constexpr std::array kModes = {
     PlanOptions{.in_place = true, .pack_all = false, .shuffle = 2},
     PlanOptions{.in_place = false, .pack_all = true, .shuffle = 3},
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 4},
+    PlanOptions{.in_place = true, .shuffle = 5, .direct = Direct::kAll},
+    PlanOptions{.in_place = true, .shuffle = 6, .direct = Direct::kOtherHosts},
+    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .direct = Direct::kAll},
 };
 
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
@@ -50,8 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Registry, EveryPlan,
 
 std::string check(const Call& call, const std::vector<Schedule>& schedules,
                   const PlanOptions& options) {
-  return simulator::check_plans(call, simulator::make_plans(call, schedules, options.pack_all),
-                                options);
+  return simulator::check_plans(call, simulator::make_plans(call, schedules, options), options);
 }
 
 bool has_root(Collective collective) {
@@ -85,8 +88,9 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
     Call call = simulator::make_call(GetParam().collective, size, 1, counts);
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     for (unsigned shuffle = 0; shuffle < 20; shuffle++)
-      ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle}), "")
-          << call.name() << ", order " << shuffle;
+      for (Direct direct : {Direct::kNone, Direct::kAll})
+        ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle, .direct = direct}), "")
+            << call.name() << ", order " << shuffle;
   }
 }
 
@@ -101,7 +105,7 @@ TEST_P(EveryPlan, IsMadeForThousandsOfRanks) {
   int64_t space = space_of(collective, problem);
   Schedule schedule = GetParam().make(problem);
   // Inputs everywhere serve every collective; but what alltoall receives has none.
-  Ends ends = {{{0, collective == RC_ALLTOALL ? space / 2 : space}}, {}};
+  Ends ends = {{{0, collective == RC_ALLTOALL ? space / 2 : space}}, {}, {}};
   EXPECT_EQ(lower(schedule, space, ends, false, problem.rank).actions.size(), schedule.size());
 }
 
@@ -111,7 +115,7 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
   std::vector<Schedule> made =
       simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call);
   auto broken = [&](auto&& change) {
-    std::vector<Plan> plans = simulator::make_plans(call, made, false);
+    std::vector<Plan> plans = simulator::make_plans(call, made, {});
     change(plans[3]);
     return simulator::check_plans(call, plans, {.in_place = true});
   };
@@ -129,6 +133,18 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
   expect(broken([&](Plan& p) { p.two_banks = false; }), "second bank");
   expect(broken([&](Plan& p) { p.actions[2].recv_from = kNobody; }), "not the contributions");
   expect(broken([&](Plan& p) { p.actions[2].send_to = kNobody; }), "waits for ever");
+  expect(broken([&](Plan& p) { p.actions[0].send_from = Place::kInput; }), "outside of the banks");
+}
+
+TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
+  PlanOptions options = {.in_place = true, .direct = Direct::kAll};
+  auto plans = simulator::make_plans(
+      call, simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call),
+      options);
+  for (Plan& plan : plans) plan.actions[0].send_from = Place::kInput;
+  std::string what = simulator::check_plans(call, plans, options);
+  EXPECT_NE(what.find("an input that a peer may still read"), std::string::npos) << what;
 }
 
 Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank, int64_t count) {
@@ -183,6 +199,52 @@ TEST(Lowering, RingNeedsOneBank) {
   }
 }
 
+// Where all peers can be sent the caller's memory, nothing is copied: each input is read once, by a
+// peer or by a combination, and each result is written to its output and sent from there.
+TEST(Lowering, DirectRingCopiesNothing) {
+  for (Rank size : {2, 4})
+    for (Rank rank = 0; rank < size; rank++) {
+      Call call = simulator::make_call(RC_ALLREDUCE, size, 0, {16});
+      Schedule schedule = find_schedule(RC_ALLREDUCE, "ring")->make(call.problem(rank));
+      Plan plan = lower(schedule, 16, call.ends(rank, Direct::kAll), false, rank);
+      EXPECT_TRUE(plan.pack.empty());
+      EXPECT_TRUE(plan.finish.empty());
+      auto half = static_cast<size_t>(size - 1);
+      for (size_t round = 0; round < plan.actions.size(); round++) {
+        const Action& action = plan.actions[round];
+        bool gathers = round >= half;
+        Place from = gathers ? Place::kOutput : round > 0 ? Place::kBank0 : Place::kInput;
+        EXPECT_EQ(action.send_from, from);
+        ASSERT_EQ(action.parts.size(), 1u);
+        EXPECT_FALSE(action.parts[0].output_too);
+        EXPECT_EQ(action.parts[0].after, -1);
+        bool whole = gathers || round == half - 1;
+        EXPECT_EQ(action.parts[0].result, whole ? Place::kOutput : Place::kBank0);
+      }
+    }
+}
+
+// A result that goes to a peer by shared memory as well lies in the arena for both.
+TEST(Lowering, MessageThatCannotGoDirectlyIsPacked) {
+  Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy},
+                       {2, {0, 4}, kNobody, {}, Combine::kCopy}};
+  Ends ends = {{{0, 4}}, {}, {false, true, false}};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kBank0);
+  ends.direct[2] = true;
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kInput);
+  // Two ranges of the caller's memory are no message.
+  ends.inputs = {{0, 2}, {2, 2}};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kBank0);
+}
+
+// An exchange would overwrite the input, in place, while the partner may still read it.
+TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
+  Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
+  Plan plan = lower(schedule, 4, call.ends(0, Direct::kAll), false, 0);
+  EXPECT_EQ(plan.actions[0].send_from, Place::kBank0);
+}
+
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
   EXPECT_EQ(leaf.pack, (std::vector<Range>{{0, 10}}));
@@ -228,7 +290,7 @@ TEST(Lowering, PartsFollowTheEnds) {
   // Only the middle of what is received is wanted; the first part is forwarded.
   Schedule schedule = {{kNobody, {}, 1, {0, 9}, Combine::kCopy},
                        {2, {0, 3}, kNobody, {}, Combine::kCopy}};
-  Plan plan = lower(schedule, 9, {{}, {{2, 4}}}, false, 0);
+  Plan plan = lower(schedule, 9, {{}, {{2, 4}}, {}}, false, 0);
   const std::vector<Part>& parts = plan.actions[0].parts;
   ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[0].result, Place::kBank0);

@@ -178,7 +178,15 @@ Problem Call::problem(Rank rank) const {
 
 int64_t Call::space(Rank rank) const { return space_of(collective, problem(rank)); }
 
-Ends Call::ends(Rank rank) const {
+Ends Call::ends(Rank rank, Direct direct) const {
+  Ends found = ends_of(rank);
+  if (direct == Direct::kNone) return found;
+  for (Rank peer = 0; peer < size; peer++)
+    found.direct.push_back(direct == Direct::kAll || peer / 2 != rank / 2);
+  return found;
+}
+
+Ends Call::ends_of(Rank rank) const {
   int64_t whole = space(rank);
   std::vector<Range> all = {{0, whole}}, none;
   auto own_chunk = [&] {
@@ -187,22 +195,22 @@ Ends Call::ends(Rank rank) const {
   bool is_root = rank == root;
   switch (collective) {
     case RC_ALLREDUCE:
-      return {all, all};
+      return {all, all, {}};
     case RC_ALLGATHER:
-      return {own_chunk(), all};
+      return {own_chunk(), all, {}};
     case RC_REDUCE_SCATTER:
-      return {all, own_chunk()};
+      return {all, own_chunk(), {}};
     case RC_BROADCAST:
-      return {is_root ? all : none, all};
+      return {is_root ? all : none, all, {}};
     case RC_REDUCE:
-      return {all, is_root ? all : none};
+      return {all, is_root ? all : none, {}};
     case RC_GATHER:
-      return {own_chunk(), is_root ? all : none};
+      return {own_chunk(), is_root ? all : none, {}};
     case RC_SCATTER:
-      return {is_root ? all : none, own_chunk()};
+      return {is_root ? all : none, own_chunk(), {}};
     case RC_ALLTOALL: {
       int64_t sent = offsets_of(counts[rank]).back();
-      return {{{0, sent}}, {{sent, whole - sent}}};
+      return {{{0, sent}}, {{sent, whole - sent}}, {}};
     }
     case RC_BARRIER:
       break;
@@ -285,6 +293,7 @@ class PlanRunner {
       machine.output.resize(call.space(rank));
       machine.read.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
+      machine.ends = call.ends(rank, options.direct);
       machines_.push_back(std::move(machine));
     }
   }
@@ -324,9 +333,10 @@ class PlanRunner {
     size_t part = 0;
     bool posted = false;
     std::vector<bool> read;  // of each round: the peer has read the message
-    /// Of each element of each bank: the rounds in which it was sent and which nothing was done to
-    /// wait for.
-    std::array<std::vector<std::vector<int>>, 2> sent;
+    Ends ends;
+    /// Of each element of each place (index_of): the rounds in which it was sent and which nothing
+    /// was done to wait for.
+    std::array<std::vector<std::vector<int>>, 4> sent;
   };
 
   Memory& output_of(Machine& machine) { return options_.in_place ? machine.input : machine.output; }
@@ -336,6 +346,9 @@ class PlanRunner {
     if (place == Place::kBank1 && !machine.plan.two_banks) fail(machine, "a second bank unsaid");
     if (place == Place::kNowhere) fail(machine, "reads or writes nowhere");
     return machine.banks[place == Place::kBank1];
+  }
+  static size_t index_of(Place place) {
+    return static_cast<size_t>(place) - static_cast<size_t>(Place::kInput);
   }
   void fail(const Machine& machine, const std::string& what) {
     if (wrong_.empty()) wrong_ = where(machine.rank, machine.round) + what;
@@ -368,12 +381,13 @@ class PlanRunner {
 
   void note_send(Machine& machine, const Action& action) {
     if (action.send.empty()) return;
-    if (action.send_from != Place::kBank0 && action.send_from != Place::kBank1)
-      return fail(machine, "sends from outside of the banks");
-    const Memory& bank = memory_at(machine, action.send_from);
+    bool bank = action.send_from == Place::kBank0 || action.send_from == Place::kBank1;
+    bool direct = !machine.ends.direct.empty() && machine.ends.direct[action.send_to];
+    if (!bank && !direct) return fail(machine, "sends from outside of the banks");
+    const Memory& memory = memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
-      if (!bank[e].known) fail(machine, "sends what the bank does not have");
-      machine.sent[action.send_from == Place::kBank1][e].push_back(static_cast<int>(machine.round));
+      if (!memory[e].known) fail(machine, "sends what it does not have");
+      machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(machine.round));
     }
   }
 
@@ -409,6 +423,7 @@ class PlanRunner {
       if (part.combine == Combine::kReduce)
         value = combine(machine.rank, memory_at(machine, part.operand)[e], peer.rank, value);
       if (!value.known) fail(machine, "has combined what it does not have");
+      if (part.result == Place::kOutput || part.output_too) note_output(machine, part, e, value);
       if (part.result != Place::kOutput) note_overwrite(machine, part, e);
       memory_at(machine, part.result)[e] = value;
       if (part.output_too) output_of(machine)[e] = value;
@@ -418,13 +433,25 @@ class PlanRunner {
   /// The proof for all orders in which ranks can run: what was sent from there has been waited for,
   /// or a later message to the same peer has.
   void note_overwrite(Machine& machine, const Part& part, int64_t element) {
-    auto& rounds = machine.sent[part.result == Place::kBank1][element];
+    auto& rounds = machine.sent[index_of(part.result)][element];
     for (int round : rounds) {
       bool same_peer = part.after >= round && machine.plan.actions[round].send_to ==
                                                   machine.plan.actions[part.after].send_to;
       if (!same_peer) fail(machine, "overwrites what a peer may still read");
     }
     rounds.clear();
+  }
+
+  /// The same for the output, which may be the memory of the input: what left it is read by the
+  /// time that a result which contains it comes from elsewhere, if it left only once.
+  void note_output(Machine& machine, const Part& part, int64_t element, const Value& value) {
+    if (!machine.sent[index_of(Place::kOutput)][element].empty())
+      fail(machine, "overwrites a result that a peer may still read");
+    size_t left = machine.sent[index_of(Place::kInput)][element].size();
+    bool contained = is_reduction(call_.collective) && part.combine == Combine::kCopy &&
+                     value.sum == expected_sum(call_, machine.rank, element);
+    if (left > 1 || (left == 1 && !contained))
+      fail(machine, "overwrites an input that a peer may still read");
   }
 
   void finish(Machine& machine) {
@@ -442,10 +469,11 @@ class PlanRunner {
 }  // namespace
 
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
-                             bool pack_all) {
+                             const PlanOptions& options) {
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < call.size; rank++)
-    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank), pack_all, rank));
+    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank, options.direct),
+                          options.pack_all, rank));
   return plans;
 }
 

@@ -14,6 +14,9 @@
 
 namespace ringcoll::simulator {
 
+/// Who can be sent what lies in the caller's memory; a host has two ranks.
+enum class Direct { kNone, kAll, kOtherHosts };
+
 /// One call of a collective, as all ranks see it.
 struct Call {
   Collective collective = RC_BARRIER;
@@ -25,16 +28,26 @@ struct Call {
 
   Problem problem(Rank rank) const;
   int64_t space(Rank rank) const;
-  Ends ends(Rank rank) const;
+  Ends ends(Rank rank, Direct direct = Direct::kNone) const;
   std::string name() const;
+
+ private:
+  Ends ends_of(Rank rank) const;
 };
 
 /// A call with one list of counts; for alltoall, rank r sends counts[(r + to) % size] to each `to`.
 Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts);
 
 std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call);
+/// How plans are made and run.
+struct PlanOptions {
+  bool in_place = false;  // the output of an element is the memory of its input
+  bool pack_all = false;  // the input is gone after packing
+  unsigned shuffle = 0;   // which rank runs ahead of which
+  Direct direct = Direct::kNone;
+};
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
-                             bool pack_all);
+                             const PlanOptions& options);
 
 /// Runs schedules round by round. "" if every message of a round is received in that round, the
 /// results are right, and copies of a result are equal bit by bit on all ranks; else what is wrong.
@@ -43,12 +56,6 @@ std::string check_schedules(const Call& call, const std::vector<Schedule>& sched
 /// `only`.
 Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only);
 
-/// How plans are run.
-struct PlanOptions {
-  bool in_place = false;  // the output of an element is the memory of its input
-  bool pack_all = false;  // as the plans were made: the input is gone after packing
-  unsigned shuffle = 0;   // which rank runs ahead of which
-};
 /// Runs plans on memory without copying messages: a receiver reads the sender's bank when it gets
 /// there, long after the sender has gone on. "" if the results are right, each rank waits only for
 /// sends of earlier rounds, and nothing overwrites what a peer may still read; else what is wrong.

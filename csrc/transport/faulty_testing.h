@@ -140,6 +140,9 @@ class FaultyTransport final : public Transport {
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
     return std::make_unique<FaultyEndpoint>(inner_->connect(peer, deadline), choose_(peer));
   }
+  bool wants_places() const override { return inner_->wants_places(); }
+  void lend(std::span<Loan> loans) override { inner_->lend(loans); }
+  void revoke() noexcept override { inner_->revoke(); }
 
  private:
   std::unique_ptr<Transport> inner_;

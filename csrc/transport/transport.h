@@ -65,8 +65,8 @@ class Endpoint {
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
   /// Sends the next message (0 bytes allowed). False: no credit now, nothing was taken; progress(),
   /// then again. On true `data` must stay unchanged until completed() has reached this message's
-  /// number; messages are numbered 1, 2, 3 … `data` lies in the arena unless bytes <=
-  /// Config::inline_bytes.
+  /// number; messages are numbered 1, 2, 3 … `data` lies in the arena or in memory that was lent,
+  /// unless bytes <= Config::inline_bytes.
   virtual bool try_send(const Signature& signature, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
@@ -114,6 +114,14 @@ struct TransportOptions {
   Deadline deadline;  // of the setup
 };
 
+/// Memory of the caller's, offered to a transport for one call.
+struct Loan {
+  std::byte* data = nullptr;  // not written to unless `written`
+  size_t bytes = 0;
+  bool written = false;
+  bool granted = false;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -127,6 +135,14 @@ class Transport {
   /// The link, on demand, after reach() was "" on both sides. Both ends call it, and the link's
   /// establish() and prove(), before either sends; blocks to the deadline.
   virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
+  /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
+  virtual bool wants_places() const { return false; }
+  /// Grants loans at the beginning of a call: sends may come from that memory, and receives go
+  /// there where it is `written`, without a copy. They end with the call, when all sends from them
+  /// are complete. What is not granted has to go through the arena.
+  virtual void lend(std::span<Loan> /*loans*/) {}
+  /// After a failure: when it has returned, neither a device nor a peer touches what was lent.
+  virtual void revoke() noexcept {}
 };
 inline constexpr size_t kMaxAddressBytes = 256;
 
