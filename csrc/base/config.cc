@@ -90,6 +90,10 @@ const std::vector<Row>& table() {
       {"RINGCOLL_QP_RETRIES", Integer{&Config::qp_retries, 0, 7, false}, "6",
        "RDMA: how often a packet is repeated before the link is given up. With a timeout of 17, 6 "
        "is 3.8 s at least; on Soft-RoCE 7 is without end"},
+      {"RINGCOLL_REGISTER_BYTES", Integer{&Config::register_bytes, 0, 1024 * kGiB, true}, "4G",
+       "RDMA: tensors that come back are registered, up to this many bytes, and then not copied. "
+       "0: "
+       "none"},
       {"RINGCOLL_HUGE_PAGES", Boolean{&Config::huge_pages}, "1",
        "ask for transparent huge pages in the arena"},
   };

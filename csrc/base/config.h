@@ -28,14 +28,15 @@ struct Config {
   int64_t slots = 0;          // agreed; pieces of a collective in flight
   int64_t inline_bytes = 0;   // agreed; largest message that travels beside its flag
   int64_t spin_us = 0;  // microseconds that a wait polls before it blocks; -1 = by ranks and cores
-  int64_t tcp_streams = 0;    // agreed; TCP connections to each peer
-  std::string devices;        // RDMA ports, "mlx5_0:1,mlx5_1"; "" = chosen
-  int64_t gid_index = -1;     // of an RDMA port's table; -1 = chosen
-  int64_t traffic_class = 0;  // of RoCE packets; DSCP in the upper six bits
-  int64_t service_level = 0;  // of InfiniBand packets
-  int64_t qp_timeout = 0;     // RDMA: 4.096 us * 2^this until a packet is repeated
-  int64_t qp_retries = 0;     // RDMA: how often a packet is repeated before the link is given up
-  bool huge_pages = false;    // ask for transparent huge pages in the arena
+  int64_t tcp_streams = 0;     // agreed; TCP connections to each peer
+  std::string devices;         // RDMA ports, "mlx5_0:1,mlx5_1"; "" = chosen
+  int64_t gid_index = -1;      // of an RDMA port's table; -1 = chosen
+  int64_t traffic_class = 0;   // of RoCE packets; DSCP in the upper six bits
+  int64_t service_level = 0;   // of InfiniBand packets
+  int64_t qp_timeout = 0;      // RDMA: 4.096 us * 2^this until a packet is repeated
+  int64_t qp_retries = 0;      // RDMA: how often a packet is repeated before the link is given up
+  int64_t register_bytes = 0;  // RDMA: memory of the caller's that is registered at a time
+  bool huge_pages = false;     // ask for transparent huge pages in the arena
 };
 
 /// One row of the table, as text, for `ringcoll info` and docs/knobs.md.

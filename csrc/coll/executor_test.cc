@@ -1,6 +1,7 @@
 // Types and operations, scales, fused buffers, equality on all ranks, memory, and what ranks say
 // when they disagree.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -257,6 +258,41 @@ TEST(Executor, NetworksCopyNothingOfALargeTensor) {
           }
         }
     });
+}
+
+// Over RDMA the same, once tensors have come back and are registered; and memory that was freed and
+// is there again is another memory.
+TEST(Executor, RdmaCopiesNothingOfATensorThatComesBack) {
+  testing::run_world(2, testing::test_config("verbs", "allreduce=ring"), [](Member& m) {
+    constexpr int64_t kCount = 700001;
+    std::byte* data = nullptr;
+    auto map = [&] {
+      void* at = ::mmap(data, kCount * sizeof(float), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | (data ? MAP_FIXED : 0), -1, 0);
+      ASSERT_NE(at, MAP_FAILED);
+      data = static_cast<std::byte*>(at);
+    };
+    uint64_t copied_in_the_end = 1;
+    for (int round = 0; round < 3; round++) {
+      map();
+      auto* values = reinterpret_cast<float*>(data);
+      for (int call = 0; call < 3; call++) {
+        for (int64_t i = 0; i < kCount; i++)
+          values[i] = static_cast<float>(i % 100 + m.rank + call);
+        rc_buffer buffer{values, values, kCount};
+        Counters before = m.comm.counters();
+        run(m, call_of(RC_ALLREDUCE, RC_FLOAT32, RC_AVERAGE, {&buffer, 1}));
+        const Counters& after = m.comm.counters();
+        copied_in_the_end =
+            after.bytes_packed - before.bytes_packed + after.bytes_unpacked - before.bytes_unpacked;
+        EXPECT_TRUE(call > 0 || copied_in_the_end > 0) << "registered at once";
+        for (int64_t i = 0; i < kCount; i++)
+          ASSERT_EQ(values[i], static_cast<float>(i % 100 + call) + 0.5f) << round << " " << call;
+      }
+      EXPECT_EQ(copied_in_the_end, 0u) << "round " << round;
+    }
+    ::munmap(data, kCount * sizeof(float));
+  });
 }
 
 // The exchange would overwrite what has not been sent yet.

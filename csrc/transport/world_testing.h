@@ -84,6 +84,7 @@ inline Config test_config() {
   config.inline_bytes = kTestInlineBytes;
   config.tcp_streams = 2;
   config.timeout_s = 20;
+  config.register_bytes = 64 << 20;
   return config;
 }
 

@@ -170,8 +170,12 @@ void VerbsEndpoint::prove(Deadline deadline) {
 
 // ---- Posting ----
 
-bool VerbsEndpoint::in_arena(const void* data, uint64_t bytes) const {
-  return data && shared_.arena->contains(data, bytes);
+// The region that holds all of it; null if it is not registered.
+const verbs::MemoryRegion* VerbsEndpoint::region_of(const void* data, uint64_t bytes,
+                                                    bool written) const {
+  if (!data) return nullptr;
+  if (shared_.arena->contains(data, bytes)) return &shared_.arena_region;
+  return shared_.lent->find(data, bytes, written);
 }
 
 bool VerbsEndpoint::room(uint64_t writes) const {
@@ -219,9 +223,10 @@ uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
 // A long payload to the place that the peer has named, in writes that the port can carry.
 void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Place& place) {
   uint64_t most = shared_.port.port.max_message_bytes;
+  const verbs::MemoryRegion& region = *region_of(data, bytes, false);
   for (uint64_t at = 0; at < bytes; at += most) {
     auto length = static_cast<uint32_t>(std::min(most, bytes - at));
-    verbs::Piece piece = verbs::piece_of(shared_.arena_region, data + at, length);
+    verbs::Piece piece = verbs::piece_of(region, data + at, length);
     post({.from = std::span(&piece, 1), .remote_address = place.address + at, .rkey = place.rkey},
          false);
   }
@@ -239,9 +244,8 @@ bool VerbsEndpoint::try_send(const Signature& signature, const void* data, uint6
     if (number > peer_released_ + kWindow || !room(writes)) return false;
   }
   const auto* from = static_cast<const std::byte*>(data);
-  invariant(here || in_arena(data, bytes),
-            "a message of {} bytes is not in the arena and too long for its slot {}", bytes,
-            link());
+  invariant(here || region_of(data, bytes, false),
+            "a message of {} bytes is not registered and too long for its slot {}", bytes, link());
   Header header{.number = number, .bytes = bytes, .signature = signature};
   if (here)
     send_here(header, from);
@@ -253,13 +257,14 @@ bool VerbsEndpoint::try_send(const Signature& signature, const void* data, uint6
 
 void VerbsEndpoint::send_here(Header header, const std::byte* data) {
   header.form = Header::kHere;
-  bool gather = header.bytes > kCopyBytes && in_arena(data, header.bytes);
+  const verbs::MemoryRegion* gather =
+      header.bytes > kCopyBytes ? region_of(data, header.bytes, false) : nullptr;
   verbs::Piece piece;
   if (gather)
-    piece = verbs::piece_of(shared_.arena_region, data, static_cast<uint32_t>(header.bytes));
+    piece = verbs::piece_of(*gather, data, static_cast<uint32_t>(header.bytes));
   else if (header.bytes > 0)
     std::memcpy(outbox_.data() + layout_.slot(header.number) + sizeof header, data, header.bytes);
-  last_needed_ = post_message(header, gather ? 0 : header.bytes, piece, gather);
+  last_needed_ = post_message(header, gather ? 0 : header.bytes, piece, gather != nullptr);
   out(header.number) = {gather ? last_needed_ : 0, false};
 }
 
@@ -312,9 +317,9 @@ void VerbsEndpoint::name_place(uint64_t number, void* place, uint64_t bytes) {
   In& message = in(number);
   if (message.buffer) shared_.landing->give_back(std::move(message.buffer));
   message.place = {.number = number, .bytes = bytes};
-  if (in_arena(place, bytes)) {
+  if (const verbs::MemoryRegion* region = region_of(place, bytes, true)) {
     message.place.address = reinterpret_cast<uintptr_t>(place);
-    message.place.rkey = shared_.arena_region.rkey();
+    message.place.rkey = region->rkey();
   } else {
     message.buffer = shared_.landing->take(bytes);
     message.place.address = message.buffer->region().address();
@@ -501,6 +506,12 @@ void VerbsEndpoint::wait(Duration limit) {
 void VerbsEndpoint::wake() {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
+}
+
+void VerbsEndpoint::stop() noexcept {
+  pair_.to_error();
+  if (!failed_)
+    failed_ = Error(Code::kTransport, fmt::format("the link was given up {}", link()), peer_);
 }
 
 // What the peer still needs may be on its way; destroying the queue pair would stop it.

@@ -2,8 +2,8 @@
 //
 // Each side has an inbox, registered memory of kWindow slots that only the peer writes.
 //
-// A short message is one write: header and payload into the next slot. Payload that lies in the
-// arena is gathered from there, so it is not copied on the way out. A long one goes straight to
+// A short message is one write: header and payload into the next slot. Payload that is registered
+// (the arena, and what was lent) is gathered from where it lies. A long one goes straight to
 // where the receiver wants it: the receiver names a place (expect(), or else when it sees that the
 // message is due), the sender writes the payload there and the header into its slot. A sender that
 // is not told a place yet sends the header alone, so that ranks that disagree find out, and the
@@ -31,6 +31,7 @@
 #include "base/fd.h"
 #include "transport/transport.h"
 #include "transport/verbs/memory.h"
+#include "transport/verbs/registrations.h"
 #include "transport/verbs/wire.h"
 #include "verbs/queue_pair.h"
 #include "verbs/selection.h"
@@ -48,6 +49,7 @@ struct Shared {
   const SharedMemory* arena = nullptr;
   verbs::MemoryRegion arena_region;
   std::unique_ptr<Landing> landing;
+  std::unique_ptr<Registrations> lent;
   uint32_t slot_bytes = 0;
   uint64_t most_bytes = 0;    // a message that claims to be longer is corrupt
   double retry_seconds = 0;   // until the device gives up on a peer
@@ -92,6 +94,8 @@ class VerbsEndpoint final : public Endpoint {
   bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
   void wait(Duration limit) override;
   void wake() override;
+  /// Nothing goes out or comes in any more.
+  void stop() noexcept;
 
  private:
   /// A message on its way out.
@@ -116,7 +120,7 @@ class VerbsEndpoint final : public Endpoint {
   };
   Out& out(uint64_t number) { return out_[number % kWindow]; }
   In& in(uint64_t number) { return in_[number % kWindow]; }
-  bool in_arena(const void* data, uint64_t bytes) const;
+  const verbs::MemoryRegion* region_of(const void* data, uint64_t bytes, bool written) const;
 
   // Posting. Writes are numbered 1, 2, 3 …
   bool room(uint64_t writes) const;

@@ -61,6 +61,13 @@ class VerbsTransport final : public Transport {
   std::string address() const override;
   std::string reach(Rank peer, std::string_view text) override;
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  bool wants_places() const override { return true; }
+  void lend(std::span<Loan> loans) override { shared_.lent->lend(loans); }
+  // A region that is deregistered is reached by nobody, once that call has returned.
+  void revoke() noexcept override {
+    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->stop();
+    shared_.lent->forget_all();
+  }
 
  private:
   void hear(const verbs::Event& event);
@@ -84,6 +91,8 @@ VerbsTransport::VerbsTransport(const TransportOptions& options)
   shared_.arena_region = verbs::MemoryRegion(shared_.domain, options.arena.data(),
                                              options.arena.bytes(), verbs::Access::kRemoteWrite);
   shared_.landing = std::make_unique<rdma::Landing>(shared_.domain);
+  shared_.lent = std::make_unique<rdma::Registrations>(
+      shared_.domain, static_cast<uint64_t>(config.register_bytes));
   shared_.slot_bytes = slot_bytes(config);
   shared_.most_bytes = options.arena.bytes();
   shared_.retry_seconds = verbs::retry_seconds(static_cast<int>(config.qp_timeout),

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -88,6 +89,29 @@ TEST(Verbs, WithoutAPlaceThePayloadLandsInABufferThatIsUsedAgain) {
     world[1][0].release();
     sender.get();
   }
+}
+
+// A call that failed has given the caller its memory back: what a peer still sends must not arrive.
+TEST(Verbs, WhatIsRevokedIsNotWritten) {
+  World world(row(), 2, kArenaBytes);
+  constexpr uint64_t kBytes = 1 << 20;
+  auto memory = std::make_unique<std::byte[]>(kBytes);
+  Loan loan{memory.get(), kBytes, true};
+  for (int call = 0; call < 2; call++) world[1].transport->lend({&loan, 1});
+  if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
+  world[1][0].expect(memory.get(), kBytes);
+  Deadline told(std::chrono::milliseconds(100));
+  while (!told.passed()) world[0][1].progress();
+  fill(memory.get(), kBytes, 1);
+  world[1].transport->revoke();
+  fill(world[0].arena.data(), kBytes, 2);
+  send(world[0][1], signature_of(1), world[0].arena.data(), kBytes);
+  error_of([&] {  // the sender may hear of it, or repeat what it sent for a while
+    Deadline tried(std::chrono::milliseconds(300));
+    while (!tried.passed()) EXPECT_EQ(world[0][1].completed(), 0u);
+  });
+  EXPECT_TRUE(filled(memory.get(), kBytes, 1));
+  EXPECT_EQ(error_of([&] { world[1][0].progress(); }).code(), Code::kTransport);
 }
 
 TEST_F(Breaking, AFailedWriteNamesStatusPeerAndPort) {

@@ -1,0 +1,141 @@
+#include "shm/unmap_watch.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1  // Linux 5.11
+#endif
+
+constexpr const char* kDoing = "watching for memory that is freed";
+
+size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
+[[noreturn]] void fail(const char* call, int error) {
+  throw Error(Code::kTransport,
+              fmt::format("{}: {}: this kernel or container does not offer userfaultfd with events "
+                          "(Linux 5.11, seccomp)",
+                          kDoing, errno_text(call, error)));
+}
+
+}  // namespace
+
+UnmapWatch::UnmapWatch() {
+  // Without the right to handle faults of the kernel's own accesses: there are none to handle.
+  fd_ = Fd(
+      static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
+  if (!fd_) fail("userfaultfd", errno);
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |
+                 UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE;
+  if (::ioctl(fd_.get(), UFFDIO_API, &api) != 0) fail("ioctl(UFFDIO_API)", errno);
+  stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_) fail("eventfd", errno);
+  void* page =
+      ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) fail("mmap", errno);
+  probe_ = static_cast<std::byte*>(page);
+  if (!watch(probe_, page_bytes())) {
+    int error = errno;
+    ::munmap(probe_, page_bytes());
+    fail("ioctl(UFFDIO_REGISTER)", error);
+  }
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are for the application's threads
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "ringcoll-unmap");
+}
+
+// Closing ends the watch, and lets go whom the kernel holds: so before anything is freed here.
+UnmapWatch::~UnmapWatch() {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t put = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+  fd_.reset();
+  ::munmap(probe_, page_bytes());
+}
+
+bool UnmapWatch::watch(const void* data, size_t bytes) {
+  size_t page = page_bytes();
+  auto first = reinterpret_cast<uintptr_t>(data) / page * page;
+  auto end = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
+  uffdio_register request{};
+  request.range = {first, end - first};
+  request.mode = UFFDIO_REGISTER_MODE_WP;  // of the modes, the one that never stops an access
+  return ::ioctl(fd_.get(), UFFDIO_REGISTER, &request) == 0;
+}
+
+// The kernel refuses requests on a watch whose mappings are being changed.
+bool UnmapWatch::changing() const {
+  uffdio_writeprotect request{};
+  request.range = {reinterpret_cast<uintptr_t>(probe_), page_bytes()};
+  request.mode = 0;  // it is not protected anyway
+  return ::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0 && errno == EAGAIN;
+}
+
+void UnmapWatch::take_changes(const std::function<void(uintptr_t first, uintptr_t end)>& changed) {
+  std::array<Change, kMostChanges> taken;
+  size_t count = 0;
+  for (bool settled = false; !settled;) {
+    {
+      std::lock_guard lock(mutex_);
+      settled = !changing();
+      if (settled) {
+        count = std::exchange(count_, 0);
+        std::copy_n(changes_.begin(), count, taken.begin());
+      }
+    }
+    if (!settled) ::sched_yield();  // the thread reads the event
+  }
+  for (size_t i = 0; i < count; i++) changed(taken[i].first, taken[i].end);
+}
+
+void UnmapWatch::note(Change change) {
+  if (count_ < kMostChanges)
+    changes_[count_++] = change;
+  else
+    changes_[0] = {0, UINTPTR_MAX};
+}
+
+void UnmapWatch::read_events() {
+  std::lock_guard lock(mutex_);
+  uffd_msg message;
+  while (::read(fd_.get(), &message, sizeof message) == static_cast<ssize_t>(sizeof message)) {
+    if (message.event == UFFD_EVENT_REMAP)
+      note({message.arg.remap.from, message.arg.remap.from + message.arg.remap.len});
+    else if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE)
+      note({message.arg.remove.start, message.arg.remove.end});
+  }
+}
+
+void UnmapWatch::run() {
+  std::array<pollfd, 2> fds = {{{fd_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+  while (fds[1].revents == 0) {
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    read_events();
+  }
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,118 @@
+#include "transport/verbs/registrations.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace ringcoll::rdma {
+namespace {
+
+// More tensors than a large model has; a program that never uses an address twice starts anew.
+constexpr size_t kMostSightings = 1 << 16;
+
+uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+}  // namespace
+
+void Registrations::lend(std::span<Loan> loans) {
+  call_++;
+  if (loans.empty()) return;
+  if (watch_ && !entries_.empty())
+    watch_->take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
+  for (Loan& loan : loans) loan.granted = grant(loan);
+}
+
+const verbs::MemoryRegion* Registrations::find(const void* data, uint64_t bytes,
+                                               bool written) const {
+  auto after = entries_.upper_bound(address_of(data));
+  if (after == entries_.begin()) return nullptr;
+  const auto& [first, entry] = *std::prev(after);
+  bool inside = address_of(data) + bytes <= first + entry.bytes;
+  return inside && entry.call == call_ && (entry.written || !written) ? &entry.region : nullptr;
+}
+
+bool Registrations::grant(const Loan& loan) {
+  auto entry = first_reaching(address_of(loan.data));
+  if (entry != entries_.end() && entry->first <= address_of(loan.data) &&
+      address_of(loan.data) + loan.bytes <= entry->first + entry->second.bytes &&
+      (entry->second.written || !loan.written)) {
+    entry->second.call = call_;
+    return true;
+  }
+  return most_bytes_ > 0 && seen_before(loan) && add(loan);
+}
+
+bool Registrations::seen_before(const Loan& loan) {
+  if (sightings_.size() >= kMostSightings) sightings_.clear();
+  Sighting& sighting = sightings_[address_of(loan.data)];
+  bool same = sighting.bytes == loan.bytes;
+  sighting = {loan.bytes, (same && sighting.written) || loan.written};
+  return same;
+}
+
+bool Registrations::add(const Loan& loan) {
+  uintptr_t first = address_of(loan.data);
+  bool written = sightings_[first].written;
+  if (!make_room(first, loan.bytes) || !watch(loan)) return false;
+  try {
+    auto access = written ? verbs::Access::kRemoteWrite : verbs::Access::kLocalRead;
+    verbs::MemoryRegion region(domain_, loan.data, loan.bytes, access);
+    entries_[first] = {loan.bytes, written, call_, std::move(region)};
+  } catch (const Error& error) {
+    // Most likely the limit of locked memory; what is registered goes on being used.
+    log_debug("{} bytes are packed and not sent as they lie: {}", loan.bytes, error.what());
+    most_bytes_ = registered_bytes_;
+    return false;
+  }
+  registered_bytes_ += loan.bytes;
+  sightings_.erase(first);
+  return true;
+}
+
+// Forgets what overlaps, then the least recently used; not what this call uses.
+bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
+  for (auto it = first_reaching(first); it != entries_.end() && it->first < first + bytes;) {
+    if (it->second.call == call_) return false;
+    it = erase(it);
+  }
+  while (registered_bytes_ + bytes > most_bytes_) {
+    auto oldest =
+        std::ranges::min_element(entries_, {}, [](const auto& entry) { return entry.second.call; });
+    if (oldest == entries_.end() || oldest->second.call == call_) return false;
+    erase(oldest);
+  }
+  return true;
+}
+
+// Before it is registered, so that no change is missed.
+bool Registrations::watch(const Loan& loan) {
+  try {
+    if (!watch_) watch_ = std::make_unique<UnmapWatch>();
+  } catch (const Error& error) {
+    log_debug("tensors are packed and not sent as they lie: {}", error.what());
+    most_bytes_ = 0;
+    return false;
+  }
+  return watch_->watch(loan.data, loan.bytes);
+}
+
+void Registrations::forget(uintptr_t first, uintptr_t end) {
+  for (auto it = first_reaching(first); it != entries_.end() && it->first < end;) it = erase(it);
+}
+
+Registrations::Entries::iterator Registrations::erase(Entries::iterator entry) {
+  registered_bytes_ -= entry->second.bytes;
+  return entries_.erase(entry);
+}
+
+// The first entry with an end behind `address`.
+Registrations::Entries::iterator Registrations::first_reaching(uintptr_t address) {
+  auto it = entries_.upper_bound(address);
+  if (it == entries_.begin()) return it;
+  auto before = std::prev(it);
+  return before->first + before->second.bytes > address ? before : it;
+}
+
+}  // namespace ringcoll::rdma

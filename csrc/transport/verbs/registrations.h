@@ -1,0 +1,76 @@
+// Memory of the caller's that the device may use without a copy.
+//
+// Registering costs about as much as copying what is registered once, so a tensor is registered
+// when it comes back (the second call with the same address and length), and stays so. At most
+// `most_bytes` are: the least recently used make room.
+//
+// Safe against memory that is freed and mapped anew: a device pins the pages that were there when
+// it registered, so a region that is kept by its address would later send, and be written to,
+// where nobody looks. Every registered range is therefore watched (shm/unmap_watch.h), and each
+// call begins by forgetting what has changed. Where the kernel does not offer the watch, nothing is
+// registered. Nothing is hooked, so it does not matter which allocator is used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "shm/unmap_watch.h"
+#include "transport/transport.h"
+#include "verbs/handles.h"
+
+namespace ringcoll::rdma {
+
+/// One thread at a time.
+class Registrations {
+ public:
+  /// `domain` outlives it.
+  Registrations(const verbs::ProtectionDomain& domain, uint64_t most_bytes)
+      : domain_(domain), most_bytes_(most_bytes) {}
+
+  /// A call begins: grants of its loans what is registered, or can be now. Never throws for memory
+  /// that cannot be registered; that is not granted.
+  void lend(std::span<Loan> loans);
+  /// The region of memory that was granted to this call, `written` if it may be written to; null:
+  /// it was not granted.
+  const verbs::MemoryRegion* find(const void* data, uint64_t bytes, bool written) const;
+  /// Until the next call, no device and no peer reaches any of it.
+  void forget_all() { entries_.clear(), registered_bytes_ = 0; }
+
+  uint64_t registered_bytes() const { return registered_bytes_; }
+
+ private:
+  struct Entry {
+    uint64_t bytes = 0;
+    bool written = false;
+    uint64_t call = 0;  // that used it last
+    verbs::MemoryRegion region;
+  };
+  using Entries = std::map<uintptr_t, Entry>;  // by address; disjoint
+  struct Sighting {
+    uint64_t bytes = 0;
+    bool written = false;
+  };
+
+  bool grant(const Loan& loan);
+  bool seen_before(const Loan& loan);
+  bool add(const Loan& loan);
+  bool make_room(uintptr_t first, uint64_t bytes);
+  bool watch(const Loan& loan);
+  void forget(uintptr_t first, uintptr_t end);
+  Entries::iterator erase(Entries::iterator entry);
+  Entries::iterator first_reaching(uintptr_t address);
+
+  const verbs::ProtectionDomain& domain_;
+  uint64_t most_bytes_;
+  uint64_t registered_bytes_ = 0;
+  uint64_t call_ = 0;
+  Entries entries_;
+  std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: what has come once
+  std::unique_ptr<UnmapWatch> watch_;                  // from the first registration on
+};
+
+}  // namespace ringcoll::rdma

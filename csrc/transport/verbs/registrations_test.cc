@@ -1,0 +1,170 @@
+#include "transport/verbs/registrations.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "transport/verbs/device_testing.h"
+
+namespace ringcoll::rdma {
+namespace {
+
+using testing::RdmaForTests;
+
+constexpr size_t kBytes = 1 << 20;
+
+/// A mapping of its own, as malloc makes for large blocks.
+class Block {
+ public:
+  explicit Block(void* at = nullptr) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0);
+    data_ = static_cast<std::byte*>(::mmap(at, kBytes, PROT_READ | PROT_WRITE, flags, -1, 0));
+    invariant(data_ != MAP_FAILED, "mmap");
+  }
+  ~Block() {
+    if (data_) ::munmap(data_, kBytes);
+  }
+  Block(const Block&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+};
+
+class RegistrationsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RdmaForTests::fake()) GTEST_SKIP() << "made for the software device";
+    try {
+      UnmapWatch watch;
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    context_ = verbs::Context("fake0");
+    domain_ = verbs::ProtectionDomain(context_);
+    make(16 * kBytes);
+  }
+  void make(uint64_t most_bytes) {
+    registrations_ = std::make_unique<Registrations>(domain_, most_bytes);
+  }
+  /// A call with these loans; which were granted.
+  std::vector<bool> lend(std::vector<Loan> loans) {
+    registrations_->lend(loans);
+    std::vector<bool> granted;
+    for (const Loan& loan : loans) granted.push_back(loan.granted);
+    return granted;
+  }
+  bool lend_one(const std::byte* data, bool written = true) {
+    return lend({{const_cast<std::byte*>(data), kBytes, written}})[0];
+  }
+  const verbs::MemoryRegion* find(const std::byte* data, uint64_t bytes = 1, bool written = false) {
+    return registrations_->find(data, bytes, written);
+  }
+
+  verbs::Context context_;
+  verbs::ProtectionDomain domain_;
+  std::unique_ptr<Registrations> registrations_;
+};
+
+TEST_F(RegistrationsTest, WhatComesBackIsRegisteredOnce) {
+  Block block;
+  EXPECT_FALSE(lend_one(block.data()));
+  EXPECT_EQ(find(block.data()), nullptr);
+  EXPECT_TRUE(lend_one(block.data()));
+  uint32_t key = find(block.data())->rkey();
+  EXPECT_TRUE(lend_one(block.data()));
+  EXPECT_EQ(find(block.data())->rkey(), key);
+  EXPECT_NE(find(block.data() + kBytes - 8, 8, true), nullptr);
+  EXPECT_EQ(find(block.data() + kBytes - 8, 9), nullptr) << "reaches beyond";
+  EXPECT_EQ(find(block.data() - 1), nullptr);
+  EXPECT_EQ(registrations_->registered_bytes(), kBytes);
+}
+
+TEST_F(RegistrationsTest, OnlyWhatThisCallLentIsFound) {
+  Block block;
+  lend_one(block.data());
+  lend_one(block.data());
+  lend({});
+  EXPECT_EQ(find(block.data()), nullptr);
+  EXPECT_TRUE(lend_one(block.data()));
+}
+
+TEST_F(RegistrationsTest, MemoryThatWasMappedAnewIsRegisteredAnew) {
+  auto block = std::make_unique<Block>();
+  std::byte* at = block->data();
+  lend_one(at);
+  ASSERT_TRUE(lend_one(at));
+  uint32_t key = find(at)->rkey();
+  Block again(at);
+  EXPECT_FALSE(lend_one(at)) << "the pages that were registered are gone";
+  EXPECT_EQ(registrations_->registered_bytes(), 0u);
+  EXPECT_TRUE(lend_one(at));
+  EXPECT_NE(find(at)->rkey(), key);
+  ASSERT_EQ(::madvise(at + 8192, 4096, MADV_DONTNEED), 0);
+  EXPECT_FALSE(lend_one(at));
+}
+
+TEST_F(RegistrationsTest, AnInputIsNotOpenToWrites) {
+  Block block;
+  lend_one(block.data(), false);
+  ASSERT_TRUE(lend_one(block.data(), false));
+  EXPECT_NE(find(block.data()), nullptr);
+  EXPECT_EQ(find(block.data(), 1, true), nullptr);
+  EXPECT_FALSE(lend_one(block.data(), true)) << "seen as an output once";
+  EXPECT_TRUE(lend_one(block.data(), true));
+  EXPECT_NE(find(block.data(), 1, true), nullptr);
+  EXPECT_TRUE(lend_one(block.data(), false)) << "and is still an input";
+}
+
+TEST_F(RegistrationsTest, TheLeastRecentlyUsedMakesRoom) {
+  make(2 * kBytes);
+  Block a, b, c;
+  for (int i = 0; i < 2; i++) lend_one(a.data()), lend_one(b.data());
+  EXPECT_TRUE(lend_one(a.data()));
+  lend_one(c.data());
+  EXPECT_TRUE(lend_one(c.data()));
+  EXPECT_TRUE(lend_one(a.data()));
+  EXPECT_FALSE(lend_one(b.data())) << "it was used before a";
+  // Of one call nothing makes room for the rest.
+  std::vector<Loan> all;
+  for (const Block* block : {&a, &b, &c}) all.push_back({block->data(), kBytes, true});
+  for (int i = 0; i < 3; i++) {
+    std::vector<bool> granted = lend(all);
+    EXPECT_EQ(std::count(granted.begin(), granted.end(), true), 2) << "call " << i;
+    EXPECT_EQ(registrations_->registered_bytes(), 2 * kBytes);
+  }
+}
+
+TEST_F(RegistrationsTest, MemoryThatMayNotBeLockedIsPacked) {
+  Block a, b;
+  lend_one(a.data());
+  ASSERT_TRUE(lend_one(a.data()));
+  lend_one(b.data());
+  RdmaForTests::fake()->fail(verbs::FakeCall::kRegisterMemory, 1, ENOMEM);
+  EXPECT_FALSE(lend_one(b.data()));
+  EXPECT_TRUE(lend_one(a.data())) << "what is registered stays so";
+}
+
+TEST_F(RegistrationsTest, NothingIsRegisteredIfSwitchedOff) {
+  make(0);
+  Block block;
+  for (int i = 0; i < 3; i++) EXPECT_FALSE(lend_one(block.data()));
+}
+
+TEST_F(RegistrationsTest, ForgettingEndsAllAccess) {
+  Block block;
+  lend_one(block.data());
+  ASSERT_TRUE(lend_one(block.data()));
+  registrations_->forget_all();
+  EXPECT_EQ(find(block.data()), nullptr);
+  EXPECT_EQ(registrations_->registered_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace ringcoll::rdma
