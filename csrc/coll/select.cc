@@ -11,12 +11,14 @@
 namespace ringcoll {
 namespace {
 
-// Price of a message: a fixed part and a part for each byte. Orders of magnitude measured by
-// perf/allreduce.py; a choice is wrong only near the point where two schedules cost the same.
+// Price of a message: a fixed part and a part for each byte; and of combining. Orders of magnitude
+// measured by perf/allreduce.py; a choice is wrong only near the point where two schedules cost the
+// same.
 struct LinkPrice {
   double message_us;
   double bytes_per_us;
 };
+constexpr double kCombinedBytesPerUs = 10000;
 constexpr LinkPrice kDomain{0.3, 8000};
 constexpr LinkPrice kDomainOversubscribed{8, 4000};  // a message is a change of context
 constexpr LinkPrice kNetwork{25, 1500};
@@ -78,8 +80,10 @@ double microseconds(const ScheduleRow& row, const Call& call, const Terrain& ter
   for (Rank rank : {Rank{0}, static_cast<Rank>(terrain.size - 1)}) {
     problem.rank = rank;
     Cost cost = row.price(problem);
-    double bytes = static_cast<double>(cost.elements) * size_of(call.dtype);
-    worst = std::max(worst, cost.steps * link.message_us + bytes / link.bytes_per_us);
+    auto element = static_cast<double>(size_of(call.dtype));
+    worst =
+        std::max(worst, cost.steps * link.message_us + cost.elements * element / link.bytes_per_us +
+                            cost.combined * element / kCombinedBytesPerUs);
   }
   return worst;
 }

@@ -102,7 +102,8 @@ ScheduleRow reduce_binomial() {
           .make = make_reduce,
           .price = [](const Problem& problem) {
             bool any = problem.size > 1 && problem.counts[0] > 0;
-            return any ? Cost{ceil_log2(problem.size), problem.counts[0]} : Cost{};
+            int64_t rounds = ceil_log2(problem.size);
+            return any ? Cost{rounds, problem.counts[0], rounds * problem.counts[0]} : Cost{};
           }};
 }
 

@@ -88,7 +88,8 @@ ScheduleRow allreduce_direct() {
                 int64_t elements = problem.size == 1
                                        ? 0
                                        : chunks.total() + (problem.size - 2) * chunks.at(0).count;
-                return Cost{2 * rounds_of(chunks), elements};
+                return Cost{2 * rounds_of(chunks), elements,
+                            (problem.size - 1) * extremes_of(chunks).most};
               },
           .domain_only = true};
 }
@@ -105,7 +106,9 @@ ScheduleRow reduce_scatter_direct() {
           .price =
               [](const Problem& problem) {
                 Chunks chunks(problem.counts);
-                return Cost{rounds_of(chunks), chunks.total() - extremes_of(chunks).least};
+                Extremes chunk = extremes_of(chunks);
+                return Cost{rounds_of(chunks), chunks.total() - chunk.least,
+                            (problem.size - 1) * chunk.most};
               },
           .domain_only = true};
 }

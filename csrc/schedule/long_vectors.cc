@@ -64,6 +64,7 @@ Cost price_reduce(const Problem& problem) {
   int64_t forwards =
       ring_reduce_scatter_rounds(chunks, problem.size - 1) + !chunks.at(problem.size - 1).empty();
   most.steps = std::max(most.steps, forwards);
+  most.combined = chunks.total() - chunks.at(problem.size - 1).count;
   return most;
 }
 

@@ -29,6 +29,9 @@ Cost price_circle(const Chunks& chunks, bool reduce_scatter, bool allgather) {
     if (allgather) spared.elements += chunks.at(p + 1).count;
     most.steps = std::max(most.steps, phases * rounds - spared.steps);
     most.elements = std::max(most.elements, phases * chunks.total() - spared.elements);
+    // A rank combines every chunk but the one that it sends first.
+    if (reduce_scatter)
+      most.combined = std::max(most.combined, chunks.total() - chunks.at(p).count);
   }
   return most;
 }

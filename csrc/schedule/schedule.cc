@@ -60,6 +60,7 @@ Cost cost_of(const Schedule& schedule, Rank rank) {
     bool receives = step.recv_from != kNobody && step.recv_from != rank;
     cost.steps += sends || receives;
     cost.elements += sends ? step.send.count : 0;
+    cost.combined += receives && step.combine == Combine::kReduce ? step.recv.count : 0;
   }
   return cost;
 }

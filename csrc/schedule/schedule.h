@@ -50,11 +50,13 @@ struct Problem {
   std::span<const int64_t> recv_counts;  // alltoall only
 };
 
-/// The price of a schedule for the rank that pays most: rounds that carry a message, and elements
-/// that it sends.
+/// The price of a schedule, each part for the rank that pays most of it: rounds that carry a
+/// message, elements that it sends, and elements that it combines (alpha, beta and gamma of the
+/// usual model: Thakur, Rabenseifner and Gropp 2005).
 struct Cost {
   int64_t steps = 0;
   int64_t elements = 0;
+  int64_t combined = 0;
 };
 
 /// One row of the registry. A new schedule is one file and one row.

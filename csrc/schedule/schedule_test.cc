@@ -86,6 +86,7 @@ TEST_P(EveryRow, CostsItsPrice) {
       Cost price = GetParam().price(call.problem(rank));
       EXPECT_EQ(price.steps, cost.steps) << call.name();
       EXPECT_EQ(price.elements, cost.elements) << call.name();
+      EXPECT_EQ(price.combined, cost.combined) << call.name();
     }
   });
 }

@@ -271,8 +271,11 @@ Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank o
       if (step.send_to == rank) continue;
       if (step.send_to != kNobody || step.recv_from != kNobody) cost.steps++;
       if (step.send_to != kNobody) cost.elements += step.send.count;
+      if (step.recv_from != kNobody && step.combine == Combine::kReduce)
+        cost.combined += step.recv.count;
     }
-    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements)};
+    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements),
+            std::max(most.combined, cost.combined)};
   }
   return most;
 }

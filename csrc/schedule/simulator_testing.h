@@ -52,8 +52,8 @@ std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& sche
 /// Runs schedules round by round. "" if every message of a round is received in that round, the
 /// results are right, and copies of a result are equal bit by bit on all ranks; else what is wrong.
 std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules);
-/// Rounds with a message and elements sent, of the rank that has most of each. For alltoall of rank
-/// `only`.
+/// Rounds with a message, elements sent and combined, of the rank that has most of each. For
+/// alltoall of rank `only`.
 Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only);
 
 /// Runs plans on memory without copying messages: a receiver reads the sender's bank when it gets

@@ -53,6 +53,32 @@ def test_results_are_right_and_went_through_the_device(start_ranks, device, size
     assert bytes_over_loopback() - before < payload / 10, "it went over TCP"
 
 
+def test_a_tensor_that_comes_back_is_not_copied(start_ranks):
+    """Registered where it lies: sent from there, and received there. Freed memory is forgotten."""
+
+    def body(world):
+        copied = []
+        for turn in range(2):
+            x, total = np.empty(3 * MIB, "f4"), np.empty(3 * MIB, "f4")  # mappings of their own
+            for _ in range(3):
+                x[:] = world.rank + turn
+                before = world.stats()
+                world.allreduce(x, "average", out=total)
+                after = world.stats()
+                assert (total == turn + (world.size - 1) / 2).all()
+                names = ("bytes_packed", "bytes_unpacked")
+                copied.append(sum(after[name] - before[name] for name in names))
+            assert after["bytes_sent_direct"] - before["bytes_sent_direct"] == x.nbytes
+            del x, total
+        return copied
+
+    for outcome in start_ranks(2, body, env=VERBS).join(120):
+        assert outcome.error is None, outcome.output
+        copied = outcome.value
+        assert copied[0] > 0, "registered at once"
+        assert copied[2] == copied[5] == 0
+
+
 def test_a_killed_peer_is_named(start_ranks):
     def body(world):
         x = np.ones(2 * MIB, "f4")
