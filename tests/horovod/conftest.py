@@ -61,6 +61,15 @@ class Job:
             pytest.fail(f"the job did not end in {timeout} s:\n{self.output()}")
         return Done(status, self.output(), time.monotonic() - self._began)
 
+    def wait_for(self, path, seconds=60):
+        """The text of a file that a rank writes, once it is there."""
+        deadline = time.monotonic() + seconds
+        while not path.exists():
+            assert time.monotonic() < deadline, f"no {path.name} in {seconds} s:\n{self.output()}"
+            assert self.process.poll() is None, f"the job has ended:\n{self.output()}"
+            time.sleep(0.02)
+        return path.read_text()
+
     def output(self):
         self._log.flush()
         self._log.seek(0)

@@ -12,17 +12,8 @@ VICTIM = 1
 SURVIVORS = (0, 2)
 
 
-def wait_for(path, job, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path.name} in {seconds} s:\n{job.output()}"
-        assert job.process.poll() is None, f"the job has ended:\n{job.output()}"
-        time.sleep(0.02)
-    return path.read_text()
-
-
 def reports(folder, job):
-    found = [json.loads(wait_for(folder / f"rank{rank}.json", job)) for rank in SURVIVORS]
+    found = [json.loads(job.wait_for(folder / f"rank{rank}.json")) for rank in SURVIVORS]
     for facts in found:
         assert f"rank {VICTIM}" in facts["message"], facts["message"]
     return found
@@ -38,7 +29,7 @@ def start_and_hit(start, folder, number, elements, **environment):
         HOROVOD_CPU_OPERATIONS="RINGCOLL",
         **environment,
     )
-    pids = [int(wait_for(folder / f"pid{rank}", job)) for rank in range(3)]
+    pids = [int(job.wait_for(folder / f"pid{rank}")) for rank in range(3)]
     time.sleep(0.3)
     os.kill(pids[VICTIM], number)
     return job, pids, time.time()
@@ -75,25 +66,3 @@ def test_nothing_is_left_behind(start, tmp_path):
     assert not [
         path for path in set(Path("/dev/shm").iterdir()) - before if "ringcoll" in path.name
     ]
-
-
-def test_elastic_training_goes_on_without_the_dead(start, tmp_path):
-    hosts = tmp_path / "hosts.sh"
-    hosts.write_text("#!/bin/sh\necho localhost:2\necho 127.0.0.1:1\n")
-    hosts.chmod(0o755)
-    job = start(
-        "elastic.py",
-        tmp_path,
-        np=3,
-        options=["--min-np", "2", "--host-discovery-script", str(hosts), "--elastic-timeout", "60"],
-        launcher="horovodrun elastic",
-        HOROVOD_CPU_OPERATIONS="RINGCOLL",
-    )
-    victim = int(wait_for(tmp_path / "victim", job))
-    os.kill(victim, signal.SIGKILL)
-    found = [json.loads(wait_for(tmp_path / f"rank{rank}.json", job, 90)) for rank in (0, 1)]
-    job.wait(60)
-    for facts in found:
-        assert facts["sizes"] == [3, 2]
-        assert facts["ringcoll"]
-        assert facts["resets"] == 1

@@ -1,6 +1,8 @@
-"""Elastic training on two "hosts" of one machine; the rank alone on its host is to be killed."""
+"""Elastic training on two "hosts" of one machine; the rank alone on its host is to go: by the test's
+hand, or with the argument "raises" by itself."""
 
 import os
+import sys
 import time
 
 import horovod.torch as hvd
@@ -23,6 +25,8 @@ def train(state):
             # Nothing goes on before one has died.
             if os.environ["HOROVOD_HOSTNAME"] == "127.0.0.1":
                 results.put("victim", str(os.getpid()))
+                if sys.argv[2:] == ["raises"]:
+                    raise RuntimeError("made up")
             time.sleep(0.05)
         else:
             state.step += 1

@@ -1,0 +1,69 @@
+"""Elastic training that fails on all ranks again and again: what the process holds after each reset.
+
+The second argument is the framework, the third the number of resets."""
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import results
+from horovod.common.exceptions import HorovodInternalError
+
+FRAMEWORK, RESETS = sys.argv[2], int(sys.argv[3])
+if FRAMEWORK == "torch":
+    import horovod.torch as hvd
+    import torch
+
+    def total(step):
+        return hvd.allreduce(torch.full((1000,), float(step)), op=hvd.Sum, name="total")[0].item()
+
+    def make_state():
+        return hvd.elastic.TorchState(step=0)
+
+else:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    def total(step):
+        filled = tf.fill([1000], float(step))
+        return float(hvd.allreduce(filled, op=hvd.Sum, name="total")[0])
+
+    def make_state():
+        return hvd.elastic.TensorFlowState(variables=[tf.Variable(1.0)], step=0)
+
+
+def held():
+    """What a reset could leave behind, by kind."""
+    found = Counter(threads=len(list(Path("/proc/self/task").iterdir())))
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            kind = os.readlink(entry).split(":")[0]
+        except OSError:
+            continue
+        found["socket" if kind == "socket" else "fd"] += 1
+    maps = Path("/proc/self/maps").read_text()
+    found["arenas"] = maps.count("/memfd:ringcoll")
+    found["shm"] = len([p for p in Path("/dev/shm").iterdir() if "ringcoll" in p.name])
+    return found
+
+
+hvd.init()
+seen = []
+
+
+@hvd.elastic.run
+def train(state):
+    while state.step < RESETS:
+        assert total(state.step) == state.step * hvd.size()
+        seen.append(held())
+        state.step += 1
+        state.commit()
+        total(0)  # not committed: must not be undone twice
+        raise HorovodInternalError("made up")
+
+
+state = make_state()
+train(state)
+results.write(hvd.rank(), seen=seen, step=state.step, ringcoll=hvd.ringcoll_enabled())
+hvd.shutdown()
