@@ -1,5 +1,5 @@
-"""Elastic training on two "hosts" of one machine; the rank alone on its host is to go: by the test's
-hand, or with the argument "raises" by itself."""
+"""Elastic training on two "hosts" of one machine; the rank alone on its host is to go: by the
+test's hand, or with the argument "raises" by itself."""
 
 import os
 import sys

@@ -1,8 +1,7 @@
-"""Elastic training that fails on all ranks again and again: what the process holds after each reset.
+"""Elastic training that fails on all ranks again and again: what a process holds after each reset.
 
 The second argument is the framework, the third the number of resets."""
 
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -38,7 +37,7 @@ def held():
     found = Counter(threads=len(list(Path("/proc/self/task").iterdir())))
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            kind = os.readlink(entry).split(":")[0]
+            kind = str(entry.readlink()).split(":")[0]
         except OSError:
             continue
         found["socket" if kind == "socket" else "fd"] += 1
