@@ -9,18 +9,15 @@ environment that has ringcoll and the Horovod that `ringcoll horovod build` make
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from harness import figures, machine, peers, report, resnet50, rounds
-from harness.build import CHECKOUT, DRIVERS, PERF
-from harness.jobs import Spec, end_on_sigterm
+from harness import figures, machine, report, resnet50, rounds
+from harness.build import CHECKOUT, PERF
+from harness.horovod_jobs import OURS, find_jobs
+from harness.jobs import end_on_sigterm
 
-OURS = "RINGCOLL"
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun with Horovod's defaults. A "
     "step submits its gradients (float32) one by one with allreduce_async_, op Average, and waits "
@@ -29,15 +26,6 @@ METHOD = (
     "rounds of a job's time divided by that under RINGCOLL in the same round. Averages are "
     "compared, element by element, before a case is timed."
 )
-LAUNCHERS = {OURS: "--gloo", "GLOO": "--gloo", "MPI": "--mpi"}
-# A job that is stopped while others are measured must not find its deadlines passed.
-DEADLINES = {"RINGCOLL_TIMEOUT_S": "600", "HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
-# Prints the operations that this Horovod was built with.
-BUILT_WITH = """
-from horovod.torch.mpi_ops import _basics as basics
-names = ("RINGCOLL", "GLOO", "MPI")
-print(*(name for name in names if getattr(basics, name.lower() + "_built", lambda: False)()))
-"""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -58,40 +46,6 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def horovodrun() -> str:
-    beside = Path(sys.executable).parent / "horovodrun"
-    return str(beside) if beside.exists() else shutil.which("horovodrun") or ""
-
-
-def find_jobs(operations: list[str], library: Path | None) -> tuple[list[Spec], dict[str, str]]:
-    """The jobs that this Horovod can run, and why not the others."""
-    launcher = horovodrun()
-    if not launcher or not importlib.util.find_spec("horovod.torch"):
-        reason = f"no Horovod for {sys.executable}; `ringcoll horovod install` makes it"
-        return [], dict.fromkeys(operations, reason)
-    check = subprocess.run(
-        [sys.executable, "-P", "-c", BUILT_WITH], capture_output=True, text=True, check=False
-    )
-    if check.returncode:
-        reason = f"Horovod cannot be imported: {check.stderr.strip().splitlines()[-1]}"
-        return [], dict.fromkeys(operations, reason)
-    version = peers.version_of(
-        sys.executable, "-c", "from importlib.metadata import version; print(version('horovod'))"
-    )
-    specs, missing = [], {}
-    for name in operations:
-        if name not in check.stdout.split():
-            missing[name] = "this Horovod was built without it"
-            continue
-        command = [launcher, "-np", "{ranks}", LAUNCHERS.get(name, "--gloo")]
-        command += [sys.executable, str(DRIVERS / "horovod_allreduce.py"), "{socket}"]
-        environment = {"HOROVOD_CPU_OPERATIONS": name, **DEADLINES, **peers.AS_ROOT}
-        if name == OURS and library:
-            environment["RINGCOLL_LIBRARY"] = str(library.resolve())
-        specs.append(Spec(name, command, f"Horovod {version}", environment, pause_when_idle=True))
-    return specs, missing
-
-
 def main() -> int:
     # This directory has a horovod.py, which must not be taken for the package.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
@@ -108,7 +62,10 @@ def main() -> int:
         title="Horovod: the gradients of a ResNet-50",
         ours=OURS,
         method=METHOD.format(ranks=arguments.ranks),
-        targets=[figures.Target("GLOO", arguments.ranks, 2, gradients, gradients)],
+        targets=[
+            figures.Target("GLOO", arguments.ranks, 5, gradients, gradients),
+            figures.Target("MPI", arguments.ranks, 3, gradients, gradients),
+        ],
         machine=described,
         peers={spec.name: spec.version for spec in specs},
         labels={gradients: f"ResNet-50: {len(shapes)} tensors, {gradients / 1e6:.1f} MB"},

@@ -1,0 +1,60 @@
+"""Horovod's jobs: real ones, started by horovodrun, under each of its CPU backends."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from . import peers
+from .build import DRIVERS
+from .jobs import Spec
+
+OURS = "RINGCOLL"
+LAUNCHERS = {OURS: "--gloo", "GLOO": "--gloo", "MPI": "--mpi"}
+# A job that is stopped while others are measured must not find its deadlines passed.
+DEADLINES = {"RINGCOLL_TIMEOUT_S": "600", "HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
+# Prints the operations that this Horovod was built with.
+BUILT_WITH = """
+from horovod.torch.mpi_ops import _basics as basics
+names = ("RINGCOLL", "GLOO", "MPI")
+print(*(name for name in names if getattr(basics, name.lower() + "_built", lambda: False)()))
+"""
+
+
+def horovodrun() -> str:
+    beside = Path(sys.executable).parent / "horovodrun"
+    return str(beside) if beside.exists() else shutil.which("horovodrun") or ""
+
+
+def find_jobs(
+    operations: list[str], library: Path | None, **settings: str
+) -> tuple[list[Spec], dict[str, str]]:
+    """The jobs that this Horovod can run, and why not the others. `settings`: variables of all."""
+    launcher = horovodrun()
+    if not launcher or not importlib.util.find_spec("horovod.torch"):
+        reason = f"no Horovod for {sys.executable}; `ringcoll horovod install` makes it"
+        return [], dict.fromkeys(operations, reason)
+    check = subprocess.run(
+        [sys.executable, "-P", "-c", BUILT_WITH], capture_output=True, text=True, check=False
+    )
+    if check.returncode:
+        reason = f"Horovod cannot be imported: {check.stderr.strip().splitlines()[-1]}"
+        return [], dict.fromkeys(operations, reason)
+    version = peers.version_of(
+        sys.executable, "-c", "from importlib.metadata import version; print(version('horovod'))"
+    )
+    specs, missing = [], {}
+    for name in operations:
+        if name not in check.stdout.split():
+            missing[name] = "this Horovod was built without it"
+            continue
+        command = [launcher, "-np", "{ranks}", LAUNCHERS.get(name, "--gloo")]
+        command += [sys.executable, str(DRIVERS / "horovod_allreduce.py"), "{socket}"]
+        environment = {"HOROVOD_CPU_OPERATIONS": name, **settings, **DEADLINES, **peers.AS_ROOT}
+        if name == OURS and library:
+            environment["RINGCOLL_LIBRARY"] = str(library.resolve())
+        specs.append(Spec(name, command, f"Horovod {version}", environment, pause_when_idle=True))
+    return specs, missing

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Times one negotiation of Horovod, an allreduce of 4 bytes, under RINGCOLL, GLOO and MPI.
+
+With HOROVOD_CYCLE_TIME at 1 and at 0.1 ms, on a quiet machine and beside other work: one busy
+process for each core. Writes perf/results/negotiation-<machine>.json and .md. Run it with the
+Python of an environment that has ringcoll and the Horovod that `ringcoll horovod build` makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import figures, machine, report, rounds
+from harness.build import CHECKOUT, PERF
+from harness.horovod_jobs import OURS, find_jobs
+from harness.jobs import end_on_sigterm
+
+METHOD = (
+    "Horovod jobs of {ranks} ranks on one host, started by horovodrun. A step is one allreduce of "
+    "4 bytes, submitted and waited for: a negotiation and little else; its time is that of its "
+    "slowest rank. The median step of a visit; the median over rounds. Every round visits each job "
+    "in turn, the others stopped. A ratio is the median over rounds of a job's time divided by "
+    "that under RINGCOLL in the same round. Loaded: beside one process for each core that never "
+    "sleeps, of the same priority."
+)
+CYCLES_MS = ["1", "0.1"]
+RANKS = 2
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--operations", default="RINGCOLL,GLOO,MPI")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--visit", type=float, default=0.5, help="seconds of one visit")
+    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of the installed")
+    parser.add_argument("--build", type=Path, default=CHECKOUT / "build/perf")
+    parser.add_argument("--output", type=Path, default=PERF / "results", help="a directory")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def load(on: bool) -> Iterator[None]:
+    """Keeps every core busy meanwhile."""
+    command = [sys.executable, "-c", "while True: pass"]
+    cores = len(os.sched_getaffinity(0)) if on else 0
+    busy = [subprocess.Popen(command) for _ in range(cores)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def main() -> int:
+    # This directory has a horovod.py, which must not be taken for the package.
+    sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
+    arguments = parse_arguments()
+    end_on_sigterm()
+    described = machine.describe()
+    # A case stands where other programs have a size.
+    cases = [(cycle, loaded) for loaded in (False, True) for cycle in CYCLES_MS]
+    results = report.Results(
+        title="Horovod: one negotiation",
+        ours=OURS,
+        method=METHOD.format(ranks=RANKS),
+        targets=[figures.Target("MPI", RANKS, 1)],
+        machine=described,
+        peers={},
+        labels={
+            i: f"cycle time {cycle} ms, {'loaded' if loaded else 'quiet'}"
+            for i, (cycle, loaded) in enumerate(cases)
+        },
+    )
+    quiet = machine.Quiet()
+    if quiet.warning:
+        rounds.progress(f"WARNING: {quiet.warning}")
+    for cycle in CYCLES_MS:
+        operations = arguments.operations.split(",")
+        specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
+        results.missing.update(missing)
+        results.peers.update({spec.name: spec.version for spec in specs})
+        jobs = rounds.start_jobs(specs, RANKS, arguments.build / "logs", results)
+        try:
+            for i, (of_case, loaded) in enumerate(cases):
+                if of_case != cycle:
+                    continue
+                plan = rounds.Plan([i], arguments.rounds, arguments.visit, one_call=True)
+                plan.words[i] = "4"
+                with load(loaded):
+                    rounds.run_rounds(jobs, RANKS, plan, results)
+        finally:
+            rounds.close_jobs(jobs)
+    if not results.rounds:
+        rounds.progress("nothing could be measured")
+        return 1
+    results.conditions = quiet.report()
+    stem = arguments.output / f"negotiation-{machine.slug(described)}"
+    for path in report.write(results, stem, with_plot=False):
+        rounds.progress(f"wrote {os.path.relpath(path)}")
+    print(report.to_markdown(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
