@@ -30,6 +30,8 @@ METHOD = (
     "sleeps, of the same priority."
 )
 CYCLES_MS = ["1", "0.1"]
+# A case stands where other programs have a size.
+CASES = [(cycle, loaded) for loaded in (False, True) for cycle in CYCLES_MS]
 RANKS = 2
 
 
@@ -58,14 +60,30 @@ def load(on: bool) -> Iterator[None]:
             process.wait()
 
 
+def measure(cycle: str, arguments: argparse.Namespace, results: report.Results) -> None:
+    """The cases with this cycle time: each job is started once."""
+    operations = arguments.operations.split(",")
+    specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
+    results.missing.update(missing)
+    results.peers.update({spec.name: spec.version for spec in specs})
+    jobs = rounds.start_jobs(specs, RANKS, arguments.build / "logs", results)
+    try:
+        for i, (of_case, loaded) in enumerate(CASES):
+            if of_case == cycle:
+                plan = rounds.Plan([i], arguments.rounds, arguments.visit, one_call=True)
+                plan.words[i] = "4"
+                with load(loaded):
+                    rounds.run_rounds(jobs, RANKS, plan, results)
+    finally:
+        rounds.close_jobs(jobs)
+
+
 def main() -> int:
     # This directory has a horovod.py, which must not be taken for the package.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
     arguments = parse_arguments()
     end_on_sigterm()
     described = machine.describe()
-    # A case stands where other programs have a size.
-    cases = [(cycle, loaded) for loaded in (False, True) for cycle in CYCLES_MS]
     results = report.Results(
         title="Horovod: one negotiation",
         ours=OURS,
@@ -75,28 +93,14 @@ def main() -> int:
         peers={},
         labels={
             i: f"cycle time {cycle} ms, {'loaded' if loaded else 'quiet'}"
-            for i, (cycle, loaded) in enumerate(cases)
+            for i, (cycle, loaded) in enumerate(CASES)
         },
     )
     quiet = machine.Quiet()
     if quiet.warning:
         rounds.progress(f"WARNING: {quiet.warning}")
     for cycle in CYCLES_MS:
-        operations = arguments.operations.split(",")
-        specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
-        results.missing.update(missing)
-        results.peers.update({spec.name: spec.version for spec in specs})
-        jobs = rounds.start_jobs(specs, RANKS, arguments.build / "logs", results)
-        try:
-            for i, (of_case, loaded) in enumerate(cases):
-                if of_case != cycle:
-                    continue
-                plan = rounds.Plan([i], arguments.rounds, arguments.visit, one_call=True)
-                plan.words[i] = "4"
-                with load(loaded):
-                    rounds.run_rounds(jobs, RANKS, plan, results)
-        finally:
-            rounds.close_jobs(jobs)
+        measure(cycle, arguments, results)
     if not results.rounds:
         rounds.progress("nothing could be measured")
         return 1
