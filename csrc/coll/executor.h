@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -65,11 +66,24 @@ class Executor {
     size_t operator()(const Key& key) const;
   };
 
+  /// What decides layout, schedule and plan of a call of one tensor.
+  struct Shape {
+    Collective collective;
+    DataType dtype;
+    ReduceOp op;
+    Rank root;
+    double prescale, postscale;
+    int64_t count;
+    bool has_input, has_output;
+    bool operator==(const Shape&) const = default;
+  };
+
   void execute(const Call& call);
+  void prepare(const Call& call);
   void run_pipeline(const Call& call, const Choice& choice);
   void begin(Piece& piece, const Call& call, const Choice& choice);
   bool is_direct(const Piece& piece, const Call& call) const;
-  void prepare(Slot& slot, int64_t elements);
+  void prepare_slot(Slot& slot, int64_t elements);
   void expect(Piece& piece, size_t round);
   void advance(Piece& piece, size_t stage);
   void send(Piece& piece, size_t round);
@@ -80,6 +94,7 @@ class Executor {
   void await_lent();
   void check_view(Rank peer, const View& view, uint64_t expected_bytes);
   const Choice& choice_for(const Call& call);
+  const Plan* plan_of(const Piece& piece, const Call& call, const Choice& choice);
   const Plan& plan_for(const Call& call, const ScheduleRow& row, bool direct);
   Plan make_plan(const Call& call, const ScheduleRow& row, bool direct);
   std::string doing() const;
@@ -105,7 +120,11 @@ class Executor {
   Signature signature_;
   uint64_t sequence_ = 0;
   Layout layout_;
-  Mover* mover_ = nullptr;
+  std::optional<Mover> mover_;
+  const Choice* choice_ = nullptr;
+  std::optional<Shape> shape_;           // none: not one tensor
+  const Plan* repeated_plan_ = nullptr;  // of a call in one piece
+  bool repeated_plan_direct_ = false;
   std::vector<Piece> pieces_;
   std::vector<int64_t> counts_;
   Key key_;

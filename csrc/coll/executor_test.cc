@@ -232,6 +232,28 @@ TEST(Executor, APeerThatLeavesIsLostOnAllRanks) {
   }
 }
 
+// A call like the one before is not worked out anew; its memory, place and factors are its own.
+TEST(Executor, ARepeatedCallIsACallOfItsOwn) {
+  for (const char* transport : {"shm", "tcp"})
+    testing::run_world(2, testing::test_config(transport), [](Member& m) {
+      for (int64_t count : {3, 50000, 700000}) {
+        for (int turn = 0; turn < 12; turn++) {
+          std::vector<float> in(count, static_cast<float>(turn + m.rank)), out(count, -1);
+          bool in_place = turn % 4 == 3;
+          rc_buffer buffer{in.data(), in_place ? in.data() : out.data(), count};
+          rc_call raw = call_of(RC_ALLREDUCE, RC_FLOAT32, turn % 3 ? RC_SUM : RC_MAX, {&buffer, 1});
+          raw.postscale = turn < 6 ? 1 : 2;
+          run(m, raw);
+          float expected = (turn % 3 ? 2.0f * turn + 1 : turn + 1.0f) * (turn < 6 ? 1 : 2);
+          const auto& result = in_place ? in : out;
+          ASSERT_EQ(result.front(), expected) << count << " turn " << turn;
+          ASSERT_EQ(result.back(), expected) << count << " turn " << turn;
+          ASSERT_TRUE(in_place || in.back() == static_cast<float>(turn + m.rank));
+        }
+      }
+    });
+}
+
 // Over a network, a large tensor is sent as it lies and received where it is wanted: a ring copies
 // nothing, scaled or not, in place or not. The results are those of the packed way.
 TEST(Executor, NetworksCopyNothingOfALargeTensor) {

@@ -50,6 +50,14 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
   if (call.is_vector()) ends_key_ = lanes_[0].has_input | lanes_[0].has_output << 1;
 }
 
+void Layout::replace(const rc_buffer& buffer) {
+  loans_.clear();
+  if (tensors_.empty()) return;  // no elements
+  Tensor& tensor = tensors_[0];
+  tensor = {tensor.input ? static_cast<const std::byte*>(buffer.input) : nullptr,
+            tensor.output ? static_cast<std::byte*>(buffer.output) : nullptr, tensor.count};
+}
+
 // allgather, gather: own chunk in, all out. reduce_scatter, scatter: all in, own chunk out.
 void Layout::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
   bool gathers = call.collective == RC_ALLGATHER || call.collective == RC_GATHER;

@@ -35,6 +35,8 @@ class Layout {
   /// Rebuilds for a call; memory is kept from call to call. `order` is the ring order.
   void reset(const Call& call, Rank rank, std::span<const Rank> order);
 
+  /// For another call like the last one, of one vector in one buffer.
+  void replace(const rc_buffer& buffer);
   /// The caller's tensors of at least `least_bytes`, to be granted before fragments are made.
   std::span<Loan> loans(size_t least_bytes);
 
