@@ -108,6 +108,7 @@ LAUNCHERS = {
     "horovodrun --mpi": lambda n: [_SCRIPTS / "horovodrun", "--mpi", "-np", n, "-H", _local(n)],
     "horovodrun": lambda n: [_SCRIPTS / "horovodrun", "-np", n, "-H", _local(n)],
     "horovodrun elastic": lambda n: [_SCRIPTS / "horovodrun", "-np", n],
+    "python": lambda n: [],  # the script starts the job itself
     "mpirun": lambda n: ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", n],
 }
 
