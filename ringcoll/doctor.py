@@ -47,6 +47,9 @@ def examine() -> list[Finding]:
     else:
         findings += _knobs(found["knobs"])
         findings += _transports(found["transports"], found["knobs"])
+        rdma = next((row["found"] for row in found["transports"] if row["name"] == "verbs"), None)
+        if rdma is not None:
+            findings += _rdma(rdma)
     for examine_part in (_interfaces, _limits, _memory, _launcher, _horovod):
         findings += examine_part()
     return findings
@@ -109,6 +112,63 @@ def _transports(transports: list[dict[str, Any]], knobs: list[dict[str, str]]) -
         )
 
 
+def _rdma(found: dict[str, Any]) -> Iterator[Finding]:
+    """Devices, ports and GIDs, which of them is used and why not the others; the limits."""
+    for row in found["refused"]:
+        yield Finding(f"RDMA {row['place']}", NOTE, row["why"])
+    for device in found["devices"]:
+        if device["problem"]:
+            yield Finding(f"RDMA {device['name']}", NOTE, device["problem"])
+        for port in device["ports"]:
+            yield _port(port)
+            for gid in port["gids"]:
+                detail = f"{gid['gid']}, {gid['type']}, {gid['interface'] or 'no interface'}"
+                part = f"RDMA {port['place']} gid {gid['index']}"
+                yield Finding(part, OK, f"{detail}; {_verdict(gid)}")
+    if not found["devices"]:
+        return
+    yield from _device_files()
+    patience = found["queue_pairs"]
+    yield Finding(
+        "RDMA queue pairs",
+        OK,
+        f"a peer that does not answer is given up after {patience['gives_up_after_s']:.2g} s or "
+        f"more: {patience['retries'] + 1} times {patience['timeout_s']:.2g} s "
+        "(RINGCOLL_QP_RETRIES, RINGCOLL_QP_TIMEOUT)",
+    )
+    yield Finding("RDMA fork", OK, found["fork"])
+
+
+def _port(port: dict[str, Any]) -> Finding:
+    if port["problem"]:
+        return Finding(f"RDMA {port['place']}", NOTE, port["problem"])
+    parts = [
+        port["link_layer"],
+        f"{port['state']} ({port['physical_state']})",
+        f"{port['gigabits']:g} Gb/s",
+        f"MTU {port['active_mtu_bytes']}",
+        f"messages to {_size(port['max_message_bytes'])}",
+    ]
+    if port["lid"]:
+        parts.append(f"LID {port['lid']}")
+    if port["interface"]:
+        parts.append(port["interface"])
+    status = OK if port["chosen"] else NOTE
+    return Finding(f"RDMA {port['place']}", status, f"{', '.join(parts)}; {_verdict(port)}")
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return f"{'chosen' if row['chosen'] else 'not chosen'}: {row['verdict']}"
+
+
+def _device_files() -> Iterator[Finding]:
+    for path in sorted(Path("/dev/infiniband").glob("uverbs*")):
+        if os.access(path, os.R_OK | os.W_OK):
+            yield Finding(str(path), OK, "may be read and written")
+        else:
+            yield Finding(str(path), NOTE, "this user may not read and write it")
+
+
 def _interfaces() -> Iterator[Finding]:
     for _, name in socket.if_nameindex():
         folder = Path("/sys/class/net") / name
@@ -133,9 +193,13 @@ def _ipv4_address(interface: str) -> str | None:
 
 def _limits() -> Iterator[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    text = "unlimited" if soft == resource.RLIM_INFINITY else _size(soft)
+    limited = soft != resource.RLIM_INFINITY
+    text = _size(soft) if limited else "unlimited"
+    wanting = limited and any(Path("/sys/class/infiniband").glob("*"))
     yield Finding(
-        "limit memlock", OK, f"{text} (only RDMA locks memory: it wants ulimit -l unlimited)"
+        "limit memlock",
+        NOTE if wanting else OK,
+        f"{text} (only RDMA locks memory: it wants ulimit -l unlimited)",
     )
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = 0 <= soft < 1024

@@ -42,6 +42,7 @@ struct Connector::State {
   std::condition_variable changed;
   std::map<std::pair<Rank, uint32_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
+  bool interrupted = false;
 
   Gate gate;  // the last: its callbacks use the rest
 
@@ -105,9 +106,10 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
   auto found = parked.end();
   bool decided = changed.wait_for(lock, deadline.left(), [&] {
     found = parked.find({peer, channel});
-    return found != parked.end() || refusals.contains(peer);
+    return found != parked.end() || refusals.contains(peer) || interrupted;
   });
   if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
+  check(!interrupted, Code::kTransport, "{}: given up, for the communicator has failed", link);
   check(!decided, Code::kInvalidArgument, "{}: {}", link, refusals[peer]);
   std::string strangers =
       gate.rejected() ? fmt::format(" ({} connections of strangers were rejected)", gate.rejected())
@@ -121,6 +123,14 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
     : state_(std::make_unique<State>(rank, config, loop)) {}
 Connector::~Connector() = default;
+
+void Connector::interrupt() {
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->interrupted = true;
+  }
+  state_->changed.notify_all();
+}
 
 std::string Connector::address() const { return state_->gate.address().text(); }
 uint64_t Connector::rejected() const { return state_->gate.rejected(); }

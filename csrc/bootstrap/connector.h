@@ -37,6 +37,9 @@ class Connector : public Dialer {
   /// wrong secret, …), or Error(kInvalidArgument) on both ends if their secrets differ. The socket
   /// is non-blocking and tuned. Any thread but the loop's.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
+  /// Ends the waits for peers that are to connect, now and later, with Error(kTransport): the
+  /// communicator has failed. Any thread.
+  void interrupt();
   /// Connections that were closed because they did not know the secret, spoke something else, or
   /// came too late.
   uint64_t rejected() const;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,18 @@ class Exchange {
   /// Error(kTimeout) that names the ranks that did not come, Error(kTransport) if the store is not
   /// there.
   virtual std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) = 0;
+
+  /// `look` is called, a few times a second, by an all_gather that waits for other ranks; what it
+  /// throws ends the wait. Over a function of the caller it is not called.
+  void while_waiting(std::function<void()> look) { look_ = std::move(look); }
+
+ protected:
+  void look() const {
+    if (look_) look_();
+  }
+
+ private:
+  std::function<void()> look_;
 };
 
 /// Over a store: each rank sets its own key, rank 0 gathers them and sets one key with all (O(size)

@@ -189,6 +189,7 @@ std::vector<Record> StoreExchange::collect(const std::string& mine, Deadline dea
     std::optional<std::string> bytes;
     while (!(bytes = store_->wait(wanted,
                                   Deadline(std::min(deadline.left(), seconds(kSliceSeconds)))))) {
+      look();
       look_for_trouble();
       if (deadline.passed()) throw missing(records);
     }
@@ -368,6 +369,7 @@ std::optional<Outcome> StoreExchange::wait_for_outcome(Deadline deadline) {
       if (auto outcome = accept(Outcome::decode(*bytes))) return outcome;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+    look();
     auto session = read_session();
     // Rank 0 takes its session away after everything else: nothing can come any more, but may have
     // come meanwhile.

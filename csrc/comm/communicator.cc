@@ -28,6 +28,9 @@ constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
+// How long a rank that leaves waits for its last messages to be with those who are still there.
+constexpr Duration kLongestDrain = std::chrono::seconds(1);
+
 // A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
 // run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
@@ -99,24 +102,47 @@ Communicator::Communicator(Config config, std::string name, Exchange& exchange)
   Deadline deadline(seconds(config_.timeout_s));
   links_.resize(size_);
   agree(exchange, deadline);
-  make_transports(exchange, deadline);
-  // One lifeline in each direction of the ring joins all ranks, so that an error reaches everybody
-  // from the start.
+  exchange.while_waiting([this] { throw_if_poisoned(); });
+  try {
+    join_ring();
+    make_transports(exchange, deadline);
+    connect(neighbours_);
+  } catch (const Error& error) {
+    exchange.while_waiting({});
+    throw fail(error);  // the others learn why from this rank, and not that it has left
+  }
+  exchange.while_waiting({});
+  if (rank_ == 0) say_hello();
+}
+
+// The first thing after ranks know one another: one lifeline in each direction of the ring joins
+// all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
+void Communicator::join_ring() {
   const auto& order = topology_.ring_order();
   auto at = std::ranges::find(order, rank_) - order.begin();
   std::set<Rank> neighbours = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
   neighbours.erase(rank_);
-  std::vector<Rank> list(neighbours.rbegin(), neighbours.rend());
-  connect(list);
-  if (rank_ == 0) say_hello();
+  neighbours_.assign(neighbours.rbegin(), neighbours.rend());
+  Deadline deadline(seconds(config_.timeout_s));
+  for (Rank peer : neighbours_) add_lifeline(peer, deadline);
 }
 
 Communicator::~Communicator() {
-  if (poisoned()) return;
-  Deadline deadline(seconds(std::min(config_.timeout_s, 5.0)));
+  Deadline sending(seconds(std::min(config_.timeout_s, 5.0))), draining(kLongestDrain);
   try {
-    while (progress_others(nullptr) && !deadline.passed() && !poisoned()) {
+    while (!poisoned() && progress_others(nullptr) && !sending.passed()) {
     }
+  } catch (const Error& error) {
+    log_debug("closing {}: {}", name_, error.what());
+  }
+  for (Rank peer : connected_) drain(peer, draining);
+}
+
+void Communicator::drain(Rank peer, Deadline deadline) {
+  Endpoint& link = *links_[peer].endpoint;
+  try {
+    while (!poisoned() && !lifelines_->gone(peer) && !deadline.passed() && !link.drained())
+      link.wait(kShortestBlock);
   } catch (const Error& error) {
     log_debug("closing {}: {}", name_, error.what());
   }
@@ -166,7 +192,11 @@ void Communicator::agree(Exchange& exchange, Deadline deadline) {
   std::string secret = own_secret ? config_.secret : first.at("secret").get<std::string>();
   connector_->set_peers(std::move(addresses), secret);
   lifelines_ = std::make_unique<Lifelines>(
-      rank_, size_, *loop_, [this] { wake_all(); },
+      rank_, size_, *loop_,
+      [this] {
+        connector_->interrupt();
+        wake_all();
+      },
       [this](Rank rank) { return topology_.describe(rank); });
 
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_.crowded(r);
@@ -322,25 +352,42 @@ void Communicator::connect(std::span<const Rank> peers) {
         connect_one(peer, deadline);
         fresh.push_back(peer);
       }
-  for (auto step : {&Endpoint::establish, &Endpoint::prove})
-    for (Rank peer : fresh) waiting_for(peer, [&] { (endpoint(peer).*step)(deadline); });
+  for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
+    for (Rank peer : fresh) set_up(peer, step, deadline);
 }
 
-// `body` may wait for this peer: should it hang, others are told whom this rank waits for.
+void Communicator::set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline) {
+  Endpoint& link = endpoint(peer);
+  throw_if_poisoned();
+  wait(
+      peer, link, [&] { return (link.*step)(deadline); },
+      [&] { return fmt::format("setting up the link to rank {}", peer); });
+}
+
+// `body` may wait for this peer: should it hang, others are told whom this rank waits for. It is
+// interrupted when the communicator fails, which is what is raised then.
 void Communicator::waiting_for(Rank peer, const std::function<void()>& body) {
   throw_if_poisoned();
   lifelines_->set_waiting_for(peer);
-  body();
+  try {
+    body();
+  } catch (const Error&) {
+    throw_if_poisoned();
+    throw;
+  }
   lifelines_->set_waiting_for(kNobody);
 }
 
+void Communicator::add_lifeline(Rank peer, Deadline deadline) {
+  if (lifelines_->has(peer)) return;
+  waiting_for(peer,
+              [&] { lifelines_->add(peer, connector_->dial(peer, kLifelineChannel, deadline)); });
+}
+
 void Communicator::connect_one(Rank peer, Deadline deadline) {
+  add_lifeline(peer, deadline);
   std::unique_ptr<Endpoint> endpoint;
-  waiting_for(peer, [&] {
-    if (!lifelines_->has(peer))
-      lifelines_->add(peer, connector_->dial(peer, kLifelineChannel, deadline));
-    endpoint = links_[peer].transport->connect(peer, deadline);
-  });
+  waiting_for(peer, [&] { endpoint = links_[peer].transport->connect(peer, deadline); });
   std::lock_guard lock(links_mutex_);
   links_[peer].endpoint = std::move(endpoint);
   connected_.push_back(peer);

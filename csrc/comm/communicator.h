@@ -115,6 +115,10 @@ class Communicator {
   };
   struct Introduction;
 
+  void join_ring();
+  void add_lifeline(Rank peer, Deadline deadline);
+  void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
+  void drain(Rank peer, Deadline deadline);
   void wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing);
   void throw_if_gone(Rank peer, std::optional<Deadline>* leaving) const;
@@ -150,6 +154,7 @@ class Communicator {
   bool wants_places_ = false;
   bool one_domain_ = false;
   bool oversubscribed_ = false;
+  std::vector<Rank> neighbours_;  // in the ring, from the highest on
   std::vector<Rank> connected_;
   std::mutex links_mutex_;  // making an endpoint against wake_all() of another thread
   Duration spin_{};

@@ -49,7 +49,8 @@ std::string info_json() {
                               {"help", row.help},
                               {"automatic", row.automatic},
                               {"usable", probe.usable},
-                              {"reason", probe.detail}});
+                              {"reason", probe.detail},
+                              {"found", row.found ? Json::parse(row.found(config)) : Json()}});
   }
   for (const ScheduleRow& row : schedules())
     schedule_rows.push_back({{"collective", name_of(row.collective)},

@@ -121,6 +121,15 @@ void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const s
   }
 }
 
+size_t try_recv_some(int fd, void* data, size_t bytes, const std::string& link) {
+  ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);
+  check(got != 0, Code::kTransport, "{}: closed by the peer", link);
+  if (got > 0) return static_cast<size_t>(got);
+  check(again(errno) || errno == EINTR, Code::kTransport, "{}: {}", link,
+        errno_text("recv", errno));
+  return 0;
+}
+
 size_t recv_some(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link) {
   for (;;) {
     ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);

@@ -30,6 +30,8 @@ Fd try_connect(const Address& address, Deadline deadline, int* error);
 /// peer"). `link` says in errors whose socket it is.
 void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const std::string& link);
 void recv_all(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
+/// What is there, 0 if nothing is; never waits. Errors as above.
+size_t try_recv_some(int fd, void* data, size_t bytes, const std::string& link);
 /// What is there, at least one byte; 0 at the end of the stream. Errors as above.
 size_t recv_some(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
 

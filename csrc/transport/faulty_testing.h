@@ -38,8 +38,9 @@ class FaultyEndpoint final : public Endpoint {
   FaultyEndpoint(std::unique_ptr<Endpoint> inner, Faults faults)
       : inner_(std::move(inner)), faults_(faults) {}
 
-  void establish(Deadline deadline) override { inner_->establish(deadline); }
-  void prove(Deadline deadline) override { inner_->prove(deadline); }
+  bool try_establish(Deadline deadline) override { return inner_->try_establish(deadline); }
+  bool try_prove(Deadline deadline) override { return inner_->try_prove(deadline); }
+  bool drained() override { return inner_->drained(); }
   void expect(void* place, uint64_t capacity) override { inner_->expect(place, capacity); }
 
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override {

@@ -66,8 +66,8 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
     auto rank = std::make_unique<TestRank>(*find_transport(GetParam()), me, 2, board, kArenaBytes);
     std::string theirs = exchange(pipe.get(), rank->transport->address());
     rank->connect(1 - me, theirs);
-    rank->each(&Endpoint::establish);
-    rank->each(&Endpoint::prove);
+    rank->each(&Endpoint::try_establish);
+    rank->each(&Endpoint::try_prove);
     exchange(pipe.get(), "connected");
     return rank;
   }

@@ -13,7 +13,7 @@ constexpr TransportRow kTransports[] = {
     {"shm", "shared memory of one host; payload is read where the sender packed it",
      LinkClass::kHost, true, probe_shm, make_shm},
     {"verbs", "RDMA by InfiniBand or RoCE v2; payload is written where the receiver wants it",
-     LinkClass::kNetwork, true, probe_verbs, make_verbs},
+     LinkClass::kNetwork, true, probe_verbs, make_verbs, verbs_found},
     {"tcp", "TCP over the chosen interface, RINGCOLL_TCP_STREAMS connections to each peer",
      LinkClass::kNetwork, true, probe_tcp, make_tcp},
     // Only by name: ranks that are threads are served by shm as well, like ranks that are not.

@@ -53,11 +53,12 @@ class Endpoint {
 
   /// Setting up goes in steps, each made for all new links before the next, so that ranks that join
   /// several peers cannot wait for one another in a ring: Transport::connect() on both ends; then
-  /// establish(), which may wait for what the peer's connect() sent; then prove(), which may wait
-  /// for what its establish() sent and shows that the link carries data. Both block to the deadline
-  /// and throw Error(kTransport / kTimeout) with cause and remedy.
-  virtual void establish(Deadline /*deadline*/) {}
-  virtual void prove(Deadline /*deadline*/) {}
+  /// try_establish(), which needs what the peer's connect() sent; then try_prove(), which needs
+  /// what its try_establish() did and shows that the link carries data. False: not yet; wait(),
+  /// then again. After the deadline a step that knows why it gets nowhere throws Error(kTimeout)
+  /// with cause and remedy; the others leave it to the caller, who knows whom to blame.
+  virtual bool try_establish(Deadline /*deadline*/) { return true; }
+  virtual bool try_prove(Deadline /*deadline*/) { return true; }
   /// Says ahead where the payload of a message to come is wanted, so that a transport can have the
   /// peer write it there: `place` (may be null: anywhere) of `capacity` bytes, unused until that
   /// message has been received. The n-th call is about the n-th message; a caller that expects at
@@ -81,6 +82,9 @@ class Endpoint {
   /// Moves what can be moved without waiting: sends that are queued, credits. True if anything
   /// moved.
   virtual bool progress() = 0;
+  /// Whether the peer has all that it cannot do without. A caller that leaves asks, with wait() in
+  /// between, until it is so or the peer is gone: the destructor waits for nothing.
+  virtual bool drained() { return true; }
   /// True while sends are queued that move only when progress() is called: the caller does so
   /// before it goes away.
   virtual bool busy() const { return false; }
@@ -133,7 +137,7 @@ class Transport {
   /// "" if so, else the reason in words. The peer's answer may differ; the caller joins both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
   /// The link, on demand, after reach() was "" on both sides. Both ends call it, and the link's
-  /// establish() and prove(), before either sends; blocks to the deadline.
+  /// try_establish() and try_prove(), before either sends; blocks to the deadline.
   virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
   /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
   virtual bool wants_places() const { return false; }
@@ -164,6 +168,8 @@ struct TransportRow {
   bool automatic;  // chosen without being named
   Probe (*probe)(const Config&);
   std::unique_ptr<Transport> (*make)(const TransportOptions&);
+  // What there is of it here, as JSON, for `ringcoll doctor`; null where the probe says it all.
+  std::string (*found)(const Config&) = nullptr;
 };
 
 /// In order of preference: the first that both ends reach is used for a pair.

@@ -85,6 +85,8 @@ inline Config test_config() {
   config.tcp_streams = 2;
   config.timeout_s = 20;
   config.register_bytes = 64 << 20;
+  config.qp_timeout = 17;
+  config.qp_retries = 6;
   return config;
 }
 
@@ -104,9 +106,14 @@ struct TestRank {
     check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
     links[static_cast<size_t>(peer)] = transport->connect(peer, Deadline(seconds(20)));
   }
-  void each(void (Endpoint::*step)(Deadline)) {
+  /// Makes a step of the setup on all links.
+  void each(bool (Endpoint::*step)(Deadline)) {
+    Deadline deadline(seconds(20));
     for (auto& link : links)
-      if (link) ((*link).*step)(Deadline(seconds(20)));
+      while (link && !((*link).*step)(deadline)) {
+        check(!deadline.passed(), Code::kTimeout, "a link is not set up");
+        link->wait(std::min<Duration>(deadline.left(), seconds(1)));
+      }
   }
   Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
 
@@ -126,7 +133,7 @@ class World {
     for (Rank r = 0; r < size; r++)
       for (Rank p = 0; p < size; p++)
         if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
-    for (auto step : {&Endpoint::establish, &Endpoint::prove})
+    for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
       for (auto& rank : ranks_) rank->each(step);
   }
   TestRank& operator[](Rank rank) { return *ranks_[static_cast<size_t>(rank)]; }

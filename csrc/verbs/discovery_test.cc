@@ -206,27 +206,51 @@ TEST(Selection, APortIsReadAgainAfterAnEvent) {
   EXPECT_NE(read_port(context, 9, no_sysfs()).problem, "");
 }
 
-TEST(Report, ShowsWhatIsUsedAndWhyNot) {
-  FakeVerbs fake({.devices = {named("fake0", {FakePort{}, FakePort{.state = PortState::kDown}})}});
+nlohmann::json report(const std::string& devices = "") {
+  Config config = read_config([](const char*) -> const char* { return nullptr; });
+  config.devices = devices;
   Survey found = survey(no_sysfs());
-  Selection chosen = choose(found);
-  std::string text = report_text(found, chosen);
-  for (const char* part :
-       {"locked memory: ", "fork() is safe", "fake0:1 Ethernet, active (link up), 100 Gb/s",
-        "gid 3 10.0.0.1 RoCE v2 lo: used: RoCE v2 over IPv4", "only RoCE v2 is used",
-        "usable: fake0:1, gid 3", "not usable: fake0:2: the port is down"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  auto json = nlohmann::json::parse(report_json(found, chosen));
-  EXPECT_EQ(json["usable"][0]["gid"], "10.0.0.1");
-  EXPECT_EQ(json["devices"][0]["ports"][0]["gids"].size(), 4u);
-  EXPECT_EQ(json["refused"][0]["place"], "fake0:2");
+  return nlohmann::json::parse(report_json(found, select_ports(found, config), config));
+}
+
+bool says(const nlohmann::json& row, const char* part) {
+  return row["verdict"].get<std::string>().find(part) != std::string::npos;
+}
+
+TEST(Report, ShowsWhatIsUsedAndWhyNot) {
+  FakeVerbs fake({.devices = {named("fake0", {FakePort{}, FakePort{.state = PortState::kDown}}),
+                              named("fake1")}});
+  auto json = report();
+  EXPECT_EQ(json["queue_pairs"]["retries"], 6);
+  EXPECT_NEAR(json["queue_pairs"]["gives_up_after_s"], 3.76, 0.01);
+  auto ports = json["devices"][0]["ports"];
+  EXPECT_EQ(ports[0]["place"], "fake0:1");
+  EXPECT_TRUE(ports[0]["chosen"]);
+  EXPECT_TRUE(says(ports[0], "gid 3"));
+  ASSERT_EQ(ports[0]["gids"].size(), 4u);
+  EXPECT_TRUE(ports[0]["gids"][3]["chosen"]);
+  EXPECT_TRUE(says(ports[0]["gids"][3], "RoCE v2 over IPv4"));
+  EXPECT_FALSE(ports[0]["gids"][2]["chosen"]);
+  EXPECT_TRUE(says(ports[0]["gids"][2], "only RoCE v2 is used"));
+  EXPECT_FALSE(ports[1]["chosen"]);
+  EXPECT_TRUE(says(ports[1], "the port is down"));
+  auto second = json["devices"][1]["ports"][0];
+  EXPECT_FALSE(second["chosen"]);
+  EXPECT_TRUE(says(second, "fake0:1, gid 3 comes first"));
+}
+
+TEST(Report, ShowsWhatTheKnobDoesNotName) {
+  FakeVerbs fake({.devices = {named("fake0"), named("fake1")}});
+  auto json = report("fake1,fake7");
+  EXPECT_TRUE(says(json["devices"][0]["ports"][0], "RINGCOLL_DEVICES names others"));
+  EXPECT_TRUE(json["devices"][1]["ports"][0]["chosen"]);
+  ASSERT_EQ(json["refused"].size(), 1u);
+  EXPECT_EQ(json["refused"][0]["place"], "fake7");
 }
 
 TEST(Report, SaysWhyThereIsNothing) {
   FakeVerbs fake({.devices = {}});
-  Survey found = survey(no_sysfs());
-  std::string text = report_text(found, choose(found));
-  EXPECT_EQ(text.find("RDMA: this host has no RDMA device"), 0u) << text;
+  EXPECT_EQ(report()["problem"].get<std::string>().find("this host has no RDMA device"), 0u);
 }
 
 }  // namespace

@@ -50,14 +50,14 @@ class OnDevice : public testing::Test {
 };
 
 TEST_F(OnDevice, IsDescribed) {
-  std::string text = report_text(found_, chosen_);
-  std::printf("%s", text.c_str());
+  std::string text = report_json(found_, chosen_, read_config());
+  std::printf("%s\n", text.c_str());
   const UsablePort& port = chosen_.usable[0];
   EXPECT_EQ(port.port.state, PortState::kActive);
   EXPECT_GE(port.port.active_mtu_bytes, 256u);
   EXPECT_GE(port.port.max_message_bytes, 1u << 20);
   EXPECT_FALSE(port.gid.gid.empty());
-  EXPECT_NE(text.find("used: "), std::string::npos);
+  EXPECT_NE(text.find("\"chosen\":true"), std::string::npos);
   EXPECT_GT(port.limits.work_requests, 0);
 }
 

@@ -1,4 +1,4 @@
-// What was found of RDMA and what ringcoll makes of it, for `ringcoll doctor` and the log.
+// What was found of RDMA and what ringcoll makes of it, for `ringcoll doctor`.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace ringcoll::verbs {
 
-/// A line for each port used or refused, its GIDs, and what limits this process.
-std::string report_text(const Survey& survey, const Selection& selection);
-/// The same as JSON: {"problem", "fork", "memlock_bytes", "devices": […], "usable", "refused"}.
-std::string report_json(const Survey& survey, const Selection& selection);
+/// JSON: "problem" (why there is nothing, or ""), "fork", "memlock_bytes" (null: no limit),
+/// "queue_pairs" (how long a peer that does not answer is tried), "refused" (what
+/// RINGCOLL_DEVICES names and is not there), and "devices" with "ports" and "gids". Each port and
+/// GID says whether it is "chosen", and why or why not as "verdict".
+std::string report_json(const Survey& survey, const Selection& selection, const Config& config);
 
 }  // namespace ringcoll::verbs

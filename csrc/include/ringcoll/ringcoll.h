@@ -189,8 +189,9 @@ RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int*
 /* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
 
-/* JSON: version, transports (name, help, usable, reason), schedules (collective, name, summary,
- * cost) and knobs (name, type, default, range, help, value). Needs no communicator. */
+/* JSON: version, transports (name, help, usable, reason, and what was found of them), schedules
+ * (collective, name, summary, cost) and knobs (name, type, default, range, help, value). Needs no
+ * communicator. */
 RINGCOLL_API rc_status ringcoll_info(char** json);
 RINGCOLL_API void ringcoll_free(void* pointer);
 

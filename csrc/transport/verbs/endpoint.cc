@@ -8,11 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 #include <utility>
-
-#include "base/log.h"
-#include "net/socket.h"
 
 namespace ringcoll::rdma {
 namespace {
@@ -20,18 +16,11 @@ namespace {
 // Writes posted and not yet known to be complete. Twice what the window, the places and the credits
 // can ask for, so that it is full only when the link does not move.
 constexpr uint32_t kSendRequests = 256;
-// Immediates that may be on their way here: a header and a "done" for each message of the window,
-// places and credits for those of the other direction.
-constexpr uint32_t kReceiveRequests = 5 * kWindow;
 constexpr uint64_t kSignalEvery = 16;
 // Up to here copying payload behind its header costs less than one more entry in a gather list.
 constexpr uint64_t kCopyBytes = 256;
 constexpr uint32_t kInlineBytes = 128;
 constexpr size_t kBatch = 16;
-// Over the socket of the setup: this end's queue pair receives.
-constexpr char kReceives = 'R';
-// How long a rank that leaves waits for its last writes to be acknowledged.
-constexpr Duration kLongestDrain = std::chrono::seconds(1);
 
 // The number whose lower bits are `low`, nearest to `near`.
 uint64_t number_near(uint64_t near, uint32_t low) {
@@ -80,10 +69,7 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
   shared_.endpoints.push_back(this);
 }
 
-VerbsEndpoint::~VerbsEndpoint() {
-  std::erase(shared_.endpoints, this);
-  drain(kLongestDrain);
-}
+VerbsEndpoint::~VerbsEndpoint() { std::erase(shared_.endpoints, this); }
 
 std::string VerbsEndpoint::link() const {
   return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, shared_.port.link().text());
@@ -99,73 +85,6 @@ void VerbsEndpoint::throw_if_failed() const {
     throw *failed_;
   if (shared_.failed()) [[unlikely]]
     throw Error(Code::kTransport, fmt::format("{} {}", shared_.failure(), link()), peer_);
-}
-
-// ---- Connecting ----
-
-void VerbsEndpoint::connect(Fd socket, const Address& address, Deadline deadline) {
-  socket_ = std::move(socket);
-  address_ = address;
-  Hello mine{.rank = rank_,
-             .qp_num = pair_.number(),
-             .psn = psn_,
-             .inbox = inbox_.region().address(),
-             .rkey = inbox_.region().rkey()};
-  send_all(socket_.get(), &mine, sizeof mine, deadline, link());
-}
-
-verbs::Connection VerbsEndpoint::connection() const {
-  verbs::Connection c;
-  const verbs::UsablePort& port = shared_.port;
-  c.port = static_cast<uint8_t>(port.port.number);
-  c.remote_qp_num = theirs_.qp_num;
-  c.local_psn = psn_;
-  c.remote_psn = theirs_.psn;
-  c.path_mtu_bytes = std::min(port.port.active_mtu_bytes, address_.mtu_bytes);
-  c.global_route = verbs::needs_global_route(port.port, port.gid.gid, address_.gid);
-  c.gid_index = static_cast<uint8_t>(std::max(port.gid.index, 0));
-  c.remote_gid = address_.gid;
-  c.remote_lid = address_.lid;
-  c.service_level = static_cast<uint8_t>(shared_.service_level);
-  c.traffic_class = static_cast<uint8_t>(shared_.traffic_class);
-  c.timeout_exponent = static_cast<uint8_t>(shared_.qp_timeout);
-  c.retries = static_cast<uint8_t>(shared_.qp_retries);
-  return c;
-}
-
-void VerbsEndpoint::establish(Deadline deadline) {
-  recv_all(socket_.get(), &theirs_, sizeof theirs_, deadline, link());
-  if (theirs_.magic != kMagic || theirs_.rank != peer_) corrupt("it did not say who it is");
-  verbs::Connection c = connection();
-  pair_.to_init(c);
-  invariant(pair_.try_receive(0, kReceiveRequests) == kReceiveRequests, "receive queue full {}",
-            link());
-  pair_.to_ready_to_receive(c);
-  pair_.to_ready_to_send(c);
-  send_all(socket_.get(), &kReceives, 1, deadline, link());
-}
-
-// A packet that comes before the peer's queue pair receives is lost, and costs a timeout: so not
-// before it says so.
-void VerbsEndpoint::prove(Deadline deadline) {
-  char word = 0;
-  recv_all(socket_.get(), &word, 1, deadline, link());
-  if (word != kReceives) corrupt("it did not say that it receives");
-  uint32_t mtu = std::min(shared_.port.port.active_mtu_bytes, address_.mtu_bytes);
-  // Two packets, one of them of full length: what a path with a smaller MTU would lose.
-  auto bytes = static_cast<uint32_t>(std::min<uint64_t>(mtu + 1, layout_.bytes()));
-  verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
-  uint64_t proof = post(
-      {.from = std::span(&piece, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
-  while (reclaimed_ < proof) {
-    check(!deadline.passed(), Code::kTimeout,
-          "packets of RDMA do not get through to {}: no acknowledgement came before the deadline; "
-          "is UDP port 4791 (RoCE v2) open between the hosts, and do all switches carry the MTU of "
-          "{} bytes and its headers? {}",
-          address_.place, mtu, link());
-    wait(std::min<Duration>(deadline.left(), std::chrono::milliseconds(20)));
-  }
-  socket_.reset();
 }
 
 // ---- Posting ----
@@ -422,8 +341,9 @@ bool VerbsEndpoint::poll_queue() {
 }
 
 void VerbsEndpoint::fail(const verbs::Completion& completion) {
+  const char* what = completion.id() == 0 ? "receiving from" : "a write to";
   failed_ = Error(Code::kTransport,
-                  fmt::format("a write to rank {} failed: {} {}", peer_,
+                  fmt::format("{} rank {} failed: {} {}", what, peer_,
                               completion.text(shared_.retry_seconds), link()),
                   peer_);
   throw *failed_;
@@ -494,7 +414,9 @@ void VerbsEndpoint::wait(Duration limit) {
   for (VerbsEndpoint* other : shared_.endpoints)
     if (other == this || other->busy()) other->queue_.arm();
   if (progress_busy()) return;  // what was there before a queue was armed raises no event
-  std::array<pollfd, 2> fds = {{{shared_.channel.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+  // The socket is that of the setup, and afterwards -1, which poll() leaves out.
+  std::array<pollfd, 3> fds = {
+      {{shared_.channel.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
   auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
   shared_.channel.drain();
@@ -515,16 +437,13 @@ void VerbsEndpoint::stop() noexcept {
 }
 
 // What the peer still needs may be on its way; destroying the queue pair would stop it.
-void VerbsEndpoint::drain(Duration limit) noexcept {
-  Deadline deadline(limit);
-  try {
-    if (reclaimed_ >= last_needed_ || failed_ || shared_.failed() || !room(1)) return;
-    post({.remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
-    while (reclaimed_ < last_needed_ && !deadline.passed())
-      if (!poll_queue()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  } catch (const Error& error) {
-    log_debug("closing a link: {}", error.what());
-  }
+bool VerbsEndpoint::drained() {
+  poll_queue();
+  if (reclaimed_ >= last_needed_) return true;
+  // The last of them may have been posted unsignaled: one more behind it completes after it.
+  if (last_asked_ < last_needed_ && room(1))
+    last_asked_ = post({.remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
+  return false;
 }
 
 }  // namespace ringcoll::rdma

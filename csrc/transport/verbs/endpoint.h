@@ -40,6 +40,10 @@ namespace ringcoll::rdma {
 
 class VerbsEndpoint;
 
+// Immediates that may be on their way here: a header and a "done" for each message of the window,
+// places and credits for those of the other direction.
+inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
+
 /// What the endpoints of a transport share. One thread at a time, but for `failure`.
 struct Shared {
   verbs::UsablePort port;
@@ -76,15 +80,15 @@ class VerbsEndpoint final : public Endpoint {
  public:
   /// Makes the queue pair and the inbox. Throws Error(kTransport).
   VerbsEndpoint(Rank rank, Rank peer, Shared& shared);
-  /// Waits a moment for writes that the peer's device has not acknowledged.
   ~VerbsEndpoint() override;
 
-  /// Says hello over `socket`, an authenticated connection to the peer, whose port is `address`.
-  void connect(Fd socket, const Address& address, Deadline deadline);
+  /// Says hello over `socket`, an authenticated connection to the peer. `mine` is this rank's port.
+  void connect(Fd socket, const Address& mine, Deadline deadline);
   /// Hears the peer's hello and connects the queue pair.
-  void establish(Deadline deadline) override;
+  bool try_establish(Deadline deadline) override;
   /// A write that takes a packet of full length is acknowledged.
-  void prove(Deadline deadline) override;
+  bool try_prove(Deadline deadline) override;
+  bool drained() override;
   void expect(void* place, uint64_t capacity) override;
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
@@ -150,8 +154,12 @@ class VerbsEndpoint final : public Endpoint {
   [[noreturn]] void corrupt(const std::string& what) const;
   void throw_if_failed() const;
   std::string link() const;
+
+  // Connecting, in handshake.cc.
+  bool hear(void* into, size_t bytes);
+  uint32_t path_mtu_bytes() const;
   verbs::Connection connection() const;
-  void drain(Duration limit) noexcept;
+  void post_proof();
 
   const Rank rank_;
   const Rank peer_;
@@ -163,14 +171,17 @@ class VerbsEndpoint final : public Endpoint {
   verbs::QueuePair pair_;
   Fd wake_;
   uint32_t psn_ = 0;
-  Fd socket_;  // until the link is proved
-  Address address_;
+  Fd socket_;           // until the peer has said that it receives
+  size_t heard_ = 0;    // bytes of what it is to say next
+  uint64_t proof_ = 0;  // the write that shows that the path carries RDMA; 0: not yet posted
+  Hello mine_;
   Hello theirs_;
   std::optional<Error> failed_;
 
   uint64_t posted_ = 0;       // writes
   uint64_t reclaimed_ = 0;    // of them, known to be complete
   uint64_t last_needed_ = 0;  // the last of them that the peer cannot do without
+  uint64_t last_asked_ = 0;   // posted by drained()
 
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -16,6 +17,7 @@
 #include "transport/verbs/wire.h"
 #include "verbs/discovery.h"
 #include "verbs/events.h"
+#include "verbs/report.h"
 #include "verbs/selection.h"
 
 namespace ringcoll {
@@ -26,6 +28,7 @@ using rdma::Address;
 // Payload up to here travels in one write with its header, and is copied out of the inbox. Above,
 // naming a place for it costs less than that copy.
 constexpr int64_t kShortBytes = 8 << 10;
+// What a queue pair needs at least, whatever the arena has.
 constexpr size_t kProbeBytes = 64 << 10;
 constexpr uint32_t kLine = 64;
 
@@ -48,10 +51,11 @@ verbs::UsablePort usable_port(const Config& config) {
   return selection.usable.front();
 }
 
-std::string text_of(const Address& address) {
-  return fmt::format("{} ({}, {})", std::string_view(address.place, ::strnlen(address.place, 32)),
-                     name_of(static_cast<verbs::LinkLayer>(address.link_layer)),
-                     address.gid.text());
+// Whether as much as the arena may be locked is asked of the device only where a limit makes it a
+// question, for it touches all of that memory.
+size_t probe_bytes(const Config& config) {
+  bool limited = verbs::memlock_limit() != std::numeric_limits<uint64_t>::max();
+  return limited ? static_cast<size_t>(config.arena_bytes) : kProbeBytes;
 }
 
 class VerbsTransport final : public Transport {
@@ -71,16 +75,22 @@ class VerbsTransport final : public Transport {
 
  private:
   void hear(const verbs::Event& event);
+  void read_port_again();
+  Address own_address() const;
 
   const Rank rank_;
   Dialer& dialer_;
+  const int gid_index_;  // RINGCOLL_GID_INDEX
   rdma::Shared shared_;
-  std::vector<Address> peers_;
+  std::vector<bool> reached_;
   std::unique_ptr<verbs::EventThread> events_;  // last: it uses the others
 };
 
 VerbsTransport::VerbsTransport(const TransportOptions& options)
-    : rank_(options.rank), dialer_(options.dialer), peers_(static_cast<size_t>(options.size)) {
+    : rank_(options.rank),
+      dialer_(options.dialer),
+      gid_index_(static_cast<int>(options.config.gid_index)),
+      reached_(static_cast<size_t>(options.size)) {
   const Config& config = options.config;
   shared_.port = usable_port(config);
   shared_.context = verbs::Context(shared_.port.device);
@@ -111,13 +121,34 @@ void VerbsTransport::hear(const verbs::Event& event) {
   using enum verbs::EventKind;
   if (event.kind == kDeviceFatal || event.kind == kCompletionQueueLost)
     shared_.fail(event.text());
+  else if (event.kind == kQueuePairFatal || event.kind == kQueuePairAccess ||
+           event.kind == kQueuePairRequest)
+    log_warning("{}", event.text());  // its endpoint finds the completions that failed
   else if (event.kind == kPortDown)
     log_warning("{}; it is given up after {:.1f} s", event.text(), shared_.retry_seconds);
   else
     log_debug("{}", event.text());
 }
 
-std::string VerbsTransport::address() const {
+// An address may have come or gone since the last queue pair was made; with a GID that is not the
+// port's any more, a new one would reach nobody.
+void VerbsTransport::read_port_again() {
+  verbs::UsablePort& used = shared_.port;
+  verbs::Port port = verbs::read_port(shared_.context, used.port.number);
+  verbs::GidChoice gid = verbs::choose_gid(port, {.index = gid_index_});
+  if (!port.problem.empty() || gid.index < 0) {
+    log_warning("{} is used as it was before it changed: {}", used.link().text(),
+                port.problem.empty() ? gid.reason : port.problem);
+    return;
+  }
+  if (gid.gid != used.gid.gid)
+    log_info("{} has changed its address from {} to {}", used.link().text(), used.gid.gid.text(),
+             gid.gid.text());
+  used.port = std::move(port);
+  used.gid = std::move(gid);
+}
+
+Address VerbsTransport::own_address() const {
   const verbs::UsablePort& port = shared_.port;
   Address address{.rank = rank_,
                   .slot_bytes = shared_.slot_bytes,
@@ -128,39 +159,33 @@ std::string VerbsTransport::address() const {
                   .gid = port.gid.gid};
   std::string place = fmt::format("{}:{}", port.device, port.port.number);
   std::memcpy(address.place, place.data(), std::min(place.size(), sizeof address.place - 1));
+  return address;
+}
+
+std::string VerbsTransport::address() const {
+  Address address = own_address();
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
 // That packets really get through is shown when a pair connects, which the neighbours in the ring
 // do before the first collective.
 std::string VerbsTransport::reach(Rank peer, std::string_view text) {
-  Address theirs, mine;
+  Address theirs;
   if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
   std::memcpy(&theirs, text.data(), sizeof theirs);
-  std::memcpy(&mine, address().data(), sizeof mine);
-  if (theirs.magic != rdma::kMagic || theirs.version != rdma::kVersion)
-    return "its address is not one of this version of ringcoll";
+  std::string why = mismatch(theirs, own_address());
+  if (!why.empty()) return why;
   if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
-  if (theirs.slot_bytes != mine.slot_bytes)
-    return fmt::format("RINGCOLL_INLINE_BYTES differs: slots of {} bytes there, {} here",
-                       theirs.slot_bytes, mine.slot_bytes);
-  if (theirs.link_layer != mine.link_layer || theirs.gid_type != mine.gid_type)
-    return fmt::format(
-        "{} there, {} here: both must be InfiniBand or both RoCE v2 "
-        "(RINGCOLL_DEVICES, RINGCOLL_GID_INDEX)",
-        text_of(theirs), text_of(mine));
-  if (theirs.gid.is_ipv4() != mine.gid.is_ipv4() && mine.link_layer != 0)
-    return fmt::format("{} there, {} here: both must be IPv4 or both IPv6 (RINGCOLL_GID_INDEX)",
-                       text_of(theirs), text_of(mine));
-  peers_.at(static_cast<size_t>(peer)) = theirs;
+  reached_.at(static_cast<size_t>(peer)) = true;
   return "";
 }
 
 std::unique_ptr<Endpoint> VerbsTransport::connect(Rank peer, Deadline deadline) {
-  const Address& address = peers_.at(static_cast<size_t>(peer));
-  invariant(address.mtu_bytes > 0, "verbs: rank {} is to be connected unreached", peer);
+  invariant(reached_.at(static_cast<size_t>(peer)), "verbs: rank {} is to be connected unreached",
+            peer);
+  read_port_again();
   auto endpoint = std::make_unique<rdma::VerbsEndpoint>(rank_, peer, shared_);
-  endpoint->connect(dialer_.dial(peer, kFirstDataChannel, deadline), address, deadline);
+  endpoint->connect(dialer_.dial(peer, kFirstDataChannel, deadline), own_address(), deadline);
   return endpoint;
 }
 
@@ -171,7 +196,7 @@ Probe probe_verbs(const Config& config) {
     verbs::UsablePort port = usable_port(config);
     verbs::Context context(port.device);
     verbs::ProtectionDomain domain(context);
-    rdma::Registered memory(domain, kProbeBytes, verbs::Access::kRemoteWrite);
+    rdma::Registered memory(domain, probe_bytes(config), verbs::Access::kRemoteWrite);
     verbs::CompletionQueue queue(context, 16);
     verbs::QueuePair pair(domain, queue, queue, {.send_requests = 8, .receive_requests = 8});
     return {true, fmt::format("{}, {}, gid {} {}, MTU {} bytes, {:.0f} Gbit/s", port.link().text(),
@@ -180,6 +205,11 @@ Probe probe_verbs(const Config& config) {
   } catch (const Error& error) {
     return {false, error.what()};
   }
+}
+
+std::string verbs_found(const Config& config) {
+  verbs::Survey survey = verbs::survey();
+  return verbs::report_json(survey, verbs::select_ports(survey, config), config);
 }
 
 std::unique_ptr<Transport> make_verbs(const TransportOptions& options) {

@@ -149,13 +149,34 @@ TEST_F(Breaking, APathThatLosesPacketsIsFoundBeforeAnythingIsSent) {
   TestRank a(row(), 0, 2, board, 4096), b(row(), 1, 2, board, 4096);
   a.connect(1, b.transport->address());
   b.connect(0, a.transport->address());
-  a.each(&Endpoint::establish);
-  b.each(&Endpoint::establish);
+  a.each(&Endpoint::try_establish);
+  b.each(&Endpoint::try_establish);
   fake().set_loss("fake0", 1, true);
-  Error error = error_of([&] { a[1].prove(Deadline(seconds(2))); });
+  Error error = error_of([&] {
+    for (Deadline deadline(seconds(2)); !a[1].try_prove(deadline);) a[1].wait(seconds(1));
+  });
   fake().set_loss("fake0", 1, false);
   EXPECT_TRUE(error.code() == Code::kTimeout || error.code() == Code::kTransport) << error.what();
   EXPECT_TRUE(says(error, "rank 0 -> 1")) << error.what();
+}
+
+// Ranks know each other's addresses from the exchange; then the port gets others, at other indices.
+TEST_F(Breaking, ALinkMadeAfterAnAddressHasChangedUsesTheNewOne) {
+  Switchboard board;
+  TestRank a(row(), 0, 2, board, 4096), b(row(), 1, 2, board, 4096);
+  std::string of_a = a.transport->address(), of_b = b.transport->address();
+  fake().set_gids("fake0", 1, {{"10.0.0.77"}});
+  a.connect(1, of_b);
+  b.connect(0, of_a);
+  for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove}) {
+    a.each(step);
+    b.each(step);
+  }
+  send(a[1], signature_of(1), a.arena.data(), 100);
+  receive(b[0]);
+  b[0].release();
+  EXPECT_NE(a.transport->address(), of_a);
+  fake().set_gids("fake0", 1, verbs::FakePort{}.gids);
 }
 
 TEST(VerbsReach, SaysWhyNot) {

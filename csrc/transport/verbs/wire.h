@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 
 #include "transport/transport.h"
 #include "verbs/port.h"
@@ -17,12 +18,13 @@ namespace ringcoll::rdma {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr uint32_t kMagic = 0x616d6472;  // "rdma"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 
 /// Messages of one direction that may be unreleased.
 inline constexpr uint64_t kWindow = 32;
 
-/// Transport::address(): what all ranks learn of all, to see whether they can reach one another.
+/// A rank's port. As Transport::address() all ranks learn it of all, to see whether they can reach
+/// one another; when two connect they tell it again, for the port's GIDs may have changed.
 struct Address {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -37,18 +39,22 @@ struct Address {
 };
 static_assert(sizeof(Address) == 72 && sizeof(Address) <= kMaxAddressBytes);
 
+/// Why a queue pair cannot join these two, in words with what to do; "" if it can.
+std::string mismatch(const Address& theirs, const Address& mine);
+/// "mlx5_0:1 (Ethernet, 10.0.0.1)".
+std::string text_of(const Address& address);
+
 /// What a pair tells each other over an authenticated connection when it connects. The keys of an
 /// inbox are in nobody else's hands.
 struct Hello {
-  uint32_t magic = kMagic;
-  int32_t rank = 0;
+  Address address;
   uint32_t qp_num = 0;
   uint32_t psn = 0;
-  uint64_t inbox = 0;  // address
-  uint32_t rkey = 0;
+  uint64_t inbox = 0;  // where the inbox begins
+  uint32_t rkey = 0;   // of the inbox
   uint32_t reserved = 0;
 };
-static_assert(sizeof(Hello) == 32);
+static_assert(sizeof(Hello) == 96);
 
 /// What an immediate says: a kind in the upper three bits, and the number of the message that it is
 /// about, modulo 2^29.

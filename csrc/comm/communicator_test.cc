@@ -1,0 +1,150 @@
+// Ranks as processes that end while they set up.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/store.h"
+
+namespace ringcoll {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kTimeoutSeconds = 60;
+constexpr int kEnded = 7;
+
+Config config_of(const std::string& transport) {
+  Config config = read_config([](const char*) -> const char* { return nullptr; });
+  config.transport = transport;
+  config.interface = "lo";
+  config.timeout_s = kTimeoutSeconds;
+  config.arena_bytes = 1 << 20;
+  return config;
+}
+
+/// Ends the process, without a goodbye, when the rank has made so many rounds; never at 0.
+class EndingExchange final : public Exchange {
+ public:
+  EndingExchange(std::unique_ptr<Exchange> inner, int rounds)
+      : inner_(std::move(inner)), rounds_(rounds) {
+    inner_->while_waiting([this] { look(); });
+  }
+  Rank rank() const override { return inner_->rank(); }
+  Rank size() const override { return inner_->size(); }
+  std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override {
+    auto blobs = inner_->all_gather(mine, deadline);
+    if (++made_ == rounds_) ::_exit(kEnded);
+    return blobs;
+  }
+
+ private:
+  std::unique_ptr<Exchange> inner_;
+  const int rounds_;
+  int made_ = 0;
+};
+
+struct Case {
+  std::string transport;
+  Rank dies;
+  int after_rounds;
+};
+
+class DeathInSetup : public testing::TestWithParam<Case> {
+ protected:
+  static constexpr Rank kSize = 3;
+
+  void SetUp() override { fs::create_directories(folder_); }
+  void TearDown() override {
+    for (pid_t pid : pids_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    fs::remove_all(folder_);
+  }
+  /// Begins a rank; where its line of text can be read.
+  int start(Rank rank) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(ends[0]);
+      std::string said = be(rank);
+      ::_exit(::write(ends[1], said.data(), said.size()) > 0 ? 0 : 1);
+    }
+    ::close(ends[1]);
+    pids_.push_back(pid);
+    return ends[0];
+  }
+  std::string be(Rank rank) {
+    int rounds = rank == GetParam().dies ? GetParam().after_rounds : 0;
+    try {
+      Deadline deadline(seconds(kTimeoutSeconds));
+      auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
+      EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize), rounds);
+      Communicator comm(config_of(GetParam().transport), "test", exchange);
+      while (!deadline.passed()) {
+        comm.throw_if_poisoned();  // one that connected in time
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return "connected";
+    } catch (const Error& error) {
+      return fmt::format("{} {}", name_of(error.code()), error.rank());
+    }
+  }
+  static std::string line(int fd) {
+    pollfd watched{fd, POLLIN, 0};
+    std::string text(100, '\0');
+    ssize_t got = ::poll(&watched, 1, static_cast<int>(kTimeoutSeconds * 1000 / 4)) == 1
+                      ? ::read(fd, text.data(), text.size())
+                      : 0;
+    ::close(fd);
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    return text;
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / fmt::format("ringcoll-setup-{}", ::getpid());
+  std::vector<pid_t> pids_;
+};
+
+// From the second round on all ranks have lifelines.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* transport : {"shm", "tcp"})
+    for (Rank rank : {0, 1, 2})
+      for (int rounds = 2; rounds <= Communicator::kExchanges; rounds++)
+        all.push_back({transport, rank, rounds});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, DeathInSetup, testing::ValuesIn(cases()), [](const auto& info) {
+  const Case& c = info.param;
+  return fmt::format("{}_rank{}_round{}", c.transport, c.dies, c.after_rounds);
+});
+
+// Long before the deadline.
+TEST_P(DeathInSetup, IsNoticedByAllOthers) {
+  std::vector<int> pipes;
+  for (Rank rank = 0; rank < kSize; rank++) pipes.push_back(start(rank));
+  for (Rank rank = 0; rank < kSize; rank++) {
+    std::string said = line(pipes[rank]);
+    if (rank == GetParam().dies)
+      EXPECT_EQ(said, "");
+    else
+      EXPECT_EQ(said, fmt::format("PeerLost {}", GetParam().dies)) << "rank " << rank;
+  }
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,34 @@
+#include "transport/verbs/wire.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+namespace ringcoll::rdma {
+
+std::string text_of(const Address& address) {
+  return fmt::format(
+      "{} ({}, {})",
+      std::string_view(address.place, ::strnlen(address.place, sizeof address.place)),
+      name_of(static_cast<verbs::LinkLayer>(address.link_layer)), address.gid.text());
+}
+
+std::string mismatch(const Address& theirs, const Address& mine) {
+  if (theirs.magic != kMagic || theirs.version != kVersion)
+    return "its address is not one of this version of ringcoll";
+  if (theirs.slot_bytes != mine.slot_bytes)
+    return fmt::format("RINGCOLL_INLINE_BYTES differs: slots of {} bytes there, {} here",
+                       theirs.slot_bytes, mine.slot_bytes);
+  if (theirs.link_layer != mine.link_layer || theirs.gid_type != mine.gid_type)
+    return fmt::format(
+        "{} there, {} here: both must be InfiniBand or both RoCE v2 "
+        "(RINGCOLL_DEVICES, RINGCOLL_GID_INDEX)",
+        text_of(theirs), text_of(mine));
+  bool ethernet = static_cast<verbs::LinkLayer>(mine.link_layer) == verbs::LinkLayer::kEthernet;
+  if (ethernet && theirs.gid.is_ipv4() != mine.gid.is_ipv4())
+    return fmt::format("{} there, {} here: both must be IPv4 or both IPv6 (RINGCOLL_GID_INDEX)",
+                       text_of(theirs), text_of(mine));
+  return "";
+}
+
+}  // namespace ringcoll::rdma
