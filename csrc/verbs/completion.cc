@@ -70,8 +70,9 @@ constexpr Words kWords[] = {
      "the memory to send from or to receive into is not registered, or was unregistered or "
      "remapped while in use"},
     {"flushed",
-     "the queue pair was in the error state: look for the first completion that failed, here or at "
-     "the peer; this one only follows"},
+     "the queue pair was in the error state, and this only follows: look for the first error, here "
+     "or at the peer. Where nothing else failed, the peer tried to reach memory that it was not "
+     "granted, or the queue pair was driven there from outside"},
     {"bad response", "the peer answered something unexpected: firmware, or two jobs mixed up"},
     {"local access error", "the peer wrote where this rank did not allow it"},
     {"remote invalid request",

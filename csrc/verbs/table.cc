@@ -95,13 +95,11 @@ const Table& table() {
   return loaded;
 }
 
-ScopedTable::ScopedTable(const Table& table) {
-  const Table* none = nullptr;
-  invariant(override_in_force.compare_exchange_strong(none, &table), "two overrides of the table");
+ScopedTable::ScopedTable(const Table& table) : before_(override_in_force.exchange(&table)) {
   if (table.fork_init) fork_found = prepare_for_fork(table);
 }
 
-ScopedTable::~ScopedTable() { override_in_force.store(nullptr, std::memory_order_release); }
+ScopedTable::~ScopedTable() { override_in_force.store(before_, std::memory_order_release); }
 
 ForkSupport prepare_for_fork(const Table& table) {
   if (table.is_fork_initialized && table.is_fork_initialized() == IBV_FORK_UNNEEDED)

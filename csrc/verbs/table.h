@@ -67,13 +67,17 @@ const Table& table();
 /// Loads the library `file`. Throws as table() does.
 Table load_table(const char* file);
 
-/// While it lives, table() is `table`, which outlives it. For tests; one at a time.
+/// While it lives, table() is `table`, which outlives it. For tests; of several, the last one made
+/// counts, and ends first.
 class ScopedTable {
  public:
   explicit ScopedTable(const Table& table);
   ~ScopedTable();
   ScopedTable(const ScopedTable&) = delete;
   ScopedTable& operator=(const ScopedTable&) = delete;
+
+ private:
+  const Table* before_;
 };
 
 /// Asks for fork() to be safe, as fork.h says. Called by table() before anything else.
