@@ -6,6 +6,7 @@ Everything that can stand in files of our own does (compat/horovod); these edits
 from __future__ import annotations
 
 from .anchored import Edit
+from .repairs import REPAIRS
 
 # --- Building with today's frameworks -------------------------------------------------------------
 # torch 2.13 needs C++17 for the whole tree and for its own library; TensorFlow 2.21 has moved
@@ -389,4 +390,5 @@ EDITS = [
     *PROCESS_SET_EDITS,
     *LIFE_EDITS,
     *PYTHON_EDITS,
+    *REPAIRS,
 ]

@@ -131,32 +131,42 @@ def mpi_missing():
     return None if shutil.which("mpirun") else "mpirun is not installed"
 
 
-@pytest.fixture
-def start(tmp_path):
-    """start(script, *arguments, np=2, launcher=…, **environment) -> Job."""
+def _launch(folder, script, *arguments, np=2, launcher="horovodrun --gloo", options=(), **named):
     if backend_missing():
         pytest.skip(backend_missing())
+    if launcher in ("mpirun", "horovodrun --mpi") and mpi_missing():
+        pytest.skip(mpi_missing())
+    command = [*LAUNCHERS[launcher](str(np)), *options, sys.executable, JOBS / script, *arguments]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOROVOD_", "RINGCOLL_", "OMPI_", "PMI"))
+    }
+    environment.update(
+        PATH=f"{_SCRIPTS}:{environment.get('PATH', '')}",
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMP_NUM_THREADS="1",
+        TF_CPP_MIN_LOG_LEVEL="2",
+        **named,
+    )
+    return Job([str(part) for part in command], environment, folder)
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """launch(folder, script, *arguments, np=2, launcher=…, **environment) -> Job, which the caller
+    waits for or ends. Skips the test if the job cannot run here."""
+    return _launch
+
+
+@pytest.fixture
+def start(tmp_path, launch):
+    """The same in a folder of the test's own; a job that is left is ended with the test."""
     jobs = []
 
-    def run(script, *arguments, np=2, launcher="horovodrun --gloo", options=(), **environment):
-        if launcher in ("mpirun", "horovodrun --mpi") and mpi_missing():
-            pytest.skip(mpi_missing())
-        command = [*LAUNCHERS[launcher](str(np)), *options, sys.executable, JOBS / script]
-        command += arguments
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HOROVOD_", "RINGCOLL_", "OMPI_", "PMI"))
-        }
-        clean.update(
-            PATH=f"{_SCRIPTS}:{clean.get('PATH', '')}",
-            OMPI_ALLOW_RUN_AS_ROOT="1",
-            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-            OMP_NUM_THREADS="1",
-            TF_CPP_MIN_LOG_LEVEL="2",
-            **environment,
-        )
-        jobs.append(Job([str(part) for part in command], clean, tmp_path))
+    def run(script, *arguments, **options):
+        jobs.append(launch(tmp_path, script, *arguments, **options))
         return jobs[-1]
 
     yield run

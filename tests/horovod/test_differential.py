@@ -1,52 +1,209 @@
-"""The same script under GLOO and under RINGCOLL must give the same results."""
+"""Whatever Horovod does under GLOO it does under RINGCOLL, with the same results and errors.
+
+Jobs record what each of their cases gave: an array, or an exception. A job runs under both, some
+over other controllers or under MPI too, and the records are compared rank by rank and case by
+case. What fails under GLOO alike is in them as well:
+
+- torch's allreduce refuses uint8, int8, int16 and bool;
+- SyncBatchNorm of torch works on GPUs alone, that of TensorFlow with Keras 2 alone;
+- while a rank has joined, all operations but allreduce raise;
+- an operation without a name is named by a count of the calls that this rank has made. Calls that
+  not all ranks make, be it that some were refused, need names, or later ones never meet.
+"""
+
+import csv
+import json
+import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-# An average multiplies by 1/size, which is exact for sizes that are powers of two only; and each
-# backend may combine in an order of its own.
-TOLERANCE = {np.dtype("float16"): 2e-3, np.dtype("float32"): 1e-6, np.dtype("float64"): 1e-12}
+LIMIT_S = 280
+
+# Sums are made in an order of each backend's own. An average multiplies by 1/size, which is exact
+# only for sizes that are powers of two.
+TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
+# Other cases are of whole numbers.
+ROUNDED = re.compile("average|fraction|scaled|compress|gradient|Average|torch_training")
+
+TORCH = ("torch_operations", "torch_gradients", "torch_training", "torch_joins", "torch_bad_input")
+TENSORFLOW = ("tensorflow_operations", "tensorflow_training")
+# Horovod's autotuner comes to its end within the few steps of a test.
+AUTOTUNE = {
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "2",
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "3",
+}
 
 
-@pytest.fixture
-def both(start, tmp_path):
-    """{backend: [results of each rank]}"""
-    found = {}
-    for backend in ("GLOO", "RINGCOLL"):
-        folder = tmp_path / backend
-        folder.mkdir()
-        done = start("every_operation.py", folder, np=3, HOROVOD_CPU_OPERATIONS=backend).wait(280)
-        assert done.status == 0, f"{backend}: {done.output[-4000:]}"
-        found[backend] = [dict(np.load(folder / f"rank{rank}.npz")) for rank in range(3)]
-    return found
+@dataclass(frozen=True)
+class Start:
+    """How a job is started; what is started alike runs once."""
+
+    script: str
+    themes: tuple[str, ...]
+    size: int
+    operations: str
+    controller: str = ""
+    launcher: str = "horovodrun --gloo"
+
+    def environment(self):
+        named = {"HOROVOD_CPU_OPERATIONS": self.operations, **AUTOTUNE}
+        if self.controller:
+            named["HOROVOD_CONTROLLER"] = self.controller
+        return named
+
+    def label(self):
+        parts = (self.script, *self.themes[:1], self.size, self.operations, self.controller)
+        return "-".join(str(part) for part in (*parts, self.launcher[-4:]))
 
 
-def is_exact(case, dtype):
-    return "average" not in case or dtype.kind not in "f" or "world" not in case
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory, launch):
+    """folder_of(start) -> where the records of the job are, which has ended well."""
+    jobs = {}
+
+    def run(start):
+        if start not in jobs:
+            folder = tmp_path_factory.mktemp(start.label(), numbered=False)
+            job = launch(
+                folder,
+                f"{start.script}.py",
+                folder,
+                *start.themes,
+                np=start.size,
+                launcher=start.launcher,
+                **start.environment(),
+            )
+            jobs[start] = folder, job.wait(LIMIT_S)
+        folder, done = jobs[start]
+        assert done.status == 0, f"{start}: {done.output[-6000:]}"
+        return folder
+
+    return run
 
 
-def test_gloo_and_ringcoll_agree(both):
-    compared = 0
-    for rank, (gloo, ringcoll) in enumerate(zip(both["GLOO"], both["RINGCOLL"], strict=True)):
-        assert gloo.keys() == ringcoll.keys()
-        for case, expected in gloo.items():
-            actual = ringcoll[case]
-            where = f"rank {rank}: {case}"
-            assert actual.dtype == expected.dtype and actual.shape == expected.shape, where
-            if is_exact(case, expected.dtype):
-                assert actual.tobytes() == expected.tobytes(), where
-            else:
-                np.testing.assert_allclose(
-                    actual, expected, rtol=TOLERANCE[expected.dtype], err_msg=where
-                )
-            compared += 1
-    assert compared > 3000
+def words(text):
+    """Of a message without order: who comes first in "one rank ..., but another rank ..." is by
+    chance. And without addresses of objects."""
+    return sorted(re.findall(r"\w+", re.sub(r"\d{9,}", "", text)))
 
 
-def test_all_ranks_get_the_same_bits(both):
-    first = both["RINGCOLL"][0]
-    for other in both["RINGCOLL"][1:]:
+def agree(case, expected, actual):
+    if expected.dtype.kind == "U" or actual.dtype.kind == "U":
+        return words(str(expected)) == words(str(actual))
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
+        return False
+    if expected.tobytes() == actual.tobytes():
+        return True
+    if expected.dtype.kind != "f" or not ROUNDED.search(case):
+        return False
+    tolerance = TOLERANCE["float16" if "compress" in case.lower() else expected.dtype.name]
+    return np.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def compare(expected_folder, actual_folder, name, size, at_least):
+    """Fails with what differs; at_least is how many cases rank 0 must have."""
+    different = []
+    for rank in range(size):
+        expected, actual = (
+            dict(np.load(folder / f"{name}.{rank}.npz"))
+            for folder in (expected_folder, actual_folder)
+        )
+        assert expected.keys() == actual.keys()
+        assert rank > 0 or len(expected) >= at_least
+        different += [
+            f"rank {rank}, {case}: {value!r} is expected, it is {actual[case]!r}"
+            for case, value in expected.items()
+            if not agree(f"{name} {case}", value, actual[case])
+        ]
+    assert not different, "\n".join(different[:20])
+
+
+def against_gloo(folder_of, script, themes, size, name, at_least, **ringcoll):
+    gloo = folder_of(Start(script, themes, size, "GLOO"))
+    other = folder_of(Start(script, themes, size, "RINGCOLL", **ringcoll))
+    compare(gloo, other, name, size, at_least)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("theme", TORCH)
+def test_torch(folder_of, theme, size):
+    against_gloo(folder_of, "differential", TORCH, size, theme, at_least=40)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("theme", TENSORFLOW)
+def test_tensorflow(folder_of, theme, size):
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    against_gloo(folder_of, "differential", TENSORFLOW, size, theme, at_least=100)
+
+
+def test_there_are_thousands_of_cases(folder_of):
+    folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
+    assert len(np.load(folder / "torch_operations.0.npz").files) > 4000
+
+
+def test_all_ranks_get_the_same_bits(folder_of):
+    folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
+    first, *others = (dict(np.load(folder / f"torch_operations.{rank}.npz")) for rank in range(3))
+    for other in others:
         for case, expected in first.items():
-            result = case.startswith("allreduce") and not case.endswith((" input", " unchanged"))
-            if result and case in other:
+            if "allreduce" in case and case in other:
                 assert other[case].tobytes() == expected.tobytes(), case
+
+
+@pytest.mark.parametrize(
+    ("operations", "controller", "launcher"),
+    [
+        ("RINGCOLL", "GLOO", "horovodrun --gloo"),
+        ("GLOO", "RINGCOLL", "horovodrun --gloo"),
+        ("RINGCOLL", "MPI", "mpirun"),
+        ("RINGCOLL", "", "mpirun"),
+        ("MPI", "MPI", "mpirun"),
+    ],
+)
+def test_all_controllers_and_mpi(folder_of, operations, controller, launcher):
+    """What MPI refuses (it has no float16 product, for one) is all that may differ."""
+    themes = ("torch_operations", "torch_joins", "torch_bad_input")
+    gloo = folder_of(Start("differential", TORCH, 3, "GLOO"))
+    other = folder_of(Start("differential", themes, 3, operations, controller, launcher))
+    for theme in themes:
+        compare(gloo, other, theme, 3, at_least=40)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_process_sets(folder_of, size):
+    against_gloo(folder_of, "process_sets", (), size, "process_sets", at_least=500)
+
+
+@pytest.mark.parametrize("controller", ["", "GLOO"])
+def test_settings_and_stalls(folder_of, controller):
+    """Cache, cycle, fusion, affinity, completion, autotuner, timeline, stall inspector."""
+    against_gloo(folder_of, "lives", (), 2, "lives", at_least=1500, controller=controller)
+
+
+@pytest.mark.parametrize("operations", ["GLOO", "RINGCOLL"])
+def test_the_timeline_is_a_trace(folder_of, operations):
+    folder = folder_of(Start("lives", (), 2, operations))
+    events = json.loads((folder / "timeline.json").read_text())
+    names = {event.get("name") for event in events}
+    for activity in ("ALLREDUCE", "ALLGATHER", "BCAST", "REDUCESCATTER"):
+        assert f"{operations}_{activity}" in names
+    assert {"NEGOTIATE_ALLREDUCE", "CYCLE_START"} <= names
+    # Whatever begins ends, on each row of the picture.
+    begun = {}
+    for event in events:
+        if event.get("ph") in ("B", "E"):
+            row = begun.setdefault(event["pid"], 0) + (1 if event["ph"] == "B" else -1)
+            assert row >= 0
+            begun[event["pid"]] = row
+    assert begun and not any(begun.values())
+
+
+def test_the_autotuner_tunes(folder_of):
+    folder = folder_of(Start("lives", (), 2, "RINGCOLL"))
+    with open(folder / "autotune.csv") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) > 2
