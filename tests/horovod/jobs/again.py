@@ -1,4 +1,4 @@
-"""Three lives of Horovod in one process."""
+"""Three lives of Horovod in one process, each with a process set of the same ranks."""
 
 import horovod.torch as hvd
 import results
@@ -6,8 +6,12 @@ import torch
 
 sums = []
 for _ in range(3):
-    hvd.init()
-    sums.append(hvd.allreduce(torch.tensor([hvd.rank() + 1.0]), op=hvd.Sum).item())
+    last = hvd.ProcessSet([1])
+    hvd.init(process_sets=[last])
+    mine = torch.tensor([hvd.rank() + 1.0])
+    sums.append(hvd.allreduce(mine, op=hvd.Sum, name="all").item())
+    if last.included():
+        sums.append(hvd.allreduce(mine, op=hvd.Sum, name="last", process_set=last).item())
     rank = hvd.rank()
     hvd.shutdown()
 results.write(rank, sums=sums)

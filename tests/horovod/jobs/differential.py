@@ -33,7 +33,7 @@ def main():
         record = Record()
         theme.run(record, sets)
         hvd.join()
-        record.save(folder / f"{name}.{hvd.rank()}.npz")
+        record.save(folder / f"{name}.{hvd.rank()}.pickle")
     hvd.shutdown()
 
 

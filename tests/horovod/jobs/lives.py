@@ -126,7 +126,7 @@ def main():
     else:
         under_settings(record, {"defaults": {}})
     record.attempt("allreduce after shutdown", hvd.allreduce, torch.ones(2))
-    record.save(Path(sys.argv[1]) / f"lives.{from_launcher('RANK')}.npz")
+    record.save(Path(sys.argv[1]) / f"lives.{from_launcher('RANK')}.pickle")
 
 
 main()

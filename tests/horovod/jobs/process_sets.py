@@ -103,7 +103,7 @@ def main():
     refusals(record)
     everything_at_once(record, [hvd.global_process_set, *static], "at the end")
     hvd.barrier()
-    record.save(Path(sys.argv[1]) / f"process_sets.{hvd.rank()}.npz")
+    record.save(Path(sys.argv[1]) / f"process_sets.{hvd.rank()}.pickle")
     hvd.shutdown()
 
 

@@ -1,6 +1,7 @@
 """What a theme of the differential suite gives its operations, and what it got for it."""
 
 import os
+import pickle
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Record:
         self.keep(case, "None" if value is None else value)
 
     def save(self, path):
-        np.savez(path, **self.found)
+        path.write_bytes(pickle.dumps(self.found))
 
 
 class Submitted:

@@ -1,7 +1,6 @@
 """Every operation of horovod.torch × type × shape × process set.
 
-The job of three ranks, where halving and doubling has a remainder and the process sets overlap, has
-all types.
+The job of three ranks, where halving and doubling has a remainder, has all types.
 """
 
 import itertools
@@ -28,7 +27,7 @@ class Theme:
     def __init__(self, record, name, process_set):
         self.record, self.name, self.process_set = record, name, process_set
         self.submitted = Submitted(record, hvd.synchronize)
-        few = hvd.size() != 3
+        few = hvd.size() != 3 or name != "world"
         self.reduced = ("int32", "float16", "float32") if few else REDUCED
         self.moved = ("int64", "float16", "bool") if few else MOVED
 
