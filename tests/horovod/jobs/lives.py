@@ -1,9 +1,10 @@
 """Many lives of Horovod in one process, between init and shutdown.
 
-Argument: the folder for the records. A tensor stalls that one rank alone submits; then a mixture of
-everything runs under each of Horovod's variables, which must not change a result. What a life has
-switched on stays on in some cases (Horovod reads, but never resets it), so these come last. Where
-MPI starts the job there is one life: MPI does not begin twice.
+Arguments: the folder for the records, and `autotune` for a life with that and no other. A tensor
+stalls that one rank alone submits; then a mixture of everything runs under each of Horovod's
+variables, which must not change a result. What a life has switched on stays on in some cases
+(Horovod reads, but never resets it), so these come last. Where MPI starts the job there is one
+life: MPI does not begin twice.
 """
 
 import os
@@ -44,16 +45,19 @@ SETTINGS = {
     "group fusion off": {"HOROVOD_DISABLE_GROUP_FUSION": "1"},
     "group fusion off, no cache": {"HOROVOD_CACHE_CAPACITY": "0"},
     "asynchronous completion": {"HOROVOD_ENABLE_ASYNC_COMPLETION": "1"},
-    "autotune": {
-        "HOROVOD_AUTOTUNE": "1",
-        "HOROVOD_AUTOTUNE_LOG": str(Path(sys.argv[1]) / "autotune.csv"),
-    },
+}
+# In a job of its own: nothing may have been fixed before that is to be tuned.
+AUTOTUNE = {
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_AUTOTUNE_LOG": str(Path(sys.argv[1]) / "autotune.csv"),
+    "HOROVOD_CYCLE_TIME": None,
+    "HOROVOD_FUSION_THRESHOLD": None,
 }
 
 
 def mixture(record, label):
-    """Four times the same, so that it comes from the cache from the second time on."""
-    for step in range(4):
+    """Several times the same, so that it comes from the cache from the second time on."""
+    for step in range(40 if label == "autotune" else 4):
         handles = {}
 
         def submit(case, function, *arguments, handles=handles, **options):
@@ -74,7 +78,7 @@ def mixture(record, label):
         for case, handle in handles.items():
             record.attempt(f"{label}: {case} {step}", hvd.synchronize, handle)
     # The autotuner does not know tensors that are made for ranks that have joined.
-    if "autotune" not in label:
+    if label != "autotune":
         for step in range(hvd.rank()):
             record.keep(f"{label}: joined {step}", hvd.allreduce(torch.ones(3), name=f"j{step}"))
         record.keep(f"{label}: last", hvd.join())
@@ -120,7 +124,9 @@ def main():
     record = Record()
     record.attempt("rank before init", hvd.rank)
     record.attempt("allreduce before init", hvd.allreduce, torch.ones(2))
-    if "HOROVOD_RANK" in os.environ:
+    if sys.argv[2:] == ["autotune"]:
+        under_settings(record, {"autotune": AUTOTUNE})
+    elif "HOROVOD_RANK" in os.environ:
         stalls(record)
         under_settings(record, SETTINGS)
     else:
