@@ -338,6 +338,7 @@ TEST_P(Conformance, WhatWasSentBeforeAGracefulEndArrives) {
     send(world[1][0], signature_of(n), data, sizeof data);
     complete(world[1][0], n);
   }
+  drain(world[1][0]);
   world.remove(1);
   for (uint64_t n = 1; n <= 5; n++) {
     View view = receive(world[0][1]);

@@ -185,6 +185,10 @@ inline void flush(Endpoint& link) {
     return !link.busy();
   });
 }
+/// Until the peer has all of it, as a caller that leaves waits.
+inline void drain(Endpoint& link) {
+  until(link, "drain", [&] { return link.drained(); });
+}
 inline View receive(Endpoint& link, void* place = nullptr, uint64_t capacity = UINT64_MAX) {
   View view;
   until(link, "receive", [&] { return link.try_recv(place, capacity, &view); });
