@@ -23,6 +23,8 @@ rc_dtype type_of(const TensorTableEntry& entry) {
       return RC_INT64;
     case HOROVOD_FLOAT16:
       return RC_FLOAT16;
+    case HOROVOD_BFLOAT16:
+      return RC_BFLOAT16;
     case HOROVOD_FLOAT32:
       return RC_FLOAT32;
     case HOROVOD_FLOAT64:
@@ -54,6 +56,11 @@ rc_op op_of(ReduceOp op) {
 // The factors of a reduction. A zero is written as -0.0: a field of zero means "no factor".
 void set_scale(const Response& response, int divisor, rc_call* call) {
   double after = response.postscale_factor() / divisor;
+  if (call->dtype == RC_BOOL && (response.prescale_factor() != 1 || after != 1)) {
+    throw std::logic_error(
+        "Tensors of type bool cannot be averaged or scaled; reduce them with "
+        "another op (Sum and Max are \"or\", Product and Min are \"and\")");
+  }
   call->prescale = response.prescale_factor() == 0 ? -0.0 : response.prescale_factor();
   call->postscale = after == 0 ? -0.0 : after;
 }

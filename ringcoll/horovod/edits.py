@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .anchored import Edit
 from .repairs import REPAIRS
+from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------
 # torch 2.13 needs C++17 for the whole tree and for its own library; TensorFlow 2.21 has moved
@@ -391,4 +392,5 @@ EDITS = [
     *LIFE_EDITS,
     *PYTHON_EDITS,
     *REPAIRS,
+    *TYPE_EDITS,
 ]

@@ -1,0 +1,212 @@
+"""Types of tensors that Horovod 0.28.1 lacks: bfloat16 everywhere, small ones in reductions."""
+
+from __future__ import annotations
+
+from .anchored import Edit
+
+# --- The type in messages -------------------------------------------------------------------------
+_MESSAGE = "horovod/common/message.cc"
+_WIRE = "horovod/common/wire/message_generated.h"
+MESSAGE_EDITS = [
+    Edit("horovod/common/message.h", r"^  HOROVOD_BOOL = 9,\n", "  HOROVOD_BFLOAT16 = 10,\n"),
+    Edit(
+        _MESSAGE,
+        r"^    case HOROVOD_BOOL:\n      static const",
+        "    case HOROVOD_BFLOAT16:\n"
+        '      static const std::string bfloat16("bfloat16");\n'
+        "      return bfloat16;\n",
+        "before",
+    ),
+    Edit(
+        _MESSAGE,
+        r"^    case HOROVOD_BOOL:\n      return sizeof",
+        "    case HOROVOD_BFLOAT16:\n      return 2;\n",
+        "before",
+    ),
+    Edit(_WIRE, r"^  DataType_HOROVOD_BOOL = 9,\n", "  DataType_HOROVOD_BFLOAT16 = 10,\n"),
+    Edit(
+        _WIRE,
+        r"DataType_MAX = DataType_HOROVOD_BOOL$",
+        "DataType_MAX = DataType_HOROVOD_BFLOAT16",
+        "instead",
+    ),
+    Edit(_WIRE, r"EnumValuesDataType\(\)\)\[10\]", "EnumValuesDataType())[11]", "instead"),
+    Edit(_WIRE, r"^    DataType_HOROVOD_BOOL$", ",\n    DataType_HOROVOD_BFLOAT16"),
+    Edit(
+        _WIRE,
+        r"(?<=EnumNamesDataType\(\) \{\n  static const char \* const names\[)11",
+        "12",
+        "instead",
+    ),
+    Edit(_WIRE, r'^    "HOROVOD_BOOL",\n', '    "HOROVOD_BFLOAT16",\n'),
+    Edit(
+        _WIRE,
+        r"IsOutRange\(e, DataType_HOROVOD_UINT8, DataType_HOROVOD_BOOL\)",
+        "IsOutRange(e, DataType_MIN, DataType_MAX)",
+        "instead",
+    ),
+]
+
+# --- Other backends -------------------------------------------------------------------------------
+# MPI moves bfloat16 and refuses to reduce it; its sums have no bool of their own. GLOO refuses
+# whatever it does not know.
+_MPI = "horovod/common/mpi/mpi_context.cc"
+_REFUSE = """namespace {
+
+void RefuseBfloat16(DataType dtype) {
+  if (dtype == HOROVOD_BFLOAT16) {
+    throw std::logic_error("Reductions of type " + DataType_Name(dtype) +
+                           " are not supported in MPI mode.");
+  }
+}
+
+} // namespace
+
+"""
+MPI_EDITS = [
+    Edit(
+        _MPI,
+        r"^  case HOROVOD_FLOAT32:\n",
+        "  case HOROVOD_BFLOAT16:\n    return MPI_UINT16_T;\n",
+        "before",
+    ),
+    Edit(_MPI, r"^MPI_Op MPIContext::GetMPISumOp", _REFUSE, "before"),
+] + [
+    Edit(
+        _MPI,
+        rf"^  return dtype == HOROVOD_FLOAT16 \? mpi_float16_{name}",
+        f"  RefuseBfloat16(dtype);\n  if (dtype == HOROVOD_BOOL) return {of_bool};\n",
+        "before",
+    )
+    for name, of_bool in (
+        ("sum", "MPI_LOR"),
+        ("min", "MPI_LAND"),
+        ("max", "MPI_LOR"),
+        ("prod", "MPI_LAND"),
+    )
+]
+
+# --- torch ----------------------------------------------------------------------------------------
+_ADAPTER = "horovod/torch/adapter_v2.cc"
+_BINDING = """  // Types that the lists above leave out. Those on a GPU go by host memory.
+  auto add = [&m](const std::string& operation, std::initializer_list<const char*> types,
+                  auto on_host, auto on_gpu) {
+    std::string name = "horovod_torch_" + operation + "_async_torch_";
+    for (const char* type : types) {
+      m.def((name + type + "Tensor").c_str(), on_host);
+      m.def((name + "cuda_" + type + "Tensor").c_str(), on_gpu);
+    }
+  };
+  auto reduced = {"Byte", "Char", "Short", "UInt16", "Bool", "BFloat16"};
+  auto moved = {"UInt16", "Bool", "BFloat16"};
+  add("allreduce", reduced, &DoAllreduce, &DoAllreduceCudaOnCPU);
+  add("grouped_allreduce", reduced, &DoGroupedAllreduce, &DoGroupedAllreduceCudaOnCPU);
+  add("allgather", moved, &DoAllgather, &DoAllgatherCudaOnCPU);
+  add("grouped_allgather", moved, &DoGroupedAllgather, &DoGroupedAllgatherCudaOnCPU);
+  add("broadcast", moved, &DoBroadcast, &DoBroadcastCudaOnCPU);
+  add("alltoall", moved, &DoAlltoall, &DoAlltoallCudaOnCPU);
+  add("reducescatter", reduced, &DoReducescatter, &DoReducescatterCudaOnCPU);
+  add("grouped_reducescatter", reduced, &DoGroupedReducescatter,
+      &DoGroupedReducescatterCudaOnCPU);
+
+"""
+TORCH_EDITS = [
+    Edit(
+        _ADAPTER,
+        r'^  default:\n    throw std::logic_error\("Invalid data type',
+        "  case common::HOROVOD_BFLOAT16:\n    return ::torch::kBFloat16;\n"
+        "  case common::HOROVOD_BOOL:\n    return ::torch::kBool;\n"
+        "  case common::HOROVOD_UINT16:\n    return ::torch::kUInt16;\n",
+        "before",
+    ),
+    Edit(
+        _ADAPTER,
+        r'^  default:\n    throw std::logic_error\("Invalid tensor type',
+        "  case ::torch::kBFloat16:\n    return common::HOROVOD_BFLOAT16;\n"
+        "  case ::torch::kBool:\n    return common::HOROVOD_BOOL;\n"
+        "  case ::torch::kUInt16:\n    return common::HOROVOD_UINT16;\n",
+        "before",
+    ),
+    Edit("horovod/torch/mpi_ops_v2.cc", r"^  // join\n  m\.def\(", _BINDING, "before"),
+]
+
+# --- TensorFlow -----------------------------------------------------------------------------------
+_TF = "horovod/tensorflow/mpi_ops.cc"
+_REDUCED = "bfloat16, uint16, int16, bool, "
+_SCATTERED = "bfloat16, uint8, int8, uint16, int16, bool, "
+_MOVED = "bfloat16, "
+TENSORFLOW_EDITS = [
+    Edit(
+        _TF,
+        r"^  case common::HOROVOD_BOOL:\n",
+        "  case common::HOROVOD_BFLOAT16:\n    return DT_BFLOAT16;\n",
+        "before",
+    ),
+    Edit(
+        _TF,
+        r"^  case DT_BOOL:\n",
+        "  case DT_BFLOAT16:\n    return common::HOROVOD_BFLOAT16;\n",
+        "before",
+    ),
+    Edit(
+        _TF,
+        r"^        PROCESS_CASE\(DT_FLOAT, float\)\n",
+        "        PROCESS_CASE(DT_BFLOAT16, ::tensorflow::bfloat16)\n",
+        "before",
+    ),
+] + [
+    Edit(_TF, rf'^REGISTER_OP\("Horovod{operation}"\)\n    \.Attr\(\s*"T: \{{', types)
+    for operation, types in (
+        ("Allreduce", _REDUCED),
+        ("GroupedAllreduce", _REDUCED),
+        ("Allgather", _MOVED),
+        ("GroupedAllgather", _MOVED),
+        ("Broadcast", _MOVED),
+        ("BroadcastInplace", _MOVED),
+        ("Alltoall", _MOVED),
+        ("Reducescatter", _SCATTERED),
+        ("GroupedReducescatter", _SCATTERED),
+    )
+]
+
+# --- Compression ----------------------------------------------------------------------------------
+_COMPRESSOR = '''class BF16Compressor(FP16Compressor):
+    """Compresses floating point gradients to bfloat16, which has the range of float32."""
+    @staticmethod
+    def compress(tensor):
+        """Downcasts the tensor to bfloat16."""
+        if not {is_floating}:
+            return tensor, tensor.dtype
+        return {cast}, tensor.dtype
+
+
+'''
+COMPRESSION_EDITS = [
+    edit
+    for package, is_floating, cast in (
+        ("torch", "tensor.dtype.is_floating_point", "tensor.type(torch.bfloat16)"),
+        ("tensorflow", "tensor.dtype.is_floating", "tf.cast(tensor, dtype=tf.bfloat16)"),
+    )
+    for edit in (
+        Edit(
+            f"horovod/{package}/compression.py",
+            r"^class Compression\(object\):",
+            _COMPRESSOR.format(is_floating=is_floating, cast=cast),
+            "before",
+        ),
+        Edit(
+            f"horovod/{package}/compression.py",
+            r"^    fp16 = FP16Compressor",
+            '\n\n    """Compress all floating point gradients to bfloat16."""\n'
+            "    bf16 = BF16Compressor",
+        ),
+    )
+]
+
+TYPE_EDITS = [
+    *MESSAGE_EDITS,
+    *MPI_EDITS,
+    *TORCH_EDITS,
+    *TENSORFLOW_EDITS,
+    *COMPRESSION_EDITS,
+]
