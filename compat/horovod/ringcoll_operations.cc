@@ -1,6 +1,7 @@
 #include "ringcoll_operations.h"
 
 #include "ringcoll_context.h"
+#include "ringcoll_execution.h"
 
 #pragma GCC visibility push(hidden)
 namespace horovod {
@@ -67,38 +68,8 @@ void set_scale(const Response& response, int divisor, rc_call* call) {
 
 void* output_of(const TensorTableEntry& entry) { return const_cast<void*>(entry.output->data()); }
 
-// A name in the timeline for as long as the object lives.
-class Activity {
- public:
-  Activity(HorovodGlobalState* state, std::vector<TensorTableEntry>& entries, const char* name)
-      : state_(state), entries_(entries) {
-    state_->timeline.ActivityStartAll(entries_, name);
-  }
-  ~Activity() { state_->timeline.ActivityEndAll(entries_); }
-  Activity(const Activity&) = delete;
-
- private:
-  HorovodGlobalState* state_;
-  std::vector<TensorTableEntry>& entries_;
-};
-
-// Runs the body of an operation: whatever it throws becomes a status, so that no exception passes
-// through Horovod's code.
-template <typename Body>
-Status as_status(const Body& body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    return Status::UnknownError(error.what());
-  }
-}
-
 ProcessSet& process_set_of(HorovodGlobalState* state, const TensorTableEntry& entry) {
   return state->process_set_table.Get(entry.process_set_id);
-}
-
-bool on_host(const std::vector<TensorTableEntry>& entries) {
-  return entries.empty() || entries[0].device == CPU_DEVICE_ID;
 }
 
 }  // namespace
@@ -106,7 +77,7 @@ bool on_host(const std::vector<TensorTableEntry>& entries) {
 Status RingcollAllreduce::Execute(std::vector<TensorTableEntry>& entries,
                                   const Response& response) {
   WaitForData(entries);
-  return as_status([&] {
+  return ringcoll_status([&] {
     Controller& controller = *process_set_of(global_state_, entries[0]).controller;
     bool average = response.reduce_op() == ReduceOp::AVERAGE;
     RingcollCall call(RC_ALLREDUCE, type_of(entries[0]));
@@ -116,7 +87,7 @@ Status RingcollAllreduce::Execute(std::vector<TensorTableEntry>& entries,
     for (const auto& entry : entries) {
       call.Add(entry.tensor->data(), output_of(entry), entry.tensor->shape().num_elements());
     }
-    Activity activity(global_state_, entries, "RINGCOLL_ALLREDUCE");
+    RingcollActivity activity(global_state_, entries, "RINGCOLL_ALLREDUCE");
     RingcollContext::Get().Run(controller, std::move(call));
     return Status::OK();
   });
@@ -125,7 +96,7 @@ Status RingcollAllreduce::Execute(std::vector<TensorTableEntry>& entries,
 Status RingcollAllgather::Execute(std::vector<TensorTableEntry>& entries,
                                   const Response& response) {
   WaitForData(entries);
-  return as_status([&] {
+  return ringcoll_status([&] {
     Controller& controller = *process_set_of(global_state_, entries[0]).controller;
     size_t size = controller.GetSize();
     std::vector<int64_t> counts(entries.size() * size);  // entry by entry, rank by rank
@@ -139,7 +110,7 @@ Status RingcollAllgather::Execute(std::vector<TensorTableEntry>& entries,
 
     // One call for each tensor: it goes straight to its place, and a call costs less than the
     // copies into and out of a fusion buffer.
-    Activity activity(global_state_, entries, "RINGCOLL_ALLGATHER");
+    RingcollActivity activity(global_state_, entries, "RINGCOLL_ALLGATHER");
     for (size_t i = 0; i < entries.size(); ++i) {
       RingcollCall call(RC_ALLGATHER, type_of(entries[i]));
       call.call.counts = rows[i];
@@ -152,7 +123,7 @@ Status RingcollAllgather::Execute(std::vector<TensorTableEntry>& entries,
 
 Status RingcollBroadcast::Execute(std::vector<TensorTableEntry>& entries, const Response&) {
   WaitForData(entries);
-  return as_status([&] {
+  return ringcoll_status([&] {
     auto& entry = entries[0];
     Controller& controller = *process_set_of(global_state_, entry).controller;
     RingcollCall call(RC_BROADCAST, type_of(entry));
@@ -161,7 +132,7 @@ Status RingcollBroadcast::Execute(std::vector<TensorTableEntry>& entries, const 
     bool is_root = controller.GetRank() == entry.root_rank;
     call.Add(input, is_root ? const_cast<void*>(input) : output_of(entry),
              entry.tensor->shape().num_elements());
-    Activity activity(global_state_, entries, "RINGCOLL_BCAST");
+    RingcollActivity activity(global_state_, entries, "RINGCOLL_BCAST");
     RingcollContext::Get().Run(controller, std::move(call));
     return Status::OK();
   });
@@ -169,7 +140,7 @@ Status RingcollBroadcast::Execute(std::vector<TensorTableEntry>& entries, const 
 
 Status RingcollAlltoall::Execute(std::vector<TensorTableEntry>& entries, const Response&) {
   WaitForData(entries);
-  return as_status([&] {
+  return ringcoll_status([&] {
     auto& entry = entries[0];
     Controller& controller = *process_set_of(global_state_, entry).controller;
     std::vector<int64_t> send_offsets, recv_offsets, send_counts, recv_counts;
@@ -180,7 +151,7 @@ Status RingcollAlltoall::Execute(std::vector<TensorTableEntry>& entries, const R
     call.call.counts = send_counts.data();
     call.call.recv_counts = recv_counts.data();
     call.Add(entry.tensor->data(), output_of(entry), 0);
-    Activity activity(global_state_, entries, "RINGCOLL_ALLTOALL");
+    RingcollActivity activity(global_state_, entries, "RINGCOLL_ALLTOALL");
     RingcollContext::Get().Run(controller, std::move(call));
     return Status::OK();
   });
@@ -189,10 +160,10 @@ Status RingcollAlltoall::Execute(std::vector<TensorTableEntry>& entries, const R
 Status RingcollReducescatter::Execute(std::vector<TensorTableEntry>& entries,
                                       const Response& response) {
   WaitForData(entries);
-  return as_status([&] {
+  return ringcoll_status([&] {
     Controller& controller = *process_set_of(global_state_, entries[0]).controller;
     auto shapes = ComputeOutputShapes(entries, controller.GetSize());
-    Activity activity(global_state_, entries, "RINGCOLL_REDUCESCATTER");
+    RingcollActivity activity(global_state_, entries, "RINGCOLL_REDUCESCATTER");
     for (size_t i = 0; i < entries.size(); ++i) {
       std::vector<int64_t> counts;
       for (const auto& of_rank : shapes) counts.push_back(of_rank[i].num_elements());
@@ -210,31 +181,31 @@ Status RingcollReducescatter::Execute(std::vector<TensorTableEntry>& entries,
 bool RingcollAllreduce::Enabled(const ParameterManager&,
                                 const std::vector<TensorTableEntry>& entries,
                                 const Response&) const {
-  return on_host(entries);
+  return ringcoll_fits(entries);
 }
 
 bool RingcollAllgather::Enabled(const ParameterManager&,
                                 const std::vector<TensorTableEntry>& entries,
                                 const Response&) const {
-  return on_host(entries);
+  return ringcoll_fits(entries);
 }
 
 bool RingcollBroadcast::Enabled(const ParameterManager&,
                                 const std::vector<TensorTableEntry>& entries,
                                 const Response&) const {
-  return on_host(entries);
+  return ringcoll_fits(entries);
 }
 
 bool RingcollAlltoall::Enabled(const ParameterManager&,
                                const std::vector<TensorTableEntry>& entries,
                                const Response&) const {
-  return on_host(entries);
+  return ringcoll_fits(entries);
 }
 
 bool RingcollReducescatter::Enabled(const ParameterManager&,
                                     const std::vector<TensorTableEntry>& entries,
                                     const Response&) const {
-  return on_host(entries);
+  return ringcoll_fits(entries);
 }
 
 }  // namespace common

@@ -212,6 +212,7 @@ LIFE_EDITS = [
     Edit(
         _OPERATIONS,
         r'^#include "utils/env_parser\.h"\n',
+        '#include "ringcoll/ringcoll_adasum.h"\n'
         '#include "ringcoll/ringcoll_context.h"\n'
         '#include "ringcoll/ringcoll_controller.h"\n'
         '#include "ringcoll/ringcoll_operations.h"\n'
@@ -228,6 +229,7 @@ LIFE_EDITS = [
         "    broadcast_ops.push_back(std::make_shared<RingcollBroadcast>(&state));\n"
         "    alltoall_ops.push_back(std::make_shared<RingcollAlltoall>(&state));\n"
         "    reducescatter_ops.push_back(std::make_shared<RingcollReducescatter>(&state));\n"
+        "    adasum_ops.push_back(std::make_shared<RingcollAdasum>(&state));\n"
         "  }\n\n",
         "before",
     ),
@@ -384,6 +386,55 @@ PYTHON_EDITS = [
     )
 ]
 
+# --- Adasum ---------------------------------------------------------------------------------------
+_TENSORFLOW = "horovod/tensorflow/__init__.py"
+_CHECK_ADASUM = """def _check_adasum(op, process_set):
+    if op != Adasum or nccl_built():
+        return
+    if process_set != global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets yet.")
+    if not check_num_rank_power_of_2(size()):
+        raise NotImplementedError('Running Adasum with non-power of 2 ranks is not supported yet.')
+
+
+"""
+ADASUM_EDITS = [
+    Edit(
+        "horovod/common/ops/adasum/adasum.h",
+        r"^    case DataType::HOROVOD_FLOAT16:\n",
+        "    case DataType::HOROVOD_BFLOAT16:\n",
+        "before",
+    ),
+    # Eager TensorFlow checks after it has reduced.
+    Edit(_TENSORFLOW, r"^def allreduce\(", _CHECK_ADASUM, "before"),
+    Edit(
+        _TENSORFLOW,
+        r"^    if isinstance\(tensor, tf\.IndexedSlices\):\n(?=        # TODO)",
+        "    _check_adasum(op, process_set)\n",
+        "before",
+    ),
+    Edit(
+        _TENSORFLOW,
+        r"^    # Split list of tensors into indexed slices and normal tensors",
+        "    _check_adasum(op, process_set)\n",
+        "before",
+    ),
+    # It hands everything to the optimizer that it wraps, and so reduces nothing.
+    Edit(
+        _TENSORFLOW,
+        r"^        if op == Adasum:\n(?=            if process_set\.process_set_id)",
+        "            raise NotImplementedError(\n"
+        "                'Adasum is not supported with optimizers of TensorFlow 1; reduce the '\n"
+        "                'gradients: hvd.DistributedGradientTape(tape, op=hvd.Adasum)')\n",
+    ),
+    # The device that the next lines ask for is that of a name which is not there yet.
+    Edit(
+        _TENSORFLOW,
+        r"for t, ctx in zip\(summed_tensors_compressed, ctxs\)\]\n",
+        "            tensor = tensor_list[0]\n",
+    ),
+]
+
 EDITS = [
     *BUILD_EDITS,
     *SOURCE_EDITS,
@@ -393,4 +444,5 @@ EDITS = [
     *PYTHON_EDITS,
     *REPAIRS,
     *TYPE_EDITS,
+    *ADASUM_EDITS,
 ]
