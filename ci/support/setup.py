@@ -122,7 +122,8 @@ def environment() -> None:
             must(run([_base_python(), "-m", "venv", "--clear", VENV], "venv"))
     with stage("packages of ci/requirements.txt"):
         pins = str(CI / "requirements.txt")
-        must(run([PYTHON, *_PIP, "install", "-r", pins], "pip-requirements"))
+        # All that is needed is listed, and tf-keras asks for `tensorflow` where tensorflow-cpu is.
+        must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-requirements"))
     _stamp("packages", key)
 
 

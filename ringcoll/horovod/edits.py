@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .anchored import Edit
 from .repairs import REPAIRS
+from .keras_edits import KERAS_EDITS
 from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------
@@ -445,4 +446,5 @@ EDITS = [
     *REPAIRS,
     *TYPE_EDITS,
     *ADASUM_EDITS,
+    *KERAS_EDITS,
 ]

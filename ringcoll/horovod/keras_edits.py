@@ -1,0 +1,92 @@
+"""Keras 3 under Horovod 0.28.1: calls of ringcoll_keras.py where Keras 2 is meant."""
+
+from __future__ import annotations
+
+from .anchored import Edit
+
+_IMPL = "horovod/_keras/__init__.py"
+_CALLBACKS = "horovod/_keras/callbacks.py"
+_OPTIMIZER = """    if ringcoll_keras.is_keras3(optimizer):
+        return ringcoll_keras.distributed_optimizer(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients)
+
+"""
+_LOAD = """    if ringcoll_keras.is_keras3_module(keras):
+        return ringcoll_keras.load_model(
+            keras, wrap_optimizer, filepath, custom_optimizers, custom_objects)
+"""
+_IMPORT = "from horovod.common import ringcoll_keras\n"
+
+KERAS_EDITS = [
+    Edit(_IMPL, r"^import horovod\.tensorflow as hvd\n", _IMPORT, "before"),
+    Edit(_IMPL, r"^    class _DistributedOptimizer\(", _OPTIMIZER, "before"),
+    Edit(_IMPL, r"^    if legacy_opts:\n", _LOAD, "before"),
+    # --- Callbacks --------------------------------------------------------------------------------
+    Edit(_CALLBACKS, r"^import horovod\.tensorflow as hvd\n", _IMPORT, "before"),
+    Edit(
+        _CALLBACKS,
+        r"^            (?=if hvd\._executing_eagerly\(\) and hasattr)",
+        "if ringcoll_keras.broadcast(self.model, self.model.optimizer,\n"
+        "                                        self.root_rank, self._local_vars):\n"
+        "                pass\n"
+        "            el",
+    ),
+    Edit(
+        _CALLBACKS,
+        r"^        if hasattr\(self\.model\.optimizer, 'momentum'\)",
+        "        if self.momentum_correction and ringcoll_keras.correct_momentum(\n"
+        "                self.model.optimizer, old_lr, new_lr):\n"
+        "            return\n",
+        "before",
+    ),
+    # Keras 3 has no other name for it, and Keras 2 has this one too.
+    *(
+        Edit(_CALLBACKS, rf"(?<={before}\(self\.model\.optimizer\.)lr", "learning_rate", "instead")
+        for before in (
+            r"old_lr = self\.backend\.get_value",
+            r"        self\.backend\.set_value",
+            r"            self\.initial_lr = self\.backend\.get_value",
+            r"logs\['lr'\] = self\.backend\.get_value",
+            r"            new_lr = self\.backend\.get_value",
+        )
+    ),
+    # `keras.backend` is that of Keras 3, even where tf.keras is Keras 2.
+    *(
+        Edit(
+            f"horovod/{package}/callbacks.py",
+            r"^from horovod\._keras import callbacks as _impl\n",
+            f"{_IMPORT}\nK = ringcoll_keras.backend_of(keras)\n",
+        )
+        for package in ("keras", "tensorflow/keras")
+    ),
+    # --- Elastic states ---------------------------------------------------------------------------
+    Edit(
+        "horovod/tensorflow/elastic.py",
+        r"^from horovod\.common\.elastic import run_fn",
+        _IMPORT,
+        "before",
+    ),
+    Edit(
+        "horovod/tensorflow/elastic.py",
+        r"^def _broadcast_model\(model, optimizer, backend\):\n",
+        "    if ringcoll_keras.broadcast(model, optimizer, 0):\n        return\n",
+    ),
+    # --- The way from horovod.tensorflow, which forgets two options -------------------------------
+    Edit(
+        "horovod/tensorflow/__init__.py",
+        r"^        return hvd_k\.DistributedOptimizer\(\n",
+        "            op=op,\n            groups=groups,\n",
+    ),
+]
