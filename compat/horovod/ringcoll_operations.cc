@@ -58,9 +58,8 @@ rc_op op_of(ReduceOp op) {
 void set_scale(const Response& response, int divisor, rc_call* call) {
   double after = response.postscale_factor() / divisor;
   if (call->dtype == RC_BOOL && (response.prescale_factor() != 1 || after != 1)) {
-    throw std::logic_error(
-        "Tensors of type bool cannot be averaged or scaled; reduce them with "
-        "another op (Sum and Max are \"or\", Product and Min are \"and\")");
+    // In the words of Horovod's other operations.
+    throw std::logic_error("Type bool not supported by ScaleBufferCPUImpl.");
   }
   call->prescale = response.prescale_factor() == 0 ? -0.0 : response.prescale_factor();
   call->postscale = after == 0 ? -0.0 : after;

@@ -6,8 +6,8 @@ Everything that can stand in files of our own does (compat/horovod); these edits
 from __future__ import annotations
 
 from .anchored import Edit
-from .repairs import REPAIRS
 from .keras_edits import KERAS_EDITS
+from .repairs import REPAIRS
 from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------

@@ -4,7 +4,6 @@ Jobs record what each of their cases gave: an array, or an exception. A job runs
 over other controllers or under MPI too, and the records are compared rank by rank and case by
 case. What fails under GLOO alike is in them as well:
 
-- torch's allreduce refuses uint8, int8, int16 and bool;
 - SyncBatchNorm of torch works on GPUs alone, that of TensorFlow with Keras 2 alone;
 - while a rank has joined, all operations but allreduce raise;
 - an operation without a name is named by a count of the calls that this rank has made. Calls that

@@ -57,6 +57,7 @@ def expected(rank):
             "GLOO",
             {
                 "bfloat16": "Type bfloat16 is not supported in Gloo mode",
+                "scatter bool": "GlooReducescatter does not support bool data",
                 "average bool": "Type bool not supported by ScaleBufferCPUImpl",
                 "average int16": "Type int16 not supported by ScaleBufferCPUImpl",
                 "adasum": "No Adasum operation enabled",
@@ -77,7 +78,7 @@ def expected(rank):
         (
             "horovodrun --gloo",
             "RINGCOLL",
-            {"average bool": "bool cannot be averaged", "adasum": "Unsupported data type"},
+            {"average bool": "Type bool not supported", "adasum": "Unsupported data type"},
         ),
     ],
 )
