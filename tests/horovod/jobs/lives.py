@@ -1,10 +1,13 @@
 """Many lives of Horovod in one process, between init and shutdown.
 
-Arguments: the folder for the records, and `autotune` for a life with that and no other. A tensor
-stalls that one rank alone submits; then a mixture of everything runs under each of Horovod's
-variables, which must not change a result. What a life has switched on stays on in some cases
-(Horovod reads, but never resets it), so these come last. Where MPI starts the job there is one
-life: MPI does not begin twice.
+Arguments: the folder for the records, and one of
+
+- settings: a mixture of everything under each of Horovod's variables, which must not change a
+  result. What a life has switched on stays on in some cases (Horovod reads, but never resets it),
+  so these come last;
+- timeline: the first of these lives alone, for a backend that cannot begin again;
+- autotune: a life with that and no other;
+- stalls: a tensor that one rank alone submits.
 """
 
 import os
@@ -124,13 +127,15 @@ def main():
     record = Record()
     record.attempt("rank before init", hvd.rank)
     record.attempt("allreduce before init", hvd.allreduce, torch.ones(2))
-    if sys.argv[2:] == ["autotune"]:
-        under_settings(record, {"autotune": AUTOTUNE})
-    elif "HOROVOD_RANK" in os.environ:
-        stalls(record)
-        under_settings(record, SETTINGS)
-    else:
-        under_settings(record, {"defaults": {}})
+    match sys.argv[2]:
+        case "settings":
+            under_settings(record, SETTINGS)
+        case "timeline":
+            under_settings(record, {"timeline": SETTINGS["timeline"]})
+        case "autotune":
+            under_settings(record, {"autotune": AUTOTUNE})
+        case "stalls":
+            stalls(record)
     record.attempt("allreduce after shutdown", hvd.allreduce, torch.ones(2))
     record.save(Path(sys.argv[1]) / f"lives.{from_launcher('RANK')}.pickle")
 
