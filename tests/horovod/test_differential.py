@@ -27,7 +27,7 @@ TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
 # Other cases are of whole numbers.
 ROUNDED = re.compile("average|fraction|scaled|compress|gradient|Average|torch_training")
 
-TORCH = ("torch_operations", "torch_gradients", "torch_training", "torch_joins", "torch_bad_input")
+TORCH = ("torch_gradients", "torch_operations", "torch_training", "torch_joins", "torch_bad_input")
 TENSORFLOW = ("tensorflow_operations", "tensorflow_training")
 # Horovod's autotuner comes to its end within the few steps of a test.
 AUTOTUNE = {
