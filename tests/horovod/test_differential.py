@@ -25,7 +25,7 @@ LIMIT_S = 280
 # only for sizes that are powers of two.
 TOLERANCE = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-12}
 # Other cases are of whole numbers.
-ROUNDED = re.compile("average|fraction|scaled|compress|gradient|Average|torch_training")
+ROUNDED = re.compile("average|fraction|scaled|compress|gradient|undefined|training", re.IGNORECASE)
 
 TORCH = ("torch_gradients", "torch_operations", "torch_training", "torch_joins", "torch_bad_input")
 TENSORFLOW = ("tensorflow_operations", "tensorflow_training")
