@@ -19,7 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+# A test waits for two jobs at most.
 LIMIT_S = 280
+pytestmark = pytest.mark.timeout(2 * LIMIT_S + 40)
 
 # Sums are made in an order of each backend's own. An average multiplies by 1/size, which is exact
 # only for sizes that are powers of two.
