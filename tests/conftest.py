@@ -69,6 +69,11 @@ class Job:
             self._processes.append(process)
 
     @property
+    def folder(self) -> Path:
+        """The current folder of all ranks."""
+        return self._folder
+
+    @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 

@@ -150,12 +150,18 @@ struct Lifelines::State {
     if (got < 0 && (error == EAGAIN || error == EINTR)) return {};
     close(line);
     if (line.goodbye) return {};
-    return Error(Code::kPeerLost,
-                 fmt::format("{} has ended without a goodbye ({}); it was killed, or has crashed: "
-                             "see its log, and the kernel's for a lack of memory",
-                             describe(peer),
-                             got == 0 ? "its lifeline has closed" : errno_text("recv", error)),
-                 peer);
+    return Error(Code::kPeerLost, why_lost(peer, got == 0 ? 0 : error), peer);
+  }
+
+  // `error`: of a recv() on its lifeline, 0 at the end of the stream.
+  std::string why_lost(Rank peer, int error) const {
+    if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN)
+      return fmt::format("nothing is heard of {} ({}); its host or the network to it is down",
+                         describe(peer), errno_text("recv", error));
+    return fmt::format(
+        "{} has ended without a goodbye ({}); it was killed, or has crashed: see its log, and the "
+        "kernel's for a lack of memory",
+        describe(peer), error == 0 ? "its lifeline has closed" : errno_text("recv", error));
   }
 
   void close(Line& line) {

@@ -1,10 +1,11 @@
 """Tests that need an RDMA device: where they run, the device, and its counters.
 
-A module marked ``pytestmark = pytest.mark.guest(...)`` runs in a guest of ci/rdma-vm: the guest is
-booted for the first of its tests, runs all that were chosen of the module, and each is reported
-under its own name. The mark's arguments are options of ci/rdma-vm (guests, cpus, memory, timeout).
-With ``guests=2`` every test runs in both at the same time, as on two hosts; fixtures are made there
-and not here.
+A module marked ``pytestmark = pytest.mark.guest(...)`` runs in a guest of ci/rdma-vm. Modules with
+as many guests share one boot: it comes with the first of their tests and runs all that were chosen,
+and each is reported under its own name and with its own time. The mark's arguments are options of
+ci/rdma-vm (guests, cpus, memory, timeout); of cpus and memory the largest counts, and the timeouts
+add up. With ``guests=2`` every test runs in both at the same time, as on two hosts; fixtures are
+made there and not here.
 
 RINGCOLL_TEST_RDMA=host runs the same modules here, on this machine's own device.
 """
@@ -18,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,17 +83,27 @@ class Verdict:
 
     failures: list[str]
     skipped: str | None = None
-    seen: int = 0
+    seconds: float = 0
 
 
 class GuestRun:
-    """One run of pytest in one or two guests, for the chosen tests of a module."""
+    """One run of pytest in one or two guests, for the chosen tests of some modules."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = {"guests": 1, "timeout": MODULE_LIMIT_S, **options}
+    def __init__(self, guests: int) -> None:
+        self.options = {"guests": guests, "timeout": 0}
         self.nodes: list[str] = []
+        self._modules: set[Path] = set()
         self._folder: Path | None = None
         self._end = ""
+
+    def add(self, item: pytest.Item, options: dict[str, Any]) -> None:
+        self.nodes.append(item.nodeid)
+        if item.path in self._modules:
+            return
+        self._modules.add(item.path)
+        self.options["timeout"] += options.get("timeout", MODULE_LIMIT_S)
+        for name in {"cpus", "memory"} & set(options):
+            self.options[name] = max(self.options.get(name, 0), options[name])
 
     def verdict(self, node: str, scratch: pytest.TempPathFactory) -> Verdict:
         if self._folder is None:
@@ -117,6 +128,7 @@ class GuestRun:
         path = self._folder / f"reports.{guest}"
         lines = path.read_text().splitlines() if path.exists() else []
         reports = [report for report in map(json.loads, lines) if report["node"] == node]
+        verdict.seconds = max(verdict.seconds, sum(report["seconds"] for report in reports))
         for report in reports:
             if report["outcome"] == "failed":
                 verdict.failures.append(f"guest {guest}, {report['when']}:\n{report['text']}")
@@ -135,9 +147,11 @@ class GuestTest(pytest.Item):
 
     run: GuestRun
     scratch: pytest.TempPathFactory
+    seconds: float | None = None
 
     def runtest(self) -> None:
         verdict = self.run.verdict(self.nodeid, self.scratch)
+        self.seconds = verdict.seconds
         if verdict.failures:
             raise GuestFailure("\n".join(verdict.failures))
         if verdict.skipped is not None:
@@ -157,18 +171,31 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if WHERE:
         return
-    runs: dict[Path, GuestRun] = {}
+    runs: dict[int, GuestRun] = {}
     for place, item in enumerate(items):
         mark = item.get_closest_marker("guest")
         if mark is None:
             continue
-        run = runs.setdefault(item.path, GuestRun(mark.kwargs))
-        run.nodes.append(item.nodeid)
+        guests = mark.kwargs.get("guests", 1)
+        run = runs.setdefault(guests, GuestRun(guests))
+        run.add(item, mark.kwargs)
         assert item.parent is not None
         stand_in = GuestTest.from_parent(item.parent, name=item.name)
         stand_in.run, stand_in.scratch = run, config._tmp_path_factory
-        stand_in.add_marker(pytest.mark.timeout(run.options["timeout"] + BOOT_LIMIT_S))
         items[place] = stand_in
+    for item in items:
+        if isinstance(item, GuestTest):
+            item.add_marker(pytest.mark.timeout(item.run.options["timeout"] + BOOT_LIMIT_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if isinstance(item, GuestTest) and call.when == "call" and item.seconds is not None:
+        report.duration = item.seconds
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -180,6 +207,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         "node": report.nodeid,
         "when": report.when,
         "outcome": report.outcome,
+        "seconds": report.duration,
         "text": skip[2] if skip else report.longreprtext,
     }
     with (Path(REPORTS) / f"reports.{INDEX}").open("a") as file:
@@ -248,6 +276,12 @@ def device() -> Device:
     found = next(_ports(), None)
     assert found, "no RDMA port is up"
     return found
+
+
+@pytest.fixture(scope="session")
+def in_guest() -> bool:
+    """Whether the interfaces here are a guest's, which a test may break."""
+    return WHERE == "guest"
 
 
 @dataclass(frozen=True)
