@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -118,10 +119,14 @@ class DeathInSetup : public testing::TestWithParam<Case> {
   std::vector<pid_t> pids_;
 };
 
-// From the second round on all ranks have lifelines.
+// From the second round on all ranks have lifelines. RDMA only on a device of the host, which
+// processes can share.
 std::vector<Case> cases() {
+  const char* where = std::getenv("RINGCOLL_TEST_RDMA");
+  std::vector<std::string> transports = {"shm", "tcp"};
+  if (where && std::string(where) == "host") transports.emplace_back("verbs");
   std::vector<Case> all;
-  for (const char* transport : {"shm", "tcp"})
+  for (const std::string& transport : transports)
     for (Rank rank : {0, 1, 2})
       for (int rounds = 2; rounds <= Communicator::kExchanges; rounds++)
         all.push_back({transport, rank, rounds});

@@ -91,7 +91,7 @@ def test_sigkill_while_the_others_are_idle(start_ranks, transport):
     job.wait_for("idle")
     time.sleep(0.1)
     job.kill(2)
-    (job._folder / "mark.killed").touch()
+    (job.folder / "mark.killed").touch()
     outcomes = job.join(20)
     for rank in (0, 1):
         assert outcomes[rank].value is not None and outcomes[rank].value < 1.0, outcomes[
@@ -139,7 +139,7 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(start_ranks, transport):
         for rank in range(3):
             job.kill(rank, number)
         time.sleep(pause)
-    (job._folder / "mark.resumed").touch()
+    (job.folder / "mark.resumed").touch()
     outcomes = job.join(20)
     for outcome in outcomes:
         assert outcome.error is None and outcome.value > 0, outcome.output

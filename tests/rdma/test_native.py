@@ -11,6 +11,24 @@ pytestmark = pytest.mark.guest(cpus=2, timeout=500)
 BUILT = Path(__file__).resolve().parent.parent.parent / "build" / "dev"
 
 
+def run(program, tests, in_guest):
+    assert (BUILT / program).exists(), "build the preset dev first: ./ci/test --only ring2 ring3"
+    env = os.environ | {"RINGCOLL_TEST_RDMA": "host"}
+    if in_guest:
+        env["TEST_RDMA_INTERFACE"] = "rdma0"  # one that may be taken down
+    done = subprocess.run(
+        [BUILT / program, f"--gtest_filter={tests}", "--gtest_brief=1"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " 0 tests ran" not in done.stdout and "[  PASSED  ]" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("program", "tests"),
     [
@@ -20,20 +38,10 @@ BUILT = Path(__file__).resolve().parent.parent.parent / "build" / "dev"
     ],
 )
 def test_conformance(device, in_guest, program, tests):
-    assert (BUILT / program).exists(), "build the preset dev first: ./ci/test --only ring2 ring3"
-    env = os.environ | {"RINGCOLL_TEST_RDMA": "host"}
-    if in_guest:
-        env["TEST_RDMA_INTERFACE"] = "rdma0"  # one that may be taken down
     with device.counting() as moved:
-        done = subprocess.run(
-            [BUILT / program, f"--gtest_filter={tests}", "--gtest_brief=1"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=400,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout
-    assert " 0 tests ran" not in done.stdout and "[  PASSED  ]" in done.stdout
+        run(program, tests, in_guest)
     assert device.packets_sent(moved) > 100
+
+
+def test_a_death_in_the_setup_is_noticed_by_all(in_guest):
+    run("comm_test", "DeathInSetup.*/verbs_*", in_guest)
