@@ -86,7 +86,7 @@ TEST_F(UnmapWatchTest, WatchesTheHeap) {
   // Over malloc's threshold a block is a mapping of its own.
   auto block = std::make_unique<std::byte[]>(64 << 20);
   std::byte* within = block.get() + 5000;
-  auto address = reinterpret_cast<uintptr_t>(within);
+  volatile auto address = reinterpret_cast<uintptr_t>(within);  // a number: it outlives the block
   ASSERT_TRUE(watch_->watch(within, 100));
   block.reset();
   EXPECT_TRUE(changed(address, 100));
