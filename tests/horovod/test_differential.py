@@ -78,8 +78,10 @@ def folder_of(tmp_path_factory, launch):
                 launcher=start.launcher,
                 **start.environment(),
             )
+            jobs[start] = folder, None
             jobs[start] = folder, job.wait(LIMIT_S)
         folder, done = jobs[start]
+        assert done is not None, f"{start} did not end when it ran first"
         assert done.status == 0, f"{start}: {done.output[-6000:]}"
         return folder
 

@@ -118,10 +118,13 @@ def test_stats(run_ranks):
         world.allreduce_async(x).wait()
         after = world.stats()
         assert after["calls"] - before["calls"] == 4
-        assert after["bytes_packed"] > before["bytes_packed"]
+        # A network sends a large tensor as it lies; on one host it goes through shared memory.
+        transport = after["peers"][1 - world.rank]["transport"]
+        way = "bytes_sent_direct" if transport == "tcp" else "bytes_packed"
+        assert after[way] > before[way]
         assert sorted(after["ring_order"]) == [0, 1]
         assert [peer["pid"] for peer in after["peers"]][world.rank] == os.getpid()
-        return after["peers"][1 - world.rank]["transport"]
+        return transport
 
     assert run_ranks(2, body, env={"RINGCOLL_TRANSPORT": "tcp"}) == ["tcp", "tcp"]
     assert run_ranks(2, body) == ["shm", "shm"]

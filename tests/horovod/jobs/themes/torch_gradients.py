@@ -1,15 +1,12 @@
-"""Gradients of every operation of horovod.torch.
-
-Their operations have no names but the count of this rank's calls. So this theme comes first, and of
-the sets has one of ranks that have made the same calls.
-"""
+"""Gradients of every operation of horovod.torch. Their own operations have no names."""
 
 import itertools
 
 import horovod.torch as hvd
 import numpy as np
 import torch
-from recording import mine, whole_numbers
+from counting import align
+from recording import whole_numbers
 
 
 class Theme:
@@ -90,9 +87,11 @@ class Theme:
 
 
 def run(record, sets):
-    chosen = {name: sets[name] for name in ("world", "others")}
-    for name, process_set in mine(chosen).items():
-        theme = Theme(record, name, process_set)
+    for name in ("world", "others"):
+        align()
+        if not sets[name].included():
+            continue
+        theme = Theme(record, name, sets[name])
         for dtype in ("float32", "float64"):
             theme.reductions(dtype)
             theme.movements(dtype)

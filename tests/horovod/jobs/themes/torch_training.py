@@ -4,6 +4,7 @@ import warnings
 
 import horovod.torch as hvd
 import torch
+from counting import align
 
 
 class Net(torch.nn.Module):
@@ -147,7 +148,9 @@ def refusals(record):
 
 
 def run(record, sets):
+    align()
     variants(record, sets["others"])
+    align()
     gradients_by_hand(record)
     states(record)
     refusals(record)
