@@ -108,13 +108,13 @@ def test_sigstop_is_a_timeout_that_names_the_rank(start_ranks, transport):
     time.sleep(0.3)
     stopped = time.monotonic()
     job.kill(1, signal.SIGSTOP)
-    time.sleep(2.6)
+    time.sleep(4)
     job.kill(1, signal.SIGCONT)  # hears of it when it wakes
     outcomes = job.join(20)
     for rank in (0, 2):
         assert shape_of_error(outcomes[rank]) == ("Timeout", 1), outcomes[rank].output
         assert "rank 1" in outcomes[rank].value[2]
-        assert 1.0 < outcomes[rank].value[3] - stopped < 2.5
+        assert 1.0 < outcomes[rank].value[3] - stopped < 3.9
     assert outcomes[1].value is not None and outcomes[1].value[0] in ("Timeout", "PeerLost"), (
         outcomes[1].output
     )
