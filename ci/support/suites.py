@@ -27,6 +27,7 @@ SANITIZER_ENV = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 _SUITE_LIMIT_S = 900
+_PYTHON_LIMIT_S = 2700
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def python(folders: list[str], result: Report) -> None:
         return
     command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
     paths = [f"tests/{folder}" for folder in there]
-    outcome = run([*command, *paths], name, env=setup.tools_env(), limit_s=1800)
+    outcome = run([*command, *paths], name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S)
     result.add(_count(result.part, xml, outcome))
 
 
