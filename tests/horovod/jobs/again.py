@@ -13,5 +13,6 @@ for _ in range(3):
     if last.included():
         sums.append(hvd.allreduce(mine, op=hvd.Sum, name="last", process_set=last).item())
     rank = hvd.rank()
+    hvd.barrier()  # one that shuts down ends it for all
     hvd.shutdown()
 results.write(rank, sums=sums)
