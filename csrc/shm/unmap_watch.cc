@@ -68,13 +68,26 @@ UnmapWatch::UnmapWatch() {
   pthread_setname_np(thread_.native_handle(), "ringcoll-unmap");
 }
 
-// Closing ends the watch, and lets go whom the kernel holds: so before anything is freed here.
+// A process that was forked meanwhile (a data loader's worker) holds the descriptor too, so closing
+// does not end the watch, and whoever frees watched memory would be held for ever once nobody
+// reads: so each range is let go, while the thread still reads.
 UnmapWatch::~UnmapWatch() {
+  for (Range range : watched_) unwatch(range);
   uint64_t one = 1;
   [[maybe_unused]] ssize_t put = ::write(stop_.get(), &one, sizeof one);
   thread_.join();
   fd_.reset();
   ::munmap(probe_, page_bytes());
+}
+
+// Something else may be mapped in part of it by now, for which the kernel refuses the whole.
+void UnmapWatch::unwatch(Range range) const {
+  uffdio_range request{range.first, range.end - range.first};
+  size_t pages = request.len / page_bytes();
+  if (::ioctl(fd_.get(), UFFDIO_UNREGISTER, &request) == 0 || pages <= 1) return;
+  uintptr_t middle = range.first + pages / 2 * page_bytes();
+  unwatch({range.first, middle});
+  unwatch({middle, range.end});
 }
 
 bool UnmapWatch::watch(const void* data, size_t bytes) {
@@ -84,7 +97,9 @@ bool UnmapWatch::watch(const void* data, size_t bytes) {
   uffdio_register request{};
   request.range = {first, end - first};
   request.mode = UFFDIO_REGISTER_MODE_WP;  // of the modes, the one that never stops an access
-  return ::ioctl(fd_.get(), UFFDIO_REGISTER, &request) == 0;
+  if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return false;
+  watched_.push_back({first, end});
+  return true;
 }
 
 // The kernel refuses requests on a watch whose mappings are being changed.
@@ -96,7 +111,7 @@ bool UnmapWatch::changing() const {
 }
 
 void UnmapWatch::take_changes(const std::function<void(uintptr_t first, uintptr_t end)>& changed) {
-  std::array<Change, kMostChanges> taken;
+  std::array<Range, kMostChanges> taken;
   size_t count = 0;
   for (bool settled = false; !settled;) {
     {
@@ -112,7 +127,7 @@ void UnmapWatch::take_changes(const std::function<void(uintptr_t first, uintptr_
   for (size_t i = 0; i < count; i++) changed(taken[i].first, taken[i].end);
 }
 
-void UnmapWatch::note(Change change) {
+void UnmapWatch::note(Range change) {
   if (count_ < kMostChanges)
     changes_[count_++] = change;
   else

@@ -20,6 +20,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 
@@ -34,7 +35,7 @@ class UnmapWatch {
   UnmapWatch& operator=(const UnmapWatch&) = delete;
 
   /// Watches the pages of [data, data + bytes) from now on. False if the kernel cannot (the private
-  /// mapping of a file, memory that somebody else watches). Any thread.
+  /// mapping of a file, memory that another of these watches). One thread at a time.
   bool watch(const void* data, size_t bytes);
   /// Calls changed(first, end), with addresses, for every range that has changed since the last
   /// time; it may be called for memory that was never watched. Waits until changes under way have
@@ -42,7 +43,7 @@ class UnmapWatch {
   void take_changes(const std::function<void(uintptr_t first, uintptr_t end)>& changed);
 
  private:
-  struct Change {
+  struct Range {
     uintptr_t first, end;
   };
   // More than these between two calls are told as one that covers everything.
@@ -50,14 +51,16 @@ class UnmapWatch {
 
   void run();
   void read_events();
-  void note(Change change);
+  void note(Range change);
   bool changing() const;
+  void unwatch(Range range) const;
 
   Fd fd_;
   Fd stop_;
+  std::vector<Range> watched_;  // in pages; what has changed since as well
   std::byte* probe_ = nullptr;  // a watched page of our own, on which changing() asks
   std::mutex mutex_;            // held while events are read and noted
-  std::array<Change, kMostChanges> changes_;
+  std::array<Range, kMostChanges> changes_;
   size_t count_ = 0;
   std::thread thread_;  // last: it uses all the others
 };

@@ -1,6 +1,7 @@
 #include "shm/unmap_watch.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +155,31 @@ TEST_F(UnmapWatchTest, AChildMayUnmapItsCopy) {
   EXPECT_EQ(status, 0);
   EXPECT_FALSE(changed(memory, kBytes));
   ::munmap(memory, kBytes);
+}
+
+// The child keeps a copy of the descriptor, so that closing it ends nothing.
+TEST_F(UnmapWatchTest, NobodyIsHeldByAWatchThatIsGoneWhileAChildLives) {
+  std::byte* whole = map();
+  std::byte* holed = map();
+  ASSERT_TRUE(watch_->watch(whole, kBytes));
+  ASSERT_TRUE(watch_->watch(holed, kBytes));
+  int files = ::fileno(std::tmpfile());
+  ASSERT_EQ(::mmap(holed + 5 * kPage, kPage, PROT_READ, MAP_SHARED | MAP_FIXED, files, 0),
+            holed + 5 * kPage);
+  pid_t child = ::fork();
+  if (child == 0) ::_exit(::pause());
+  watch_.reset();
+  std::atomic<bool> freed = false;
+  std::thread frees([&] {
+    ::munmap(whole, kBytes);
+    ::munmap(holed, kBytes);
+    freed = true;
+  });
+  for (int i = 0; i < 500 && !freed; i++) ::usleep(10'000);
+  EXPECT_TRUE(freed) << "held by the kernel";
+  ::kill(child, SIGKILL);  // which lets it go in any case
+  ::waitpid(child, nullptr, 0);
+  frees.join();
 }
 
 }  // namespace
