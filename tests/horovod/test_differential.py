@@ -14,14 +14,14 @@ import csv
 import json
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-# A test waits for two jobs at most.
+# A test waits for four jobs at most.
 LIMIT_S = 280
-pytestmark = pytest.mark.timeout(2 * LIMIT_S + 40)
+pytestmark = pytest.mark.timeout(4 * LIMIT_S + 40)
 
 # Sums are made in an order of each backend's own. An average multiplies by 1/size, which is exact
 # only for sizes that are powers of two.
@@ -112,31 +112,42 @@ def load(folder, name, rank):
     return pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes())
 
 
-def compare(expected_folder, actual_folder, name, size, at_least):
-    """Fails with what differs; at_least is how many cases rank 0 must have."""
-    different = []
+def differences(expected_folder, actual_folder, name, size, at_least):
+    """{(rank, case): what differs}; at_least is how many cases rank 0 must have."""
+    different = {}
     for rank in range(size):
         expected, actual = (load(folder, name, rank) for folder in (expected_folder, actual_folder))
         assert expected.keys() == actual.keys()
         assert rank > 0 or len(expected) >= at_least
-        different += [
-            f"rank {rank}, {case}: {value!r} is expected, it is {actual[case]!r}"
-            for case, value in expected.items()
-            if not agree(f"{name} {case}", value, actual[case])
-        ]
-    assert not different, "\n".join(different[:20])
+        for case, value in expected.items():
+            if not agree(f"{name} {case}", value, actual[case]):
+                text = f"rank {rank}, {case}: {value!r} is expected, it is {actual[case]!r}"
+                different[rank, case] = text
+    return different
 
 
-def against_gloo(folder_of, script, themes, size, name, at_least, **ringcoll):
-    other = folder_of(Start(script, themes, size, "RINGCOLL", **ringcoll))
-    gloo = folder_of(Start(script, themes, size, "GLOO"))
-    try:
-        compare(gloo, other, name, size, at_least)
-    except AssertionError:
-        # On a busy machine GLOO's reducescatter of three ranks was seen to give wrong sums in one
-        # case of a run, and the right ones in the next.
-        again = folder_of(Start(script, themes, size, "GLOO", turn=2))
-        compare(again, other, name, size, at_least)
+def same_results(folder_of, expected, actual, name, at_least):
+    """Fails with what differs between the jobs of two Starts.
+
+    A reducescatter of GLOO may be wrong by chance: with parts that halving does not give, its last
+    messages are sent from a buffer that it is already writing to, or has freed. What differs there
+    is asked of GLOO once more, and must be the same then.
+    """
+    size = expected.size
+    different = differences(folder_of(expected), folder_of(actual), name, size, at_least)
+    if different and all("reducescatter" in case for _, case in different):
+        expected, actual = (
+            replace(start, turn=2) if start.operations == "GLOO" else start
+            for start in (expected, actual)
+        )
+        again = differences(folder_of(expected), folder_of(actual), name, size, at_least)
+        different = {where: text for where, text in again.items() if where in different}
+    assert not different, "\n".join([*different.values()][:20])
+
+
+def against_gloo(folder_of, script, themes, size, name, at_least):
+    gloo = Start(script, themes, size, "GLOO")
+    same_results(folder_of, gloo, replace(gloo, operations="RINGCOLL"), name, at_least)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -179,10 +190,10 @@ def test_all_ranks_get_the_same_bits(folder_of):
 def test_all_controllers_and_mpi(folder_of, operations, controller, launcher):
     """What MPI refuses (it has no float16 product, for one) is all that may differ."""
     themes = ("torch_operations", "torch_joins", "torch_bad_input")
-    gloo = folder_of(Start("differential", TORCH, 3, "GLOO"))
-    other = folder_of(Start("differential", themes, 3, operations, controller, launcher))
+    gloo = Start("differential", TORCH, 3, "GLOO")
+    other = Start("differential", themes, 3, operations, controller, launcher)
     for theme in themes:
-        compare(gloo, other, theme, 3, at_least=40)
+        same_results(folder_of, gloo, other, theme, at_least=40)
 
 
 @pytest.mark.parametrize("size", [3, 4])

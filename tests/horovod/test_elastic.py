@@ -19,12 +19,27 @@ def hosts_script(folder, *lines):
     return listed, script
 
 
-def options_for(script, least, most):
-    return [
-        *("--min-np", str(least), "--max-np", str(most), "--elastic-timeout", "60"),
-        *("--host-discovery-script", str(script)),
-        *("--network-interfaces", "lo"),  # else the launcher waits for a second host
-    ]
+@pytest.fixture
+def elastic(start, tmp_path):
+    """elastic(job, *arguments, hosts=, least=, most=, np=) starts a job over RINGCOLL on the hosts
+    that a script names."""
+
+    def run(job, *arguments, hosts, least, most, np):
+        return start(
+            job,
+            tmp_path,
+            *arguments,
+            np=np,
+            options=[
+                *("--min-np", str(least), "--max-np", str(most), "--elastic-timeout", "60"),
+                *("--host-discovery-script", str(hosts)),
+                *("--network-interfaces", "lo"),  # else the launcher waits for a second host
+            ],
+            launcher=ELASTIC,
+            HOROVOD_CPU_OPERATIONS="RINGCOLL",
+        )
+
+    return run
 
 
 def reports(job, folder, ranks, seconds=90):
@@ -32,17 +47,10 @@ def reports(job, folder, ranks, seconds=90):
 
 
 @pytest.mark.parametrize("how", ["killed", "raises"])
-def test_training_goes_on_without_the_lost(start, tmp_path, how):
+def test_training_goes_on_without_the_lost(elastic, tmp_path, how):
     _, script = hosts_script(tmp_path, "localhost:2", "127.0.0.1:1")
-    job = start(
-        "elastic.py",
-        tmp_path,
-        *([how] if how == "raises" else []),
-        np=3,
-        options=options_for(script, 2, 3),
-        launcher=ELASTIC,
-        HOROVOD_CPU_OPERATIONS="RINGCOLL",
-    )
+    arguments = [how] if how == "raises" else []
+    job = elastic("elastic.py", *arguments, hosts=script, least=2, most=3, np=3)
     victim = int(job.wait_for(tmp_path / "victim"))
     if how == "killed":
         os.kill(victim, signal.SIGKILL)
@@ -54,16 +62,9 @@ def test_training_goes_on_without_the_lost(start, tmp_path, how):
         assert facts["resets"] == 1
 
 
-def test_hosts_come_and_go(start, tmp_path):
+def test_hosts_come_and_go(elastic, tmp_path):
     listed, script = hosts_script(tmp_path, "localhost:2")
-    job = start(
-        "elastic_hosts.py",
-        tmp_path,
-        np=2,
-        options=options_for(script, 2, 3),
-        launcher=ELASTIC,
-        HOROVOD_CPU_OPERATIONS="RINGCOLL",
-    )
+    job = elastic("elastic_hosts.py", hosts=script, least=2, most=3, np=2)
     job.wait_for(tmp_path / "size2")
     listed.write_text("localhost:2\n127.0.0.1:1\n")
     before = int(job.wait_for(tmp_path / "size3"))
@@ -78,18 +79,11 @@ def test_hosts_come_and_go(start, tmp_path):
 
 
 @pytest.mark.parametrize(("framework", "resets"), [("torch", 20), ("tensorflow", 3)])
-def test_resets_leave_nothing_behind(start, tmp_path, framework, resets):
+def test_resets_leave_nothing_behind(elastic, tmp_path, framework, resets):
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     _, script = hosts_script(tmp_path, "localhost:2")
-    job = start(
-        "elastic_resets.py",
-        tmp_path,
-        framework,
-        str(resets),
-        np=2,
-        options=options_for(script, 2, 2),
-        launcher=ELASTIC,
-        HOROVOD_CPU_OPERATIONS="RINGCOLL",
+    job = elastic(
+        "elastic_resets.py", framework, str(resets), hosts=script, least=2, most=2, np=2
     )
     found = reports(job, tmp_path, (0, 1), 240)
     done = job.wait(60)
