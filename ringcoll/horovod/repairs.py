@@ -6,6 +6,30 @@ from .anchored import Edit
 
 _CONTROLLER = "horovod/common/controller.cc"
 _OPERATIONS = "horovod/common/operations.cc"
+_QUEUE = "horovod/common/tensor_queue"
+_TELL_FIRST = """  for (int32_t id : state.process_set_table.Ids()) {
+    state.process_set_table.Get(id).tensor_queue.FinalizeTensorQueue(SHUT_DOWN_ERROR);
+  }
+"""
+_OPEN = "    horovod_global.process_set_table.Get(0).tensor_queue.Open();\n"
+_OPEN_QUEUE = """// A queue is closed by FinalizeTensorQueue().
+void TensorQueue::Open() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = false;
+}
+
+"""
+_TELL_UNLOCKED = """  std::unordered_map<std::string, TensorTableEntry> unfinished;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    closed_ = true;
+    unfinished.swap(tensor_table_);
+  }
+  for (auto& e : unfinished)"""
+_REFUSE = """  if (closed_) {
+    return SHUT_DOWN_ERROR;
+  }
+"""
 REPAIRS = [
     # A second init() sets each tunable parameter to its default first. For one that the environment
     # has fixed in the first life there is no place any more, and another one's value was
@@ -61,5 +85,30 @@ REPAIRS = [
         "  }\n"
         "  if (splits->shape().dims() != 1) {",
         "instead",
+    ),
+    # Whoever waits for a tensor when Horovod shuts down is told so by the background thread, which
+    # held the locks of the table of process sets and of the queue meanwhile. Freeing a tensor of
+    # torch needs Python's lock: a thread that held that, and submitted the next tensor, waited for
+    # the first two for ever. And a tensor that came to the queue after its end was never told.
+    Edit(_OPERATIONS, r"^  state\.shut_down = true;\n", _TELL_FIRST),
+    Edit(_OPERATIONS, r"^    // Reset initialization flag$", _OPEN, "before"),
+    Edit(
+        _QUEUE + ".h", r"^  void FinalizeTensorQueue\(const Status& status\);\n", "  void Open();\n"
+    ),
+    Edit(_QUEUE + ".h", r"^  mutable std::mutex mutex_;\n", "  bool closed_ = false;\n"),
+    Edit(_QUEUE + ".cc", r"^// Execute callback for each tensor", _OPEN_QUEUE, "before"),
+    Edit(
+        _QUEUE + ".cc",
+        r"(?<=FinalizeTensorQueue\(const Status& status\) \{\n)"
+        r"  std::lock_guard<std::mutex> guard\(mutex_\);\n  for \(auto& e : tensor_table_\)",
+        _TELL_UNLOCKED,
+        "instead",
+    ),
+    Edit(_QUEUE + ".cc", r"^  if \(tensor_table_\.find\(e\.tensor_name\)", _REFUSE, "before"),
+    Edit(
+        _QUEUE + ".cc",
+        r"(?<=std::vector<Request>& messages\) \{\n)"
+        r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
+        _REFUSE,
     ),
 ]

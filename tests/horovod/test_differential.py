@@ -246,6 +246,25 @@ def test_the_timeline_is_a_trace(folder_of, operations):
     assert begun and not any(begun.values())
 
 
+def test_the_stall_inspector_ends_the_job(folder_of):
+    """Under GLOO such a job hangs when there is no cache."""
+    folder = folder_of(Start("lives", ("stalls",), 2, "RINGCOLL"))
+    for rank, who in enumerate(("alone", "others")):
+        found = load(folder, "lives", rank)
+        for capacity in (0, 1024):
+            assert "has been shut down" in str(found[f"{who} {capacity}"])
+            assert "has been shut down" in str(found[f"late {capacity}"])
+        assert found["after the stalls"].tolist() == [2.0, 2.0]
+
+
+def test_who_waits_is_told_when_others_leave(folder_of):
+    """Horovod 0.28.1 hangs in one of a few lives."""
+    folder = folder_of(Start("lives", ("departures",), 2, "RINGCOLL"))
+    found = load(folder, "lives", 0)
+    told = {case for case, value in found.items() if "has been shut down" in str(value)}
+    assert told >= {f"{what} {life}" for what in ("waiting", "next") for life in range(30)}
+
+
 def test_the_autotuner_tunes(folder_of):
     against_gloo(folder_of, "lives", ("autotune",), 2, "lives", at_least=1000)
     folder = folder_of(Start("lives", ("autotune",), 2, "RINGCOLL"))

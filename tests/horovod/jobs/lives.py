@@ -6,7 +6,9 @@ Arguments: the folder for the records, and one of
   result. What a life has switched on stays on in some cases (Horovod reads, but never resets it),
   so these come last;
 - timeline: the first of these lives alone, for a backend that cannot begin again;
-- autotune: a life with that and no other.
+- autotune: a life with that and no other;
+- stalls: a tensor that one rank alone submits;
+- departures: one rank leaves while the other waits for it.
 """
 
 import os
@@ -103,6 +105,36 @@ def under_settings(record, settings):
         record.attempt(f"{label}: rank after shutdown", hvd.rank)
 
 
+def stalls(record):
+    """The stall inspector ends the life, and another can begin."""
+    apply({"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"})
+    for capacity in ("0", "1024"):
+        os.environ["HOROVOD_CACHE_CAPACITY"] = capacity
+        hvd.init()
+        record.keep(f"before the stall {capacity}", hvd.allreduce(torch.ones(2), name="cached"))
+        if hvd.rank() == 0:
+            record.attempt(f"alone {capacity}", hvd.allreduce, torch.ones(2), name="cached")
+        else:
+            record.attempt(f"others {capacity}", hvd.barrier)
+        record.attempt(f"late {capacity}", hvd.allreduce, torch.ones(2), name="late")
+        hvd.shutdown()
+    apply({})
+    hvd.init()
+    record.keep("after the stalls", hvd.allreduce(torch.ones(2), op=hvd.Sum))
+    hvd.shutdown()
+
+
+def departures(record):
+    """Told that the others have left, rank 0 submits the next tensor at once."""
+    for life in range(30):
+        hvd.init()
+        hvd.allreduce(torch.ones(2), name="together")
+        if hvd.rank() == 0:
+            record.attempt(f"waiting {life}", hvd.allreduce, torch.ones(2), name="alone")
+            record.attempt(f"next {life}", hvd.allreduce, torch.ones(2), name="next")
+        hvd.shutdown()
+
+
 def main():
     record = Record()
     record.attempt("rank before init", hvd.rank)
@@ -114,6 +146,10 @@ def main():
             under_settings(record, {"timeline": SETTINGS["timeline"]})
         case "autotune":
             under_settings(record, {"autotune": AUTOTUNE})
+        case "stalls":
+            stalls(record)
+        case "departures":
+            departures(record)
     record.attempt("allreduce after shutdown", hvd.allreduce, torch.ones(2))
     record.save(Path(sys.argv[1]) / f"lives.{from_launcher('RANK')}.pickle")
 
