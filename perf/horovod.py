@@ -20,11 +20,12 @@ from harness.jobs import end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun with Horovod's defaults. A "
-    "step submits its gradients (float32) one by one with allreduce_async_, op Average, and waits "
-    "for all; its time is that of its slowest rank. The median step of a visit; the median over "
-    "rounds. Every round visits each job in turn, the others stopped. A ratio is the median over "
-    "rounds of a job's time divided by that under RINGCOLL in the same round. Averages are "
-    "compared, element by element, before a case is timed."
+    "step submits its gradients (float32) one by one with allreduce_async_, op Average, and "
+    "waits for all, and comes a random time of up to 2 ms after the one before; its time is that "
+    "of its slowest rank. The median step of a visit; the median over rounds. Every round visits "
+    "each job in turn, the others stopped. A ratio is the median over rounds of a job's time "
+    "divided by that under RINGCOLL in the same round. Averages are compared, element by "
+    "element, before a case is timed."
 )
 
 

@@ -22,12 +22,12 @@ from harness.horovod_jobs import OURS, find_jobs
 from harness.jobs import end_on_sigterm
 
 METHOD = (
-    "Horovod jobs of {ranks} ranks on one host, started by horovodrun. A step is one allreduce of "
-    "4 bytes, submitted and waited for: a negotiation and little else; its time is that of its "
-    "slowest rank. The median step of a visit; the median over rounds. Every round visits each job "
-    "in turn, the others stopped. A ratio is the median over rounds of a job's time divided by "
-    "that under RINGCOLL in the same round. Loaded: beside one process for each core that never "
-    "sleeps, of the same priority."
+    "Horovod jobs of {ranks} ranks on one host, started by horovodrun. A step is one allreduce "
+    "of 4 bytes, submitted and waited for, a random time of up to 2 ms after the one before: a "
+    "negotiation and little else; its time is that of its slowest rank. The median step of a "
+    "visit; the median over rounds. Every round visits each job in turn, the others stopped. A "
+    "ratio is the median over rounds of a job's time divided by that under RINGCOLL in the same "
+    "round. Loaded: beside one process for each core that never sleeps, of the same priority."
 )
 CYCLES_MS = ["1", "0.1"]
 # A case stands where other programs have a size.

@@ -81,6 +81,7 @@ bool RingcollContext::Enable(LibType operations, LibType control) {
     failure_.clear();
   }
   job_failed_ = false;
+  library_ = nullptr;
   controls_ = control == LibType::RINGCOLL;
   try {
     library_ = &RingcollLibrary::Open();
@@ -111,6 +112,7 @@ bool RingcollContext::Initialize(const RingcollNeighbours& neighbours,
     SetFailure(error.what());
     LOG(ERROR) << "Horovod could not be initialized over ringcoll: " << error.what();
     Finalize();
+    Disable();
     return false;
   }
 }
@@ -135,7 +137,6 @@ void RingcollContext::Finalize() {
   comms_.clear();
   job_controller_ = nullptr;
   neighbours_ = {};
-  library_ = nullptr;
 }
 
 void RingcollContext::Release(const Controller* controller) { comms_.erase(controller); }

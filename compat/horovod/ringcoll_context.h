@@ -48,6 +48,10 @@ class RingcollContext {
 
   /// Opens the library. False, with failure() set and logged, if there is none that fits.
   bool Enable(LibType operations, LibType control);
+  /// For a life of Horovod over other backends.
+  void Disable() { library_ = nullptr; }
+  /// From Enable() until the next one, the end of the job notwithstanding, as the other backends
+  /// have it: but not if the job was never joined.
   bool IsEnabled() const { return library_ != nullptr; }
   /// What went wrong first since Enable(); empty if nothing did.
   std::string failure() const;

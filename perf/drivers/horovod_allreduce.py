@@ -3,11 +3,15 @@
 Started by horovodrun. It is a training script as far as Horovod can tell: it submits a step's
 gradients one by one as backpropagation would, in place, and waits for all of them.
 `run <case> <steps> 1` is its command; a case is `resnet50:<classes>` or a number of bytes.
+
+Between steps a job would compute: a step begins after a random pause, the same on all ranks, so
+that it meets Horovod's cycles at every phase. One after another they would all meet the same.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import sys
 import time
 from pathlib import Path
@@ -19,6 +23,7 @@ from bench import Harness, times_line
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import resnet50
 
+LONGEST_PAUSE_S = 2e-3  # two cycles of Horovod's default
 UNTIMED_STEPS = 2  # after another job was measured, and for Horovod to cache the responses
 
 
@@ -26,6 +31,7 @@ class Rank:
     def __init__(self) -> None:
         self._case = ""
         self._gradients: list[tuple[str, torch.Tensor]] = []
+        self._random = random.Random(1)
 
     def run(self, arguments: list[str]) -> str:
         case, steps = arguments[0], int(arguments[1])
@@ -35,6 +41,7 @@ class Rank:
             self._step()
         seconds = []
         for _ in range(steps):
+            time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
             start = time.perf_counter()
             self._step()
             seconds.append(time.perf_counter() - start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .anchored import Edit
 from .keras_edits import KERAS_EDITS
 from .repairs import REPAIRS
+from .timing_edits import TIMING_EDITS
 from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------
@@ -152,6 +153,10 @@ void EnrichProcessSetWithRingcollController(ProcessSet& process_set) {
 // Called in the user's thread, before the background thread is started.
 bool EnableRingcoll(HorovodGlobalState& state, const std::vector<int>& ranks,
                     const std::vector<std::vector<int>>& process_set_ranks) {
+  if (state.cpu_operation != LibType::RINGCOLL && state.control_operation != LibType::RINGCOLL) {
+    RingcollContext::Get().Disable();
+    return true;
+  }
   state.initialization_failed = false;
   if (!RingcollContext::Get().Enable(state.cpu_operation, state.control_operation)) {
     return false;
@@ -189,9 +194,7 @@ bool InitializeRingcoll(HorovodGlobalState& state) {
 }
 
 """
-_ENABLE = """    if ((horovod_global.cpu_operation == LibType::RINGCOLL ||
-         horovod_global.control_operation == LibType::RINGCOLL) &&
-        !EnableRingcoll(horovod_global, ranks, process_set_ranks)) {
+_ENABLE = """    if (!EnableRingcoll(horovod_global, ranks, process_set_ranks)) {
       horovod_global.initialize_flag.clear();
       return false;
     }
@@ -444,6 +447,7 @@ EDITS = [
     *LIFE_EDITS,
     *PYTHON_EDITS,
     *REPAIRS,
+    *TIMING_EDITS,
     *TYPE_EDITS,
     *ADASUM_EDITS,
     *KERAS_EDITS,

@@ -82,9 +82,7 @@ def test_hosts_come_and_go(elastic, tmp_path):
 def test_resets_leave_nothing_behind(elastic, tmp_path, framework, resets):
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     _, script = hosts_script(tmp_path, "localhost:2")
-    job = elastic(
-        "elastic_resets.py", framework, str(resets), hosts=script, least=2, most=2, np=2
-    )
+    job = elastic("elastic_resets.py", framework, str(resets), hosts=script, least=2, most=2, np=2)
     found = reports(job, tmp_path, (0, 1), 240)
     done = job.wait(60)
     assert done.status == 0, done.output

@@ -15,4 +15,5 @@ for _ in range(3):
     rank = hvd.rank()
     hvd.barrier()  # one that shuts down ends it for all
     hvd.shutdown()
+    assert hvd.ringcoll_enabled(), "as the other backends stay enabled"
 results.write(rank, sums=sums)

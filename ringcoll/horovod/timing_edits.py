@@ -1,0 +1,60 @@
+"""When the threads of Horovod run: cycles that begin together, and waiting that leaves the core."""
+
+from __future__ import annotations
+
+from .anchored import Edit
+
+# A cycle begins a fixed time after the one before began, on each rank for itself, and ends when all
+# ranks have agreed: so all wait for the rank whose cycles begin last, and a tensor that comes in
+# between is a cycle late. Counted from the agreement, which is one moment for all, cycles begin
+# together.
+_OPERATIONS = "horovod/common/operations.cc"
+_TOGETHER = """    if (process_set_id == 0 && state.control_operation == LibType::RINGCOLL) {
+      state.last_cycle_start = std::chrono::steady_clock::now();
+    }
+
+"""
+
+# horovod.torch's synchronize() asked for the result again and again, and yielded its core in
+# between. The thread that works for the result is on one of these cores.
+_HEADER = "horovod/torch/handle_manager.h"
+_SOURCE = "horovod/torch/handle_manager.cc"
+_WAIT = """// Until MarkDone() or Reset().
+void HandleManager::Wait(int handle) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto awaited = awaited_.insert(handle);
+  done_.wait(lock, [&] {
+    auto result = results_.find(handle);
+    return result == results_.end() || result->second != nullptr;
+  });
+  awaited_.erase(awaited);
+}
+
+"""
+
+TIMING_EDITS = [
+    Edit(
+        _OPERATIONS, r"^    // Get tensor name and size data for autotuning\.", _TOGETHER, "before"
+    ),
+    Edit(_HEADER, r"^#include <atomic>\n", "#include <condition_variable>\n"),
+    Edit(_HEADER, r"^#include <mutex>\n", "#include <set>\n"),
+    Edit(_HEADER, r"^  bool PollHandle\(int handle\);\n", "  void Wait(int handle);\n"),
+    Edit(
+        _HEADER,
+        r"^  std::mutex mutex_;\n",
+        "  std::condition_variable done_;\n  std::multiset<int> awaited_;\n",
+    ),
+    Edit(
+        _SOURCE,
+        r"^  results_\[handle\] = std::make_shared<Status>\(status\);\n",
+        "  if (awaited_.count(handle) > 0) {\n    done_.notify_all();\n  }\n",
+    ),
+    Edit(_SOURCE, r"^bool HandleManager::PollHandle", _WAIT, "before"),
+    Edit(_SOURCE, r"^  results_\.clear\(\);\n", "  done_.notify_all();\n"),
+    Edit(
+        "horovod/torch/mpi_ops_v2.cc",
+        r"std::this_thread::yield\(\);",
+        "handle_manager.Wait(handle);",
+        "instead",
+    ),
+]
