@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include <new>
 #include <system_error>
 
 namespace ringcoll {
@@ -22,6 +23,12 @@ const char* name_of(Code code) {
       return "Aborted";
   }
   return "?";
+}
+
+Error as_error(const std::exception& caught) {
+  if (const auto* error = dynamic_cast<const Error*>(&caught)) return *error;
+  bool memory = dynamic_cast<const std::bad_alloc*>(&caught) != nullptr;
+  return Error(Code::kInternal, memory ? "out of memory" : caught.what());
 }
 
 std::string errno_text(const char* call, int error) {

@@ -47,6 +47,9 @@ class Error : public std::exception {
   std::string message_;
 };
 
+/// What was caught, as an Error: std::bad_alloc and all that is no Error become kInternal.
+Error as_error(const std::exception& caught);
+
 /// "connect: Connection refused": the name of a system call and the text of its errno.
 std::string errno_text(const char* call, int error);
 

@@ -72,13 +72,13 @@ std::string Executor::doing() const { return describe(signature_); }
 
 void Executor::run(const Call& call) {
   comm_.throw_if_poisoned();
-  signature_ = signature_of(call, comm_.size(), ++sequence_);
   try {
+    signature_ = signature_of(call, comm_.size(), ++sequence_);
     execute(call);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     pieces_.clear();
     lent_.clear();
-    throw comm_.fail(error.within(doing()));
+    throw comm_.fail(as_error(error).within(doing()));
   }
 }
 

@@ -11,8 +11,9 @@
 namespace ringcoll {
 namespace {
 
-// Price of a message: a fixed part and a part for each byte; and of combining. Orders of magnitude
-// measured by perf/allreduce.py; a choice is wrong only near the point where two schedules cost the
+// Price of a message: a fixed part and a part for each byte; and of combining. Orders of magnitude,
+// fitted by hand to whole calls (perf/results has those of shared memory; the runs for kNetwork and
+// for combining are not kept); a choice is wrong only near the point where two schedules cost the
 // same.
 struct LinkPrice {
   double message_us;

@@ -38,12 +38,9 @@ rc_status guarded(Body&& body) {
   try {
     body();
     return RC_OK;
-  } catch (const Error& error) {
+  } catch (const std::exception& caught) {
+    Error error = as_error(caught);
     return failed(static_cast<rc_status>(error.code()), error.what(), error.rank());
-  } catch (const std::bad_alloc&) {
-    return failed(RC_INTERNAL, "out of memory", kNobody);
-  } catch (const std::exception& error) {
-    return failed(RC_INTERNAL, error.what(), kNobody);
   }
 }
 

@@ -111,10 +111,8 @@ void Engine::work() {
     std::optional<Error> error;
     try {
       executor_.run(request->call_);
-    } catch (const Error& caught) {
-      error = caught;
     } catch (const std::exception& caught) {
-      error = Error(Code::kInternal, caught.what());
+      error = as_error(caught);
     }
     request->end(std::move(error));
     request.reset();
