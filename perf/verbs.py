@@ -18,15 +18,16 @@ from pathlib import Path
 from harness import build, figures, machine, peers, report, rounds
 from harness.jobs import Job, Spec, end_on_sigterm
 
-STREAM, TCP = "raw stream", "ringcoll tcp"
+STREAM, TCP, UCX = "raw stream", "ringcoll tcp", "Open MPI, UCX"
 METHOD = (
     "Allreduce of float32, sum, two ranks of one host, by one RDMA device "
-    "(RINGCOLL_TRANSPORT=verbs) and by tcp. The raw stream (perf/drivers/verbs_stream.c) is the "
-    "least that could be done: both ranks write as many bytes into each other's memory at once as "
-    "an allreduce of two ranks moves, and add nothing. A time is that of a batch of calls back to "
-    "back after a barrier, of its slowest rank, divided by the calls; the median batch of a visit; "
-    "the median over rounds. Every round visits each in turn. A ratio is the median over rounds of "
-    "a peer's time divided by that of ringcoll over verbs in the same round."
+    "(RINGCOLL_TRANSPORT=verbs) and by tcp, and of Open MPI over UCX by the same device. The raw "
+    "stream (perf/drivers/verbs_stream.c) is the least that could be done: both ranks write as "
+    "many bytes into each other's memory at once as an allreduce of two ranks moves, and add "
+    "nothing. A time is that of a batch of calls back to back after a barrier, of its slowest "
+    "rank, divided by the calls; the median batch of a visit; the median over rounds. Every "
+    "round visits each in turn. A ratio is the median over rounds of a peer's time divided by "
+    "that of ringcoll over verbs in the same round."
 )
 SIZES = [4, figures.KIB, 64 * figures.KIB, figures.MIB, 4 * figures.MIB, 16 * figures.MIB]
 TARGETS = [
@@ -40,6 +41,7 @@ COST_CALLS = 4
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--here", action="store_true", help="on this machine's device, no guest")
+    parser.add_argument("--ucx-gid-index", type=int, help="for Open MPI's UCX (Soft-RoCE: 0)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--visit", type=float, default=0.4, help="seconds of one visit")
     parser.add_argument("--library", type=Path, help="a libringcoll.so instead of a build of this")
@@ -48,18 +50,24 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def find(arguments: argparse.Namespace) -> list[Spec]:
+def find(arguments: argparse.Namespace) -> tuple[list[Spec], dict[str, str]]:
+    """What can be started, and why the rest cannot."""
     options = peers.Options(arguments.build.resolve(), arguments.library)
     options.build.mkdir(parents=True, exist_ok=True)
     ours = peers.FINDERS[figures.OURS](options)
     source = build.DRIVERS / "verbs_stream.c"
     stream = build.compile_c("cc", [source], options.build / "verbs_stream", ["-libverbs"])
     by = {name: ours.environment | {"RINGCOLL_TRANSPORT": name} for name in ("verbs", "tcp")}
-    return [
+    specs = [
         Spec(STREAM, [str(stream), "{socket}", "{ranks}"], most_ranks=RANKS),
         replace(ours, environment=by["verbs"]),
         replace(ours, name=TCP, environment=by["tcp"]),
     ]
+    try:
+        specs.append(replace(peers.openmpi_over_ucx(options, arguments.ucx_gid_index), name=UCX))
+    except (peers.Missing, build.BuildError) as reason:
+        return specs, {UCX: str(reason)}
+    return specs, {}
 
 
 def in_guest(arguments: argparse.Namespace) -> int:
@@ -71,6 +79,7 @@ def in_guest(arguments: argparse.Namespace) -> int:
     output = str(arguments.output.resolve())
     guest = [str(build.CHECKOUT / "ci/rdma-vm"), "--cpus=2", "--memory=4096", "--timeout=1200"]
     inside = [sys.executable, str(Path(__file__).resolve()), "--here", f"--library={library}"]
+    inside += ["--ucx-gid-index=0"]
     inside += [f"--rounds={arguments.rounds}", f"--visit={arguments.visit}", f"--output={output}"]
     return subprocess.run([*guest, f"--out={output}", "--", *inside], check=False).returncode
 
@@ -100,7 +109,7 @@ def main() -> int:
     end_on_sigterm()
     if not arguments.here:
         return in_guest(arguments)
-    specs = find(arguments)
+    specs, missing = find(arguments)
     described = machine.describe()
     results = report.Results(
         title="Allreduce over RDMA",
@@ -109,6 +118,7 @@ def main() -> int:
         targets=TARGETS,
         machine=described,
         peers={spec.name: spec.version for spec in specs},
+        missing=missing,
     )
     quiet = machine.Quiet()
     measure(specs, arguments, results)

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import build
@@ -116,6 +116,24 @@ def _openmpi(options: Options) -> Spec:
     command = _mpi("openmpi", options, compiler, launcher, [])
     command[1:1] = ["--oversubscribe"]
     return Spec("Open MPI", command, version_of(launcher, "--version"), AS_ROOT)
+
+
+def openmpi_over_ucx(options: Options, gid_index: int | None) -> Spec:
+    """Open MPI by UCX's reliable connections on the first RDMA device, and by nothing else.
+
+    UCX meets its peers by datagrams first. On Soft-RoCE these are lost under the GID that it
+    chooses, so that a job ends in a timeout: there `gid_index` must name another.
+    """
+    plain = _openmpi(options)
+    command = [plain.command[0], "--mca", "pml", "ucx", "--mca", "osc", "ucx", *plain.command[1:]]
+    devices = Path("/sys/class/infiniband")
+    names = sorted(path.name for path in devices.iterdir()) if devices.exists() else []
+    environment = plain.environment | {"UCX_TLS": "rc_verbs,ud_verbs,self"}
+    if names:
+        environment["UCX_NET_DEVICES"] = f"{names[0]}:1"
+    if gid_index is not None:
+        environment["UCX_IB_GID_INDEX"] = str(gid_index)
+    return replace(plain, command=command, environment=environment)
 
 
 def _mpich(options: Options) -> Spec:

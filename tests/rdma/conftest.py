@@ -284,19 +284,35 @@ def in_guest() -> bool:
     return WHERE == "guest"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hosts:
     """Two hosts that run the same test. ``index`` is this one's."""
 
     index: int
     addresses: list[str]
+    test: str
+    exchanges: int = 0
 
     @property
     def peer(self) -> str:
         return self.addresses[1 - self.index]
 
-    def exchange(self, text: str = "", limit_s: float = 120) -> str:
-        """Returns, when both have called it, what the other one gave."""
+    def meet(self, limit_s: float = 400) -> None:
+        """Returns when both have begun this test. One may have left the last one early."""
+        end = time.monotonic() + limit_s
+        while self._meet(f"{self.test} begins", limit_s) != f"{self.test} begins":
+            assert time.monotonic() < end, "the other host does not come to this test"
+
+    def exchange(self, text: str = "") -> str:
+        """Returns, when both have called it, what the other one gave. Fails if the other one has
+        left this test."""
+        self.exchanges += 1
+        here = f"{self.test} {self.exchanges}\n"
+        theirs = self._meet(here + text, 120)
+        assert theirs.startswith(here), f"here: {here}, the other host: {theirs}"
+        return theirs.removeprefix(here)
+
+    def _meet(self, text: str, limit_s: float) -> str:
         end = time.monotonic() + limit_s
         if self.index == 0:
             with socket.create_server((self.addresses[0], MEETING_PORT)) as server:
@@ -319,9 +335,11 @@ def _swap(connection: socket.socket, text: str) -> str:
             return file.read()
 
 
-@pytest.fixture(scope="session")
-def hosts() -> Hosts:
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Hosts:
     """In a module of two guests; on real hosts RINGCOLL_TEST_HOSTS has both addresses."""
     if not HOSTS:
         pytest.skip("RINGCOLL_TEST_HOSTS does not name two hosts")
-    return Hosts(INDEX, HOSTS.split(","))
+    found = Hosts(INDEX, HOSTS.split(","), request.node.nodeid)
+    found.meet()
+    return found
