@@ -25,6 +25,10 @@ constexpr Duration kShortestBlock = std::chrono::microseconds(200);
 constexpr int kPolls = 64;
 // How long after a broken link its cause may still arrive on a lifeline.
 constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
+// How long, and for how many turns of a wait, what a rank sent before it left may be on its way: on
+// a busy machine time alone may pass without a look at the link.
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr int kFarewellTurns = 8;
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
@@ -418,11 +422,17 @@ void Communicator::flush(const std::function<std::string()>& doing) {
   }
 }
 
+// In one wait, since its peer has left.
+struct Communicator::Farewell {
+  int turns = 0;
+  Deadline over{kFarewell};
+};
+
 void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
                                const std::function<std::string()>& doing) {
   lifelines_->set_waiting_for(peer);
   Deadline deadline(seconds(config_.timeout_s)), spinning(spin_);
-  std::optional<Deadline> leaving;
+  Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
@@ -434,7 +444,7 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
       counters_.blocked_waits += blocking;
       continue;
     }
-    throw_if_gone(peer, &leaving);
+    throw_if_gone(peer, &farewell);
     forgive_stop(&seen, &deadline);
     if (deadline.passed()) {
       poison(lifelines_->blame(peer, doing(), kBlameGrace));
@@ -445,12 +455,11 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
   lifelines_->set_waiting_for(kNobody);
 }
 
-// A peer that has said goodbye sends nothing more; what it sent before may still be on its way for
-// a moment.
-void Communicator::throw_if_gone(Rank peer, std::optional<Deadline>* leaving) const {
+// A peer that has said goodbye sends nothing more; what it sent before may still be on its way.
+void Communicator::throw_if_gone(Rank peer, Farewell* farewell) const {
   if (!lifelines_->gone(peer)) return;
-  if (!*leaving) *leaving = Deadline(kCauseGrace);
-  if ((*leaving)->passed())
+  if (farewell->turns++ == 0) farewell->over = Deadline(kFarewell);
+  if (farewell->turns > kFarewellTurns && farewell->over.passed())
     throw Error(Code::kPeerLost,
                 fmt::format("{} has left the communicator", topology_.describe(peer)), peer);
 }

@@ -29,7 +29,7 @@ struct Counters {
   uint64_t calls = 0;
   uint64_t messages_sent = 0;
   uint64_t bytes_sent = 0;
-  uint64_t bytes_sent_direct = 0;  // of them, from the caller's memory
+  uint64_t bytes_sent_zero_copy = 0;  // of them, from the caller's memory
   uint64_t bytes_received = 0;
   uint64_t bytes_packed = 0;    // copied from inputs into the arena
   uint64_t bytes_unpacked = 0;  // copied to outputs
@@ -114,6 +114,7 @@ class Communicator {
     std::unique_ptr<Endpoint> endpoint;
   };
   struct Introduction;
+  struct Farewell;
 
   void join_ring();
   void add_lifeline(Rank peer, Deadline deadline);
@@ -121,7 +122,7 @@ class Communicator {
   void drain(Rank peer, Deadline deadline);
   void wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing);
-  void throw_if_gone(Rank peer, std::optional<Deadline>* leaving) const;
+  void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);
   void wake_all();
   void connect_one(Rank peer, Deadline deadline);
