@@ -45,7 +45,7 @@ Executor::Executor(Communicator& comm)
     slots_.push_back({{at, at + bank_bytes}, {}, 0});
   auto far = [&](Rank rank) { return comm.link_of(rank) == LinkClass::kNetwork; };
   if (std::ranges::any_of(order_, far))
-    for (Rank rank : order_) direct_.push_back(far(rank));
+    for (Rank rank : order_) zero_copy_.push_back(far(rank));
   terrain_.size = comm.size();
   terrain_.one_domain = comm.one_domain();
   terrain_.oversubscribed = comm.oversubscribed();
@@ -87,8 +87,11 @@ void Executor::execute(const Call& call) {
   prepare(call);
   const Choice& choice = *choice_;
   if (choice.pieces == 0) return;
-  if (!direct_.empty()) comm_.lend(layout_.loans(kLeastLoanBytes));
-  run_pipeline(call, choice);
+  if (!zero_copy_.empty()) comm_.lend(layout_.loans(kLeastLoanBytes));
+  if (choice.pieces == 1)
+    run_alone(call, choice);
+  else
+    run_pipeline(call, choice);
   await_lent();
   comm_.flush([this] { return doing(); });
 }
@@ -114,6 +117,18 @@ void Executor::prepare(const Call& call) {
   mover_.emplace(call, comm_.counters());
   repeated_plan_ = nullptr;
   shape_ = shape;
+}
+
+// The pipeline of one piece.
+void Executor::run_alone(const Call& call, const Choice& choice) {
+  pieces_.resize(1);
+  Piece& piece = pieces_.front();
+  piece.index = 0;
+  begin(piece, call, choice);
+  for (size_t stage = 0; stage <= piece.plan->actions.size(); stage++) {
+    if (comm_.wants_places()) expect(piece, stage);
+    advance(piece, stage);
+  }
 }
 
 void Executor::run_pipeline(const Call& call, const Choice& choice) {
@@ -147,7 +162,7 @@ void Executor::run_pipeline(const Call& call, const Choice& choice) {
 // Stage 0 begins: a slot whose former content nobody reads any more, and the plan.
 void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
   layout_.fragments_of(piece.index, choice.stretch, &piece.fragments);
-  piece.direct = is_direct(piece, call);
+  piece.zero_copy = is_zero_copy(piece, call);
   piece.plan = plan_of(piece, call, choice);
   piece.slot = &slots_[next_slot_++ % slots_.size()];
   for (const Sent& sent : piece.slot->unread) await_completion(sent);
@@ -160,8 +175,8 @@ void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
 
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
 // what is received replaces what is still to be sent to somebody else.
-bool Executor::is_direct(const Piece& piece, const Call& call) const {
-  if (direct_.empty() || call.collective == RC_BARRIER) return false;
+bool Executor::is_zero_copy(const Piece& piece, const Call& call) const {
+  if (zero_copy_.empty() || call.collective == RC_BARRIER) return false;
   const rc_buffer& first = call.buffers[0];
   bool exchanges = call.collective == RC_ALLTOALL && first.input == first.output;
   bool one_each = !call.is_vector() || piece.fragments.size() == 1;
@@ -226,7 +241,7 @@ void Executor::send(Piece& piece, size_t round) {
 void Executor::note_sent(Piece& piece, size_t round, const Sent& sent) {
   const Action& action = piece.plan->actions[round];
   bool lent = action.send_from == Place::kInput || action.send_from == Place::kOutput;
-  if (lent) comm_.counters().bytes_sent_direct += action.send.count * mover_->element_bytes();
+  if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();
   if (sent.link->completed() >= sent.number) return;
   if (!lent) {
     piece.sent[round] = sent;
@@ -307,31 +322,32 @@ const Choice& Executor::choice_for(const Call& call) {
 }
 
 const Plan* Executor::plan_of(const Piece& piece, const Call& call, const Choice& choice) {
-  if (repeated_plan_ && repeated_plan_direct_ == piece.direct) return repeated_plan_;
+  if (repeated_plan_ && repeated_plan_zero_copy_ == piece.zero_copy) return repeated_plan_;
   layout_.counts_of(piece.index, choice.stretch, &counts_);
-  const Plan* plan = &plan_for(call, *choice.row, piece.direct);
+  const Plan* plan = &plan_for(call, *choice.row, piece.zero_copy);
   if (choice.pieces == 1) {
     repeated_plan_ = plan;
-    repeated_plan_direct_ = piece.direct;
+    repeated_plan_zero_copy_ = piece.zero_copy;
   }
   return plan;
 }
 
-const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row, bool direct) {
+const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row, bool zero_copy) {
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
-  key_.push_back(static_cast<int64_t>(layout_.ends_key() << 2 | direct << 1 | mover_->pack_all()));
+  key_.push_back(
+      static_cast<int64_t>(layout_.ends_key() << 2 | zero_copy << 1 | mover_->pack_all()));
   key_.insert(key_.end(), counts_.begin(), counts_.end());
   if (last_plan_ && last_plan_->first == key_) return last_plan_->second;
   auto it = plans_.find(key_);
-  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, direct)).first;
+  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, zero_copy)).first;
   last_plan_ = &*it;
   return it->second;
 }
 
 // Plans and connects: the schedule is made once for each shape of call.
-Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool direct) {
+Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool zero_copy) {
   std::span<const int64_t> counts = counts_;
   Problem problem{self_, comm_.size(), position_[call.root], counts, {}};
   if (call.collective == RC_ALLTOALL) {
@@ -354,7 +370,7 @@ Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool direct) 
     });
   }
   Ends ends = layout_.ends_of(counts);
-  if (direct) ends.direct = direct_;
+  if (zero_copy) ends.zero_copy = zero_copy_;
   return lower(schedule, space_of(call.collective, problem), ends, mover_->pack_all(), self_);
 }
 

@@ -55,7 +55,7 @@ class Executor {
     int64_t index = 0;
     const Plan* plan = nullptr;
     Slot* slot = nullptr;
-    bool direct = false;  // its memory is lent, so that it can be sent as it lies
+    bool zero_copy = false;  // its memory is lent, so that it can be sent as it lies
     std::vector<Fragment> fragments;
     std::vector<Sent> sent;  // by round
     PieceMemory memory;
@@ -80,9 +80,10 @@ class Executor {
 
   void execute(const Call& call);
   void prepare(const Call& call);
+  void run_alone(const Call& call, const Choice& choice);
   void run_pipeline(const Call& call, const Choice& choice);
   void begin(Piece& piece, const Call& call, const Choice& choice);
-  bool is_direct(const Piece& piece, const Call& call) const;
+  bool is_zero_copy(const Piece& piece, const Call& call) const;
   void prepare_slot(Slot& slot, int64_t elements);
   void expect(Piece& piece, size_t round);
   void advance(Piece& piece, size_t stage);
@@ -95,8 +96,8 @@ class Executor {
   void check_view(Rank peer, const View& view, uint64_t expected_bytes);
   const Choice& choice_for(const Call& call);
   const Plan* plan_of(const Piece& piece, const Call& call, const Choice& choice);
-  const Plan& plan_for(const Call& call, const ScheduleRow& row, bool direct);
-  Plan make_plan(const Call& call, const ScheduleRow& row, bool direct);
+  const Plan& plan_for(const Call& call, const ScheduleRow& row, bool zero_copy);
+  Plan make_plan(const Call& call, const ScheduleRow& row, bool zero_copy);
   std::string doing() const;
 
   Communicator& comm_;
@@ -104,7 +105,7 @@ class Executor {
   std::vector<Rank> position_;  // rank to position
   Rank self_;                   // position of this rank
   Terrain terrain_;
-  std::vector<bool> direct_;  // by position: can be sent what is lent; empty: nobody
+  std::vector<bool> zero_copy_;  // by position: can be sent what is lent; empty: nobody
   std::vector<Slot> slots_;
   uint64_t next_slot_ = 0;
   std::vector<uint64_t> sent_;  // messages so far, by rank
@@ -124,7 +125,7 @@ class Executor {
   const Choice* choice_ = nullptr;
   std::optional<Shape> shape_;           // none: not one tensor
   const Plan* repeated_plan_ = nullptr;  // of a call in one piece
-  bool repeated_plan_direct_ = false;
+  bool repeated_plan_zero_copy_ = false;
   std::vector<Piece> pieces_;
   std::vector<int64_t> counts_;
   Key key_;

@@ -270,7 +270,7 @@ TEST(Executor, NetworksCopyNothingOfALargeTensor) {
           const Counters& after = m.comm.counters();
           EXPECT_EQ(after.bytes_packed, before.bytes_packed);
           EXPECT_EQ(after.bytes_unpacked, before.bytes_unpacked);
-          EXPECT_GT(after.bytes_sent_direct, before.bytes_sent_direct);
+          EXPECT_GT(after.bytes_sent_zero_copy, before.bytes_sent_zero_copy);
           float scale = op == RC_AVERAGE ? 1.0f / static_cast<float>(m.size) : 1.0f;
           auto ranks = static_cast<float>(m.size * (m.size - 1) / 2);
           const float* result = static_cast<const float*>(buffer.output);
@@ -326,7 +326,7 @@ TEST(Executor, AlltoallInPlaceIsPacked) {
       data[i] = static_cast<float>(m.rank * 3 + static_cast<Rank>(i / kCount));
     rc_buffer buffer{data.data(), data.data(), kCount};
     run(m, call_of(RC_ALLTOALL, RC_FLOAT32, RC_SUM, {&buffer, 1}));
-    EXPECT_EQ(m.comm.counters().bytes_sent_direct, 0u);
+    EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
     for (size_t i = 0; i < data.size(); i++)
       ASSERT_EQ(data[i], static_cast<float>(static_cast<Rank>(i / kCount) * 3 + m.rank)) << i;
   });

@@ -31,7 +31,7 @@ std::string stats_json(Communicator& comm) {
               {"messages_sent", c.messages_sent},
               {"bytes_sent", c.bytes_sent},
               {"bytes_received", c.bytes_received},
-              {"bytes_sent_direct", c.bytes_sent_direct},
+              {"bytes_sent_zero_copy", c.bytes_sent_zero_copy},
               {"bytes_packed", c.bytes_packed},
               {"bytes_unpacked", c.bytes_unpacked},
               {"bytes_combined", c.bytes_combined},

@@ -48,6 +48,7 @@ Engine::~Engine() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     left.swap(queue_);
+    queued_ = 0;
     changed_.notify_all();
     if (running_)
       comm_.poison(Error(
@@ -60,16 +61,15 @@ Engine::~Engine() {
   if (worker_.joinable()) worker_.join();
 }
 
-bool Engine::begin_if_idle() {
-  std::lock_guard lock(mutex_);
-  if (running_ || !queue_.empty()) return false;
-  return running_ = true;
-}
+bool Engine::begin_if_idle() { return queued_ == 0 && !running_.exchange(true); }
 
+// Whoever queues a request counts it before it looks whether something runs; here it is the other
+// way round, so that one of the two sees the other.
 void Engine::end() {
-  std::lock_guard lock(mutex_);
   running_ = false;
-  if (!queue_.empty()) changed_.notify_all();
+  if (queued_ == 0) return;
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
 }
 
 void Engine::run(const rc_call& raw) {
@@ -90,6 +90,7 @@ std::shared_ptr<Request> Engine::start(const rc_call& raw) {
   check(!stopping_, Code::kAborted, "the communicator is being closed");
   if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
   queue_.push_back(request);
+  queued_++;
   changed_.notify_all();
   return request;
 }
@@ -102,11 +103,12 @@ void Engine::work() {
   pthread_setname_np(pthread_self(), "ringcoll-worker");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || (!running_ && !queue_.empty()); });
+    changed_.wait(lock,
+                  [this] { return stopping_ || (!queue_.empty() && !running_.exchange(true)); });
     if (stopping_) return;
     auto request = std::move(queue_.front());
     queue_.pop_front();
-    running_ = true;
+    queued_--;
     lock.unlock();
     std::optional<Error> error;
     try {

@@ -3,6 +3,7 @@
 // runs in the caller's thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -61,7 +62,10 @@ class Engine {
   Executor executor_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool running_ = false;  // a call is being executed, by the worker or by a caller
+  // A call is being executed, by the worker or by a caller: whoever sets it. A caller that finds
+  // nothing running and nothing queued takes no lock.
+  std::atomic<bool> running_ = false;
+  std::atomic<size_t> queued_ = 0;  // the length of queue_
   bool stopping_ = false;
   std::deque<std::shared_ptr<Request>> queue_;
   std::thread worker_;  // started by the first start()

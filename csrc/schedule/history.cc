@@ -81,7 +81,7 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
     if (step.recv_from != kNobody) receive(step, round);
   }
   settle_needs();
-  if (!ends.direct.empty()) settle_direct(schedule, ends, pack_all);
+  if (!ends.zero_copy.empty()) settle_zero_copy(schedule, ends, pack_all);
 }
 
 void History::find_bounds(const Schedule& schedule, int64_t space, const Ends& ends) {
@@ -191,9 +191,9 @@ void History::settle_needs() {
   }
 }
 
-// What is sent stays in the caller's memory if all that it is sent to are direct, if each message
-// with it is one contiguous range there, and if can_stay().
-void History::settle_direct(const Schedule& schedule, const Ends& ends, bool pack_all) {
+// What is sent stays in the caller's memory if all that it is sent to are zero_copy, if each
+// message with it is one contiguous range there, and if can_stay().
+void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all) {
   bool reduces = std::ranges::any_of(
       schedule, [](const Step& step) { return step.combine == Combine::kReduce; });
   std::vector<int> sends(versions_.size(), 0), of_atom(atom_count(), 0);
@@ -203,14 +203,14 @@ void History::settle_direct(const Schedule& schedule, const Ends& ends, bool pac
   for (size_t v = 0; v < versions_.size(); v++) {
     Version& version = versions_[v];
     bool contained = reduces && sends[v] == 1 && of_atom[version.atom] == 2;
-    version.direct = version.sent && can_stay(version, contained, pack_all);
+    version.zero_copy = version.sent && can_stay(version, contained, pack_all);
   }
   // A message that cannot go so takes what it carries out of other messages too.
   for (bool settled = false; !std::exchange(settled, true);)
     for (const Message& message : messages_) {
-      auto is_direct = [&](VersionId v) { return versions_[v].direct; };
-      if (std::ranges::none_of(message.versions, is_direct) || can_go(message, ends)) continue;
-      for (VersionId v : message.versions) versions_[v].direct = false;
+      auto is_zero_copy = [&](VersionId v) { return versions_[v].zero_copy; };
+      if (std::ranges::none_of(message.versions, is_zero_copy) || can_go(message, ends)) continue;
+      for (VersionId v : message.versions) versions_[v].zero_copy = false;
       settled = false;
     }
 }
@@ -228,12 +228,13 @@ bool History::can_stay(const Version& version, bool contained, bool pack_all) co
 }
 
 bool History::can_go(const Message& message, const Ends& ends) const {
-  auto is_direct = [&](VersionId v) { return versions_[v].direct; };
+  auto is_zero_copy = [&](VersionId v) { return versions_[v].zero_copy; };
   auto is_result = [&](VersionId v) { return versions_[v].received; };
   auto holds = [&](Range r) {
     return r.first <= message.range.first && message.range.end() <= r.end();
   };
-  if (!ends.direct[message.to] || !std::ranges::all_of(message.versions, is_direct)) return false;
+  if (!ends.zero_copy[message.to] || !std::ranges::all_of(message.versions, is_zero_copy))
+    return false;
   if (std::ranges::all_of(message.versions, is_result))
     return std::ranges::any_of(ends.outputs, holds);
   return std::ranges::none_of(message.versions, is_result) &&

@@ -49,7 +49,7 @@ struct Version {
   VersionId operand = kNoVersion;  // what is combined with what is received
   bool received = false;           // false: the input
   bool sent = false;
-  bool direct = false;         // sent from the caller's memory
+  bool zero_copy = false;      // sent from the caller's memory
   bool copied_inside = false;  // source of a step from the rank to itself
   bool final = false;          // nothing is received for the atom any more
   bool needed = false;         // sent, or wanted by an output, directly or through a reduction
@@ -85,7 +85,7 @@ class History {
   void receive(const Step& step, int round);
   void copy_inside(const Step& step, int round);
   void settle_needs();
-  void settle_direct(const Schedule& schedule, const Ends& ends, bool pack_all);
+  void settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all);
   bool can_stay(const Version& version, bool contained, bool pack_all) const;
   bool can_go(const Message& message, const Ends& ends) const;
 

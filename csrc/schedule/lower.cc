@@ -12,7 +12,7 @@
 //     nearly always what is received now could not exist had the earlier peer not read it, so that
 //     the wait is free, and staying in bank 0 keeps half of the cache.
 // Of an input, what is sent is packed into bank 0, if it cannot be sent as it is; the rest is read
-// where it lies. What can be sent as it is, history.h has found (Version::direct).
+// where it lies. What can be sent as it is, history.h has found (Version::zero_copy).
 //
 // Why in place is safe: an atom's output is written once, by its last version, and its input is
 // read by packing (before all rounds), by its first combination, or by a finishing move (only if
@@ -89,7 +89,7 @@ void Lowering::place_inputs() {
     VersionId input = history_.input_of(atom);
     if (input == kNoVersion) continue;
     const Version& version = history_.versions()[input];
-    bool packed = (version.sent && !version.direct) || (pack_all_ && version.needed);
+    bool packed = (version.sent && !version.zero_copy) || (pack_all_ && version.needed);
     places_[input] = packed ? Place::kBank0 : Place::kInput;
     if (packed) append(plan_.pack, history_.range_of(atom));
     current_[atom] = input;
@@ -112,12 +112,12 @@ void Lowering::send(const Step& step, Action& action) {
   auto [first, end] = history_.atoms_of(step.send);
   if (first == end) return;  // a barrier's
   action.send_from = places_[current_[first]];
-  bool direct = history_.versions()[current_[first]].direct;
+  bool zero_copy = history_.versions()[current_[first]].zero_copy;
   int bank = action.send_from == Place::kBank1;
   for (Atom atom = first; atom < end; atom++) {
     invariant(places_[current_[atom]] == action.send_from,
               "lowering for rank {}, round {}: a message from more than one place", rank_, round());
-    if (direct) continue;  // never overwritten while somebody may read it
+    if (zero_copy) continue;  // never overwritten while somebody may read it
     Leaving& leaving = leaving_[atom][bank];
     leaving.several |= leaving.round >= 0 && leaving.to != step.send_to;
     leaving.round = round();
@@ -147,7 +147,7 @@ Part Lowering::part_of(Atom atom, VersionId id, Combine combine) {
   if (!version.needed) return part;
   if (version.operand != kNoVersion) part.operand = places_[version.operand];
   bool wanted = version.final && history_.wanted(atom);
-  if (wanted && (!version.sent || version.direct)) {
+  if (wanted && (!version.sent || version.zero_copy)) {
     part.result = Place::kOutput;
     return part;
   }

@@ -4,7 +4,8 @@
 // The places of an element are the caller's input, two banks of the arena, and the caller's output.
 // Lowering decides by looking at the whole schedule, so that payload moves as seldom as possible:
 //  - what is sent lies in the arena, or in the caller's memory if all who are sent it can be sent
-//    from there (Ends::direct); what is sent before anything was combined into it is packed (input
+//    from there (Ends::zero_copy); what is sent before anything was combined into it is packed
+//    (input
 //    -> bank 0), or sent as it is;
 //  - the first combine into a range that was never packed reads the input directly (three operands,
 //    no packing copy);
@@ -73,7 +74,7 @@ struct Ends {
   std::vector<Range> inputs;
   std::vector<Range> outputs;
   /// By position: those that can be sent what lies in the caller's memory. Empty: none.
-  std::vector<bool> direct;
+  std::vector<bool> zero_copy;
 };
 
 /// `pack_all`: read the input by packing only (a prescale is applied there).

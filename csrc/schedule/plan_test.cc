@@ -14,8 +14,8 @@ namespace ringcoll {
 namespace {
 
 using simulator::Call;
-using simulator::Direct;
 using simulator::PlanOptions;
+using simulator::ZeroCopy;
 
 std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
   switch (collective) {
@@ -39,9 +39,9 @@ constexpr std::array kModes = {
     PlanOptions{.in_place = true, .pack_all = false, .shuffle = 2},
     PlanOptions{.in_place = false, .pack_all = true, .shuffle = 3},
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 4},
-    PlanOptions{.in_place = true, .shuffle = 5, .direct = Direct::kAll},
-    PlanOptions{.in_place = true, .shuffle = 6, .direct = Direct::kOtherHosts},
-    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .direct = Direct::kAll},
+    PlanOptions{.in_place = true, .shuffle = 5, .zero_copy = ZeroCopy::kAll},
+    PlanOptions{.in_place = true, .shuffle = 6, .zero_copy = ZeroCopy::kOtherHosts},
+    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .zero_copy = ZeroCopy::kAll},
 };
 
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
@@ -88,8 +88,9 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
     Call call = simulator::make_call(GetParam().collective, size, 1, counts);
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     for (unsigned shuffle = 0; shuffle < 20; shuffle++)
-      for (Direct direct : {Direct::kNone, Direct::kAll})
-        ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle, .direct = direct}), "")
+      for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
+        ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle, .zero_copy = zero_copy}),
+                  "")
             << call.name() << ", order " << shuffle;
   }
 }
@@ -138,7 +139,7 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
 
 TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
   Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
-  PlanOptions options = {.in_place = true, .direct = Direct::kAll};
+  PlanOptions options = {.in_place = true, .zero_copy = ZeroCopy::kAll};
   auto plans = simulator::make_plans(
       call, simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call),
       options);
@@ -206,7 +207,7 @@ TEST(Lowering, DirectRingCopiesNothing) {
     for (Rank rank = 0; rank < size; rank++) {
       Call call = simulator::make_call(RC_ALLREDUCE, size, 0, {16});
       Schedule schedule = find_schedule(RC_ALLREDUCE, "ring")->make(call.problem(rank));
-      Plan plan = lower(schedule, 16, call.ends(rank, Direct::kAll), false, rank);
+      Plan plan = lower(schedule, 16, call.ends(rank, ZeroCopy::kAll), false, rank);
       EXPECT_TRUE(plan.pack.empty());
       EXPECT_TRUE(plan.finish.empty());
       auto half = static_cast<size_t>(size - 1);
@@ -230,7 +231,7 @@ TEST(Lowering, MessageThatCannotGoDirectlyIsPacked) {
                        {2, {0, 4}, kNobody, {}, Combine::kCopy}};
   Ends ends = {{{0, 4}}, {}, {false, true, false}};
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kBank0);
-  ends.direct[2] = true;
+  ends.zero_copy[2] = true;
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kInput);
   // Two ranges of the caller's memory are no message.
   ends.inputs = {{0, 2}, {2, 2}};
@@ -241,7 +242,7 @@ TEST(Lowering, MessageThatCannotGoDirectlyIsPacked) {
 TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
   Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
   Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
-  Plan plan = lower(schedule, 4, call.ends(0, Direct::kAll), false, 0);
+  Plan plan = lower(schedule, 4, call.ends(0, ZeroCopy::kAll), false, 0);
   EXPECT_EQ(plan.actions[0].send_from, Place::kBank0);
 }
 

@@ -178,11 +178,11 @@ Problem Call::problem(Rank rank) const {
 
 int64_t Call::space(Rank rank) const { return space_of(collective, problem(rank)); }
 
-Ends Call::ends(Rank rank, Direct direct) const {
+Ends Call::ends(Rank rank, ZeroCopy zero_copy) const {
   Ends found = ends_of(rank);
-  if (direct == Direct::kNone) return found;
+  if (zero_copy == ZeroCopy::kNone) return found;
   for (Rank peer = 0; peer < size; peer++)
-    found.direct.push_back(direct == Direct::kAll || peer / 2 != rank / 2);
+    found.zero_copy.push_back(zero_copy == ZeroCopy::kAll || peer / 2 != rank / 2);
   return found;
 }
 
@@ -296,7 +296,7 @@ class PlanRunner {
       machine.output.resize(call.space(rank));
       machine.read.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
-      machine.ends = call.ends(rank, options.direct);
+      machine.ends = call.ends(rank, options.zero_copy);
       machines_.push_back(std::move(machine));
     }
   }
@@ -385,8 +385,8 @@ class PlanRunner {
   void note_send(Machine& machine, const Action& action) {
     if (action.send.empty()) return;
     bool bank = action.send_from == Place::kBank0 || action.send_from == Place::kBank1;
-    bool direct = !machine.ends.direct.empty() && machine.ends.direct[action.send_to];
-    if (!bank && !direct) return fail(machine, "sends from outside of the banks");
+    bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
+    if (!bank && !zero_copy) return fail(machine, "sends from outside of the banks");
     const Memory& memory = memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
       if (!memory[e].known) fail(machine, "sends what it does not have");
@@ -475,7 +475,7 @@ std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& sche
                              const PlanOptions& options) {
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < call.size; rank++)
-    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank, options.direct),
+    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank, options.zero_copy),
                           options.pack_all, rank));
   return plans;
 }

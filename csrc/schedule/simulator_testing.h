@@ -15,7 +15,7 @@
 namespace ringcoll::simulator {
 
 /// Who can be sent what lies in the caller's memory; a host has two ranks.
-enum class Direct { kNone, kAll, kOtherHosts };
+enum class ZeroCopy { kNone, kAll, kOtherHosts };
 
 /// One call of a collective, as all ranks see it.
 struct Call {
@@ -28,7 +28,7 @@ struct Call {
 
   Problem problem(Rank rank) const;
   int64_t space(Rank rank) const;
-  Ends ends(Rank rank, Direct direct = Direct::kNone) const;
+  Ends ends(Rank rank, ZeroCopy zero_copy = ZeroCopy::kNone) const;
   std::string name() const;
 
  private:
@@ -44,7 +44,7 @@ struct PlanOptions {
   bool in_place = false;  // the output of an element is the memory of its input
   bool pack_all = false;  // the input is gone after packing
   unsigned shuffle = 0;   // which rank runs ahead of which
-  Direct direct = Direct::kNone;
+  ZeroCopy zero_copy = ZeroCopy::kNone;
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options);

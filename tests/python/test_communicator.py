@@ -120,7 +120,7 @@ def test_stats(run_ranks):
         assert after["calls"] - before["calls"] == 4
         # A network sends a large tensor as it lies; on one host it goes through shared memory.
         transport = after["peers"][1 - world.rank]["transport"]
-        way = "bytes_sent_direct" if transport == "tcp" else "bytes_packed"
+        way = "bytes_sent_zero_copy" if transport == "tcp" else "bytes_packed"
         assert after[way] > before[way]
         assert sorted(after["ring_order"]) == [0, 1]
         assert [peer["pid"] for peer in after["peers"]][world.rank] == os.getpid()

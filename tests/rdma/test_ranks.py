@@ -73,7 +73,7 @@ def test_a_tensor_that_comes_back_is_not_copied(start_ranks):
                 assert (total == turn + (world.size - 1) / 2).all()
                 names = ("bytes_packed", "bytes_unpacked")
                 copied.append(sum(after[name] - before[name] for name in names))
-            assert after["bytes_sent_direct"] - before["bytes_sent_direct"] == x.nbytes
+            assert after["bytes_sent_zero_copy"] - before["bytes_sent_zero_copy"] == x.nbytes
             del x, total
         return copied
 
