@@ -91,9 +91,11 @@ def optimizers(record):
 
 def states(record):
     root = hvd.size() - 1
+    # In place, a variable is known by its name: what has the name of another is refused, while that
+    # one may or may not be on its way.
     for inplace in (False, True):
         mine = [
-            tf.Variable(tf.fill([3 + i, 2], tf.cast(hvd.rank() + i, dtype)))
+            tf.Variable(tf.fill([3 + i, 2], tf.cast(hvd.rank() + i, dtype)), name=f"state{i}")
             for i, dtype in enumerate((tf.float32, tf.float64, tf.int64, tf.float32))
         ]
         record.attempt(
