@@ -29,6 +29,12 @@ def _native(variable):
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
+def variables_of(optimizer):
+    """The variables of an optimizer: Keras 3 has a property where Keras 2 has a method."""
+    variables = optimizer.variables
+    return variables() if callable(variables) else variables
+
+
 class _Reduction:
     """What DistributedOptimizer was asked for: combines the gradients of all ranks."""
 

@@ -83,6 +83,20 @@ KERAS_EDITS = [
         r"^def _broadcast_model\(model, optimizer, backend\):\n",
         "    if ringcoll_keras.broadcast(model, optimizer, 0):\n        return\n",
     ),
+    # The optimizer of a state need not be a distributed one: a tape may be.
+    *(
+        Edit(
+            "horovod/tensorflow/elastic.py",
+            rf"(?<={before})self\.optimizer\.variables\(\)",
+            "ringcoll_keras.variables_of(self.optimizer)",
+            "instead",
+        )
+        for before in (
+            r"tf\.identity\(var\) for var in ",
+            r"var\.numpy\(\) for var in ",
+            r"for var, saved_var in zip\(",
+        )
+    ),
     # --- The way from horovod.tensorflow, which forgets two options -------------------------------
     Edit(
         "horovod/tensorflow/__init__.py",

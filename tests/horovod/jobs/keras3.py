@@ -330,20 +330,25 @@ def refusals():
     cases += 1
 
 
-def elastic_state():
+def elastic_state(optimizer):
     global cases
     model = dense(seed=rank)
-    fit(model, hvd.DistributedOptimizer(adam()), mine(INPUTS), mine(TARGETS), BATCH)
+    fit(model, optimizer, mine(INPUTS), mine(TARGETS), BATCH)
     started(model, rank)
     state = hvd.elastic.KerasState(model, epoch=rank)
     state.sync()
     same_everywhere(model, "synchronized")
     assert state.epoch == 0
     kept = model.get_weights()
+    moments = [variable.numpy() for variable in optimizer.variables]
     started(model, 9)
+    for variable in optimizer.variables:
+        variable.assign(variable + 1)
     state.restore()
     for found, expected in zip(model.get_weights(), kept, strict=True):
         np.testing.assert_array_equal(found, expected)
+    for variable, expected in zip(optimizer.variables, moments, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected)
     cases += 1
 
 
@@ -357,5 +362,6 @@ used_callbacks()
 corrected_momentum()
 saved(Path(sys.argv[1]))
 refusals()
-elastic_state()
+elastic_state(hvd.DistributedOptimizer(adam()))
+elastic_state(adam())  # where the tape is the distributed one
 results.write(rank, cases=cases)
