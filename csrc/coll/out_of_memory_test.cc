@@ -22,6 +22,9 @@ thread_local int left = -1;
   if (void* memory = std::malloc(std::max<size_t>(bytes, 1))) return memory;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(std::max<size_t>(bytes, 1));
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
