@@ -91,7 +91,7 @@ def packages(listed_in: str = "apt-packages.txt") -> None:
 
 
 @functools.cache
-def _base_python() -> str:
+def base_python() -> str:
     """A Python 3.11 that can make virtual environments and has the headers for extensions."""
     probe = (
         "import ensurepip, pathlib, sys, sysconfig, venv\n"
@@ -118,8 +118,8 @@ def environment() -> None:
         return
     works = PYTHON.exists() and subprocess.run([PYTHON, "-c", ""], check=False).returncode == 0
     if not works:
-        with stage(f"virtual environment .venv from {_base_python()}"):
-            must(run([_base_python(), "-m", "venv", "--clear", VENV], "venv"))
+        with stage(f"virtual environment .venv from {base_python()}"):
+            must(run([base_python(), "-m", "venv", "--clear", VENV], "venv"))
     with stage("packages of ci/requirements.txt"):
         pins = str(CI / "requirements.txt")
         # All that is needed is listed, and tf-keras asks for `tensorflow` where tensorflow-cpu is.

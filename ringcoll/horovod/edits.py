@@ -30,6 +30,14 @@ BUILD_EDITS = [
         "import sysconfig; print(sysconfig.get_path('include'))",
         "instead",
     ),
+    # A torch with CUDA in it, which is what PyPI has, next to a compiler of CUDA without its
+    # libraries: tensors on GPUs are out of reach there, those on CPUs are not.
+    Edit(
+        "cmake/Modules/FindPytorch.cmake",
+        r'^string\(TOUPPER "\$\{Pytorch_CUDA\}" Pytorch_CUDA\)\n',
+        "find_package(CUDAToolkit QUIET)\n"
+        "if(NOT CUDAToolkit_FOUND)\n    set(Pytorch_CUDA FALSE)\nendif()\n",
+    ),
     Edit(
         "horovod/tensorflow/CMakeLists.txt",
         r"^list\(APPEND TF_SOURCES .*/xla_mpi_ops\.cc\"\)$",
