@@ -119,7 +119,8 @@ void Executor::prepare(const Call& call) {
   shape_ = shape;
 }
 
-// The pipeline of one piece.
+// The pipeline of one piece. Most calls are that, and the small ones among them notice what a
+// pipeline of several has to keep.
 void Executor::run_alone(const Call& call, const Choice& choice) {
   pieces_.resize(1);
   Piece& piece = pieces_.front();

@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -37,29 +39,70 @@ size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
                           kDoing, errno_text(call, error)));
 }
 
+Fd make_eventfd() {
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) fail("eventfd", errno);
+  return fd;
+}
+
+/// The descriptors of this process, for the child of a fork: none is made or closed meanwhile.
+struct Open {
+  std::mutex mutex;
+  std::map<int, int> stand_ins;  // of each, what a child has in its place
+};
+
+Open& all_open();
+
+void in_child() {
+  for (auto [fd, stand_in] : all_open().stand_ins) ::dup3(stand_in, fd, O_CLOEXEC);
+  all_open().stand_ins.clear();
+  all_open().mutex.unlock();
+}
+
+Open& all_open() {
+  static Open* all = [] {
+    auto made = std::make_unique<Open>();
+    int error = ::pthread_atfork([] { all_open().mutex.lock(); }, [] { all_open().mutex.unlock(); },
+                                 in_child);
+    if (error != 0) fail("pthread_atfork", error);
+    return made.release();  // for as long as there are forks
+  }();
+  return *all;
+}
+
 }  // namespace
 
-UnmapWatch::UnmapWatch() {
+UnmapWatch::Descriptor::Descriptor(int stand_in) {
+  std::lock_guard lock(all_open().mutex);
   // Without the right to handle faults of the kernel's own accesses: there are none to handle.
   fd_ = Fd(
       static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
   if (!fd_) fail("userfaultfd", errno);
+  all_open().stand_ins[fd_.get()] = stand_in;
+}
+
+UnmapWatch::Descriptor::~Descriptor() {
+  std::lock_guard lock(all_open().mutex);
+  all_open().stand_ins.erase(fd_.get());
+  fd_.reset();
+}
+
+UnmapWatch::Page::Page() {
+  void* page =
+      ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) fail("mmap", errno);
+  data = static_cast<std::byte*>(page);
+}
+
+UnmapWatch::Page::~Page() { ::munmap(data, page_bytes()); }
+
+UnmapWatch::UnmapWatch() : stop_(make_eventfd()), fd_(stop_.get()) {
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |
                  UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE;
   if (::ioctl(fd_.get(), UFFDIO_API, &api) != 0) fail("ioctl(UFFDIO_API)", errno);
-  stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop_) fail("eventfd", errno);
-  void* page =
-      ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) fail("mmap", errno);
-  probe_ = static_cast<std::byte*>(page);
-  if (!watch(probe_, page_bytes())) {
-    int error = errno;
-    ::munmap(probe_, page_bytes());
-    fail("ioctl(UFFDIO_REGISTER)", error);
-  }
+  if (!watch(probe_.data, page_bytes())) fail("ioctl(UFFDIO_REGISTER)", errno);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are for the application's threads
@@ -68,26 +111,11 @@ UnmapWatch::UnmapWatch() {
   pthread_setname_np(thread_.native_handle(), "ringcoll-unmap");
 }
 
-// A process that was forked meanwhile (a data loader's worker) holds the descriptor too, so closing
-// does not end the watch, and whoever frees watched memory would be held for ever once nobody
-// reads: so each range is let go, while the thread still reads.
+// Closing the descriptor lets go of all that is watched, the probe too, and of who is being held.
 UnmapWatch::~UnmapWatch() {
-  for (Range range : watched_) unwatch(range);
   uint64_t one = 1;
   [[maybe_unused]] ssize_t put = ::write(stop_.get(), &one, sizeof one);
   thread_.join();
-  fd_.reset();
-  ::munmap(probe_, page_bytes());
-}
-
-// Something else may be mapped in part of it by now, for which the kernel refuses the whole.
-void UnmapWatch::unwatch(Range range) const {
-  uffdio_range request{range.first, range.end - range.first};
-  size_t pages = request.len / page_bytes();
-  if (::ioctl(fd_.get(), UFFDIO_UNREGISTER, &request) == 0 || pages <= 1) return;
-  uintptr_t middle = range.first + pages / 2 * page_bytes();
-  unwatch({range.first, middle});
-  unwatch({middle, range.end});
 }
 
 bool UnmapWatch::watch(const void* data, size_t bytes) {
@@ -97,15 +125,13 @@ bool UnmapWatch::watch(const void* data, size_t bytes) {
   uffdio_register request{};
   request.range = {first, end - first};
   request.mode = UFFDIO_REGISTER_MODE_WP;  // of the modes, the one that never stops an access
-  if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return false;
-  watched_.push_back({first, end});
-  return true;
+  return ::ioctl(fd_.get(), UFFDIO_REGISTER, &request) == 0;
 }
 
 // The kernel refuses requests on a watch whose mappings are being changed.
 bool UnmapWatch::changing() const {
   uffdio_writeprotect request{};
-  request.range = {reinterpret_cast<uintptr_t>(probe_), page_bytes()};
+  request.range = {reinterpret_cast<uintptr_t>(probe_.data), page_bytes()};
   request.mode = 0;  // it is not protected anyway
   return ::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0 && errno == EAGAIN;
 }

@@ -11,7 +11,9 @@
 // no access to them is slower or stopped.
 //
 // A thread of its own reads the events. It allocates nothing: the thread that is being held may
-// hold a lock of malloc.
+// hold a lock of malloc. A watch ends when its descriptor is closed, by all who have it: a forked
+// child puts its copy away at once, or memory would go on being watched with nobody to read the
+// events, and whoever frees it be held for ever.
 #pragma once
 
 #include <array>
@@ -20,7 +22,6 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "base/fd.h"
 
@@ -46,6 +47,26 @@ class UnmapWatch {
   struct Range {
     uintptr_t first, end;
   };
+  struct Page {
+    Page();
+    ~Page();
+    Page(const Page&) = delete;
+    Page& operator=(const Page&) = delete;
+    std::byte* data;
+  };
+  /// The descriptor of userfaultfd(2). What fork(2) copies of it into a child is one of `stand_in`,
+  /// so that its number stays taken there.
+  class Descriptor {
+   public:
+    explicit Descriptor(int stand_in);
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int get() const { return fd_.get(); }
+
+   private:
+    Fd fd_;
+  };
   // More than these between two calls are told as one that covers everything.
   static constexpr size_t kMostChanges = 256;
 
@@ -53,13 +74,11 @@ class UnmapWatch {
   void read_events();
   void note(Range change);
   bool changing() const;
-  void unwatch(Range range) const;
 
-  Fd fd_;
   Fd stop_;
-  std::vector<Range> watched_;  // in pages; what has changed since as well
-  std::byte* probe_ = nullptr;  // a watched page of our own, on which changing() asks
-  std::mutex mutex_;            // held while events are read and noted
+  Page probe_;  // watched; changing() asks on it
+  Descriptor fd_;
+  std::mutex mutex_;  // held while events are read and noted
   std::array<Range, kMostChanges> changes_;
   size_t count_ = 0;
   std::thread thread_;  // last: it uses all the others
