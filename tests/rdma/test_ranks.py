@@ -156,6 +156,40 @@ def test_an_idle_job_survives_an_interface_that_is_down_for_a_while(start_ranks,
     assert "port down [rxe0:1]" in outcomes[0].output, "heard on its own thread"
 
 
+def test_who_connects_later_does_so_by_the_address_of_then(start_ranks, in_guest):
+    """Neighbours on the ring are connected from the start; 0 and 2 of four ranks are not."""
+    if not in_guest:
+        pytest.skip("an interface of the host keeps its address")
+
+    def body(world):
+        if world.rank == 0:
+            Path("mark.made").touch()
+        while not Path("mark.moved").exists():
+            time.sleep(0.01)
+        counts = {0: [0, 0, MIB, 0], 2: [MIB, 0, 0, 0]}.get(world.rank, [0] * 4)
+        got = world.alltoall(np.full(sum(counts), world.rank, "f4"), counts, counts)
+        return got.size == sum(counts) and (got == 2 - world.rank).all()
+
+    def address(what, host):
+        subprocess.run(["ip", "address", what, f"10.77.0.{host}/24", "dev", "rdma0"], check=True)
+
+    job = start_ranks(4, body, env=VERBS)
+    job.wait_for("made", 60)
+    address("del", 1)
+    address("add", 101)
+    try:
+        (job.folder / "mark.moved").touch()
+        outcomes = job.join(60)
+    finally:
+        address("del", 101)
+        address("add", 1)
+    for outcome in outcomes:
+        assert outcome.error is None and outcome.value, outcome.output
+    for rank in (0, 2):
+        told = "has changed its address from 10.77.0.1 to 10.77.0.101"
+        assert told in outcomes[rank].output
+
+
 CAP_IPC_LOCK = 14
 FEW_KIB = 64
 
