@@ -22,11 +22,11 @@ def is_keras3(thing):
     return isinstance(thing, (keras.optimizers.Optimizer, keras.Model))
 
 
-def _native(variable):
-    """The tf.Variable of a variable of Keras."""
-    import tensorflow as tf
-
-    return variable if isinstance(variable, tf.Variable) else variable.value
+def native(thing):
+    """The tf.Variable of a variable of Keras 3; anything else as it is."""
+    keras = sys.modules.get("keras")
+    is_variable = is_keras3_module(keras) and isinstance(thing, keras.Variable)
+    return thing.value if is_variable else thing
 
 
 def variables_of(optimizer):
@@ -77,7 +77,7 @@ class _Reduction:
         self._at_once = tf.function(self._reduce)
 
     def add_local(self, variable):
-        self._local.add(_native(variable).ref())
+        self._local.add(native(variable).ref())
 
     def __call__(self, gradients, variables):
         """The gradients to apply to the variables, in their order; None stays None."""
@@ -88,7 +88,7 @@ class _Reduction:
         for i, variable in enumerate(variables):
             if result[i] is None:
                 continue
-            if _native(variable).ref() in self._local:
+            if native(variable).ref() in self._local:
                 result[i] = self._scaled(result[i])
                 continue
             if self._sparse_as_dense:
@@ -111,13 +111,13 @@ class _Reduction:
         if not isinstance(self._groups, list):
             return [group for group in split_list(shared, self._groups) if group]
         group_of = {
-            _native(variable).ref(): number
+            native(variable).ref(): number
             for number, group in enumerate(self._groups)
             for variable in group
         }
         groups = {}
         for i in shared:
-            groups.setdefault(group_of.get(_native(variables[i]).ref(), -1 - i), []).append(i)
+            groups.setdefault(group_of.get(native(variables[i]).ref(), -1 - i), []).append(i)
         return list(groups.values())
 
     def _reduce(self, groups):
@@ -273,7 +273,7 @@ def broadcast(model, optimizer, root_rank, local_variables=()):
 
     if not is_keras3(model):
         return False
-    variables = [_native(variable) for variable in [*model.weights, *optimizer.variables]]
+    variables = [native(variable) for variable in [*model.weights, *optimizer.variables]]
     hvd.broadcast_variables(
         [variable for variable in variables if variable.ref() not in local_variables],
         root_rank=root_rank,

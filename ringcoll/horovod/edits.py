@@ -171,7 +171,7 @@ bool EnableRingcoll(HorovodGlobalState& state, const std::vector<int>& ranks,
   }
   if (state.control_operation == LibType::RINGCOLL) {
 #if HAVE_MPI
-    if (RingcollContext::StartedByMpi() || global_mpi_context.global_comm != MPI_COMM_NULL) {
+    if (RingcollContext::StartedByMpi()) {
       global_mpi_context.Enable(ranks);
     }
 #endif

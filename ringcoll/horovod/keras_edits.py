@@ -97,6 +97,45 @@ KERAS_EDITS = [
             r"for var, saved_var in zip\(",
         )
     ),
+    # --- horovod.tensorflow, given variables of Keras 3 -------------------------------------------
+    *(
+        Edit(f"horovod/tensorflow/{file}.py", anchor, _IMPORT, "before")
+        for file, anchor in (
+            ("__init__", r"^from horovod\.tensorflow\.util import _executing_eagerly, _make_sub"),
+            ("functions", r"^from horovod\.tensorflow\.util import _cache, _executing"),
+            ("util", r"^from tensorflow\.python\.eager import context"),
+        )
+    ),
+    Edit(
+        "horovod/tensorflow/functions.py",
+        r"^    if inplace:\n        vars_by_device = ",
+        "    variables = [ringcoll_keras.native(variable) for variable in variables]\n",
+        "before",
+    ),
+    Edit(
+        "horovod/tensorflow/__init__.py",
+        r"^            gradients = super\(self\.__class__, self\)\.gradient\(target, sources, out",
+        "            sources = [ringcoll_keras.native(source) for source in sources]\n",
+        "before",
+    ),
+    *(
+        Edit(f"horovod/tensorflow/{file}.py", rf"{variable}(?={rest})", native, "instead")
+        for file, variable, rest, native in (
+            ("util", "vars", r"\.ref\(\)", "ringcoll_keras.native(vars)"),
+            (
+                "__init__",
+                r"(?<=_local_sources\.add\()source",
+                r"\.ref\(\)\)",
+                "ringcoll_keras.native(source)",
+            ),
+            (
+                "__init__",
+                r"(?<=is_local_source = )s",
+                r"\.ref\(\) in self\._local_sources if _IS_TF2",
+                "ringcoll_keras.native(s)",
+            ),
+        )
+    ),
     # --- The way from horovod.tensorflow, which forgets two options -------------------------------
     Edit(
         "horovod/tensorflow/__init__.py",

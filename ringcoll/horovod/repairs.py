@@ -30,6 +30,17 @@ _REFUSE = """  if (closed_) {
     return SHUT_DOWN_ERROR;
   }
 """
+_MPI_OPS = "horovod/tensorflow/mpi_ops.py"
+_DISTINCT_NAMES = '''def _distinct_names(variables):
+    """The names of the variables, with a number from the second of one name on."""
+    names, seen = [], {}
+    for variable in variables:
+        count = seen[variable.name] = seen.get(variable.name, 0) + 1
+        names.append(variable.name if count == 1 else f"{variable.name}.{count}")
+    return names
+
+
+'''
 REPAIRS = [
     # A second init() sets each tunable parameter to its default first. For one that the environment
     # has fixed in the first life there is no place any more, and another one's value was
@@ -110,5 +121,17 @@ REPAIRS = [
         r"(?<=std::vector<Request>& messages\) \{\n)"
         r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
         _REFUSE,
+    ),
+    # A broadcast in place refused the second of two variables of one name ("Variable:0", where the
+    # user gave none), while the first was under way into memory that nobody kept any more.
+    Edit(_MPI_OPS, r"^def broadcast_\(variables, ", _DISTINCT_NAMES, "before"),
+    *(
+        Edit(
+            _MPI_OPS,
+            rf"(?<={before}variable_names=)\[var\.name for var in variables\]",
+            "_distinct_names(variables)",
+            "instead",
+        )
+        for before in (r"horovod_broadcast_inplace\(variables, ", " " * 56)
     ),
 ]

@@ -254,6 +254,7 @@ def test_the_stall_inspector_ends_the_job(folder_of):
         for capacity in (0, 1024):
             assert "has been shut down" in str(found[f"{who} {capacity}"])
             assert "has been shut down" in str(found[f"late {capacity}"])
+            assert "has been shut down" in str(found[f"group {capacity}"])
         assert found["after the stalls"].tolist() == [2.0, 2.0]
 
 

@@ -207,6 +207,45 @@ def own_loops():
             agree(f"{call} {how}", ours, theirs)
 
 
+def trained_with_tape(how, grouped):
+    """The distributed tape, given the variables of a model, and an ordinary optimizer."""
+    ours, theirs = dense(seed=1 + rank), dense()
+    hvd_tensorflow.broadcast_variables(ours.variables, root_rank=0, inplace=how == "eager")
+    optimizer = sgd()
+    optimizer.build(ours.trainable_variables)
+    options = {"groups": of_layers(ours)} if grouped else {}
+
+    def step(inputs, targets):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(ours(inputs) - targets))
+        tape = hvd_tensorflow.DistributedGradientTape(tape, **options)
+        variables = ours.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    run = tf.function(step) if how == "function" else step
+    for inputs, targets in zip(INPUTS[:, rank], TARGETS[:, rank], strict=True):
+        run(tf.constant(inputs), tf.constant(targets))
+    fit(theirs, sgd(), whole(INPUTS), whole(TARGETS), BATCH * size)
+    agree(f"tape {how} {grouped}", ours, theirs)
+
+
+def tapes():
+    global cases
+    for how, grouped in (("eager", False), ("function", False), ("function", True)):
+        trained_with_tape(how, grouped)
+    model = dense()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(INPUTS[0, rank]) - TARGETS[0, rank]))
+    tape = hvd_tensorflow.PartialDistributedGradientTape(tape, local_layers=model.layers[0])
+    for variable, gradient in zip(
+        model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
+    ):
+        every = np.array(hvd.allgather(gradient[None]))
+        local = any(variable is of_layer for of_layer in model.layers[0].trainable_variables)
+        assert np.array_equal(every[0], every[1]) != local, variable.path
+    cases += 1
+
+
 def local_layers():
     global cases
     model = dense()
@@ -357,6 +396,7 @@ options()
 accumulation()
 sets()
 own_loops()
+tapes()
 local_layers()
 used_callbacks()
 corrected_momentum()

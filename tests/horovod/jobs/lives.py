@@ -7,7 +7,7 @@ Arguments: the folder for the records, and one of
   so these come last;
 - timeline: the first of these lives alone, for a backend that cannot begin again;
 - autotune: a life with that and no other;
-- stalls: a tensor that one rank alone submits;
+- stalls: a tensor that one rank alone submits, and groups of which it has another size;
 - departures: one rank leaves while the other waits for it.
 """
 
@@ -117,6 +117,10 @@ def stalls(record):
         else:
             record.attempt(f"others {capacity}", hvd.barrier)
         record.attempt(f"late {capacity}", hvd.allreduce, torch.ones(2), name="late")
+        hvd.shutdown()
+        hvd.init()
+        group = [torch.ones(2)] * (2 + min(hvd.rank(), 1))
+        record.attempt(f"group {capacity}", hvd.grouped_allreduce, group, name="group")
         hvd.shutdown()
     apply({})
     hvd.init()

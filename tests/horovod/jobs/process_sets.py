@@ -52,6 +52,19 @@ def everything_at_once(record, sets, label):
         hvd.barrier(process_set=process_set)
 
 
+def one_name_everywhere(record, sets):
+    """Each set has names of its own."""
+    for step in range(3):
+        included = mine(dict(enumerate(sets))).values()
+        given = torch.arange(4.0) + hvd.rank()
+        options = {"op": hvd.Sum, "name": "everywhere"}
+        handles = [
+            (one.ranks, hvd.allreduce_async(given, process_set=one, **options)) for one in included
+        ]
+        for ranks, handle in handles:
+            record.keep(f"one name {step} {ranks}", hvd.synchronize(handle))
+
+
 def administration(record, sets):
     for process_set in sets:
         facts = [process_set.ranks, process_set.size(), process_set.included()]
@@ -98,6 +111,7 @@ def main():
     hvd.init(process_sets=static)
     administration(record, static)
     everything_at_once(record, [hvd.global_process_set, *static], "static")
+    one_name_everywhere(record, [hvd.global_process_set, *static])
     for turn in range(3):
         come_and_go(record, turn, members[1::2], static)
     refusals(record)

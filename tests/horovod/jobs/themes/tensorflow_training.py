@@ -91,11 +91,9 @@ def optimizers(record):
 
 def states(record):
     root = hvd.size() - 1
-    # In place, a variable is known by its name: what has the name of another is refused, while that
-    # one may or may not be on its way.
     for inplace in (False, True):
         mine = [
-            tf.Variable(tf.fill([3 + i, 2], tf.cast(hvd.rank() + i, dtype)), name=f"state{i}")
+            tf.Variable(tf.fill([3 + i, 2], tf.cast(hvd.rank() + i, dtype)), name=f"state{i // 2}")
             for i, dtype in enumerate((tf.float32, tf.float64, tf.int64, tf.float32))
         ]
         record.attempt(
