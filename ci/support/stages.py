@@ -52,6 +52,12 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def cache_folder(name: str) -> Path:
+    """What outlives the checkout, by XDG's rule."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ringcoll" / name
+
+
 def tail(log: Path, lines: int = 15) -> str:
     """The end of a log, indented, for a failure's report."""
     text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.stages import StageFailed, must, run, stage, tail
+from support.stages import StageFailed, cache_folder, must, run, stage, tail
 
 # What the guest needs before it has a root file system; the rest is loaded from there.
 BOOT_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
@@ -44,12 +44,6 @@ class Kernel:
         return self.folder / "lib" / "modules" / self.version
 
 
-def cache_folder() -> Path:
-    """Where kernels are kept, by XDG's rule."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ringcoll" / "rdma-vm"
-
-
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
 
@@ -66,7 +60,7 @@ def kernel() -> Kernel:
 
     Raises StageFailed if it cannot be had.
     """
-    cache = cache_folder()
+    cache = cache_folder("rdma-vm")
     found = cached(cache)
     if found:
         return found

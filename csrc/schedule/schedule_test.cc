@@ -125,8 +125,7 @@ TEST_P(EveryRow, ServesThousandsOfRanks) {
 
 TEST_P(EveryRow, StandsInTheDocument) {
   const ScheduleRow& row = GetParam();
-  std::string here = __FILE__;
-  std::ifstream file(here.substr(0, here.rfind("csrc/")) + "docs/algorithms.md");
+  std::ifstream file(RINGCOLL_DOCS "/algorithms.md");
   std::stringstream text;
   text << file.rdbuf();
   simulator::CostLine line = simulator::parse_cost_line(row.cost);

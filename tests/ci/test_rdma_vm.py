@@ -144,13 +144,6 @@ def test_cache_gives_the_newest_whole_kernel(tmp_path):
     assert found.version == "6.1.0-56-amd64"
 
 
-def test_cache_is_xdg_s(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert vm_kernel.cache_folder() == tmp_path / "ringcoll" / "rdma-vm"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert vm_kernel.cache_folder() == Path.home() / ".cache" / "ringcoll" / "rdma-vm"
-
-
 def test_kernel_made_twice_at_once(tmp_path):
     _fill(tmp_path / "scratch", "6.1.0-1-amd64")
     _fill(tmp_path / "cache", "6.1.0-1-amd64")

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from support import stages
+
 CI = Path(__file__).resolve().parent.parent.parent / "ci"
 
 
@@ -109,3 +111,10 @@ def test_stage_prints_its_title_and_time(tmp_path):
     said, _ = driver.communicate(timeout=20)
     assert said == "thinking ... 0 s\n"
     assert driver.returncode == 7
+
+
+def test_cache_is_xdg_s(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert stages.cache_folder("rdma-vm") == tmp_path / "ringcoll" / "rdma-vm"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert stages.cache_folder("rdma-vm") == Path.home() / ".cache" / "ringcoll" / "rdma-vm"
