@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-# Four minutes on a quiet machine.
-pytestmark = [pytest.mark.guest(cpus=2, memory=8192, timeout=900), pytest.mark.timeout(840)]
+# Four minutes on a quiet machine; several times that on a busy one.
+pytestmark = [pytest.mark.guest(cpus=2, memory=8192, timeout=1400), pytest.mark.timeout(1340)]
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "train_digits_torch.py"
 
@@ -33,7 +33,7 @@ def test_digits_are_trained_over_verbs(device, tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=800,
+            timeout=1300,
             check=False,
         )
     assert done.returncode == 0, done.stdout
