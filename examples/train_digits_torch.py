@@ -73,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=32, help="images a rank and step")
+    parser.add_argument("--images", type=int, help="train with so many of them, not with all")
     options = parser.parse_args()
 
     hvd.init()
@@ -88,7 +89,7 @@ def main() -> None:
 
     times = []
     for _ in range(options.epochs):
-        order = torch.randperm(len(labels))  # the same on all ranks, by the seed
+        order = torch.randperm(len(labels))[: options.images]  # the same on all ranks, by the seed
         for batch in order.split(options.batch * hvd.size()):
             share = batch[hvd.rank() :: hvd.size()]
             if len(batch) == options.batch * hvd.size():

@@ -31,9 +31,34 @@ class Report:
         return f"{self.part}: {counts}, {self.seconds:.0f} s"
 
 
+_SAID = re.compile(r"^E( {3}|$)", re.MULTILINE)  # how pytest marks what an exception said
+_MOST_LINES = 40
+_MOST_LETTERS = 240
+
+
 def _first(text: str | None) -> str:
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
     return lines[0] if lines else ""
+
+
+def _cut(lines: list[str]) -> str:
+    """As many lines as a log can bear: the first ones, and more of the last."""
+    if len(lines) > _MOST_LINES:
+        few = _MOST_LINES // 4
+        left_out = len(lines) - _MOST_LINES
+        lines = [*lines[:few], f"[{left_out} lines]", *lines[few + left_out :]]
+    return "\n".join(line[:_MOST_LETTERS] for line in lines)
+
+
+def _why(trouble: ET.Element) -> str:
+    """What an exception said. Of a message that is short this is all; pytest cuts a long one off
+    before its end, which has the cause, but has all of it in the text."""
+    message, text = trouble.get("message") or "", (trouble.text or "").rstrip()
+    if "full report in element text" not in message:
+        return message or _first(text) or "failed"
+    lines = text.splitlines()
+    said = [line.removeprefix("E").strip() for line in lines if _SAID.match(line)]
+    return _cut([*said, lines[-1]] if said else lines)
 
 
 def read_xml(path: Path, part: str) -> Report:
@@ -51,8 +76,7 @@ def read_xml(path: Path, part: str) -> Report:
         trouble = [child for child in case if child.tag in ("failure", "error")]
         skip = case.find("skipped")
         if trouble:
-            first = trouble[0]
-            report.failed[name] = first.get("message") or _first(first.text) or "failed"
+            report.failed[name] = _why(trouble[0])
         elif skip is not None:
             report.skipped[name] = skip.get("message") or _first(skip.text) or "no reason given"
         else:

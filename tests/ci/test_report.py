@@ -39,6 +39,20 @@ def test_pytest_xml(tmp_path):
     assert found.skipped == {"tests.a.test_skip": "no mpirun"}
 
 
+def test_a_long_failure_is_told_to_its_end(tmp_path):
+    """As pytest writes it, whose message breaks off before the cause."""
+    text = "    def test():\n>       assert job()\n"
+    text += "".join(f"E       line {i}\n" for i in range(200))
+    text += "E       port is taken\n\ntests/a.py:7: AssertionError\n"
+    message = "AssertionError: line 0\n[+200 more lines; full report in element text]"
+    failure = f'<failure message="{message}">{text}</failure>'
+    case = f'<testcase classname="tests.a" name="test">{failure}</testcase>'
+    why = _read(tmp_path, f"<testsuites>{case}</testsuites>").failed["tests.a.test"]
+    assert why.startswith("line 0\nline 1\n")
+    assert why.endswith("line 199\nport is taken\ntests/a.py:7: AssertionError")
+    assert "\n[162 lines]\n" in why and len(why.splitlines()) == 41
+
+
 def test_missing_or_broken_xml_is_a_failure(tmp_path):
     assert report.read_xml(tmp_path / "none.xml", "part").failed
     assert _read(tmp_path, "<testsuites><test").failed

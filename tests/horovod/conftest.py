@@ -131,7 +131,21 @@ def mpi_missing():
     return None if shutil.which("mpirun") else "mpirun is not installed"
 
 
-def _launch(folder, script, *arguments, np=2, launcher="horovodrun --gloo", options=(), **named):
+def _names_tensorflow(script, arguments):
+    words = [(JOBS / script).read_text(), *map(str, arguments)]
+    return any(name in text for text in words for name in ("tensorflow", "keras"))
+
+
+def _launch(
+    folder,
+    script,
+    *arguments,
+    np=2,
+    launcher="horovodrun --gloo",
+    options=(),
+    tensorflow=None,
+    **named,
+):
     if backend_missing():
         pytest.skip(backend_missing())
     if launcher in ("mpirun", "horovodrun --mpi") and mpi_missing():
@@ -150,13 +164,19 @@ def _launch(folder, script, *arguments, np=2, launcher="horovodrun --gloo", opti
         TF_CPP_MIN_LOG_LEVEL="2",
         **named,
     )
+    if not (_names_tensorflow(script, arguments) if tensorflow is None else tensorflow):
+        # horovodrun asks the first framework that it can import what it was built with, for which
+        # torch will do: TensorFlow takes several seconds to import.
+        paths = (str(JOBS / "without_tensorflow"), environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return Job([str(part) for part in command], environment, folder)
 
 
 @pytest.fixture(scope="session")
 def launch():
-    """launch(folder, script, *arguments, np=2, launcher=…, **environment) -> Job, which the caller
-    waits for or ends. Skips the test if the job cannot run here."""
+    """launch(folder, script, *arguments, np=2, launcher=…, tensorflow=None, **environment) -> Job,
+    which the caller waits for or ends. Skips the test if the job cannot run here. Jobs that do not
+    name TensorFlow are kept from it, unless told otherwise."""
     return _launch
 
 

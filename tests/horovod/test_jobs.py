@@ -33,6 +33,7 @@ def test_the_variable_alone_switches_the_backend(start, tmp_path, launcher):
         "backend.py",
         tmp_path,
         launcher=launcher,
+        tensorflow=True,
         HOROVOD_CPU_OPERATIONS="RINGCOLL",
         HOROVOD_TIMELINE=str(timeline),
     ).wait()

@@ -45,7 +45,7 @@ def everything_at_once(record, sets, label):
             submitted.add(f"{where} root", hvd.broadcast_async, given, root, **options)
             even = torch.arange(2 * size) + me
             submitted.add(f"{where} alltoall", hvd.alltoall_async, even, **options)
-            submitted.add(f"{where} scatter", hvd.reducescatter_async, given, **options)
+            submitted.add(f"{where} reducescatter", hvd.reducescatter_async, given, **options)
             submitted.add(f"{where} group", hvd.grouped_allreduce_async, [given] * 3, **options)
         submitted.collect()
     for process_set in included:
