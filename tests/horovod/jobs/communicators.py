@@ -9,14 +9,26 @@ Arguments: the folder for the records, and one of
 - world: everybody, where horovodrun and not MPI has started the ranks.
 """
 
+import fcntl
 import sys
 
 import horovod.torch as hvd
+import mpi4py
 import results
 import torch
-from mpi4py import MPI
 from recording import from_launcher
 
+mpi4py.rc(initialize=False, finalize=True)
+from mpi4py import MPI  # noqa: E402
+
+if sys.argv[2] == "world":
+    # One after another: processes without mpirun that begin together may fail to make the one
+    # folder that Open MPI has for all of them.
+    with (results.FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        MPI.Init_thread()
+else:
+    MPI.Init_thread()
 world = MPI.COMM_WORLD
 rank = from_launcher("RANK")
 half = world.Split(rank % 2, rank)
