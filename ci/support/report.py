@@ -31,7 +31,7 @@ class Report:
         return f"{self.part}: {counts}, {self.seconds:.0f} s"
 
 
-_SAID = re.compile(r"^E( {3}|$)", re.MULTILINE)  # how pytest marks what an exception said
+_SAID = re.compile(r"E( {3}|$)")  # how pytest marks what an exception said
 _MOST_LINES = 40
 _MOST_LETTERS = 240
 

@@ -134,8 +134,9 @@ def same_results(folder_of, expected, actual, name, at_least):
     """Fails with what differs between the jobs of two Starts.
 
     A reducescatter of GLOO may be wrong by chance: with parts that halving does not give, its last
-    messages are sent from a buffer that it is already writing to, or has freed. Where one differs,
-    MPI says what is right.
+    messages are sent from a buffer that it is already writing to, or has freed. Where one differs
+    in numbers, MPI says what is right, and the job that is not GLOO's must have it; of two jobs of
+    GLOO only types and shapes are compared there.
     """
     size = expected.size
     different = differences(folder_of(expected), folder_of(actual), name, size, at_least)
@@ -143,11 +144,12 @@ def same_results(folder_of, expected, actual, name, at_least):
     for (rank, case), values in [*different.items()]:
         if "reducescatter" not in case or not any(of_gloo) or not wrong_by_chance(values):
             continue
-        mpi = replace(expected, operations="MPI", controller="MPI", launcher="mpirun")
-        right = load(folder_of(mpi), name, rank)[case]
-        others = [value for value, gloo in zip(values, of_gloo, strict=True) if not gloo]
-        if all(agree(f"{name} {case}", right, value) for value in others):
-            del different[rank, case]
+        if not all(of_gloo):
+            mpi = replace(expected, operations="MPI", controller="MPI", launcher="mpirun")
+            right = load(folder_of(mpi), name, rank)[case]
+            if not agree(f"{name} {case}", right, values[of_gloo.index(False)]):
+                continue
+        del different[rank, case]
     texts = [
         f"rank {rank}, {case}: {values[0]!r} is expected, it is {values[1]!r}"
         for (rank, case), values in different.items()
