@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from harness import figures, machine, report, rounds
 from harness.build import CHECKOUT, PERF
 from harness.horovod_jobs import OURS, find_jobs
-from harness.jobs import end_on_sigterm
+from harness.jobs import Spec, end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun. A step is one allreduce "
@@ -27,8 +28,10 @@ METHOD = (
     "negotiation and little else; its time is that of its slowest rank. The median step of a "
     "visit; the median over rounds. Every round visits each job in turn, the others stopped. A "
     "ratio is the median over rounds of a job's time divided by that under RINGCOLL in the same "
-    "round. Loaded: beside one process for each core that never sleeps, of the same priority."
+    "round. Loaded: beside one process for each core that never sleeps, of the same priority. "
+    "The peer RINGCOLL_SPREAD=0 is RINGCOLL whose threads stay where the kernel puts them."
 )
+UNSPREAD = {"RINGCOLL_SPREAD": "0"}
 CYCLES_MS = ["1", "0.1"]
 # A case stands where other programs have a size.
 CASES = [(cycle, loaded) for loaded in (False, True) for cycle in CYCLES_MS]
@@ -60,10 +63,22 @@ def load(on: bool) -> Iterator[None]:
             process.wait()
 
 
+def unspread(specs: list[Spec]) -> list[Spec]:
+    """The job under RINGCOLL, if there is one, once more without the moves."""
+    return [
+        dataclasses.replace(
+            spec, name="RINGCOLL_SPREAD=0", environment={**spec.environment, **UNSPREAD}
+        )
+        for spec in specs
+        if spec.name == OURS
+    ]
+
+
 def measure(cycle: str, arguments: argparse.Namespace, results: report.Results) -> None:
     """The cases with this cycle time: each job is started once."""
     operations = arguments.operations.split(",")
     specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
+    specs += unspread(specs)
     results.missing.update(missing)
     results.peers.update({spec.name: spec.version for spec in specs})
     jobs = rounds.start_jobs(specs, RANKS, arguments.build / "logs", results)

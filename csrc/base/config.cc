@@ -71,6 +71,8 @@ const std::vector<Row>& table() {
        "largest message that shared memory carries beside its flag"},
       {"RINGCOLL_SPIN_US", Integer{&Config::spin_us, 0, 1000000, false}, "25",
        "microseconds that a wait polls before it blocks"},
+      {"RINGCOLL_SPREAD", Boolean{&Config::spread}, "1",
+       "a thread that waits for a rank on its own CPU moves to another that it may run on"},
       {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 1, 16, false}, "1",
        "TCP connections to each peer that carry data"},
       {"RINGCOLL_DEVICES", Text{&Config::devices, {}}, "",

@@ -24,10 +24,11 @@ struct Config {
   double timeout_s = 0;  // deadline of every wait
   int64_t arena_bytes =
       0;  // agreed; shared, registered memory of a rank that tensors are packed into
-  int64_t segment_bytes = 0;  // agreed; bytes of one message of a pipelined collective; 0 = chosen
-  int64_t slots = 0;          // agreed; pieces of a collective in flight
-  int64_t inline_bytes = 0;   // agreed; largest message that travels beside its flag
-  int64_t spin_us = 0;  // microseconds that a wait polls before it blocks; -1 = by ranks and cores
+  int64_t segment_bytes = 0;   // agreed; bytes of one message of a pipelined collective; 0 = chosen
+  int64_t slots = 0;           // agreed; pieces of a collective in flight
+  int64_t inline_bytes = 0;    // agreed; largest message that travels beside its flag
+  int64_t spin_us = 0;         // microseconds that a wait polls before it blocks
+  bool spread = false;         // leave the CPU of a rank that is waited for
   int64_t tcp_streams = 0;     // agreed; TCP connections to each peer
   std::string devices;         // RDMA ports, "mlx5_0:1,mlx5_1"; "" = chosen
   int64_t gid_index = -1;      // of an RDMA port's table; -1 = chosen

@@ -441,6 +441,10 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
     if (!blocking) {
       if (yield_) ::sched_yield();
       blocking = spinning.passed();
+      if (blocking && move_away_from(link)) {
+        spinning = Deadline(spin_);
+        blocking = false;
+      }
       counters_.blocked_waits += blocking;
       continue;
     }
@@ -453,6 +457,18 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
     link.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
   }
   lifelines_->set_waiting_for(kNobody);
+}
+
+// Two ranks on one CPU keep each other from running. Where ranks have to share CPUs, that is so
+// wherever they are.
+bool Communicator::move_away_from(const Endpoint& link) {
+  if (!config_.spread || yield_ || link.peer_cpu() < 0 || link.peer_cpu() != current_cpu())
+    return false;
+  std::vector<int> taken;
+  for (Rank peer : connected_) taken.push_back(links_[peer].endpoint->peer_cpu());
+  bool moved = spreader_.leave(taken);
+  counters_.cpu_moves += moved;
+  return moved;
 }
 
 // A peer that has said goodbye sends nothing more; what it sent before may still be on its way.

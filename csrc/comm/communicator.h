@@ -19,6 +19,7 @@
 #include "comm/lifelines.h"
 #include "net/event_loop.h"
 #include "shm/shared_memory.h"
+#include "topology/spread.h"
 #include "topology/topology.h"
 #include "transport/transport.h"
 
@@ -35,6 +36,7 @@ struct Counters {
   uint64_t bytes_unpacked = 0;  // copied to outputs
   uint64_t bytes_combined = 0;  // written by a reduction
   uint64_t blocked_waits = 0;   // waits that stopped polling and blocked
+  uint64_t cpu_moves = 0;       // moves to another CPU than that of the rank waited for
 };
 
 class Communicator {
@@ -122,6 +124,7 @@ class Communicator {
   void drain(Rank peer, Deadline deadline);
   void wait_slowly(Rank peer, Endpoint& link, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing);
+  bool move_away_from(const Endpoint& link);
   void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);
   void wake_all();
@@ -159,6 +162,7 @@ class Communicator {
   std::vector<Rank> connected_;
   std::mutex links_mutex_;  // making an endpoint against wake_all() of another thread
   Duration spin_{};
+  Spreader spreader_;
   bool yield_ = false;  // more ranks than cores on this host: polling gives the core away
   std::unique_ptr<Lifelines> lifelines_;
 };

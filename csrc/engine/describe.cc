@@ -36,6 +36,7 @@ std::string stats_json(Communicator& comm) {
               {"bytes_unpacked", c.bytes_unpacked},
               {"bytes_combined", c.bytes_combined},
               {"blocked_waits", c.blocked_waits},
+              {"cpu_moves", c.cpu_moves},
               {"rejected_connections", comm.rejected_connections()}}
       .dump();
 }

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <new>
 
 namespace ringcoll {
 namespace {
@@ -32,6 +33,24 @@ std::string read_text(const fs::path& path) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
+
+// A set for the system calls, with room for `count` CPUs.
+class CpuSet {
+ public:
+  explicit CpuSet(int count) : bytes_(CPU_ALLOC_SIZE(count)), set_(CPU_ALLOC(count)) {
+    if (!set_) throw std::bad_alloc();
+    CPU_ZERO_S(bytes_, set_.get());
+  }
+  size_t bytes() const { return bytes_; }
+  cpu_set_t* get() { return set_.get(); }
+
+ private:
+  struct Free {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+  };
+  size_t bytes_;
+  std::unique_ptr<cpu_set_t, Free> set_;
+};
 
 // The number of a directory "node7".
 std::optional<int> node_number(const std::string& name) {
@@ -70,35 +89,47 @@ std::string cpu_list(const std::vector<int>& cpus) {
 std::vector<int> allowed_cpus() {
   // The kernel refuses a set that is too small for its number of CPUs.
   for (int count = 1024; count <= kMaxCpu; count *= 4) {
-    std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
-        CPU_ALLOC(count), [](cpu_set_t* allocated) { CPU_FREE(allocated); });
-    size_t bytes = CPU_ALLOC_SIZE(count);
-    CPU_ZERO_S(bytes, set.get());
-    if (sched_getaffinity(0, bytes, set.get()) != 0) {
+    CpuSet set(count);
+    if (::sched_getaffinity(0, set.bytes(), set.get()) != 0) {
       if (errno == EINVAL) continue;
       break;
     }
     std::vector<int> cpus;
     for (int cpu = 0; cpu < count; cpu++)
-      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.push_back(cpu);
+      if (CPU_ISSET_S(cpu, set.bytes(), set.get())) cpus.push_back(cpu);
     return cpus;
   }
   return {};
 }
 
-int numa_node_of(const std::vector<int>& cpus, const std::string& nodes) {
-  if (cpus.empty()) return -1;
+bool run_on(const std::vector<int>& cpus) {
+  if (cpus.empty()) return false;
+  CpuSet set(*std::ranges::max_element(cpus) + 1);
+  for (int cpu : cpus) CPU_SET_S(cpu, set.bytes(), set.get());
+  return ::sched_setaffinity(0, set.bytes(), set.get()) == 0;
+}
+
+std::map<int, std::vector<int>> numa_nodes(const std::string& nodes) {
+  std::map<int, std::vector<int>> found;
   std::error_code error;
   fs::directory_iterator entries(nodes, error);
-  if (error) return -1;
+  if (error) return found;
   for (const fs::directory_entry& entry : entries) {
     auto number = node_number(entry.path().filename().string());
     if (!number) continue;
-    auto of_node = parse_cpu_list(read_text(entry.path() / "cpulist"));
-    if (!of_node) continue;
-    std::ranges::sort(*of_node);
-    auto within = [&](int cpu) { return std::ranges::binary_search(*of_node, cpu); };
-    if (std::ranges::all_of(cpus, within)) return *number;
+    auto cpus = parse_cpu_list(read_text(entry.path() / "cpulist"));
+    if (!cpus) continue;
+    std::ranges::sort(*cpus);
+    found[*number] = std::move(*cpus);
+  }
+  return found;
+}
+
+int numa_node_of(const std::vector<int>& cpus, const std::string& nodes) {
+  if (cpus.empty()) return -1;
+  for (const auto& [number, of_node] : numa_nodes(nodes)) {
+    auto within = [&](int cpu) { return std::ranges::binary_search(of_node, cpu); };
+    if (std::ranges::all_of(cpus, within)) return number;
   }
   return -1;
 }

@@ -1,6 +1,8 @@
-// NUMA nodes as the kernel tells them in /sys/devices/system/node.
+// CPUs: those that a thread may run on, and NUMA nodes as the kernel tells them in
+// /sys/devices/system/node.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,10 +14,14 @@ namespace ringcoll {
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
 /// The list of `cpus`, which rise.
 std::string cpu_list(const std::vector<int>& cpus);
-/// CPUs that this process may run on.
+/// CPUs that the calling thread may run on.
 std::vector<int> allowed_cpus();
-/// The one node that holds all of `cpus`; -1 if they lie on several, or it is not known. `nodes` is
-/// the directory with node0/cpulist, node1/cpulist, …
+/// From now on the calling thread runs on these. False if the kernel refuses.
+bool run_on(const std::vector<int>& cpus);
+/// The CPUs of each node, rising, by its number. `nodes` is the directory with node0/cpulist,
+/// node1/cpulist, …
+std::map<int, std::vector<int>> numa_nodes(const std::string& nodes = "/sys/devices/system/node");
+/// The one node that holds all of `cpus`; -1 if they lie on several, or it is not known.
 int numa_node_of(const std::vector<int>& cpus,
                  const std::string& nodes = "/sys/devices/system/node");
 

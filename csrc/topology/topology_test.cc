@@ -54,13 +54,16 @@ TEST(Numa, WritesCpuLists) {
   EXPECT_EQ(cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
 }
 
-TEST(Numa, FindsTheOneNode) {
+TEST(Numa, FindsTheNodes) {
   FakeNodes nodes;
   nodes.add("node0", "0-3,8-11\n");
   nodes.add("node1", "4-7\n");
   nodes.add("node2", "\n");  // memory without CPUs
   nodes.add("nodes", "0-99\n");
   nodes.add("node3", "rubbish\n");
+  std::map<int, std::vector<int>> all = {
+      {0, {0, 1, 2, 3, 8, 9, 10, 11}}, {1, {4, 5, 6, 7}}, {2, {}}};
+  EXPECT_EQ(numa_nodes(nodes.path()), all);
   EXPECT_EQ(numa_node_of({0, 3, 11}, nodes.path()), 0);
   EXPECT_EQ(numa_node_of({5}, nodes.path()), 1);
   EXPECT_EQ(numa_node_of({3, 4}, nodes.path()), -1);

@@ -91,6 +91,9 @@ class Endpoint {
   /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
   /// passed. May return early. The caller has just seen try_recv or completed() not advance.
   virtual void wait(Duration limit) = 0;
+  /// The CPU on which the peer's thread last went to sleep or woke up in wait(); -1 if it is on
+  /// another host, or that is not known.
+  virtual int peer_cpu() const { return -1; }
   /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
   /// given).
   virtual void wake() = 0;

@@ -1,6 +1,7 @@
 #include "transport/shm/endpoint.h"
 
 #include <fmt/core.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
@@ -133,7 +134,15 @@ bool ShmEndpoint::something_new() const {
          pair_.theirs->released.load(std::memory_order_seq_cst) != peer_released_;
 }
 
+// Written when it changes, for the peer reads this line with every message.
+void ShmEndpoint::tell_cpu() {
+  int32_t cpu_and_one = ::sched_getcpu() + 1;
+  if (pair_.mine->cpu_and_one.load(std::memory_order_relaxed) != cpu_and_one)
+    pair_.mine->cpu_and_one.store(cpu_and_one, std::memory_order_relaxed);
+}
+
 void ShmEndpoint::wait(Duration limit) {
+  tell_cpu();
   turn_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
   pair_.mine->waiting.store(1, std::memory_order_seq_cst);
@@ -143,6 +152,7 @@ void ShmEndpoint::wait(Duration limit) {
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
   woken_.store(false, std::memory_order_relaxed);
   wants_message_ = wants_credit_ = false;
+  tell_cpu();
   turn_.fetch_add(1, std::memory_order_release);
 }
 

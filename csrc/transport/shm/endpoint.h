@@ -47,6 +47,9 @@ class ShmEndpoint final : public Endpoint {
   void release() override;
   bool progress() override { return false; }  // nothing is ever queued
   void wait(Duration limit) override;
+  int peer_cpu() const override {
+    return pair_.theirs->cpu_and_one.load(std::memory_order_relaxed) - 1;
+  }
   void wake() override;
 
  private:
@@ -58,6 +61,7 @@ class ShmEndpoint final : public Endpoint {
   }
   uint64_t load_released();
   void wake_peer();
+  void tell_cpu();
   bool something_new() const;
   std::string link() const;
 

@@ -19,7 +19,7 @@
 
 namespace ringcoll::shm {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
 /// Messages to one peer that may be unreleased. Fewer stall pipelines that have more pieces in
@@ -66,6 +66,8 @@ struct PeerLines {
   /// Counts up when this rank has sent or released and found the peer's `waiting` set. The peer
   /// sleeps on it.
   FutexWord event;
+  /// One more than the number of the CPU on which this rank last slept; 0: not yet.
+  std::atomic<int32_t> cpu_and_one;
 };
 static_assert(sizeof(PeerLines) == 2 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

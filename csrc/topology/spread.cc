@@ -1,0 +1,46 @@
+#include "topology/spread.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "topology/numa.h"
+
+namespace ringcoll {
+namespace {
+
+bool contains(const std::vector<int>& cpus, int cpu) {
+  return std::ranges::find(cpus, cpu) != cpus.end();
+}
+
+}  // namespace
+
+int current_cpu() { return ::sched_getcpu(); }
+
+std::vector<int> roomier_cpus(int here, const std::vector<int>& allowed,
+                              const std::vector<int>& taken,
+                              const std::map<int, std::vector<int>>& nodes) {
+  std::vector<int> all, near;
+  for (int cpu : allowed) {
+    if (cpu == here || contains(taken, cpu)) continue;
+    all.push_back(cpu);
+    auto holds_both = [&](const auto& node) {
+      return contains(node.second, here) && contains(node.second, cpu);
+    };
+    if (std::ranges::any_of(nodes, holds_both)) near.push_back(cpu);
+  }
+  return near.empty() ? all : near;
+}
+
+bool Spreader::leave(const std::vector<int>& taken) {
+  auto now = Clock::now();
+  if (now - last_ < kRest) return false;
+  last_ = now;
+  if (nodes_.empty()) nodes_ = numa_nodes();
+  std::vector<int> allowed = allowed_cpus();
+  std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes_);
+  // The kernel moves a thread at once from a CPU that it may not run on.
+  return !others.empty() && run_on(others) && run_on(allowed);
+}
+
+}  // namespace ringcoll
