@@ -9,11 +9,10 @@ what is measured and how.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from harness import figures, machine, peers, report, rounds
+from harness import figures, machine, peers, program, report, rounds
 from harness.build import CHECKOUT, PERF
 from harness.jobs import Job, end_on_sigterm
 
@@ -113,32 +112,23 @@ def main() -> int:
     arguments = parse_arguments()
     end_on_sigterm()
     specs, missing = find_peers(arguments)
-    for name, reason in missing.items():
-        rounds.progress(f"  without {name}: {reason}")
-    described = machine.describe()
     results = report.Results(
         title="Allreduce on one host",
         ours=figures.OURS,
         method=METHOD,
         targets=figures.TARGETS,
-        machine=described,
+        machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},
         missing=missing,
         memory_bound=ARENA_AND_REST,
     )
-    quiet = machine.Quiet()
-    if quiet.warning:
-        rounds.progress(f"WARNING: {quiet.warning}")
-    measure(specs, arguments, results)
-    if not results.rounds:
-        rounds.progress("nothing could be measured")
-        return 1
-    results.conditions = quiet.report()
-    name = f"allreduce-{machine.slug(described)}" + ("-quick" if arguments.quick else "")
-    for path in report.write(results, arguments.output / name):
-        rounds.progress(f"wrote {os.path.relpath(path)}")
-    print(report.to_markdown(results))
-    return 0
+    return program.measure_and_write(
+        results,
+        lambda: measure(specs, arguments, results),
+        arguments.output,
+        "allreduce",
+        quick=arguments.quick,
+    )
 
 
 if __name__ == "__main__":

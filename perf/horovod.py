@@ -9,14 +9,13 @@ environment that has ringcoll and the Horovod that `ringcoll horovod build` make
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from harness import figures, machine, report, resnet50, rounds
+from harness import figures, machine, program, report, resnet50, rounds
 from harness.build import CHECKOUT, PERF
 from harness.horovod_jobs import OURS, find_jobs
-from harness.jobs import end_on_sigterm
+from harness.jobs import Spec, end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun with Horovod's defaults. A "
@@ -47,18 +46,26 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def measure(
+    specs: list[Spec], arguments: argparse.Namespace, plan: rounds.Plan, results: report.Results
+) -> None:
+    jobs = rounds.start_jobs(specs, arguments.ranks, arguments.build / "logs", results)
+    try:
+        rounds.measure_idle(jobs, arguments.ranks, results)
+        rounds.run_rounds(jobs, arguments.ranks, plan, results)
+    finally:
+        rounds.close_jobs(jobs)
+
+
 def main() -> int:
     # This directory has a horovod.py, which must not be taken for the package.
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
     arguments = parse_arguments()
     end_on_sigterm()
     specs, missing = find_jobs(arguments.operations.split(","), arguments.library)
-    for name, reason in missing.items():
-        rounds.progress(f"  without {name}: {reason}")
     shapes = resnet50.gradient_shapes(arguments.classes)
     gradients = 4 * resnet50.elements(shapes)
     sizes = [4, figures.MIB, gradients, (16 if arguments.quick else 256) * figures.MIB]
-    described = machine.describe()
     results = report.Results(
         title="Horovod: the gradients of a ResNet-50",
         ours=OURS,
@@ -67,7 +74,7 @@ def main() -> int:
             figures.Target("GLOO", arguments.ranks, 5, gradients, gradients),
             figures.Target("MPI", arguments.ranks, 3, gradients, gradients),
         ],
-        machine=described,
+        machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},
         labels={gradients: f"ResNet-50: {len(shapes)} tensors, {gradients / 1e6:.1f} MB"},
         missing=missing,
@@ -75,24 +82,13 @@ def main() -> int:
     limit = 60 * arguments.minutes / len(sizes)
     plan = rounds.Plan(sizes, arguments.rounds, arguments.visit, limit, one_call=True)
     plan.words[gradients] = f"resnet50:{arguments.classes}"
-    quiet = machine.Quiet()
-    if quiet.warning:
-        rounds.progress(f"WARNING: {quiet.warning}")
-    jobs = rounds.start_jobs(specs, arguments.ranks, arguments.build / "logs", results)
-    try:
-        rounds.measure_idle(jobs, arguments.ranks, results)
-        rounds.run_rounds(jobs, arguments.ranks, plan, results)
-    finally:
-        rounds.close_jobs(jobs)
-    if not results.rounds:
-        rounds.progress("nothing could be measured")
-        return 1
-    results.conditions = quiet.report()
-    name = f"horovod-{machine.slug(described)}" + ("-quick" if arguments.quick else "")
-    for path in report.write(results, arguments.output / name):
-        rounds.progress(f"wrote {os.path.relpath(path)}")
-    print(report.to_markdown(results))
-    return 0
+    return program.measure_and_write(
+        results,
+        lambda: measure(specs, arguments, plan, results),
+        arguments.output,
+        "horovod",
+        quick=arguments.quick,
+    )
 
 
 if __name__ == "__main__":

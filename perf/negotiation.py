@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import figures, machine, report, rounds
+from harness import figures, machine, program, report, rounds
 from harness.build import CHECKOUT, PERF
 from harness.horovod_jobs import OURS, find_jobs
 from harness.jobs import Spec, end_on_sigterm
@@ -74,7 +74,12 @@ def unspread(specs: list[Spec]) -> list[Spec]:
     ]
 
 
-def measure(cycle: str, arguments: argparse.Namespace, results: report.Results) -> None:
+def measure(arguments: argparse.Namespace, results: report.Results) -> None:
+    for cycle in CYCLES_MS:
+        measure_cycle(cycle, arguments, results)
+
+
+def measure_cycle(cycle: str, arguments: argparse.Namespace, results: report.Results) -> None:
     """The cases with this cycle time: each job is started once."""
     operations = arguments.operations.split(",")
     specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
@@ -98,33 +103,25 @@ def main() -> int:
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
     arguments = parse_arguments()
     end_on_sigterm()
-    described = machine.describe()
     results = report.Results(
         title="Horovod: one negotiation",
         ours=OURS,
         method=METHOD.format(ranks=RANKS),
         targets=[figures.Target("MPI", RANKS, 1)],
-        machine=described,
+        machine=machine.describe(),
         peers={},
         labels={
             i: f"cycle time {cycle} ms, {'loaded' if loaded else 'quiet'}"
             for i, (cycle, loaded) in enumerate(CASES)
         },
     )
-    quiet = machine.Quiet()
-    if quiet.warning:
-        rounds.progress(f"WARNING: {quiet.warning}")
-    for cycle in CYCLES_MS:
-        measure(cycle, arguments, results)
-    if not results.rounds:
-        rounds.progress("nothing could be measured")
-        return 1
-    results.conditions = quiet.report()
-    stem = arguments.output / f"negotiation-{machine.slug(described)}"
-    for path in report.write(results, stem, with_plot=False):
-        rounds.progress(f"wrote {os.path.relpath(path)}")
-    print(report.to_markdown(results))
-    return 0
+    return program.measure_and_write(
+        results,
+        lambda: measure(arguments, results),
+        arguments.output,
+        "negotiation",
+        with_plot=False,
+    )
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ measured and how.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness import build, figures, machine, peers, report, rounds
+from harness import build, figures, machine, peers, program, report, rounds
 from harness.jobs import Job, Spec, end_on_sigterm
 
 STREAM, TCP, UCX = "raw stream", "ringcoll tcp", "Open MPI, UCX"
@@ -110,27 +109,18 @@ def main() -> int:
     if not arguments.here:
         return in_guest(arguments)
     specs, missing = find(arguments)
-    described = machine.describe()
     results = report.Results(
         title="Allreduce over RDMA",
         ours=figures.OURS,
         method=METHOD,
         targets=TARGETS,
-        machine=described,
+        machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},
         missing=missing,
     )
-    quiet = machine.Quiet()
-    measure(specs, arguments, results)
-    if not results.rounds:
-        rounds.progress("nothing could be measured")
-        return 1
-    results.conditions |= quiet.report()
-    name = f"verbs-{machine.slug(described)}"
-    for path in report.write(results, arguments.output / name):
-        rounds.progress(f"wrote {os.path.relpath(path)}")
-    print(report.to_markdown(results))
-    return 0
+    return program.measure_and_write(
+        results, lambda: measure(specs, arguments, results), arguments.output, "verbs"
+    )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ RINGCOLL_TEST_RDMA=host runs the same modules here, on this machine's own device
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,6 +43,12 @@ HOSTS = os.environ.pop("RINGCOLL_TEST_HOSTS", "10.77.0.1,10.77.0.2" if WHERE == 
 DEVICE = os.environ.pop("RINGCOLL_TEST_DEVICE", "")
 
 
+def _end_with_pytest() -> None:
+    """In a child: SIGTERM when pytest ends, however it does, for a guest would run on to its limit.
+    (prctl(2), PR_SET_PDEATHSIG)"""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 def _boot(command: list[str], timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command by ci/rdma-vm; skips the test, with the reason, if no guest can be had."""
     line = [str(ROOT / "ci" / "rdma-vm"), "--timeout", str(timeout)]
@@ -55,6 +63,7 @@ def _boot(command: list[str], timeout: float, **options: Any) -> subprocess.Comp
         text=True,
         errors="replace",
         check=False,
+        preexec_fn=_end_with_pytest,
     )
     if done.returncode == CANNOT_BOOT:
         lines = [line.strip() for line in done.stderr.splitlines() if "    |" not in line]
