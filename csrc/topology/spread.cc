@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "topology/numa.h"
-
 namespace ringcoll {
 namespace {
 
@@ -36,7 +34,6 @@ bool Spreader::leave(const std::vector<int>& taken) {
   auto now = Clock::now();
   if (now - last_ < kRest) return false;
   last_ = now;
-  if (nodes_.empty()) nodes_ = numa_nodes();
   std::vector<int> allowed = allowed_cpus();
   std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes_);
   // The kernel moves a thread at once from a CPU that it may not run on.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "topology/numa.h"
 
 namespace ringcoll {
 
@@ -33,7 +34,7 @@ class Spreader {
   static constexpr Duration kRest = std::chrono::milliseconds(10);
 
  private:
-  std::map<int, std::vector<int>> nodes_;  // read when first needed
+  const std::map<int, std::vector<int>> nodes_ = numa_nodes();
   Clock::time_point last_ = Clock::now() - kRest;
 };
 
