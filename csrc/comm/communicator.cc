@@ -434,14 +434,16 @@ void Communicator::wait_slowly(Rank peer, Endpoint& link, const std::function<bo
   Deadline deadline(seconds(config_.timeout_s)), spinning(spin_);
   Farewell farewell;
   auto seen = Clock::now();
-  bool blocking = false;
+  bool blocking = false, moved = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
     throw_if_poisoned();
     bool busy = progress_others(&link);
     if (!blocking) {
       if (yield_) ::sched_yield();
       blocking = spinning.passed();
-      if (blocking && move_away_from(link)) {
+      // Once, for who only polls does not look at the deadline.
+      if (blocking && !moved && move_away_from(link)) {
+        moved = true;
         spinning = Deadline(spin_);
         blocking = false;
       }

@@ -5,27 +5,7 @@ from pathlib import Path
 
 import pytest
 from harness import figures, report
-from harness.figures import MIB, Target
-
-
-@pytest.fixture
-def results() -> report.Results:
-    return report.Results(
-        title="Allreduce",
-        ours="ringcoll",
-        method="How.",
-        targets=[Target("gloo", 2, 5.0)],
-        machine={"cpu": "a CPU"},
-        peers={"ringcoll": "1.0", "gloo": "2.0"},
-        rounds={
-            (2, "ringcoll", 4): [1e-6, 1e-6],
-            (2, "gloo", 4): [6e-6, 8e-6],
-            (2, "ringcoll", MIB): [1e-3, None],
-            (2, "gloo", MIB): [2e-3, 3e-3],
-        },
-        memory=[report.Memory(2, 4, 3 * MIB), report.Memory(2, MIB, 90 * MIB)],
-        memory_bound=80 * MIB,
-    )
+from harness.figures import MIB
 
 
 def test_table_has_medians_and_ratios(results: report.Results) -> None:
