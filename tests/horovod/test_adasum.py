@@ -123,3 +123,4 @@ def test_three_ranks_are_refused_by_tensorflow(start, tmp_path):
     assert done.status == 0, done.output
     for rank in results_of(tmp_path, 3):
         assert list(rank["messages"][1:]) == [NOT_THREE] * 2
+        np.testing.assert_array_equal(rank["total"], [3, 3, 3])
