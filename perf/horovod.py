@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import figures, machine, program, report, resnet50, rounds
 from harness.build import CHECKOUT, PERF
-from harness.horovod_jobs import OURS, find_jobs
+from harness.horovod_jobs import OURS, UNSPREAD, find_jobs, unspread
 from harness.jobs import Spec, end_on_sigterm
 
 METHOD = (
@@ -24,7 +24,8 @@ METHOD = (
     "of its slowest rank. The median step of a visit; the median over rounds. Every round visits "
     "each job in turn, the others stopped. A ratio is the median over rounds of a job's time "
     "divided by that under RINGCOLL in the same round. Averages are compared, element by "
-    "element, before a case is timed."
+    f"element, before a case is timed. The peer {UNSPREAD} is RINGCOLL whose threads stay where "
+    "the kernel puts them."
 )
 
 
@@ -63,6 +64,7 @@ def main() -> int:
     arguments = parse_arguments()
     end_on_sigterm()
     specs, missing = find_jobs(arguments.operations.split(","), arguments.library)
+    specs += unspread(specs)
     shapes = resnet50.gradient_shapes(arguments.classes)
     gradients = 4 * resnet50.elements(shapes)
     sizes = [4, figures.MIB, gradients, (16 if arguments.quick else 256) * figures.MIB]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from pathlib import Path
 
 from harness import figures, machine, program, report, rounds
 from harness.build import CHECKOUT, PERF
-from harness.horovod_jobs import OURS, find_jobs
-from harness.jobs import Spec, end_on_sigterm
+from harness.horovod_jobs import OURS, UNSPREAD, find_jobs, unspread
+from harness.jobs import end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun. A step is one allreduce "
@@ -29,9 +28,8 @@ METHOD = (
     "visit; the median over rounds. Every round visits each job in turn, the others stopped. A "
     "ratio is the median over rounds of a job's time divided by that under RINGCOLL in the same "
     "round. Loaded: beside one process for each core that never sleeps, of the same priority. "
-    "The peer RINGCOLL_SPREAD=0 is RINGCOLL whose threads stay where the kernel puts them."
+    f"The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them."
 )
-UNSPREAD = {"RINGCOLL_SPREAD": "0"}
 CYCLES_MS = ["1", "0.1"]
 # A case stands where other programs have a size.
 CASES = [(cycle, loaded) for loaded in (False, True) for cycle in CYCLES_MS]
@@ -61,17 +59,6 @@ def load(on: bool) -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
-
-
-def unspread(specs: list[Spec]) -> list[Spec]:
-    """The job under RINGCOLL, if there is one, once more without the moves."""
-    return [
-        dataclasses.replace(
-            spec, name="RINGCOLL_SPREAD=0", environment={**spec.environment, **UNSPREAD}
-        )
-        for spec in specs
-        if spec.name == OURS
-    ]
 
 
 def measure(arguments: argparse.Namespace, results: report.Results) -> None:

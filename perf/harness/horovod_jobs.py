@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from .build import DRIVERS
 from .jobs import Spec
 
 OURS = "RINGCOLL"
+UNSPREAD = "RINGCOLL_SPREAD=0"
 LAUNCHERS = {OURS: "--gloo", "GLOO": "--gloo", "MPI": "--mpi"}
 # A job that is stopped while others are measured must not find its deadlines passed.
 DEADLINES = {"RINGCOLL_TIMEOUT_S": "600", "HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
@@ -58,3 +60,13 @@ def find_jobs(
             environment["RINGCOLL_LIBRARY"] = str(library.resolve())
         specs.append(Spec(name, command, f"Horovod {version}", environment, pause_when_idle=True))
     return specs, missing
+
+
+def unspread(specs: list[Spec]) -> list[Spec]:
+    """The job under RINGCOLL, if there is one, once more without the moves to other CPUs."""
+    variable, value = UNSPREAD.split("=")
+    return [
+        dataclasses.replace(spec, name=UNSPREAD, environment={**spec.environment, variable: value})
+        for spec in specs
+        if spec.name == OURS
+    ]
