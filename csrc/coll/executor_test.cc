@@ -146,6 +146,38 @@ TEST(Executor, UsesNoMoreThanTheArena) {
   });
 }
 
+// Beyond the caches other loops copy and reduce.
+void expect_large_floats(Member& m, bool in_place, double postscale) {
+  std::vector<std::vector<float>> inputs, outputs;
+  std::vector<rc_buffer> buffers;
+  for (int64_t count : {2'500'001, 77, 1'300'021}) {  // no multiples of a page
+    std::vector<float>& input = inputs.emplace_back(count);
+    for (int64_t i = 0; i < count; i++) input[i] = static_cast<float>(i % 9973 + m.rank);
+    outputs.emplace_back(in_place ? 0 : count);
+    buffers.push_back({input.data(), in_place ? input.data() : outputs.back().data(), count});
+  }
+  rc_call call = call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, buffers);
+  call.postscale = postscale;
+  run(m, call);
+  int64_t wrong = 0;
+  for (const rc_buffer& buffer : buffers)
+    for (int64_t i = 0; i < buffer.count; i++) {
+      double sum = m.size * (i % 9973) + m.size * (m.size - 1) / 2;
+      wrong += static_cast<const float*>(buffer.output)[i] != static_cast<float>(sum * postscale);
+    }
+  EXPECT_EQ(wrong, 0) << m.size << (in_place ? " in place, times " : " elsewhere, times ")
+                      << postscale;
+}
+
+TEST(Executor, LargeFloatsInPlaceAndElsewhere) {
+  for (std::string transport : {"shm", "tcp"})
+    for (Rank size : {2, 3})
+      testing::run_world(size, testing::test_config(transport), [](Member& m) {
+        for (bool in_place : {true, false})
+          for (double postscale : {1.0, 0.5}) expect_large_floats(m, in_place, postscale);
+      });
+}
+
 // Calls made one after another, small and large in turn, must not disturb one another's memory.
 TEST(Executor, ManyCallsInARow) {
   for (std::string transport : {"shm", "tcp", "loopback"})

@@ -10,9 +10,9 @@ namespace {
 // A block that is written twice (to the arena and to the output, or combined and then scaled) is
 // small enough that the second pass finds it in the first-level cache.
 constexpr int64_t kBlockBytes = 16 << 10;
-// The output of a call of at least this size has left the caches before anybody reads it: it is
-// written past them, which spares memory the reading of what is overwritten.
-constexpr int64_t kStreamBytes = 8 << 20;
+// The input of a call of at least this size is in no cache when the call begins, and the output
+// will have left them before anybody reads it.
+constexpr int64_t kBeyondCachesBytes = 8 << 20;
 
 // Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
 template <typename Visit>
@@ -35,11 +35,13 @@ Mover::Mover(const Call& call, Counters& counters)
       prescale_(call.prescale),
       postscale_(call.postscale),
       copy_scale_(call.collective == RC_ALLREDUCE ? 1 : call.postscale),
+      reduces_(call.reduces()),
       counters_(counters) {
   int64_t elements = 0;
   for (const rc_buffer& buffer : call.buffers) elements += buffer.count;
-  stream_ = std::max(elements, call.total()) >= kStreamBytes / static_cast<int64_t>(element_bytes_);
-  if (call.reduces()) combine_ = combine_kernel(call.dtype, call.op);
+  beyond_caches_ =
+      std::max(elements, call.total()) >= kBeyondCachesBytes / static_cast<int64_t>(element_bytes_);
+  if (reduces_) combine_ = combine_kernel(call.dtype, call.op);
   if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
 }
 
@@ -48,10 +50,13 @@ void Mover::pack(const PieceMemory& memory, Range range) {
   for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
     const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
     std::byte* to = bank(memory, Place::kBank0, part.first);
+    size_t bytes = part.count * element_bytes_;
     if (prescale_ != 1)
       scale_(to, from, prescale_, part.count);
+    else if (beyond_caches_)
+      fetch_bytes(to, from, bytes);
     else
-      copy_bytes(to, from, part.count * element_bytes_);
+      copy_bytes(to, from, bytes);
   });
 }
 
@@ -71,14 +76,17 @@ void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* d
     const std::byte* from = data + (part.first - range.first) * element_bytes_;
     if (to == from && factor == 1) return;  // received there
     counters_.bytes_unpacked += part.count * element_bytes_;
-    write_output(to, from, part.count, factor);
+    write_output(f, to, from, part.count, factor);
   });
 }
 
-void Mover::write_output(std::byte* to, const std::byte* from, int64_t count, double factor) {
+void Mover::write_output(const Fragment& fragment, std::byte* to, const std::byte* from,
+                         int64_t count, double factor) {
   size_t bytes = count * element_bytes_;
-  if (factor == 1) return stream_ ? stream_bytes(to, from, bytes) : copy_bytes(to, from, bytes);
-  if (!stream_) return scale_(to, from, factor, count);
+  // In place, this rank has just read what it overwrites.
+  bool in_caches = !beyond_caches_ || (reduces_ && fragment.input == fragment.output);
+  if (factor == 1) return in_caches ? copy_bytes(to, from, bytes) : stream_bytes(to, from, bytes);
+  if (in_caches) return scale_(to, from, factor, count);
   alignas(64) std::byte scaled[kBlockBytes];
   for (size_t at = 0; at < bytes; at += sizeof scaled) {
     size_t length = std::min(bytes - at, sizeof scaled);

@@ -55,7 +55,8 @@ class Mover {
     return memory.bank[place == Place::kBank1] + element * element_bytes_;
   }
   void to_output(const PieceMemory& memory, Range range, const std::byte* data, double factor);
-  void write_output(std::byte* to, const std::byte* from, int64_t count, double factor);
+  void write_output(const Fragment& fragment, std::byte* to, const std::byte* from, int64_t count,
+                    double factor);
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
   void reduce_block(const PieceMemory& memory, const Part& part, Range block, const std::byte* data,
@@ -67,7 +68,8 @@ class Mover {
   // What is received for the output is multiplied by this: the postscale, or 1 where the rank that
   // completed a value has applied it already, so that what is sent on is the final value.
   double copy_scale_;
-  bool stream_;
+  bool reduces_;
+  bool beyond_caches_;
   CombineKernel combine_ = nullptr;
   ScaleKernel scale_ = nullptr;
   Counters& counters_;

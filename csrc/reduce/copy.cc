@@ -1,6 +1,5 @@
-// Copies. memcpy is what the C library has tuned; measured on AVX-512 machines from 64 to 512 KiB,
-// nothing written here was faster (docs/design.md, "Copies"). Only stores that bypass the cache are
-// another thing: a destination beyond the caches is not read in before it is overwritten.
+// Copies. memcpy is what the C library has tuned, and within the caches nothing written here was
+// faster. Beyond them it knows less than the caller does (docs/design.md, "Copies").
 #include <algorithm>
 #include <cstring>
 
@@ -20,26 +19,52 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// `to` is aligned to a vector. Returns how many bytes it copied; the rest is less than four
-/// vectors.
-size_t stream(uint8_t* to, const uint8_t* from, size_t bytes) {
-  const hn::ScalableTag<uint8_t> d;
-  const size_t lanes = hn::Lanes(d);
-  if (lanes < 16) return 0;  // no vectors here
-  size_t i = 0;
-  for (; i + 4 * lanes <= bytes; i += 4 * lanes) {
-    const auto a = hn::LoadU(d, from + i);
-    const auto b = hn::LoadU(d, from + i + lanes);
-    const auto c = hn::LoadU(d, from + i + 2 * lanes);
-    const auto e = hn::LoadU(d, from + i + 3 * lanes);
-    hn::Stream(a, d, to + i);
-    hn::Stream(b, d, to + i + lanes);
-    hn::Stream(c, d, to + i + 2 * lanes);
-    hn::Stream(e, d, to + i + 3 * lanes);
+constexpr size_t kLine = 64;
+constexpr size_t kPage = 4096;
+
+struct Keep {
+  template <class D, class V>
+  static HWY_INLINE void store(D d, V bytes, uint8_t* to) {
+    hn::StoreU(bytes, d, to);
   }
+};
+/// The destination is aligned to a vector.
+struct PastCaches {
+  template <class D, class V>
+  static HWY_INLINE void store(D d, V bytes, uint8_t* to) {
+    hn::Stream(bytes, d, to);
+  }
+};
+
+template <class Store, class D>
+HWY_INLINE void copy_line(D d, uint8_t* to, const uint8_t* from) {
+  for (size_t at = 0; at < kLine; at += hn::Lanes(d))
+    Store::store(d, hn::LoadU(d, from + at), to + at);
+}
+
+/// Returns how many bytes it copied; the rest is less than a line.
+template <class Store>
+size_t copy_lines(uint8_t* to, const uint8_t* from, size_t bytes) {
+  const hn::CappedTag<uint8_t, kLine> d;
+  if (hn::Lanes(d) < 16) return 0;  // no vectors here
+  size_t done = 0;
+  for (; done + 4 * kPage <= bytes; done += 4 * kPage)
+    for (size_t line = 0; line < kPage; line += kLine)
+      for (size_t page = 0; page < 4 * kPage; page += kPage)
+        copy_line<Store>(d, to + done + page + line, from + done + page + line);
+  for (; done + kLine <= bytes; done += kLine) copy_line<Store>(d, to + done, from + done);
+  return done;
+}
+
+size_t fetch(uint8_t* to, const uint8_t* from, size_t bytes) {
+  return copy_lines<Keep>(to, from, bytes);
+}
+
+size_t stream(uint8_t* to, const uint8_t* from, size_t bytes) {
+  size_t done = copy_lines<PastCaches>(to, from, bytes);
   // A release must not pass the stores that bypass the cache.
   hwy::FlushStream();
-  return i;
+  return done;
 }
 
 }  // namespace
@@ -50,18 +75,27 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ringcoll {
 
+HWY_EXPORT(fetch);
 HWY_EXPORT(stream);
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-void stream_bytes(void* to, const void* from, size_t bytes) {
-  constexpr size_t kLine = 64;
+void fetch_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
   auto* out = static_cast<uint8_t*>(to);
   auto* in = static_cast<const uint8_t*>(from);
-  size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(out) % kLine);
+  size_t done = HWY_DYNAMIC_DISPATCH(fetch)(out, in, bytes);
+  std::memcpy(out + done, in + done, bytes - done);
+}
+
+void stream_bytes(void* to, const void* from, size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  if (to == from || bytes == 0) return;
+  auto* out = static_cast<uint8_t*>(to);
+  auto* in = static_cast<const uint8_t*>(from);
+  size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(out) % kAlignment);
   std::memcpy(out, in, head);
   size_t done = head + HWY_DYNAMIC_DISPATCH(stream)(out + head, in + head, bytes - head);
   std::memcpy(out + done, in + done, bytes - done);

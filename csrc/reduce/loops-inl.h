@@ -43,6 +43,24 @@ HWY_INLINE void combine_at(D d, typename Codec::Element* out, const typename Cod
   Codec::store(d, Op::apply(d, Codec::load(d, left + at), Codec::load(d, right + at)), out + at);
 }
 
+constexpr size_t kFourPages = 4 * 4096;
+
+/// Four quarters side by side, line by line, as fetch_bytes() reads (reduce.h). Returns how many
+/// elements they are.
+template <class Codec, class Op>
+HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
+                                   const typename Codec::Element* left,
+                                   const typename Codec::Element* right, size_t total) {
+  constexpr size_t kLine = 64 / sizeof(typename Codec::Element);
+  const hn::CappedTag<typename Codec::Lane, kLine> d;
+  const size_t quarter = total / (4 * kLine) * kLine;
+  for (size_t line = 0; line < quarter; line += kLine)
+    for (size_t first = line; first < 4 * quarter; first += quarter)
+      for (size_t at = first; at < first + kLine; at += hn::Lanes(d))
+        combine_at<Codec, Op>(d, out, left, right, at);
+  return 4 * quarter;
+}
+
 // What is left over by whole vectors goes by 16 bytes, then by elements: a call of one element is
 // common, and for it a detour over a buffer would cost more than all the rest.
 template <class Codec, class Op>
@@ -59,6 +77,8 @@ void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, i
   const size_t total = static_cast<size_t>(count);
   size_t i = 0;
   if constexpr (Codec::kUnrolled) {
+    if (total * sizeof(Element) >= kFourPages)
+      i = combine_quarters<Codec, Op>(out, left, right, total);
     for (; i + 4 * lanes <= total; i += 4 * lanes) {
       combine_at<Codec, Op>(whole, out, left, right, i);
       combine_at<Codec, Op>(whole, out, left, right, i + lanes);

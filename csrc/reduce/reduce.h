@@ -31,8 +31,12 @@ ScaleKernel scale_kernel(DataType dtype);
 
 /// memcpy for the pipeline; nothing if to == from.
 void copy_bytes(void* to, const void* from, size_t bytes);
-/// The same for a destination that is not soon read again, such as the output of a call larger than
-/// the caches: stores that bypass them, twice as fast there. Not for the arena: a peer reads that.
+/// The same for a source that is in no cache, or in another core's: it is read from four pages at a
+/// time.
+void fetch_bytes(void* to, const void* from, size_t bytes);
+/// The same for a destination that is in no cache and not soon read, such as the output of a call
+/// larger than the caches: stores that bypass them. Not for the arena, which a peer reads; nor for
+/// what was just read, which is thrown out of the caches first, at a greater cost than it spares.
 void stream_bytes(void* to, const void* from, size_t bytes);
 
 /// The instruction set in use: "AVX3", "NEON", …

@@ -40,6 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Target, Kernels, testing::ValuesIn(targets()),
 
 // Enough for unrolled turns, single vectors and a tail on the widest vectors of the narrowest type.
 constexpr int64_t kCount = 4 * 64 + 3 * 64 + 37;
+// What is combined from four places at a time, and as much again.
+constexpr int64_t kLongCount = (16 << 10) / 4 + kCount;
 
 // ---- float16 and bfloat16, by definition: the representable number that is nearest, of two
 // equally near the one whose last bit is 0.
@@ -190,9 +192,9 @@ bool same(T a, T b) {
 }
 
 template <typename T>
-std::vector<T> random_values(unsigned seed) {
+std::vector<T> random_values(unsigned seed, int64_t count = kCount) {
   std::mt19937_64 random(seed);
-  std::vector<T> values(kCount);
+  std::vector<T> values(count);
   for (T& value : values) {
     uint64_t word = random();
     if constexpr (std::is_floating_point_v<T>) {
@@ -236,7 +238,7 @@ enum class Out { kElsewhere, kLeft, kRight };
 
 template <typename T>
 void expect_combined(DataType dtype, ReduceOp op, int64_t count, Out where, size_t shift) {
-  std::vector<T> a = random_values<T>(1), b = random_values<T>(2);
+  std::vector<T> a = random_values<T>(1, count), b = random_values<T>(2, count);
   size_t bytes = static_cast<size_t>(count) * sizeof(T);
   Unaligned left(a.data(), bytes, shift), right(b.data(), bytes, 2 * shift), out(nullptr, bytes, 3);
   Unaligned& result = where == Out::kLeft ? left : where == Out::kRight ? right : out;
@@ -260,7 +262,9 @@ void expect_all_combined(DataType dtype) {
     for (int64_t count = 0; count <= 70; count++)
       expect_combined<T>(dtype, op, count, Out::kElsewhere, count % 3);
     for (Out where : {Out::kElsewhere, Out::kLeft, Out::kRight})
-      for (size_t shift : {0, 1, 5}) expect_combined<T>(dtype, op, kCount, where, shift);
+      for (size_t shift : {0, 1, 5})
+        for (int64_t count : {kCount, kLongCount})
+          expect_combined<T>(dtype, op, count, where, shift);
   }
 }
 
@@ -431,32 +435,33 @@ TEST(Lookup, HasEveryOtherKernel) {
 
 TEST(Lookup, NamesTheInstructionSet) { EXPECT_GT(std::strlen(simd_target()), 2u); }
 
-TEST(CopyBytes, CopiesAnythingAndNothing) {
-  for (size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{4096}, size_t{300001}}) {
-    std::vector<uint8_t> from(bytes), to(bytes, 0);
-    for (size_t i = 0; i < bytes; i++) from[i] = static_cast<uint8_t>(i * 31);
-    copy_bytes(to.data(), from.data(), bytes);
-    EXPECT_EQ(to, from);
-    copy_bytes(to.data(), to.data(), bytes);
-    EXPECT_EQ(to, from);
-  }
-  copy_bytes(nullptr, nullptr, 0);
+// Bytes that tell where they come from: no two pages and no two lines of a page are alike.
+std::vector<uint8_t> places(size_t bytes) {
+  std::vector<uint8_t> places(bytes);
+  for (size_t i = 0; i < bytes; i++)
+    places[i] = static_cast<uint8_t>(i * 31 + i / 64 + i / 4096 * 7);
+  return places;
 }
 
-TEST_P(Kernels, StreamBytesCopiesAnythingAndNothing) {
-  for (size_t bytes :
-       {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{257}, size_t{4096}, size_t{70001}})
-    for (size_t shift : {size_t{0}, size_t{1}, size_t{63}}) {
-      std::vector<uint8_t> from(bytes);
-      for (size_t i = 0; i < bytes; i++) from[i] = static_cast<uint8_t>(i * 31);
+using Copy = void (*)(void*, const void*, size_t);
+
+void expect_copies(Copy copy) {
+  for (size_t bytes : {0, 1, 63, 64, 257, 4096, 16384, 70001})
+    for (size_t shift : {0, 1, 63}) {
+      std::vector<uint8_t> from = places(bytes);
       Unaligned to(nullptr, bytes, shift);
-      stream_bytes(to.data(), from.data(), bytes);
+      copy(to.data(), from.data(), bytes);
       EXPECT_TRUE(to.guards_intact());
       EXPECT_TRUE(std::equal(from.begin(), from.end(), to.data())) << bytes << " " << shift;
-      stream_bytes(to.data(), to.data(), bytes);
+      copy(to.data(), to.data(), bytes);
       EXPECT_TRUE(std::equal(from.begin(), from.end(), to.data()));
     }
+  copy(nullptr, nullptr, 0);
 }
+
+TEST(CopyBytes, CopiesAnythingAndNothing) { expect_copies(copy_bytes); }
+TEST_P(Kernels, FetchBytesCopiesAnythingAndNothing) { expect_copies(fetch_bytes); }
+TEST_P(Kernels, StreamBytesCopiesAnythingAndNothing) { expect_copies(stream_bytes); }
 
 }  // namespace
 }  // namespace ringcoll
