@@ -124,7 +124,17 @@ def environment() -> None:
         pins = str(CI / "requirements.txt")
         # All that is needed is listed, and tf-keras asks for `tensorflow` where tensorflow-cpu is.
         must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-requirements"))
+    _complete_torch()
     _stamp("packages", key)
+
+
+def _complete_torch() -> None:
+    """PyPI's torch cannot be imported without CUDA's libraries, which only it asks for."""
+    if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
+        (pin,) = (line for line in _lines(CI / "requirements.txt") if line.startswith("torch=="))
+        with stage("CUDA's libraries for torch (gigabytes; a CPU build of torch needs none)"):
+            must(run([PYTHON, *_PIP, "install", pin], "pip-torch"))
+            must(run([PYTHON, "-c", "import torch"], "import-torch"))
 
 
 def ringcoll() -> None:
