@@ -35,13 +35,12 @@ Mover::Mover(const Call& call, Counters& counters)
       prescale_(call.prescale),
       postscale_(call.postscale),
       copy_scale_(call.collective == RC_ALLREDUCE ? 1 : call.postscale),
-      reduces_(call.reduces()),
       counters_(counters) {
   int64_t elements = 0;
   for (const rc_buffer& buffer : call.buffers) elements += buffer.count;
   beyond_caches_ =
       std::max(elements, call.total()) >= kBeyondCachesBytes / static_cast<int64_t>(element_bytes_);
-  if (reduces_) combine_ = combine_kernel(call.dtype, call.op);
+  if (call.reduces()) combine_ = combine_kernel(call.dtype, call.op);
   if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
 }
 
@@ -83,8 +82,8 @@ void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* d
 void Mover::write_output(const Fragment& fragment, std::byte* to, const std::byte* from,
                          int64_t count, double factor) {
   size_t bytes = count * element_bytes_;
-  // In place, this rank has just read what it overwrites.
-  bool in_caches = !beyond_caches_ || (reduces_ && fragment.input == fragment.output);
+  // A reduction in place has just read what it overwrites.
+  bool in_caches = !beyond_caches_ || (combine_ && fragment.input == fragment.output);
   if (factor == 1) return in_caches ? copy_bytes(to, from, bytes) : stream_bytes(to, from, bytes);
   if (in_caches) return scale_(to, from, factor, count);
   alignas(64) std::byte scaled[kBlockBytes];

@@ -68,7 +68,6 @@ class Mover {
   // What is received for the output is multiplied by this: the postscale, or 1 where the rank that
   // completed a value has applied it already, so that what is sent on is the final value.
   double copy_scale_;
-  bool reduces_;
   bool beyond_caches_;
   CombineKernel combine_ = nullptr;
   ScaleKernel scale_ = nullptr;
