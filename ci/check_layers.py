@@ -39,6 +39,7 @@ OWNERS = {
     "dlpack/": "csrc/python",
     "hwy/": "csrc/reduce",
     "immintrin.h": "csrc/reduce",
+    "yaml.h": "csrc/topology",
     "sodium.h": "csrc/bootstrap",
     "sodium/": "csrc/bootstrap",
     "horovod/": "compat/horovod",

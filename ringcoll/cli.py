@@ -1,4 +1,4 @@
-"""The command ``ringcoll``: doctor, info, compare, horovod."""
+"""The command ``ringcoll``: doctor, info, compare, simulate, horovod."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ringcoll import __version__, compare, doctor, info
+from ringcoll import __version__, compare, doctor, info, simulate
 from ringcoll.errors import Error
 from ringcoll.horovod import cli as horovod
 
@@ -20,6 +20,7 @@ def make_parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     info.add_parser(commands)
     compare.add_parser(commands)
+    simulate.add_parser(commands)
     horovod.add_parser(commands)
     return parser
 

@@ -302,8 +302,8 @@ class Communicator:
         return None if core is None else Communicator(core, name)
 
     def stats(self) -> dict[str, Any]:
-        """Rank, size, hosts, links and ring order, and counters of calls, bytes, copies, waits and
-        rejected connections since the communicator was made."""
+        """Rank, size, hosts, levels, links, their costs and ring order, and counters of calls,
+        bytes, copies, waits and rejected connections since the communicator was made."""
         return cast("dict[str, Any]", json.loads(self._core.stats()))
 
     def abort(self, reason: str) -> None:

@@ -1,44 +1,32 @@
-"""``ringcoll doctor``: whether ringcoll can run here, and what every part of it found and why."""
+"""``ringcoll doctor``: whether ringcoll can run here, and what every part of it found and why.
+Under a launcher it examines every pair of hosts, too (:mod:`ringcoll.checkup`)."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import fcntl
 import json
 import os
 import resource
 import socket
-import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from ringcoll import _core
-from ringcoll.environment import find_job
+from ringcoll.checkup import Checkup, check
+from ringcoll.checkup.show import make_findings_table, print_checkup
+from ringcoll.environment import Job, find_job
 from ringcoll.errors import Error
+from ringcoll.findings import FAILED, NOTE, OK, Finding, can_run
 from ringcoll.horovod.installed import find_installed
-from ringcoll.info import OTHER_VARIABLES, library_info, wide_console
-
-OK, NOTE, FAILED = "ok", "note", "failed"
-_SIOCGIFADDR = 0x8915
+from ringcoll.info import OTHER_VARIABLES, costs_text, library_info, wide_console
+from ringcoll.interfaces import ipv4_address
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line. ``note``: worth knowing; ``failed``: ringcoll cannot run."""
-
-    part: str
-    status: str
-    detail: str
-
-
-def examine() -> list[Finding]:
-    """Everything that doctor says."""
+def examine(launcher: Finding) -> list[Finding]:
+    """Everything that doctor says of this host; ``launcher`` is what was found of a job."""
     findings = [Finding("library", OK, f"ringcoll {_core.version()}, ABI {_core.abi_version()}")]
     try:
         found = library_info()
@@ -46,39 +34,83 @@ def examine() -> list[Finding]:
         findings.append(Finding("knobs", FAILED, str(error)))
     else:
         findings += _knobs(found["knobs"])
+        costs = found["costs"]
+        status = FAILED if costs and "error" in costs else OK
+        findings.append(Finding("costs", status, costs_text(costs)))
         findings += _transports(found["transports"], found["knobs"])
         rdma = next((row["found"] for row in found["transports"] if row["name"] == "verbs"), None)
         if rdma is not None:
             findings += _rdma(rdma)
-    for examine_part in (_interfaces, _limits, _memory, _launcher, _horovod):
+    for examine_part in (_interfaces, _limits, _memory):
         findings += examine_part()
-    return findings
-
-
-def can_run(findings: list[Finding]) -> bool:
-    return all(finding.status != FAILED for finding in findings)
+    return [*findings, launcher, *_horovod()]
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("doctor", help="whether ringcoll can run here, and why not")
+    parser = commands.add_parser(
+        "doctor",
+        help="whether ringcoll can run here, and why not; under a launcher, every pair of hosts",
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--wait",
+        type=positive_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long rank 0 waits for the other ranks of a job (default 30)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="after this no further pairs of hosts are examined (default 120)",
+    )
     parser.set_defaults(run=run)
 
 
+def positive_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
 def run(arguments: argparse.Namespace) -> int:
-    findings = examine()
-    fit = can_run(findings)
-    if arguments.json:
-        print(json.dumps({"can_run": fit, "findings": [asdict(f) for f in findings]}, indent=2))
+    job, launcher = _find_launcher()
+    if job is None and _is_another_rank():
+        return 1
+    findings = examine(launcher)
+    if job is None or job.size == 1:
+        return _show(findings, None, arguments.json)
+    try:
+        found = check(job, findings, arguments.wait, arguments.limit)
+    except Error as error:
+        if job.rank != 0:  # rank 0 may never hear of it
+            where = f"rank {job.rank} on {socket.gethostname()}"
+            raise type(error)(f"{where}: {error}", error.rank) from error
+        failure = Finding("meeting place", FAILED, str(error))
+        return _show([*findings, failure], None, arguments.json)
+    finally:
+        job.tidy()
+    return 0 if found is None else _show(findings, found, arguments.json)
+
+
+def _show(findings: list[Finding], found: Checkup | None, as_json: bool) -> int:
+    everything = findings + (found.findings if found else [])
+    fit = can_run(everything)
+    if as_json:
+        text = {"can_run": fit, "findings": [asdict(finding) for finding in everything]}
+        print(json.dumps(text | (found.as_json() if found else {}), indent=2))
         return 0 if fit else 1
-    colors = {OK: "green", NOTE: "yellow", FAILED: "bold red"}
-    table = Table("part", "status", "found")
-    for finding in findings:
-        status = f"[{colors[finding.status]}]{finding.status}[/]"
-        table.add_row(escape(finding.part), status, escape(finding.detail))
     console = wide_console()
-    console.print(table)
-    console.print("ringcoll can run here." if fit else "[bold red]ringcoll cannot run here.[/]")
+    console.print(make_findings_table(findings))
+    if found is not None:
+        print_checkup(console, found)
+    verdict = "ringcoll can run here." if fit else "[bold red]ringcoll cannot run here.[/]"
+    if found is not None:
+        verdict = "All hosts are well." if fit else "[bold red]Something is wrong, see above.[/]"
+    console.print(verdict)
     return 0 if fit else 1
 
 
@@ -174,21 +206,11 @@ def _interfaces() -> Iterator[Finding]:
         folder = Path("/sys/class/net") / name
         state = _read(folder / "operstate") or "unknown"
         speed = _read(folder / "speed")
-        address = _ipv4_address(name)
+        address = ipv4_address(name)
         detail = f"{address or 'no IPv4 address'}, {'loopback' if name == 'lo' else state}"
         if speed and not speed.startswith("-"):
             detail += f", {speed} Mb/s"
         yield Finding(f"interface {name}", OK if address else NOTE, detail)
-
-
-def _ipv4_address(interface: str) -> str | None:
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
 
 
 def _limits() -> Iterator[Finding]:
@@ -221,19 +243,24 @@ def _memory() -> Iterator[Finding]:
             yield Finding("memory", OK, f"{_size(int(line.split()[1]) * 1024)} available")
 
 
-def _launcher() -> Iterator[Finding]:
+def _find_launcher() -> tuple[Job | None, Finding]:
+    """The job, unless it has one rank or its variables make no sense, and what to say of it."""
     try:
         job = find_job()
     except Error as error:
-        yield Finding("launcher", NOTE, str(error))
-        return
-    job.tidy()
-    if job.launcher == "none":
-        yield Finding("launcher", OK, "none: ringcoll.init() here makes a job of one rank")
-    else:
-        yield Finding(
-            "launcher", OK, f"{job.launcher}: rank {job.rank} of {job.size}, store {job.store}"
-        )
+        return None, Finding("launcher", FAILED, f"{error}; ringcoll.init() fails here")
+    if job.launcher == "none" and job.size == 1:
+        return job, Finding("launcher", OK, "none: ringcoll.init() here makes a job of one rank")
+    where = f"{job.launcher}: rank {job.rank} of {job.size}, store {job.store}"
+    return job, Finding("launcher", OK, where)
+
+
+def _is_another_rank() -> bool:
+    """Of a job whose meeting place is missing: rank 0 says so."""
+    try:
+        return find_job(store="local://none").rank != 0
+    except Error:
+        return False
 
 
 def _horovod() -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import json
 from typing import Any, cast
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ringcoll import _core
@@ -91,6 +92,21 @@ def _print_tables(found: dict[str, Any], console: Console) -> None:
     _print_table(
         console, "knobs", found["knobs"], ["name", "type", "default", "range", "value", "help"]
     )
+    console.print(escape(costs_text(found["costs"])))
+
+
+def costs_text(costs: dict[str, Any] | None) -> str:
+    """What the file of RINGCOLL_COSTS says, or what is wrong with it."""
+    if costs is None:
+        return "costs of links: measured when a job starts"
+    if "error" in costs:
+        return str(costs["error"])
+    levels = [
+        f"{name} {level['latency_us']:g} us, {level['rank_bytes_per_us'] / 1e3:g} GB/s a rank, "
+        f"{level['group_bytes_per_us'] / 1e3:g} GB/s together"
+        for name, level in costs["levels"].items()
+    ]
+    return f"costs of links: {'; '.join(levels) or 'of no level'} (RINGCOLL_COSTS={costs['file']})"
 
 
 def _print_table(

@@ -14,13 +14,16 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import hosts
+from support.hosts import Cluster, Host, Network
 
 # Longest life of a job by default, in seconds; and the deadline of its waits.
 LIMIT = 60
@@ -40,17 +43,25 @@ class Outcome:
 
 
 class Job:
-    """Running ranks. ``pids`` are in rank order."""
+    """Running ranks. ``pids`` are in rank order. ``hosts``: where each is, if not on this one."""
 
     def __init__(
-        self, size: int, body: Callable[..., Any], folder: Path, env: dict[str, str], connect: bool
+        self,
+        size: int,
+        body: Callable[..., Any],
+        folder: Path,
+        env: dict[str, str],
+        connect: bool,
+        hosts: Sequence[Host] = (),
     ) -> None:
+        assert len(hosts) in (0, size), f"{len(hosts)} places for {size} ranks"
         self._folder = folder
         self._pipes: list[Connection] = []
         self._processes = []
         self._store = folder / "store"
         self._store.mkdir()
         for rank in range(size):
+            host = hosts[rank] if hosts else None
             ours, theirs = _context.Pipe(duplex=False)
             arguments = (
                 rank,
@@ -61,9 +72,11 @@ class Job:
                 env,
                 connect,
                 theirs,
+                host,
             )
             process = _context.Process(target=_be_rank, args=arguments)
-            process.start()
+            with host.birthplace() if host else nullcontext():
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -138,14 +151,17 @@ def _be_rank(
     env: dict[str, str],
     connect: bool,
     pipe: Connection,
+    host: Host | None,
 ) -> None:
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    os.environ.update(
-        {"RINGCOLL_TIMEOUT_S": TIMEOUT, "RINGCOLL_INTERFACE": "lo", "TMPDIR": str(output.parent)}
-    )
+    os.environ.update({"RINGCOLL_TIMEOUT_S": TIMEOUT, "TMPDIR": str(output.parent)})
+    if host:
+        host.enter()
+    else:
+        os.environ["RINGCOLL_INTERFACE"] = "lo"
     os.environ.update(env)
     tempfile.tempdir = None
     os.chdir(output.parent)
@@ -167,16 +183,21 @@ def _be_rank(
 
 @pytest.fixture
 def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """``start_ranks(size, body, env={}, connect=True)``: a Job. ``body`` gets the world, or,
-    without ``connect``, rank, size and store. All processes are gone at the test's end."""
+    """``start_ranks(size, body, env={}, connect=True, hosts=[])``: a Job. ``body`` gets the world,
+    or, without ``connect``, rank, size and store. ``hosts`` has an emulated host for each rank.
+    All processes are gone at the test's end."""
     jobs: list[Job] = []
 
     def start(
-        size: int, body: Callable[..., Any], env: dict[str, str] | None = None, connect: bool = True
+        size: int,
+        body: Callable[..., Any],
+        env: dict[str, str] | None = None,
+        connect: bool = True,
+        hosts: Sequence[Host] = (),
     ) -> Job:
         folder = tmp_path / f"job{len(jobs)}"
         folder.mkdir()
-        jobs.append(Job(size, body, folder, env or {}, connect))
+        jobs.append(Job(size, body, folder, env or {}, connect, hosts))
         return jobs[-1]
 
     yield start
@@ -186,7 +207,7 @@ def start_ranks(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture
 def run_ranks(start_ranks: Callable[..., Job]) -> Callable[..., list[Any]]:
-    """``run_ranks(size, body, env={}, limit=60, connect=True)``: what the body returned on each
+    """``run_ranks(size, body, limit=60, **as start_ranks)``: what the body returned on each
     rank. Fails the test with the output of all ranks if one raised or did not end."""
 
     def run(size: int, body: Callable[..., Any], limit: float = LIMIT, **options: Any) -> list[Any]:
@@ -201,3 +222,34 @@ def run_ranks(start_ranks: Callable[..., Job]) -> Callable[..., list[Any]]:
         return [outcome.value for outcome in outcomes]
 
     return run
+
+
+@pytest.fixture
+def emulate() -> Iterator[Callable[..., Cluster]]:
+    """``emulate(hosts, networks)``: emulated hosts (ci/support/hosts.py), gone at the test's end.
+
+    run_ranks(4, body, hosts=places(emulate(2, [Network(rate="1gbit")]), 2, 2))
+    """
+    if reason := hosts.missing():
+        pytest.skip(reason)
+    made: list[Cluster] = []
+
+    def make(count: int, networks: Sequence[Network] = (Network(),)) -> Cluster:
+        made.append(Cluster(count, networks))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def places() -> Callable[..., list[Host]]:
+    """``places(cluster, 2, 1)``: two ranks on its first host, one on the second."""
+
+    def of(cluster: Cluster, *ranks: int) -> list[Host]:
+        assert len(ranks) == len(cluster.hosts)
+        counted = zip(cluster.hosts, ranks, strict=True)
+        return [host for host, count in counted for _ in range(count)]
+
+    return of

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from support.stages import ROOT, VENV, StageFailed, must, run, say, stage
 CI = ROOT / "ci"
 PYTHON = VENV / "bin" / "python"
 _STAMPS = VENV / ".stamps"
+_HOROVOD_LIMIT_S = 3600  # beside others
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
@@ -137,6 +139,16 @@ def _complete_torch() -> None:
             must(run([PYTHON, "-c", "import torch"], "import-torch"))
 
 
+# The package is made in the folder of the preset dev and with its flags, so that what is installed
+# and what the C++ tests are linked from are the same objects, compiled once.
+_AS_PRESET_DEV = (
+    "build-dir=build/dev",
+    "build.targets=_core;ringcoll",
+    "cmake.define.RINGCOLL_TESTS=ON",
+    "cmake.define.RINGCOLL_WERROR=ON",
+)
+
+
 def ringcoll() -> None:
     """Builds and installs the package, unless its sources are those installed."""
     files = _sources("csrc", "ringcoll", "compat")
@@ -145,26 +157,55 @@ def ringcoll() -> None:
     if _stamped("ringcoll", key):
         return
     with stage("ringcoll: pip install ."):
-        how = ("--no-build-isolation", "--no-deps", "--force-reinstall")
-        must(run([PYTHON, *_PIP, "install", *how, ROOT], "pip-ringcoll"))
+        how = ["--no-build-isolation", "--no-deps", "--force-reinstall"]
+        how += [f"--config-settings={setting}" for setting in _AS_PRESET_DEV]
+        must(run([PYTHON, *_PIP, "install", *how, ROOT], "pip-ringcoll", env=tools_env()))
     _stamp("ringcoll", key)
+
+
+def _horovod_key() -> str:
+    files = _sources("compat", "ringcoll/horovod", "csrc/include")
+    return _hash(files, (_STAMPS / "packages").read_text())
+
+
+@functools.cache
+def _horovod_build() -> Future[None]:
+    """The build, which leaves the processors to whatever else wants them."""
+
+    def build() -> None:
+        program = VENV / "bin" / "ringcoll"
+        command: list[str | Path] = ["nice", "-n", "19", program, "horovod", "install"]
+        must(run(command, "horovod-install", env=tools_env(), limit_s=_HOROVOD_LIMIT_S))
+
+    return ThreadPoolExecutor(1).submit(build)
+
+
+def begin_horovod() -> None:
+    """Starts to build Horovod beside what comes next. ringcoll() must have been called."""
+    if not _stamped("horovod", _horovod_key()):
+        _horovod_build()
 
 
 def horovod() -> None:
     """Builds Horovod with the backend for the frameworks in .venv, and installs it."""
-    files = _sources("compat", "ringcoll/horovod", "csrc/include")
-    key = _hash(files, (_STAMPS / "packages").read_text())
+    key = _horovod_key()
     if _stamped("horovod", key):
         return
     with stage("Horovod with the RINGCOLL backend (minutes, the first time)"):
-        must(
-            run(
-                [VENV / "bin" / "ringcoll", "horovod", "install"],
-                "horovod-install",
-                env=tools_env(),
-            )
-        )
+        _horovod_build().result()
     _stamp("horovod", key)
+
+
+def engines() -> None:
+    """What the tests in tests/engines start jobs with: Debian packages, and more in .venv."""
+    packages("apt-packages-engines.txt")
+    pins = CI / "requirements-engines.txt"
+    key = _hash([pins], (_STAMPS / "packages").read_text())
+    if _stamped("engines", key):
+        return
+    with stage(f"packages of ci/{pins.name}"):
+        must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-engines"))
+    _stamp("engines", key)
 
 
 def tools_env() -> dict[str, str]:

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "log"
 VENV = ROOT / ".venv"
 _PR_SET_CHILD_SUBREAPER = 36
+# Commands that run() waits for, in whatever thread: they are no leftovers. Under the lock, none has
+# begun that is not in the set.
+_waited_for: set[int] = set()
+_beginning = threading.Lock()
 
 
 class StageFailed(Exception):
@@ -97,15 +102,17 @@ def run(
     with path.open("wb") as output:
         output.write(("$ " + " ".join(map(str, command)) + "\n").encode())
         output.flush()
-        child = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
+        with _beginning:
+            child = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+            _waited_for.add(child.pid)
         try:
             status: int | None = child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -116,6 +123,8 @@ def run(
             if finish:
                 child.wait()
             raise
+        finally:
+            _waited_for.discard(child.pid)
     return Outcome(status, time.monotonic() - start, path)
 
 
@@ -161,16 +170,21 @@ def name_of(pid: int) -> str:
     return ""
 
 
-def end_leftovers(grace_s: float = 0) -> list[str]:
+def end_leftovers(grace_s: float = 0, *, all_commands: bool = False) -> list[str]:
     """Ends every descendant of this process that has not ended by itself in `grace_s`.
 
-    Returns the command lines of those.
+    Those of commands that run() is waiting for are left alone, but for `all_commands`. Returns the
+    command lines of what it ended.
     """
     names: list[str] = []
     deadline = time.monotonic() + grace_s
     while True:
-        _reap()
-        left = family(os.getpid(), itself=False)
+        with _beginning:
+            commands = _waited_for.copy()  # each may end meanwhile
+            _reap(but=commands)
+            found = family(os.getpid(), itself=False)
+            at_work = {pid for command in commands for pid in family(command)}
+        left = found if all_commands else [pid for pid in found if pid not in at_work]
         if not left:
             return names
         if time.monotonic() >= deadline:
@@ -179,13 +193,40 @@ def end_leftovers(grace_s: float = 0) -> list[str]:
         time.sleep(0.05)
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def _reap(but: set[int]) -> None:
+    """Takes note of children that have ended, `but` for those whose status somebody waits for."""
+    for pid in set(_children().get(os.getpid(), [])) - but:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _has_ended(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+def _reap_orphans() -> None:
+    """Takes note of adopted orphans that end while commands run.
+
+    A PID namespace ends after the last of its processes, and a test may wait for that. Who starts a
+    child without run() waits for it at once, so that it is not found twice.
+    """
+    before: set[int] = set()
+    while True:
+        time.sleep(0.5)
+        children = set(_children().get(os.getpid(), []))
+        ended = {pid for pid in children - _waited_for.copy() if _has_ended(pid)}
+        for pid in ended & before:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        before = ended
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
+    if _beginning.locked():  # run() would not know of what it has just begun
+        threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
+        return
     raise SystemExit(128 + number)
 
 
@@ -196,11 +237,12 @@ def main(body: Callable[[], int]) -> None:
         say("warning: orphans of tests cannot be adopted (prctl failed)")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
+    threading.Thread(target=_reap_orphans, daemon=True).start()
     try:
         status = body()
     except StageFailed as failure:
         say(f"\nstopped: {failure}")
         status = 1
     finally:
-        end_leftovers()
+        end_leftovers(all_commands=True)
     sys.exit(status)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from support import report, setup
@@ -14,13 +15,24 @@ from support.report import Report
 from support.setup import Level
 from support.stages import LOGS, ROOT, VENV, Outcome, end_leftovers, must, run, stage, tail
 
+# Folders of tests/ for each part that runs pytest. Lists of one part run beside each other; a file
+# that stands in one is left out of its folder in another.
+FOLDERS = {
+    "checks": [["ci", "perf"]],
+    "ring4": [["processes", "cluster"]],
+    # Jobs of Horovod wait, be it for one another, more than they compute.
+    "ring5": [["horovod"], ["python", "examples", "horovod/test_differential.py"]],
+    "rdma": [["rdma"]],
+    "engines": [["engines"]],
+}
 RING_LAYERS = {
     "ring1": ["base", "schedule", "reduce", "topology"],
     "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "comm"],
     "ring3": ["coll", "engine"],
 }
-# What a sanitizer leaves out: nothing but the size of its runs. GoogleTest's filter syntax.
-SANITIZER_FILTER = {"asan": "*", "tsan": "*"}
+SANITIZERS = ("asan", "tsan")
+# GoogleTest's filter: suites are instantiated a second time, under this name, for --exhaustive.
+FEWER_CASES = "-Exhaustive/*"
 SANITIZER_ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
@@ -30,25 +42,56 @@ _SUITE_LIMIT_S = 900
 _PYTHON_LIMIT_S = 2700
 
 
+class When(Enum):
+    """Which runs a part belongs to; one that --only names is run in any case."""
+
+    ALWAYS = "always"
+    SANITIZERS = "without --fast"
+    EXHAUSTIVE = "with --exhaustive"
+
+    def holds(self, *, fast: bool, exhaustive: bool) -> bool:
+        if self is When.SANITIZERS:
+            return not fast
+        return self is When.ALWAYS or exhaustive
+
+
 @dataclass(frozen=True)
 class Part:
-    """What `--only` can name: its short and long name, what must be set up, and how to run it."""
+    """What `--only` can name: its short and long name, what must be set up, and how to run it.
+
+    `run` adds to a report; its second argument is whether exhaustive cases are run too.
+    """
 
     short: str
     title: str
     level: Level
-    run: Callable[[Report], None]
-    fast: bool = True  # run with --fast too
+    run: Callable[[Report, bool], None]
+    when: When = When.ALWAYS
+
+    @property
+    def needs_cxx_tests(self) -> bool:
+        """Those of the preset dev."""
+        return self.short in RING_LAYERS or self.short == "rdma"
+
+
+@functools.cache
+def begin_to_build(preset: str) -> Future[None]:
+    """Builds the C++ tests of a preset, once, beside what comes next. It needs no more than
+    setup.packages()."""
+
+    def build() -> None:
+        env, jobs = setup.tools_env(), str(os.cpu_count() or 1)
+        must(run(["cmake", "--preset", preset], f"configure-{preset}", env=env))
+        must(run(["cmake", "--build", "--preset", preset, "-j", jobs], f"build-{preset}", env=env))
+
+    return ThreadPoolExecutor(1).submit(build)
 
 
 @functools.cache
 def built(preset: str) -> Path:
-    """Builds the C++ tests of a preset, once, and returns the folder of the programs."""
-    env = setup.tools_env()
+    """The folder of the C++ tests of a preset, once they are built."""
     with stage(f"C++ tests: build preset {preset}"):
-        must(run(["cmake", "--preset", preset], f"configure-{preset}", env=env))
-        jobs = str(os.cpu_count() or 1)
-        must(run(["cmake", "--build", "--preset", preset, "-j", jobs], f"build-{preset}", env=env))
+        begin_to_build(preset).result()
     return ROOT / "build" / preset
 
 
@@ -67,7 +110,7 @@ def _count(part: str, xml: Path, outcome: Outcome) -> Report:
     return found
 
 
-def _native_layer(part: str, preset: str, layer: str) -> Report:
+def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Report:
     name = f"{preset}-{layer}"
     program = built(preset) / f"{layer}_test"
     if not program.exists():
@@ -75,8 +118,7 @@ def _native_layer(part: str, preset: str, layer: str) -> Report:
     xml = LOGS / f"{name}.xml"
     xml.unlink(missing_ok=True)
     command: list[str | Path] = [program, f"--gtest_output=xml:{xml}", "--gtest_color=no"]
-    if preset != "dev":
-        command.append(f"--gtest_filter={SANITIZER_FILTER[preset]}")
+    command.append(f"--gtest_filter={'*' if exhaustive else FEWER_CASES}")
     if preset == "tsan":
         # ThreadSanitizer cannot place its shadow where the kernel randomises with many bits.
         command = ["setarch", "-R", *command]
@@ -84,29 +126,44 @@ def _native_layer(part: str, preset: str, layer: str) -> Report:
     return _count(part, xml, run(command, name, env=env, limit_s=_SUITE_LIMIT_S))
 
 
-def native(preset: str, layers: list[str], result: Report) -> None:
+def native(preset: str, layers: list[str], result: Report, exhaustive: bool) -> None:
     """Runs the test programs of layers, two at a time where there are two cores."""
     built(preset)
     workers = max(1, (os.cpu_count() or 1) // 2) if preset == "dev" else os.cpu_count()
     with ThreadPoolExecutor(workers) as pool:
-        for found in pool.map(lambda layer: _native_layer(result.part, preset, layer), layers):
+        for found in pool.map(
+            lambda layer: _native_layer(result.part, preset, layer, exhaustive), layers
+        ):
             result.add(found)
 
 
-def python(folders: list[str], result: Report) -> None:
-    """Runs pytest over folders of tests/."""
-    name = "pytest-" + "-".join(folder.replace("/", "_") for folder in folders)
+def _pytest(part: str, folders: list[str], elsewhere: list[str], exhaustive: bool) -> Report:
+    name = "pytest-" + "-".join(folder.replace("/", "-") for folder in folders)
     xml = LOGS / f"{name}.xml"
     xml.unlink(missing_ok=True)
-    there = [folder for folder in folders if (ROOT / "tests" / folder).is_dir()]
-    for folder in set(folders) - set(there):
-        result.failed[f"tests/{folder}"] = "is not there"
-    if not there:
-        return
     command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
-    paths = [f"tests/{folder}" for folder in there]
-    outcome = run([*command, *paths], name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S)
-    result.add(_count(result.part, xml, outcome))
+    if exhaustive:
+        command += ["-m", ""]  # pyproject.toml leaves out what is marked
+    command += [f"--ignore=tests/{name}" for name in elsewhere]
+    command += [f"tests/{folder}" for folder in folders]
+    return _count(part, xml, run(command, name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S))
+
+
+def _there(folders: list[str]) -> list[str]:
+    return [folder for folder in folders if (ROOT / "tests" / folder).exists()]
+
+
+def python(short: str, result: Report, exhaustive: bool) -> None:
+    """Runs pytest over the folders of a part."""
+    groups = [there for folders in FOLDERS[short] if (there := _there(folders))]
+    files = {name for group in groups for name in group if name.endswith(".py")}
+
+    def run_group(group: list[str]) -> Report:
+        return _pytest(result.part, group, sorted(files.difference(group)), exhaustive)
+
+    with ThreadPoolExecutor() as pool:
+        for found in pool.map(run_group, groups):
+            result.add(found)
 
 
 def _tidy(folder: str) -> bool:
@@ -117,7 +174,7 @@ def unclaimed() -> list[str]:
     """Layers and folders of tests that no ring runs."""
     layers = {layer for names in RING_LAYERS.values() for layer in names}
     tested = {path.relative_to(ROOT / "csrc").parts[0] for path in ROOT.glob("csrc/**/*_test.cc")}
-    claimed = {"processes", "python", "horovod", "examples", "ci", "perf", "rdma"}
+    claimed = {name for groups in FOLDERS.values() for group in groups for name in group}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     lost = [f"csrc/{layer}" for layer in sorted(tested - layers)]
     return lost + [f"tests/{name}" for name in sorted(folders - claimed) if _tidy(name)]
@@ -146,7 +203,7 @@ def _checks() -> dict[str, list[str]]:
     }
 
 
-def checks(result: Report) -> None:
+def checks(result: Report, exhaustive: bool) -> None:
     """Layers, sizes, format, types and documents, and the tests of the tools in ci/ and perf/."""
     must(run(["cmake", "--preset", "dev"], "configure-dev", env=setup.tools_env()))
     for name, command in _checks().items():
@@ -158,67 +215,81 @@ def checks(result: Report) -> None:
             result.failed[name] = f"{outcome.reason()}:\n{tail(outcome.log, 30)}"
     for lost in unclaimed():
         result.failed[lost] = "has tests, and no part of ci/test runs them"
-    tools = [folder for folder in ("ci", "perf") if (ROOT / "tests" / folder).is_dir()]
-    python(tools, result)
+    python("checks", result, exhaustive)
 
 
-def rdma(result: Report) -> None:
+def rdma(result: Report, exhaustive: bool) -> None:
     """Runs the tests that need an RDMA device; they boot guests that have one (ci/rdma-vm)."""
     if os.geteuid() == 0:  # without root, the tests are skipped and say what is missing
         setup.packages("apt-packages-rdma.txt")
-    python(["rdma"], result)
+    python("rdma", result, exhaustive)
 
 
-def sanitized(preset: str, result: Report) -> None:
-    native(preset, [layer for layers in RING_LAYERS.values() for layer in layers], result)
+def engines(result: Report, exhaustive: bool) -> None:
+    """Runs the tests of other programs that start Horovod jobs, and installs those first."""
+    setup.engines()
+    python("engines", result, exhaustive)
 
 
-def _ring(short: str) -> Callable[[Report], None]:
-    return lambda result: native("dev", RING_LAYERS[short], result)
+def _ring(short: str) -> Callable[[Report, bool], None]:
+    return lambda result, exhaustive: native("dev", RING_LAYERS[short], result, exhaustive)
 
 
+def _folders(short: str) -> Callable[[Report, bool], None]:
+    return lambda result, exhaustive: python(short, result, exhaustive)
+
+
+def _sanitized(preset: str) -> Callable[[Report, bool], None]:
+    layers = [layer for names in RING_LAYERS.values() for layer in names]
+    return lambda result, exhaustive: native(preset, layers, result, exhaustive)
+
+
+_ENGINES = [
+    Part(
+        "engines",
+        "engines that start jobs (Ray, Spark, mpirun over ssh)",
+        Level.HOROVOD,
+        engines,
+        When.EXHAUSTIVE,
+    )
+    for _ in _there(["engines"])
+]
 PARTS = [
     Part("checks", "checks", Level.RINGCOLL, checks),
     Part("ring1", "ring 1 (pure)", Level.TOOLS, _ring("ring1")),
     Part("ring2", "ring 2 (transports)", Level.TOOLS, _ring("ring2")),
     Part("ring3", "ring 3 (collectives)", Level.TOOLS, _ring("ring3")),
-    Part(
-        "ring4", "ring 4 (processes)", Level.RINGCOLL, lambda result: python(["processes"], result)
-    ),
-    Part(
-        "ring5",
-        "ring 5 (Python and Horovod)",
-        Level.HOROVOD,
-        lambda result: python(["python", "horovod", "examples"], result),
-    ),
+    Part("ring4", "ring 4 (processes, emulated hosts)", Level.RINGCOLL, _folders("ring4")),
+    Part("ring5", "ring 5 (Python and Horovod)", Level.HOROVOD, _folders("ring5")),
     Part("rdma", "RDMA (verbs in a guest)", Level.HOROVOD, rdma),
     Part(
         "asan",
         "rings 1-3 under address and undefined-behaviour sanitizers",
         Level.TOOLS,
-        lambda result: sanitized("asan", result),
-        fast=False,
+        _sanitized("asan"),
+        When.SANITIZERS,
     ),
     Part(
         "tsan",
         "rings 1-3 under the thread sanitizer",
         Level.TOOLS,
-        lambda result: sanitized("tsan", result),
-        fast=False,
+        _sanitized("tsan"),
+        When.SANITIZERS,
     ),
+    *_ENGINES,
 ]
 
 
-def run_part(part: Part) -> Report:
+def run_part(part: Part, exhaustive: bool) -> Report:
     """Sets up what the part needs and runs it; a process that it leaves running is a failure."""
     result = Report(part.title)
     setup.prepare(part.level)
-    if part.short in RING_LAYERS or part.short == "rdma":
+    if part.needs_cxx_tests:
         built("dev")
-    elif part.short in SANITIZER_FILTER:
+    elif part.short in SANITIZERS:
         built(part.short)
     with stage(part.title):
-        part.run(result)
+        part.run(result, exhaustive)
     for left in end_leftovers(grace_s=2):
         result.failed[f"left running: {left}"] = "ended by ci/test"
     if not result.passed and not result.failed:

@@ -31,7 +31,7 @@ def _candidates():
 
 
 def prepare():
-    """Before hvd.init(): says where libringcoll.so is and which network interface to use."""
+    """Before hvd.init(): says where libringcoll.so is."""
     if not (_is_ringcoll(_OPERATIONS) or _is_ringcoll(_CONTROLLER)):
         return
     if not os.environ.get("RINGCOLL_LIBRARY"):
@@ -42,10 +42,6 @@ def prepare():
                 "this Python: pip install ringcoll (or set RINGCOLL_LIBRARY to its libringcoll.so)"
             )
         os.environ["RINGCOLL_LIBRARY"] = str(found[0])
-    # The interface that horovodrun has found to be common to all hosts.
-    interface = os.environ.get("HOROVOD_GLOO_IFACE")
-    if interface and os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        os.environ.setdefault("RINGCOLL_INTERFACE", interface)
 
 
 def raise_failure(library):

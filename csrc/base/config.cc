@@ -51,9 +51,23 @@ const std::vector<Row>& table() {
        "auto",
        "the transport for every link: this one or an error. auto: the nearest for each pair"},
       {"RINGCOLL_INTERFACE", Text{&Config::interface, {}}, "",
-       "network interface for TCP, such as eth0. Empty: the first that is up and not loopback"},
+       "network interfaces for TCP: \"eth0,ib\" (names that begin so), \"=eth0\" (whole names), "
+       "\"10.1.0.0/16\", \"^docker\" (all but these). Empty: those that the launcher found "
+       "(HOROVOD_GLOO_IFACE, GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), else all. Of several "
+       "networks "
+       "the fastest that joins all hosts, as measured"},
+      {"RINGCOLL_HOSTID", Text{&Config::hostid, {}}, "",
+       "id and name of this host: ranks with different ones are on different hosts, which do not "
+       "share memory. Empty: by who can map whose memory"},
+      {"RINGCOLL_TOPOLOGY", Text{&Config::topology, {}}, "",
+       "file that says which switches join which hosts: SLURM's topology.conf or topology.yaml, or "
+       "JSON {\"host\": \"spine.leaf\"}. Rank 0 reads it for all. Empty: by SLURM_TOPOLOGY_ADDR, "
+       "else hosts in natural order of their names"},
       {"RINGCOLL_ALGORITHM", Text{&Config::algorithm, {}}, "",
        "schedule by name, \"ring\" or \"allreduce=ring,broadcast=binomial\". Empty: by cost"},
+      {"RINGCOLL_COSTS", Text{&Config::costs, {}}, "",
+       "JSON file with what links cost, which is then not measured; rank 0's, and other ranks have "
+       "the same or none. Empty: measured when a job starts"},
       {"RINGCOLL_SECRET", Text{&Config::secret, {}}, "",
        "secret of the job, the same on all ranks. Empty: rank 0 makes one and the store carries "
        "it"},
@@ -65,16 +79,16 @@ const std::vector<Row>& table() {
        "shared memory of a rank that tensors are packed into; pages count when first used"},
       {"RINGCOLL_SEGMENT_BYTES", Integer{&Config::segment_bytes, 0, kGiB, true}, "0",
        "bytes of one piece of a large collective in its pipeline. 0: by transport and ranks"},
-      {"RINGCOLL_SLOTS", Integer{&Config::slots, 1, 64, false}, "4",
-       "pieces of a large collective in flight"},
+      {"RINGCOLL_SLOTS", Integer{&Config::slots, 0, 64, false}, "0",
+       "pieces of a large collective in flight. 0: by the costs of the links"},
       {"RINGCOLL_INLINE_BYTES", Integer{&Config::inline_bytes, 0, 64 * kKiB, true}, "1K",
        "largest message that shared memory carries beside its flag"},
       {"RINGCOLL_SPIN_US", Integer{&Config::spin_us, 0, 1000000, false}, "25",
        "microseconds that a wait polls before it blocks"},
       {"RINGCOLL_SPREAD", Boolean{&Config::spread}, "1",
        "a thread that waits for a rank on its own CPU moves to another that it may run on"},
-      {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 1, 16, false}, "1",
-       "TCP connections to each peer that carry data"},
+      {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 0, 16, false}, "0",
+       "TCP connections to each peer that carry data. 0: up to 4, as many as are seen to pay"},
       {"RINGCOLL_DEVICES", Text{&Config::devices, {}}, "",
        "RDMA port to use, such as mlx5_0:1; a name alone is its first active port. Of several the "
        "first that is usable. Empty: the fastest"},
@@ -161,6 +175,22 @@ const char* lookup(const Getenv& environment, const char* name) {
   return environment ? environment(name) : std::getenv(name);
 }
 
+// horovodrun puts one interface that it has found to join the hosts into HOROVOD_GLOO_IFACE, by
+// chance, and all of them into NCCL_SOCKET_IFNAME.
+LauncherInterface launcher_interface(const Getenv& environment) {
+  auto value = [&](const char* name) {
+    const char* set = lookup(environment, name);
+    return std::string(set ? set : "");
+  };
+  std::string horovod = value("HOROVOD_GLOO_IFACE"), gloo = value("GLOO_SOCKET_IFNAME"),
+              nccl = value("NCCL_SOCKET_IFNAME");
+  bool in_list = ("," + nccl + ",").find("," + horovod + ",") != std::string::npos;
+  if (!horovod.empty() && in_list) return {"NCCL_SOCKET_IFNAME", "=" + nccl};
+  if (!horovod.empty()) return {"HOROVOD_GLOO_IFACE", "=" + horovod};
+  if (!gloo.empty()) return {"GLOO_SOCKET_IFNAME", "=" + gloo};
+  return {"NCCL_SOCKET_IFNAME", nccl};
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -183,6 +213,7 @@ constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY"
 
 Config read_config(const Getenv& environment) {
   Config config;
+  config.launcher_interface = launcher_interface(environment);
   for (const Row& row : table()) {
     const char* set = lookup(environment, row.name);
     std::string text = set && *set ? set : row.default_value;

@@ -10,26 +10,36 @@
 
 namespace ringcoll {
 
+/// What another program's variable says of the network interfaces.
+struct LauncherInterface {
+  std::string variable;  // HOROVOD_GLOO_IFACE
+  std::string names;     // as RINGCOLL_INTERFACE takes them; "" = nothing was said
+};
+
 /// The values in force for one communicator. Field names are the knobs' names in lower case. Those
 /// marked "agreed" must be the same on all ranks for the ranks to run the same schedule: all adopt
 /// rank 0's when a communicator is made.
 struct Config {
   std::string transport;  // "auto", or a name from the transport registry: this one or an error
-  std::string interface;  // network interface for TCP; "" = chosen
+  std::string interface;  // network interfaces for TCP; "" = what the launcher says, or chosen
+  LauncherInterface launcher_interface;  // no knob
+  std::string hostid;                    // of this host; "" = by who can map whose memory
+  std::string topology;  // file that says which switches join which hosts, as rank 0 reads it
   std::string
       algorithm;  // agreed; "" = by cost, else "allreduce=ring,broadcast=binomial" or "ring"
   std::string
       secret;  // shared by the ranks of a job; "" = rank 0 makes one and publishes it in the store
+  std::string costs;     // file with costs of links (topology/costs.h); "" = measured
   std::string log;       // error, warning, info, debug
   double timeout_s = 0;  // deadline of every wait
   int64_t arena_bytes =
       0;  // agreed; shared, registered memory of a rank that tensors are packed into
   int64_t segment_bytes = 0;   // agreed; bytes of one message of a pipelined collective; 0 = chosen
-  int64_t slots = 0;           // agreed; pieces of a collective in flight
+  int64_t slots = 0;           // agreed; pieces of a collective in flight; 0 = chosen
   int64_t inline_bytes = 0;    // agreed; largest message that travels beside its flag
   int64_t spin_us = 0;         // microseconds that a wait polls before it blocks
   bool spread = false;         // leave the CPU of a rank that is waited for
-  int64_t tcp_streams = 0;     // agreed; TCP connections to each peer
+  int64_t tcp_streams = 0;     // agreed; TCP connections to each peer; 0 = as many as pay
   std::string devices;         // RDMA ports, "mlx5_0:1,mlx5_1"; "" = chosen
   int64_t gid_index = -1;      // of an RDMA port's table; -1 = chosen
   int64_t traffic_class = 0;   // of RoCE packets; DSCP in the upper six bits

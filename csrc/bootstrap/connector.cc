@@ -1,7 +1,13 @@
 #include "bootstrap/connector.h"
 
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -10,6 +16,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "bootstrap/gate.h"
+#include "bootstrap/networks.h"
+#include "bootstrap/trial.h"
 #include "net/interfaces.h"
 #include "net/socket.h"
 
@@ -18,6 +26,39 @@ namespace {
 
 // Between two tries when the peer's gate closed the connection because it was too busy.
 constexpr Duration kRetryPause = std::chrono::milliseconds(50);
+// For a first answer of one network among several; twice as much the next time round.
+constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
+// In which a network that reaches the peer at all lets a connection be made: the kernel repeats its
+// first packet after a second, so that one may be lost.
+constexpr Duration kReach = std::chrono::milliseconds(1200);
+// Channels of the trials of networks, one each; no transport has so many streams.
+constexpr uint32_t kTrialChannel = 0x10000;
+
+// RINGCOLL_INTERFACE, else what the launcher was told or found where that is of use here, else all.
+std::vector<Interface> interfaces_for(const Config& config) {
+  auto all = list_interfaces();
+  if (!config.interface.empty())
+    return select_interfaces(config.interface, "RINGCOLL_INTERFACE", all);
+  const LauncherInterface& told = config.launcher_interface;
+  if (!told.names.empty()) try {
+      return select_interfaces(told.names, told.variable, all);
+    } catch (const Error& error) {
+      log_warning("{}. It is not followed", error.what());
+    }
+  return select_interfaces("", "", all);
+}
+
+// Equal for processes that share their interfaces, and nowhere else.
+uint64_t own_stack() {
+  std::string boot_id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  char space[64] = "";
+  [[maybe_unused]] ssize_t length = ::readlink("/proc/self/ns/net", space, sizeof space - 1);
+  GroupId hash = make_group_id(boot_id + " " + space);
+  uint64_t stack;
+  std::memcpy(&stack, hash.data(), sizeof stack);
+  return stack;
+}
 
 Code code_of(Verdict verdict) {
   return verdict == Verdict::kWrongSecret ? Code::kInvalidArgument : Code::kTransport;
@@ -26,27 +67,37 @@ Code code_of(Verdict verdict) {
 }  // namespace
 
 struct Connector::State {
-  State(Rank own, const Config& config, EventLoop& loop)
-      : rank(own),
-        interface(choose_interface(config.interface, list_interfaces())),
-        gate(interface.address, loop) {}
+  State(Rank own, const Config& config, EventLoop& loop) : rank(own), sink(loop) {
+    auto chosen = interfaces_for(config);
+    std::ranges::stable_sort(chosen, std::ranges::greater(), &Interface::speed_mbps);
+    for (const Interface& i : chosen) {
+      gates.push_back(std::make_unique<Gate>(i.address, loop));
+      offers.push_back({own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
+    }
+  }
 
   const Rank rank;
-  const Interface interface;
-  std::vector<std::string>
-      addresses;  // these three are set before the gate opens, and constant then
+  std::vector<Offer> offers;
+  // These are set before the gates open, and constant then.
+  std::vector<std::vector<Offer>> of_rank;
+  std::vector<Network> networks;
   std::string secret;
   GroupId group{};
+
+  std::vector<Choice> used;  // of the networks; empty until that is settled
 
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<Rank, uint32_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
   bool interrupted = false;
+  uint64_t rejected_before = 0;  // by gates that are closed
 
-  Gate gate;  // the last: its callbacks use the rest
+  Sink sink;
+  std::vector<std::unique_ptr<Gate>> gates;  // by offer; the last: their callbacks use the rest
 
   void on_accepted(const Identity& identity, Fd fd) {
+    if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
     {
       std::lock_guard lock(mutex);
       // A second connection for one channel means that the peer has given the first one up.
@@ -68,40 +119,88 @@ struct Connector::State {
     changed.notify_all();
   }
 
+  uint64_t rejected() const {
+    uint64_t sum = rejected_before;
+    for (const auto& gate : gates)
+      if (gate) sum += gate->rejected();
+    return sum;
+  }
+  const Offer& offer_of(Rank peer, int network) const {
+    return of_rank[peer][networks[network].offer_of[peer]];
+  }
+  std::vector<int> networks_for(uint32_t channel) const;
+  Fd connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach, Deadline deadline);
   Fd connect(Rank peer, uint32_t channel, Deadline deadline);
   Fd accept(Rank peer, uint32_t channel, Deadline deadline);
+  void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
+  Error no_network(std::span<const Trial> trials,
+                   const std::function<std::string(Rank)>& describe) const;
 };
 
+// Streams of data are dealt out to the networks in turn, the best first.
+std::vector<int> Connector::State::networks_for(uint32_t channel) const {
+  if (!used.empty())
+    return {used[channel < kFirstDataChannel ? 0 : (channel - kFirstDataChannel) % used.size()]
+                .network};
+  std::vector<int> all;
+  for (size_t i = 0; i < networks.size(); i++) all.push_back(static_cast<int>(i));
+  return all;
+}
+
 Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
-  const std::string& text = addresses[peer];
-  std::string link =
-      fmt::format("connecting rank {} -> {} at {}, channel {}", rank, peer, text, channel);
-  Address address = Address::parse(text);
+  std::vector<int> open = networks_for(channel);
+  if (open.size() == 1)
+    return connect_at(offer_of(peer, open[0]), peer, channel, deadline, deadline);
+  Duration patience = kFirstPatience;
+  for (;;) {
+    std::string causes;
+    bool in_doubt = false;
+    for (int network : open) {
+      Deadline reach(std::min(patience, deadline.left()));
+      try {
+        return connect_at(offer_of(peer, network), peer, channel, reach, deadline);
+      } catch (const Error& error) {
+        if (error.code() == Code::kInvalidArgument) throw;
+        in_doubt |= error.code() == Code::kTimeout;
+        causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
+        if (!in_doubt && network == open.back()) throw Error(error.code(), causes);
+      }
+    }
+    check(!deadline.passed(), Code::kTimeout, "{}", causes);
+    patience *= 2;
+  }
+}
+
+// `reach`: until the connection has to be made, before it is authenticated.
+Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach,
+                                Deadline deadline) {
+  std::string link = fmt::format("connecting rank {} -> {} at {}, channel {}", rank, peer,
+                                 offer.address.text(), channel);
   for (;;) {
     int error = 0;
-    Fd fd = try_connect(address, deadline, &error);
+    Fd fd = try_connect(offer.address, reach, &error);
     // The peer listened before it told its address: refused means that it has ended.
     check(error != ECONNREFUSED, Code::kTransport,
           "{}: connect: Connection refused; the process has ended, or a firewall rejects", link);
-    check(
-        error != ETIMEDOUT, Code::kTimeout,
-        "{}: connect: no answer before the deadline; if the hosts have several networks, name the "
-        "right one with RINGCOLL_INTERFACE",
-        link);
-    check(static_cast<bool>(fd), Code::kTransport,
-          "{}: {}; if the hosts have several networks, name the right one with RINGCOLL_INTERFACE",
-          link, errno_text("connect", error));
+    std::string where = fmt::format(
+        "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
+        "with RINGCOLL_INTERFACE",
+        describe_offers(offers), describe_offers(of_rank[peer]));
+    check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline; {}",
+          link, where);
+    check(static_cast<bool>(fd), Code::kTransport, "{}: {}; {}", link, errno_text("connect", error),
+          where);
     Verdict verdict = prove(fd.get(), secret, {rank, peer, channel, group}, deadline, link);
     if (verdict == Verdict::kAccepted) return fd;
-    bool again = verdict == Verdict::kClosed && !deadline.passed();
+    bool again = verdict == Verdict::kClosed && !reach.passed();
     check(again, code_of(verdict), "{}: {}", link, explain(verdict));
-    std::this_thread::sleep_for(std::min(kRetryPause, deadline.left()));
+    std::this_thread::sleep_for(std::min(kRetryPause, reach.left()));
   }
 }
 
 Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
-  std::string link = fmt::format("waiting at {} ({}) for rank {} to connect to rank {}, channel {}",
-                                 gate.address().text(), interface.name, peer, rank, channel);
+  std::string link = fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
+                                 describe_offers(offers), peer, rank, channel);
   std::unique_lock lock(mutex);
   auto found = parked.end();
   bool decided = changed.wait_for(lock, deadline.left(), [&] {
@@ -112,12 +211,12 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
   check(!interrupted, Code::kTransport, "{}: given up, for the communicator has failed", link);
   check(!decided, Code::kInvalidArgument, "{}: {}", link, refusals[peer]);
   std::string strangers =
-      gate.rejected() ? fmt::format(" ({} connections of strangers were rejected)", gate.rejected())
-                      : "";
+      rejected() ? fmt::format(" ({} connections of strangers were rejected)", rejected()) : "";
   throw Error(Code::kTimeout,
               fmt::format("{}: it did not come before the deadline{}; it may be stopped or have "
-                          "failed (see its log), or a firewall drops what comes to this address",
-                          link, strangers));
+                          "failed (see its log), a firewall may drop what comes to this address, "
+                          "or it has no network in common with this rank: it has {}",
+                          link, strangers, describe_offers(of_rank[peer])));
 }
 
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
@@ -132,29 +231,123 @@ void Connector::interrupt() {
   state_->changed.notify_all();
 }
 
-std::string Connector::address() const { return state_->gate.address().text(); }
-uint64_t Connector::rejected() const { return state_->gate.rejected(); }
+std::string Connector::offers() const { return encode_offers(state_->offers); }
+uint64_t Connector::rejected() const { return state_->rejected(); }
 
-void Connector::set_peers(std::vector<std::string> addresses, std::string secret) {
+void Connector::set_peers(const std::vector<std::string>& offers, std::string secret) {
   State& state = *state_;
-  invariant(state.rank < static_cast<Rank>(addresses.size()), "rank {} of {}", state.rank,
-            addresses.size());
+  auto size = static_cast<Rank>(offers.size());
+  invariant(state.rank < size, "rank {} of {}", state.rank, size);
   std::string all;
-  for (const std::string& address : addresses) all += address + '\n';
+  for (Rank r = 0; r < size; r++) {
+    all += offers[r] + '\n';
+    try {
+      state.of_rank.push_back(decode_offers(offers[r]));
+    } catch (const Error& error) {
+      throw Error(Code::kTransport, fmt::format("rank {}: {}", r, error.what()), r);
+    }
+  }
+  state.networks = joint_networks(state.of_rank);
   // Ports are fresh for each communicator, so their list is different for each, and the same on its
   // ranks.
   state.group = make_group_id(all);
-  state.addresses = std::move(addresses);
   state.secret = std::move(secret);
-  state.gate.open(
-      {state.secret, state.rank, 0, state.rank - 1, state.group},
-      [&state](const Identity& from, Fd fd) { state.on_accepted(from, std::move(fd)); },
-      [&state](const Gate::Refusal& refusal) { state.on_refused(refusal); });
+  for (auto& gate : state.gates)
+    gate->open(
+        {state.secret, state.rank, 0, state.rank - 1, state.group},
+        [&state](const Identity& from, Fd fd) { state.on_accepted(from, std::move(fd)); },
+        [&state](const Gate::Refusal& refusal) { state.on_refused(refusal); });
+}
+
+void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial) {
+  for (size_t i = 0; i < networks.size(); i++) {
+    Trial::Finding& found = trial->findings[i];
+    if (!found.why.empty()) continue;
+    auto network = static_cast<int>(i);
+    auto channel = kTrialChannel + static_cast<uint32_t>(i);
+    Deadline reach(std::min(kReach, deadline.left()));
+    try {
+      Fd fd = connect_at(offer_of(peer, network), peer, channel, reach, deadline);
+      if (measure) found.bytes_per_us = measure_rate(fd.get());
+    } catch (const Error& error) {
+      // Who was reached and then does not answer is stopped: no matter of the network.
+      if (error.code() == Code::kTimeout && deadline.passed()) throw;
+      found = {Trial::kNotReached, error.what()};
+    }
+  }
+}
+
+// Neighbours in the order of hosts measure, all pairs at once, as a ring would use the network;
+// that hosts 1, 2, 4, … places away are reached stands for all pairs.
+std::string Connector::try_networks(Deadline deadline) {
+  State& state = *state_;
+  std::vector<Rank> hosts = first_of_stacks(state.of_rank);
+  auto own = std::ranges::find(hosts, state.rank);
+  if (state.networks.size() < 2 || hosts.size() < 2 || own == hosts.end()) return "";
+  Trial trial;
+  trial.findings.resize(state.networks.size());
+  auto left = static_cast<size_t>(hosts.end() - own);
+  for (size_t distance = 1; distance < left; distance *= 2)
+    state.try_peer(own[static_cast<ptrdiff_t>(distance)], distance == 1, deadline, &trial);
+  return trial.encode();
+}
+
+void Connector::settle_networks(std::span<const std::string> findings,
+                                const std::function<std::string(Rank)>& describe) {
+  State& state = *state_;
+  std::vector<Trial> trials;
+  for (const std::string& text : findings)
+    trials.push_back(Trial::decode(text, state.networks.size()));
+  state.used = choose_networks(trials, state.networks.size());
+  if (state.used.empty()) throw state.no_network(trials, describe);
+  for (size_t i = 0; i < state.gates.size(); i++) {
+    bool needed = std::ranges::any_of(state.used, [&](const Choice& choice) {
+      return state.networks[choice.network].offer_of[state.rank] == static_cast<int>(i);
+    });
+    if (needed) continue;
+    state.rejected_before += state.gates[i]->rejected();
+    state.gates[i].reset();
+  }
+}
+
+Error Connector::State::no_network(std::span<const Trial> trials,
+                                   const std::function<std::string(Rank)>& describe) const {
+  std::string text = "no network joins all hosts";
+  for (size_t r = 0; r < trials.size(); r++) {
+    const auto& found = trials[r].findings;
+    if (found.empty()) continue;
+    text += fmt::format("; {} has {}", describe(static_cast<Rank>(r)), describe_offers(of_rank[r]));
+    for (size_t i = 0; i < found.size(); i++)
+      if (!found[i].why.empty()) text += fmt::format(", by {}: {}", networks[i].name, found[i].why);
+  }
+  return {Code::kTransport,
+          text + ". Join the hosts, or name what joins them with RINGCOLL_INTERFACE"};
+}
+
+std::string Connector::network() const {
+  const State& state = *state_;
+  std::vector<std::string> texts;
+  for (const Choice& choice : state.used) {
+    const Offer& offer = state.offer_of(state.rank, choice.network);
+    auto rate = choice.bytes_per_us > 0 ? fmt::format(", {:.0f} MB/s", choice.bytes_per_us) : "";
+    texts.push_back(fmt::format("{} ({}{})", offer.network(), offer.interface, rate));
+  }
+  return fmt::format("{}", fmt::join(texts, " and "));
+}
+
+std::string Connector::own_addresses() const {
+  const State& state = *state_;
+  std::vector<std::string> texts;
+  for (const Choice& choice : state.used) {
+    const Address& address = state.offer_of(state.rank, choice.network).address;
+    texts.push_back(network_of(address, address.family() == AF_INET ? 32 : 128));
+  }
+  return fmt::format("{}", fmt::join(texts, ","));
 }
 
 Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline) {
   State& state = *state_;
-  invariant(peer >= 0 && peer < static_cast<Rank>(state.addresses.size()) && peer != state.rank,
+  invariant(peer >= 0 && peer < static_cast<Rank>(state.of_rank.size()) && peer != state.rank,
             "rank {} dials rank {}", state.rank, peer);
   try {
     return state.rank < peer ? state.connect(peer, channel, deadline)

@@ -1,12 +1,12 @@
-// Authenticated TCP connections between the ranks of a job. Each rank listens on one socket of one
-// interface; of a pair the lower rank connects, the higher accepts. A connection proves that it
-// knows the job's secret (both ways, HMAC over fresh nonces) before anything else of it is parsed,
-// under a deadline and a limit on connections that have not yet done so. Anything else is closed
-// and counted.
+// Authenticated TCP connections between the ranks of a job. Each rank listens on each interface
+// that may be used, and later on those alone that are; of a pair the lower rank connects, the
+// higher accepts. A connection proves that it knows the job's secret (both ways, HMAC over fresh
+// nonces) before anything else of it is parsed, under a deadline and a limit on connections that
+// have not yet done so. Anything else is closed and counted.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,17 +22,37 @@ namespace ringcoll {
 
 class Connector : public Dialer {
  public:
-  /// Listens. `loop` serves the listening socket. Throws Error(kTransport) /
+  /// Listens. `loop` serves the listening sockets. Throws Error(kTransport) /
   /// Error(kInvalidArgument) naming interface and cause (an interface that does not exist, the ones
   /// that do).
   Connector(Rank rank, const Config& config, EventLoop& loop);
   ~Connector() override;
 
-  /// "10.0.0.5:41234"; to be published to the peers.
-  std::string address() const;
-  /// Tells what the exchange brought: everybody's address and the job's secret, before the first
-  /// dial().
-  void set_peers(std::vector<std::string> addresses, std::string secret);
+  /// Where this rank listens; to be published to the peers (bootstrap/networks.h).
+  std::string offers() const;
+  /// Tells what the exchange brought: everybody's offers and the job's secret, before the first
+  /// dial(). Throws Error(kTransport) naming the rank whose offers cannot be read.
+  void set_peers(const std::vector<std::string>& offers, std::string secret);
+
+  // Which network: docs/design.md. Until settle_networks() a dial() goes through the networks that
+  // ranks may have in common until one answers.
+
+  /// Tries the networks, if there are several, between the lowest ranks of each network stack (of
+  /// each host, but for containers): those connect to one another, and measure; the others need not
+  /// be here yet. What was found, to be published. Throws Error(kTimeout) if a peer does not answer
+  /// any more.
+  std::string try_networks(Deadline deadline);
+  /// Takes the findings of all ranks; from now on dial() uses what follows from them, and nothing
+  /// else listens. Throws Error(kTransport), alike on all ranks, if no network reaches everybody,
+  /// with the hosts, their addresses (`describe` says who a rank is) and the reasons.
+  void settle_networks(std::span<const std::string> findings,
+                       const std::function<std::string(Rank)>& describe);
+  /// "10.0.0.0/24 (eth0, 118 MB/s)", of those that are used; rates where they were measured.
+  std::string network() const;
+  /// This rank's addresses in them, as RINGCOLL_INTERFACE takes them: for a communicator that is to
+  /// use the same.
+  std::string own_addresses() const;
+
   /// Throws Error(kTimeout) or Error(kTransport) naming peer, address, channel and cause (refused,
   /// wrong secret, …), or Error(kInvalidArgument) on both ends if their secrets differ. The socket
   /// is non-blocking and tuned. Any thread but the loop's.

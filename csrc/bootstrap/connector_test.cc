@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bootstrap/networks.h"
+#include "bootstrap/trial.h"
 #include "net/socket.h"
 
 namespace ringcoll {
@@ -13,9 +15,11 @@ namespace {
 
 Config on_loopback() {
   Config config;
-  config.interface = "lo";
+  config.interface = "127.0.0.1/32";
   return config;
 }
+
+Offer at(const Address& address) { return {0, "lo", address, 8, 0}; }
 
 /// The connectors of a job in one process.
 struct Job {
@@ -24,7 +28,7 @@ struct Job {
     for (Rank rank = 0; rank < size; rank++) {
       loops.push_back(std::make_unique<EventLoop>("test"));
       connectors.push_back(std::make_unique<Connector>(rank, on_loopback(), *loops.back()));
-      addresses.push_back(connectors.back()->address());
+      addresses.push_back(connectors.back()->offers());
     }
     for (Rank rank = 0; rank < size; rank++)
       connectors[rank]->set_peers(addresses, secrets.empty() ? "sesame" : secrets[rank]);
@@ -94,7 +98,7 @@ TEST(Connector, AStrangerWithAWrongSecretStopsNobody) {
   // Of another job: it knows an address, but not the group.
   EventLoop loop("test");
   Connector stranger(0, on_loopback(), loop);
-  stranger.set_peers({stranger.address(), job.all[1]}, "simsim");
+  stranger.set_peers({stranger.offers(), job.all[1]}, "simsim");
   Error refused = error_of([&] { stranger.dial(1, 0, Deadline(seconds(20))); });
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
   std::thread thread([&] { EXPECT_TRUE(job.connectors[1]->dial(0, 0, Deadline(seconds(20)))); });
@@ -107,7 +111,7 @@ TEST(Connector, AnotherCommunicatorOfTheSameSecretIsNotMistaken) {
   Job job(2);
   EventLoop loop("test");
   Connector stranger(0, on_loopback(), loop);
-  stranger.set_peers({stranger.address(), job.all[1]}, "sesame");
+  stranger.set_peers({stranger.offers(), job.all[1]}, "sesame");
   Error refused = error_of([&] { stranger.dial(1, 0, Deadline(seconds(20))); });
   EXPECT_EQ(refused.code(), Code::kTransport);
   EXPECT_TRUE(contains(refused, "another communicator")) << refused.what();
@@ -121,7 +125,8 @@ TEST(Connector, APeerThatHasEndedIsNamedAtOnce) {
   EXPECT_LT(to_seconds(Clock::now() - start), 20);
   EXPECT_EQ(error.code(), Code::kTransport);
   EXPECT_EQ(error.rank(), 1);
-  for (const std::string& part : {std::string("rank 0 -> 1"), job.all[1], std::string("channel 3"),
+  std::string address = decode_offers(job.all[1])[0].address.text();
+  for (const std::string& part : {std::string("rank 0 -> 1"), address, std::string("channel 3"),
                                   std::string("Connection refused")})
     EXPECT_TRUE(contains(error, part)) << error.what();
 }
@@ -140,7 +145,8 @@ TEST(Connector, APeerThatIsStoppedIsNamedAtTheDeadline) {
   EventLoop loop("test");
   Connector connector(0, on_loopback(), loop);
   Fd stopped = listen_on(Address::parse("127.0.0.1:0"));  // the kernel accepts, nobody answers
-  connector.set_peers({connector.address(), local_address(stopped.get()).text()}, "sesame");
+  Offer offers[] = {at(local_address(stopped.get()))};
+  connector.set_peers({connector.offers(), encode_offers(offers)}, "sesame");
   Error error = error_of([&] { connector.dial(1, 0, Deadline(seconds(0.1))); });
   EXPECT_EQ(error.code(), Code::kTimeout);
   EXPECT_EQ(error.rank(), 1);
@@ -149,8 +155,143 @@ TEST(Connector, APeerThatIsStoppedIsNamedAtTheDeadline) {
 TEST(Connector, AnAddressThatIsNoneIsAnError) {
   EventLoop loop("test");
   Connector connector(0, on_loopback(), loop);
-  connector.set_peers({connector.address(), "somewhere"}, "sesame");
-  EXPECT_EQ(error_of([&] { connector.dial(1, 0, Deadline(seconds(1))); }).rank(), 1);
+  Error error = error_of([&] { connector.set_peers({connector.offers(), "somewhere"}, "sesame"); });
+  EXPECT_EQ(error.rank(), 1);
+}
+
+/// Two ranks that have two networks in common, of which the first that is tried is given.
+struct TwoNetworks {
+  explicit TwoNetworks(const Address& first, bool one_host = false) {
+    for (Rank r = 0; r < 2; r++) {
+      connectors.push_back(std::make_unique<Connector>(r, on_loopback(), loop));
+      auto own = decode_offers(connectors[r]->offers());
+      own.push_back({0, "eth0", first, 24, 100000});
+      if (!one_host)
+        for (Offer& offer : own) offer.stack = static_cast<uint64_t>(r);
+      offers.push_back(encode_offers(own));
+    }
+    for (auto& connector : connectors) connector->set_peers(offers, "sesame");
+  }
+  EventLoop loop{"test"};
+  std::vector<std::unique_ptr<Connector>> connectors;
+  std::vector<std::string> offers;
+};
+
+TEST(Connector, BeforeTheNetworkIsSettledAllAreTried) {
+  // Nobody listens there any more.
+  Fd gone = listen_on(Address::parse("127.0.0.1:0"));
+  Address refuses = local_address(gone.get());
+  gone.reset();
+  TwoNetworks ranks(refuses);
+  std::thread thread([&] { ranks.connectors[1]->dial(0, 0, Deadline(seconds(20))); });
+  EXPECT_TRUE(ranks.connectors[0]->dial(1, 0, Deadline(seconds(20))));
+  thread.join();
+}
+
+TEST(Connector, ANetworkThatDoesNotReachIsNotUsed) {
+  Fd gone = listen_on(Address::parse("127.0.0.1:0"));
+  Address refuses = local_address(gone.get());
+  gone.reset();
+  TwoNetworks ranks(refuses);
+  std::vector<std::string> findings;
+  for (auto& connector : ranks.connectors)
+    findings.push_back(connector->try_networks(Deadline(seconds(20))));
+  for (auto& connector : ranks.connectors) {
+    connector->settle_networks(findings, [](Rank) { return ""; });
+    EXPECT_TRUE(connector->network().starts_with("127.0.0.0/8 (lo, ")) << connector->network();
+    EXPECT_EQ(connector->own_addresses(), "127.0.0.1/32");
+  }
+  std::thread thread([&] { ranks.connectors[1]->dial(0, 1, Deadline(seconds(20))); });
+  EXPECT_TRUE(ranks.connectors[0]->dial(1, 1, Deadline(seconds(20))));
+  thread.join();
+  EXPECT_EQ(ranks.connectors[1]->rejected(), 0u);
+}
+
+TEST(Connector, IfNoNetworkReachesEverybodyAllSaySo) {
+  Job job(2);
+  Trial none;
+  none.findings = {{Trial::kNotReached, "no answer"}};
+  for (auto& connector : job.connectors) {
+    std::string findings[] = {none.encode(), ""};
+    Error error = error_of([&] {
+      connector->settle_networks(findings, [](Rank r) { return "host" + std::to_string(r); });
+    });
+    EXPECT_EQ(error.code(), Code::kTransport);
+    for (const char* part :
+         {"no network joins all hosts; host0 has lo 127.0.0.1/8, by 127.0.0.0/8: "
+          "no answer",
+          "RINGCOLL_INTERFACE"})
+      EXPECT_TRUE(contains(error, part)) << error.what();
+  }
+}
+
+TEST(Connector, WithOneNetworkNothingIsTried) {
+  Job job(2);
+  EXPECT_EQ(job.connectors[0]->try_networks(Deadline(seconds(20))), "");
+}
+
+TEST(Connector, OnOneHostNothingIsTried) {
+  TwoNetworks ranks(Address::parse("127.0.0.1:1"), true);
+  std::string findings[2];
+  for (Rank r = 0; r < 2; r++)
+    findings[r] = ranks.connectors[r]->try_networks(Deadline(seconds(20)));
+  ranks.connectors[0]->settle_networks(findings, [](Rank) { return ""; });
+  EXPECT_EQ(ranks.connectors[0]->network(), "127.0.0.0/24 (eth0)");
+}
+
+TEST(Connector, WhoIsTriedAndDoesNotAnswerIsNamed) {
+  Fd stopped = listen_on(Address::parse("127.0.0.1:0"));
+  TwoNetworks ranks(local_address(stopped.get()));
+  Error error = error_of([&] { ranks.connectors[0]->try_networks(Deadline(seconds(0.1))); });
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_TRUE(contains(error, "rank 0 -> 1")) << error.what();
+}
+
+TEST(Rate, IsMeasuredIntoASink) {
+  Fd listener = listen_on(Address::parse("127.0.0.1:0"));
+  int error = 0;
+  Fd out = try_connect(local_address(listener.get()), Deadline(seconds(20)), &error);
+  ASSERT_TRUE(out);
+  EventLoop loop("test");
+  Sink sink(loop);
+  Fd in(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  ASSERT_TRUE(in);
+  sink.take(std::move(in));
+  EXPECT_GT(measure_rate(out.get()), 1);  // a megabyte a second
+}
+
+// A link of `rate` bytes a microsecond that acknowledges `each` bytes at a time, looked at every
+// quarter of a millisecond for `looks` times.
+std::vector<Acknowledged> acknowledgements(double rate, uint64_t each, int looks) {
+  std::vector<Acknowledged> seen;
+  for (int i = 0; i < looks; i++) {
+    auto at = std::chrono::microseconds(250 * i);
+    auto bytes = static_cast<uint64_t>(rate * static_cast<double>(at.count()));
+    seen.push_back({Clock::time_point(at), 1000 + bytes / each * each});
+  }
+  return seen;
+}
+
+TEST(Rate, OfAFastLinkIsThatOfItsBestWindow) {
+  auto seen = acknowledgements(1000, 1, 20);
+  EXPECT_DOUBLE_EQ(rate_of(seen), 1000);
+  // Nobody ran for five milliseconds, in the second window of three.
+  for (size_t i = 6; i < seen.size(); i++) seen[i].at += std::chrono::milliseconds(5);
+  EXPECT_DOUBLE_EQ(rate_of(seen), 1000);
+}
+
+TEST(Rate, OfASlowLinkIsNotThatOfItsLumps) {
+  // 100 Mb/s, a lump of 64 KiB every 5.2 ms: a millisecond holds one or none.
+  for (uint64_t each : {16 << 10, 32 << 10, 64 << 10}) {
+    double rate = rate_of(acknowledgements(12.5, each, 40));
+    EXPECT_NEAR(rate, 12.5, 1) << each;
+  }
+}
+
+TEST(Rate, OfLessThanTwoAcknowledgementsIsZero) {
+  EXPECT_EQ(rate_of({}), 0);
+  EXPECT_EQ(rate_of(acknowledgements(0, 1, 40)), 0);
+  EXPECT_EQ(rate_of(acknowledgements(10, 1 << 20, 2)), 0);
 }
 
 TEST(Connector, AnInterfaceThatDoesNotExistIsAnError) {

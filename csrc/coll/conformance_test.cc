@@ -2,7 +2,9 @@
 // Both registries are iterated: a new schedule or transport is tested unasked.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -189,15 +191,38 @@ void every_case(Member& m, std::string_view algorithm) {
   }
 }
 
-class Conformance : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+using Sizes = std::vector<Rank>;
+
+class Conformance : public ::testing::TestWithParam<std::tuple<std::string, std::string, Sizes>> {};
 
 TEST_P(Conformance, EveryCollectiveSizeAndCount) {
-  auto [transport, algorithm] = GetParam();
+  auto [transport, algorithm, sizes] = GetParam();
   Config config = testing::test_config(transport, algorithm);
   config.segment_bytes = 16 << 10;  // several pieces for the largest counts
   config.arena_bytes = 1 << 20;
-  for (Rank size : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16})
+  for (Rank size : sizes)
     testing::run_world(size, config, [&](Member& m) { every_case(m, algorithm); });
+}
+
+// The same over hosts: of two ranks, of one, two and three, and of ranks that lie crosswise.
+class ConformanceOverHosts : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ConformanceOverHosts, EveryCollectiveSizeAndCount) {
+  Config config = testing::test_config("auto", GetParam());
+  config.segment_bytes = 16 << 10;
+  config.arena_bytes = 1 << 20;
+  const std::vector<std::function<int(Rank)>> clusters = {
+      [](Rank r) { return r / 2; },
+      [](Rank r) { return r < 1   ? 0
+                          : r < 3 ? 1
+                                  : 2 + (r - 3) / 3; },
+      [](Rank r) { return r % 2; },
+  };
+  for (Rank size : {2, 4, 5, 7})
+    for (const auto& host : clusters)
+      testing::run_world(
+          size, config, [&](Member& m) { every_case(m, GetParam()); },
+          [&](Rank rank) { return "host" + std::to_string(host(rank)); });
 }
 
 std::vector<std::string> transport_names() {
@@ -212,12 +237,26 @@ std::vector<std::string> algorithm_names() {
   return {names.begin(), names.end()};
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Conformance,
-                         ::testing::Combine(::testing::ValuesIn(transport_names()),
-                                            ::testing::ValuesIn(algorithm_names())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param);
-                         });
+auto everything_with(Sizes sizes) {
+  return ::testing::Combine(::testing::ValuesIn(transport_names()),
+                            ::testing::ValuesIn(algorithm_names()),
+                            ::testing::Values(std::move(sizes)));
+}
+
+std::string test_name(std::string name) {
+  std::ranges::replace(name, '/', '_');
+  return name;
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Conformance::ParamType>& info) {
+  return std::get<0>(info.param) + "_" + test_name(std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Conformance, everything_with({1, 2, 3, 4, 5, 7, 8}),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Exhaustive, Conformance, everything_with({6, 9, 16}), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Registry, ConformanceOverHosts, ::testing::ValuesIn(algorithm_names()),
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace ringcoll

@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "coll/terrain.h"
 
 namespace ringcoll {
 namespace {
 
 // Plans of this many different calls are kept; a job has a few dozen.
 constexpr size_t kMostPlans = 1024;
-constexpr size_t kBankAlignment = 4096;
 // From here on a piece is worth huge pages.
 constexpr size_t kLargePieceBytes = 64 << 10;
 // From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
@@ -32,26 +32,27 @@ Executor::Executor(Communicator& comm)
       order_(comm.topology().ring_order()),
       position_(comm.size()),
       sent_(comm.size(), 0) {
-  for (Rank i = 0; i < comm.size(); i++) position_[order_[i]] = i;
+  for (Rank i = 0; i < comm.size(); i++) {
+    position_[order_[i]] = i;
+    sent_[i] = comm.sent_in_setup(i);
+  }
   self_ = position_[comm.rank()];
   const Config& config = comm.config();
   check_algorithm(config.algorithm);
-  size_t bank_bytes = config.arena_bytes / config.slots / 2 / kBankAlignment * kBankAlignment;
-  check(bank_bytes > 0, Code::kInvalidArgument,
-        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", config.arena_bytes,
-        config.slots);
+  Terrain terrain = terrain_of(comm);
+  int64_t slots = config.slots > 0 ? config.slots : best_slots(terrain, config.arena_bytes);
+  terrain.slots = slots;
+  terrain.largest_piece_bytes = largest_piece_bytes(config.arena_bytes, slots);
+  check(terrain.largest_piece_bytes > 0, Code::kInvalidArgument,
+        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", config.arena_bytes, slots);
+  auto bank_bytes = static_cast<size_t>(2 * terrain.largest_piece_bytes);
   std::byte* at = comm.arena().data();
-  for (int64_t i = 0; i < config.slots; i++, at += 2 * bank_bytes)
+  for (int64_t i = 0; i < slots; i++, at += 2 * bank_bytes)
     slots_.push_back({{at, at + bank_bytes}, {}, 0});
   auto far = [&](Rank rank) { return comm.link_of(rank) == LinkClass::kNetwork; };
   if (std::ranges::any_of(order_, far))
     for (Rank rank : order_) zero_copy_.push_back(far(rank));
-  terrain_.size = comm.size();
-  terrain_.one_domain = comm.one_domain();
-  terrain_.oversubscribed = comm.oversubscribed();
-  terrain_.segment_bytes = config.segment_bytes;
-  terrain_.largest_piece_bytes = static_cast<int64_t>(bank_bytes / 2);
-  terrain_.algorithm = config.algorithm;
+  selector_.emplace(std::move(terrain));
 }
 
 Executor::~Executor() {
@@ -315,7 +316,7 @@ const Choice& Executor::choice_for(const Call& call) {
   auto it = choices_.find(key_);
   if (it == choices_.end()) {
     if (choices_.size() >= kMostPlans) choices_.clear();
-    Choice choice = choose(call, terrain_, layout_.longest_lane(), layout_.lanes());
+    Choice choice = selector_->choose(call, layout_.longest_lane(), layout_.lanes());
     it = choices_.emplace(key_, choice).first;
   }
   last_choice_ = &*it;
@@ -350,7 +351,11 @@ const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row, bool ze
 // Plans and connects: the schedule is made once for each shape of call.
 Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool zero_copy) {
   std::span<const int64_t> counts = counts_;
-  Problem problem{self_, comm_.size(), position_[call.root], counts, {}};
+  Problem problem{.rank = self_,
+                  .size = comm_.size(),
+                  .root = position_[call.root],
+                  .counts = counts,
+                  .levels = selector_->terrain().fabric.groups};
   if (call.collective == RC_ALLTOALL) {
     problem.counts = counts.first(comm_.size());
     problem.recv_counts = counts.last(comm_.size());

@@ -104,7 +104,7 @@ class Executor {
   std::vector<Rank> order_;     // ring order: position to rank
   std::vector<Rank> position_;  // rank to position
   Rank self_;                   // position of this rank
-  Terrain terrain_;
+  std::optional<Selector> selector_;
   std::vector<bool> zero_copy_;  // by position: can be sent what is lent; empty: nobody
   std::vector<Slot> slots_;
   uint64_t next_slot_ = 0;

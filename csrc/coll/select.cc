@@ -1,6 +1,7 @@
 #include "coll/select.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -11,25 +12,19 @@
 namespace ringcoll {
 namespace {
 
-// Price of a message: a fixed part and a part for each byte; and of combining. Orders of magnitude,
-// fitted by hand to whole calls (perf/results has those of shared memory; the runs for kNetwork and
-// for combining are not kept); a choice is wrong only near the point where two schedules cost the
-// same.
-struct LinkPrice {
-  double message_us;
-  double bytes_per_us;
-};
-constexpr double kCombinedBytesPerUs = 10000;
-constexpr LinkPrice kDomain{0.3, 8000};
-constexpr LinkPrice kDomainOversubscribed{8, 4000};  // a message is a change of context
-constexpr LinkPrice kNetwork{25, 1500};
-
-// A piece should stay in the caches of the two cores that work on it, and be large against the
-// price of its messages.
+// A piece should stay in the caches of the two cores that work on it; where ranks share cores, it
+// should be large against a change of context.
 constexpr int64_t kDomainPieceBytes = 256 << 10;
 constexpr int64_t kOversubscribedPieceBytes = 2 << 20;
-constexpr int64_t kNetworkPieceBytes = 1 << 20;
+// Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
+constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
+constexpr int64_t kMostNetworkPieceBytes = 4 << 20;
 constexpr int64_t kCacheLine = 64;
+// Schedules of all ranks together that are walked to price a row: a tenth of a second.
+constexpr int64_t kMostStepsWalked = 1 << 20;
+// Calls of this size should be in flight in the best number of pieces.
+constexpr double kLargeBytes = 64 << 20;
+constexpr int64_t kBankAlignment = 4096;
 
 // The schedule that RINGCOLL_ALGORITHM names for a collective, if it names one.
 std::optional<std::string> named(const std::string& algorithm, Collective collective) {
@@ -63,55 +58,17 @@ std::optional<Collective> collective_named(std::string_view name) {
   return {};
 }
 
-LinkPrice price_of(const Terrain& terrain) {
-  if (!terrain.one_domain) return kNetwork;
-  return terrain.oversubscribed ? kDomainOversubscribed : kDomain;
-}
-
-double microseconds(const ScheduleRow& row, const Call& call, const Terrain& terrain,
-                    std::span<const int64_t> counts) {
-  Problem problem;
-  problem.size = terrain.size;
-  problem.counts = counts;
-  problem.recv_counts = counts;
-  LinkPrice link = price_of(terrain);
-  double worst = 0;
-  // Ranks differ in price only by their place in a tree; the ends of the range show the most
-  // expensive one.
-  for (Rank rank : {Rank{0}, static_cast<Rank>(terrain.size - 1)}) {
-    problem.rank = rank;
-    Cost cost = row.price(problem);
-    auto element = static_cast<double>(size_of(call.dtype));
-    worst =
-        std::max(worst, cost.steps * link.message_us + cost.elements * element / link.bytes_per_us +
-                            cost.combined * element / kCombinedBytesPerUs);
-  }
-  return worst;
-}
-
-const ScheduleRow* cheapest(const Call& call, const Terrain& terrain, int64_t longest_lane) {
-  // Only the choice of vectors depends on the size; the chunks of a chunked collective are priced
-  // as equal. What alltoall sends differs from rank to rank: it may not matter there.
-  if (call.collective == RC_ALLTOALL) longest_lane = 1;
-  std::vector<int64_t> counts(call.is_vector() ? 1 : terrain.size, longest_lane);
-  const ScheduleRow* best = nullptr;
-  double least = std::numeric_limits<double>::infinity();
-  for (const ScheduleRow& row : schedules()) {
-    if (row.collective != call.collective || (row.domain_only && !terrain.one_domain)) continue;
-    double price = microseconds(row, call, terrain, counts);
-    if (price < least) least = price, best = &row;
-  }
-  invariant(best, "no schedule for {}", name_of(call.collective));
-  return best;
-}
-
-int64_t piece_bytes(const Terrain& terrain) {
-  int64_t bytes = terrain.segment_bytes;
-  if (bytes == 0)
-    bytes = !terrain.one_domain      ? kNetworkPieceBytes
-            : terrain.oversubscribed ? kOversubscribedPieceBytes
-                                     : kDomainPieceBytes;
-  return std::min(bytes, terrain.largest_piece_bytes);
+/// Bytes of a piece to try.
+std::vector<int64_t> piece_sizes(const Terrain& terrain) {
+  int64_t most = terrain.largest_piece_bytes;
+  if (terrain.segment_bytes > 0) return {std::min(terrain.segment_bytes, most)};
+  if (terrain.one_domain)
+    return {std::min(terrain.oversubscribed ? kOversubscribedPieceBytes : kDomainPieceBytes, most)};
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)
+    if (bytes <= most) sizes.push_back(bytes);
+  if (sizes.empty()) sizes.push_back(most);
+  return sizes;
 }
 
 }  // namespace
@@ -140,20 +97,72 @@ void check_algorithm(const std::string& algorithm) {
   }
 }
 
-Choice choose(const Call& call, const Terrain& terrain, int64_t longest_lane, size_t lanes) {
+const Profile* Selector::profile_of(const ScheduleRow& row) {
+  auto [it, fresh] = profiles_.try_emplace(&row);
+  if (fresh && is_offered(row, terrain_.fabric, terrain_.one_domain)) {
+    Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.groups};
+    std::vector<Traffic> traffic;
+    if (row.traffic) traffic = row.traffic(problem);
+    if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked);
+    if (!traffic.empty() || problem.size == 1)
+      it->second = ringcoll::profile_of(traffic, terrain_.fabric);
+  }
+  return it->second ? &*it->second : nullptr;
+}
+
+std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, double bytes) {
+  const Profile* profile = profile_of(row);
+  if (!profile) return {};
+  std::optional<Estimate> best;
+  for (int64_t piece : piece_sizes(terrain_)) {
+    auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
+    double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), terrain_.slots);
+    if (!best || us < best->microseconds) best = {us, piece};
+  }
+  return best;
+}
+
+const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* piece_bytes) {
+  const ScheduleRow* best = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const ScheduleRow& row : schedules()) {
+    if (row.collective != call.collective) continue;
+    auto price = estimate(row, bytes);
+    // Of rows that nobody can price the first is taken, if there is no other.
+    if (!best && !price && row.where == Where::kAnywhere) best = &row;
+    if (price && price->microseconds < least) {
+      least = price->microseconds;
+      *piece_bytes = price->piece_bytes;
+      best = &row;
+    }
+  }
+  invariant(best, "no schedule for {}", name_of(call.collective));
+  return best;
+}
+
+// The price is that of a vector, or of chunks that are as long as the longest. What alltoall sends
+// differs from rank to rank: it may not matter there.
+Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
+  auto element = static_cast<int64_t>(size_of(call.dtype));
+  auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? lanes / 2 : lanes);
+  sharing = std::max<int64_t>(1, sharing);
+  int64_t priced =
+      call.collective == RC_ALLTOALL ? kLeastNetworkPieceBytes : longest_lane * element;
+  double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
+  int64_t piece_bytes = piece_sizes(terrain_).front();
   Choice choice;
-  if (auto name = named(terrain.algorithm, call.collective))
+  if (auto name = named(terrain_.algorithm, call.collective))
     choice.row = find_schedule(call.collective, *name);
-  if (!choice.row) choice.row = cheapest(call, terrain, longest_lane);
+  if (!choice.row)
+    choice.row = cheapest(call, bytes, &piece_bytes);
+  else if (auto price = estimate(*choice.row, bytes))
+    piece_bytes = price->piece_bytes;
   if (call.collective == RC_BARRIER) {
     choice.pieces = 1;
     return choice;
   }
   if (longest_lane == 0) return choice;
-  auto element = static_cast<int64_t>(size_of(call.dtype));
-  auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? lanes / 2 : lanes);
-  int64_t most =
-      std::max<int64_t>(1, piece_bytes(terrain) / (element * std::max<int64_t>(1, sharing)));
+  int64_t most = std::max<int64_t>(1, piece_bytes / (element * sharing));
   choice.pieces = (longest_lane + most - 1) / most;
   // Pieces of equal length, in whole cache lines. Chunked collectives have lanes of different
   // lengths on different ranks (alltoall), so that there the stretch may not depend on them.
@@ -165,6 +174,32 @@ Choice choose(const Call& call, const Terrain& terrain, int64_t longest_lane, si
     choice.pieces = (longest_lane + choice.stretch - 1) / choice.stretch;
   }
   return choice;
+}
+
+int64_t largest_piece_bytes(int64_t arena_bytes, int64_t slots) {
+  return arena_bytes / slots / 2 / kBankAlignment * kBankAlignment / 2;
+}
+
+int64_t best_slots(Terrain terrain, int64_t arena_bytes) {
+  constexpr int64_t kFewest = 4;
+  int64_t best = kFewest;
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t slots = kFewest; slots <= 16 && !terrain.one_domain; slots *= 2) {
+    terrain.slots = slots;
+    terrain.largest_piece_bytes = largest_piece_bytes(arena_bytes, slots);
+    if (terrain.largest_piece_bytes < kLeastNetworkPieceBytes) break;
+    Selector selector(terrain);
+    for (const ScheduleRow& row : schedules()) {
+      if (row.collective != RC_ALLREDUCE) continue;
+      auto price = selector.estimate(row, kLargeBytes);
+      // More slots are more memory: worth it from two percent on.
+      if (price && price->microseconds < least * 0.98) {
+        least = price->microseconds;
+        best = slots;
+      }
+    }
+  }
+  return best;
 }
 
 }  // namespace ringcoll

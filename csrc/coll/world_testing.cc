@@ -58,7 +58,8 @@ Config test_config(const std::string& transport, const std::string& algorithm) {
 }
 
 std::vector<std::optional<Error>> run_ranks(Rank size, const Config& config,
-                                            const std::function<void(Member&)>& body) {
+                                            const std::function<void(Member&)>& body,
+                                            const HostOf& host_of) {
   static std::atomic<int> worlds{0};
   std::string url = "local://test" + std::to_string(worlds++);
   std::vector<std::optional<Error>> errors(size);
@@ -69,7 +70,9 @@ std::vector<std::optional<Error>> run_ranks(Rank size, const Config& config,
         Deadline deadline(seconds(config.timeout_s));
         auto exchange =
             make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
-        Communicator comm(config, "test", *exchange);
+        Config own = config;
+        if (host_of) own.hostid = host_of(rank);
+        Communicator comm(own, "test", *exchange);
         Executor executor(comm);
         Member member{comm, executor, rank, size};
         body(member);
@@ -82,8 +85,9 @@ std::vector<std::optional<Error>> run_ranks(Rank size, const Config& config,
   return errors;
 }
 
-void run_world(Rank size, const Config& config, const std::function<void(Member&)>& body) {
-  auto errors = run_ranks(size, config, body);
+void run_world(Rank size, const Config& config, const std::function<void(Member&)>& body,
+               const HostOf& host_of) {
+  auto errors = run_ranks(size, config, body, host_of);
   for (Rank rank = 0; rank < size; rank++)
     EXPECT_FALSE(errors[rank]) << "rank " << rank << " of " << size << ": " << errors[rank]->what();
 }

@@ -24,12 +24,17 @@ struct Member {
 /// short deadline.
 Config test_config(const std::string& transport, const std::string& algorithm = "");
 
+/// The host of each rank, for RINGCOLL_HOSTID; none: all on one.
+using HostOf = std::function<std::string(Rank)>;
+
 /// Runs `body` on `size` ranks at once and waits for them. Returns what each threw; nullopt where
 /// nothing.
 std::vector<std::optional<Error>> run_ranks(Rank size, const Config& config,
-                                            const std::function<void(Member&)>& body);
+                                            const std::function<void(Member&)>& body,
+                                            const HostOf& host_of = {});
 /// The same, and fails the test if a rank threw.
-void run_world(Rank size, const Config& config, const std::function<void(Member&)>& body);
+void run_world(Rank size, const Config& config, const std::function<void(Member&)>& body,
+               const HostOf& host_of = {});
 
 /// Elements of any type by their value.
 using Bytes = std::vector<std::byte>;

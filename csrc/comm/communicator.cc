@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Changes when ranks of different builds could not understand each other.
-constexpr int kWireVersion = 1;
+constexpr int kWireVersion = 3;
 // A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
 constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
 // The same while other links have sends queued that only this thread moves.
@@ -42,10 +42,22 @@ constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 // No bit set, and a printable character.
 constexpr char kNothing = '@';
 
+char bit_of(const TransportRow& row) {
+  return static_cast<char>(1 << (&row - transports().data()));
+}
+
+// The bits of all transports with links of this class.
+int bits_of(LinkClass link) {
+  int mask = 0;
+  for (const TransportRow& row : transports())
+    if (row.link == link) mask |= bit_of(row);
+  return mask;
+}
+
 // The first transport, in order of preference, whose bit is set.
 const TransportRow* common_row(int mask) {
   for (size_t i = 0; i < transports().size(); i++)
-    if (mask & (1 << i)) return &transports()[i];
+    if (mask & bit_of(transports()[i])) return &transports()[i];
   return nullptr;
 }
 
@@ -97,20 +109,23 @@ bool poll(const std::function<bool()>& ready, int times) {
 
 }  // namespace
 
-Communicator::Communicator(Config config, std::string name, Exchange& exchange)
+Communicator::Communicator(Config config, std::string name, Exchange& exchange,
+                           const Communicator* whole)
     : config_(std::move(config)),
       name_(std::move(name)),
       rank_(exchange.rank()),
       size_(exchange.size()),
+      costs_(whole ? whole->costs() : Costs{}),
       loop_(std::make_unique<EventLoop>("ringcoll")) {
   Deadline deadline(seconds(config_.timeout_s));
   links_.resize(size_);
-  agree(exchange, deadline);
+  agree(exchange, whole, deadline);
   exchange.while_waiting([this] { throw_if_poisoned(); });
   try {
     join_ring();
     make_transports(exchange, deadline);
-    connect(neighbours_);
+    connect(neighbours());
+    settle_costs(exchange, deadline);
   } catch (const Error& error) {
     exchange.while_waiting({});
     throw fail(error);  // the others learn why from this rank, and not that it has left
@@ -122,13 +137,17 @@ Communicator::Communicator(Config config, std::string name, Exchange& exchange)
 // The first thing after ranks know one another: one lifeline in each direction of the ring joins
 // all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
 void Communicator::join_ring() {
+  Deadline deadline(seconds(config_.timeout_s));
+  for (Rank peer : neighbours()) add_lifeline(peer, deadline);
+}
+
+// In the ring, from the highest on.
+std::vector<Rank> Communicator::neighbours() const {
   const auto& order = topology_.ring_order();
   auto at = std::ranges::find(order, rank_) - order.begin();
-  std::set<Rank> neighbours = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
-  neighbours.erase(rank_);
-  neighbours_.assign(neighbours.rbegin(), neighbours.rend());
-  Deadline deadline(seconds(config_.timeout_s));
-  for (Rank peer : neighbours_) add_lifeline(peer, deadline);
+  std::set<Rank> both = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
+  both.erase(rank_);
+  return {both.rbegin(), both.rend()};
 }
 
 Communicator::~Communicator() {
@@ -153,67 +172,78 @@ void Communicator::drain(Rank peer, Deadline deadline) {
 }
 
 // First round: who and where everybody is, rank 0's agreed knobs and secret.
-void Communicator::agree(Exchange& exchange, Deadline deadline) {
+void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline deadline) {
   bool own_secret = !config_.secret.empty();
-  std::string failure;
+  std::string failure, given_costs;
+  Location location;
   try {
+    location = whole ? whole->topology().at(whole->rank()) : Location::here(config_, rank_);
+    if (!whole) given_costs = costs_json(read_costs(config_.costs));
     connector_ = std::make_unique<Connector>(rank_, config_, *loop_);
   } catch (const Error& error) {
     failure = error.what();
   }
   Json mine = {{"wire", kWireVersion},
                {"version", RINGCOLL_VERSION},
-               {"location", Location::here().encode()},
-               {"address", connector_ ? connector_->address() : ""},
+               {"location", location.encode()},
+               {"offers", connector_ ? connector_->offers() : ""},
                {"failure", failure},
-               {"own_secret", own_secret}};
+               {"own_secret", own_secret},
+               {"costs_file", whole ? "" : config_.costs},
+               {"costs", given_costs}};
   if (rank_ == 0) mine["agreed"] = agreed_values(config_);
   if (rank_ == 0 && !own_secret) mine["secret"] = random_secret();
   auto blobs = exchange.all_gather(to_blob(mine), deadline);
 
   std::vector<Location> locations;
-  std::vector<std::string> addresses;
+  std::vector<std::string> offers;
   Json first;
   for (Rank r = 0; r < size_; r++) {
     Json theirs = from_blob(blobs[r], r);
     if (r == 0) first = theirs;
     locations.push_back(Location::decode(theirs.at("location").get<std::string>()));
-    addresses.push_back(theirs.at("address"));
+    offers.push_back(theirs.at("offers"));
     check(theirs.at("wire") == kWireVersion, Code::kTransport,
           "rank {} runs ringcoll {} (wire version {}), this rank {} (wire version {}): install the "
           "same version on all hosts",
           r, theirs.at("version").get<std::string>(), theirs.at("wire").get<int>(),
           RINGCOLL_VERSION, kWireVersion);
     std::string text = theirs.at("failure");
-    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
+    if (!text.empty())
+      throw Error(Code::kTransport,
+                  fmt::format("rank {}: {} [on {}]", r, text, locations[r].host_name), r);
     check(theirs.at("own_secret") == first.at("own_secret"), Code::kInvalidArgument,
           "RINGCOLL_SECRET is set on rank {} but not on rank {}: set it to the same value on all "
           "ranks, or on none",
           own_secret == first.at("own_secret").get<bool>() ? rank_ : 0, r);
   }
   adopt(first.at("agreed"), &config_);
-  topology_ = Topology(std::move(locations));
+  topology_ = Topology(find_places(std::move(locations)));
+  adopt_given_costs(blobs);
   std::string secret = own_secret ? config_.secret : first.at("secret").get<std::string>();
-  connector_->set_peers(std::move(addresses), secret);
+  connector_->set_peers(offers, secret);
   lifelines_ = std::make_unique<Lifelines>(
       rank_, size_, *loop_,
       [this] {
         connector_->interrupt();
         wake_all();
       },
-      [this](Rank rank) { return topology_.describe(rank); });
+      // A copy, for the loop's thread may ask while the hosts are settled.
+      [topology = topology_](Rank rank) { return topology.describe(rank); });
 
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_.crowded(r);
   yield_ = topology_.crowded(rank_);
   spin_ = std::chrono::microseconds(config_.spin_us);
 }
 
-// Second round: the arena, and the addresses of every transport that works here.
+// Second round: the arena, the addresses of every transport that works here, and what was found out
+// about the networks.
 void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
-  std::string failure;
+  std::string failure, networks;
   std::vector<const TransportRow*> rows;
   Json addresses = Json::object();
   try {
+    networks = connector_->try_networks(deadline);
     arena_ = SharedMemory::create(config_.arena_bytes, config_.huge_pages);
     TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline};
     bool named = config_.transport != "auto";
@@ -232,9 +262,22 @@ void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
   } catch (const Error& error) {
     failure = error.what();
   }
-  auto blobs =
-      exchange.all_gather(to_blob({{"failure", failure}, {"addresses", addresses}}), deadline);
+  auto blobs = exchange.all_gather(
+      to_blob({{"failure", failure}, {"addresses", addresses}, {"networks", networks}}), deadline);
+  settle_networks(blobs);
   choose_links(exchange, blobs, rows, deadline);
+}
+
+void Communicator::settle_networks(const std::vector<std::string>& blobs) {
+  std::vector<std::string> findings;
+  for (Rank r = 0; r < size_; r++) {
+    Json theirs = from_blob(blobs[r], r);
+    std::string text = theirs.at("failure");
+    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
+    findings.push_back(theirs.at("networks"));
+  }
+  connector_->settle_networks(findings, [this](Rank r) { return topology_.describe(r); });
+  config_.interface = connector_->own_addresses();  // what is split off uses the same
 }
 
 // A transport that was not asked for by name and fails here (memory that may not be locked, say) is
@@ -259,17 +302,18 @@ void Communicator::choose_links(Exchange& exchange, const std::vector<std::strin
                                 const std::vector<const TransportRow*>& rows, Deadline deadline) {
   std::string reached(size_, kNothing);
   std::vector<std::string> why(size_);
+  for (const TransportRow* row : rows) reached[rank_] |= bit_of(*row);  // what is offered here
   for (Rank r = 0; r < size_; r++) {
     Json theirs = from_blob(blobs[r], r);
-    std::string text = theirs.at("failure");
-    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
     if (r == rank_) continue;
     for (size_t i = 0; i < rows.size(); i++) {
       std::string name(rows[i]->name), reason = "not offered there";
-      if (theirs.at("addresses").contains(name))
+      if (rows[i]->link == LinkClass::kHost && !topology_.same_host(r, rank_))
+        reason = "other host";
+      else if (theirs.at("addresses").contains(name))
         reason = made_[i]->reach(r, theirs.at("addresses").at(name).get<std::string>());
       if (reason.empty())
-        reached[r] |= 1 << (rows[i] - transports().data());
+        reached[r] |= bit_of(*rows[i]);
       else
         why[r] += fmt::format("{}{}: {}", why[r].empty() ? "" : "; ", name, reason);
     }
@@ -283,8 +327,12 @@ void Communicator::assign_links(const std::vector<std::string>& answers,
                                 const std::vector<const TransportRow*>& rows) {
   std::vector<std::string> masks;
   for (Rank r = 0; r < size_; r++) masks.push_back(from_blob(answers[r], r).at("reached"));
+  settle_hosts(masks, answers);
   one_domain_ = topology_.hosts() <= 1;
-  auto common = [&](Rank a, Rank b) { return masks.at(a).at(b) & masks.at(b).at(a); };
+  auto common = [&](Rank a, Rank b) {
+    int within = topology_.same_host(a, b) ? ~0 : ~bits_of(LinkClass::kHost);
+    return masks.at(a).at(b) & masks.at(b).at(a) & within;
+  };
   int networks = ~0;
   for_each_pair([&](Rank a, Rank b) {
     const TransportRow* row = common_row(common(a, b));
@@ -303,20 +351,45 @@ void Communicator::assign_links(const std::vector<std::string>& answers,
   });
 }
 
+// Ranks that were supposed to be of one host but cannot map one another's memory are of several.
+// Where nobody offers shared memory (RINGCOLL_TRANSPORT=tcp, say) nothing is known against it.
+void Communicator::settle_hosts(const std::vector<std::string>& masks,
+                                const std::vector<std::string>& answers) {
+  const int near = bits_of(LinkClass::kHost);
+  bool offered = false;
+  for (Rank r = 0; r < size_; r++) offered |= (masks.at(r).at(r) & near) != 0;
+  if (!offered) return;
+  std::vector<Location> locations;
+  for (Rank r = 0; r < size_; r++) locations.push_back(topology_.at(r));
+  topology_ = Topology(separate_hosts(locations, [&](Rank a, Rank b) {
+    bool maps = (masks.at(a).at(b) & masks.at(b).at(a) & near) != 0;
+    if (!maps && locations[a].host_given)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("RINGCOLL_HOSTID={} is set on {} and on {}, but they cannot map one "
+                              "another's memory: give them different ids, or none. {}",
+                              locations[a].host_id, topology_.describe(a), topology_.describe(b),
+                              reasons(a, b, answers)));
+    return maps;
+  }));
+}
+
 void Communicator::for_each_pair(const std::function<void(Rank, Rank)>& visit) const {
   for (Rank a = 0; a < size_; a++)
     for (Rank b = a + 1; b < size_; b++) visit(a, b);
 }
 
-Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answers) const {
-  auto reasons = [&](Rank x, Rank y) {
-    return from_blob(answers[x], x).at("why").at(y).get<std::string>();
+// Why links of two ranks are missing, in the words of both.
+std::string Communicator::reasons(Rank a, Rank b, const std::vector<std::string>& answers) {
+  auto seen = [&](Rank from, Rank to) {
+    return from_blob(answers[from], from).at("why").at(to).get<std::string>();
   };
-  return Error(
-      Code::kTransport,
-      fmt::format("no transport joins {} and {}. Seen from rank {}: {}. Seen from rank {}: {}",
-                  topology_.describe(a), topology_.describe(b), a, reasons(a, b), b,
-                  reasons(b, a)));
+  return fmt::format("Seen from rank {}: {}. Seen from rank {}: {}", a, seen(a, b), b, seen(b, a));
+}
+
+Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answers) const {
+  return Error(Code::kTransport,
+               fmt::format("no transport joins {} and {}. {}", topology_.describe(a),
+                           topology_.describe(b), reasons(a, b, answers)));
 }
 
 void Communicator::say_hello() const {
@@ -327,12 +400,16 @@ void Communicator::say_hello() const {
   if (!far.empty())
     links += fmt::format("{}{} between {}", near.empty() ? "" : ", ", fmt::join(far, " and "),
                          topology_.hosts() > 1 ? "hosts" : "ranks");
+  if (topology_.hosts() > 1) links += fmt::format("; network {}", network());
   auto plural = [](int n) { return n == 1 ? "" : "s"; };
   auto shown = std::span(topology_.ring_order()).first(std::min<size_t>(size_, kMostShown));
-  auto text = fmt::format("{} ({}): {} rank{} on {} host{}; {}; ring {}{}", RINGCOLL_VERSION, name_,
-                          size_, plural(size_), topology_.hosts(), plural(topology_.hosts()),
-                          links.empty() ? "no links" : links, fmt::join(shown, "-"),
-                          shown.size() < topology_.ring_order().size() ? "-…" : "");
+  auto text =
+      fmt::format("{} ({}): {} rank{} on {} host{}; {}; ring {}{} by {}", RINGCOLL_VERSION, name_,
+                  size_, plural(size_), topology_.hosts(), plural(topology_.hosts()),
+                  links.empty() ? "no links" : links, fmt::join(shown, "-"),
+                  shown.size() < topology_.ring_order().size() ? "-…" : "", topology_.source());
+  if (size_ > 1) text += fmt::format("; {} ({})", describe(costs_.levels), costs_.source);
+  for (const std::string& line : topology_.explain(kMostShown)) log_debug("{}: {}", name_, line);
   if (name_.starts_with("world") || name_.starts_with("horovod"))
     log_info("{}", text);
   else

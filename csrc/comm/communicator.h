@@ -19,6 +19,7 @@
 #include "comm/lifelines.h"
 #include "net/event_loop.h"
 #include "shm/shared_memory.h"
+#include "topology/costs.h"
 #include "topology/spread.h"
 #include "topology/topology.h"
 #include "transport/transport.h"
@@ -42,11 +43,13 @@ struct Counters {
 class Communicator {
  public:
   /// Rounds of all_gather that the constructor makes.
-  static constexpr int kExchanges = 3;
+  static constexpr int kExchanges = 4;
 
   /// Collective over the exchange. Throws Error naming what could not be agreed or reached, and the
-  /// remedy.
-  Communicator(Config config, std::string name, Exchange& exchange);
+  /// remedy. `whole` (may be null; needed here only) is the communicator that this one is a part
+  /// of: its places and costs are not looked for again. On all ranks or on none.
+  Communicator(Config config, std::string name, Exchange& exchange,
+               const Communicator* whole = nullptr);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -58,7 +61,11 @@ class Communicator {
   const Topology& topology() const { return topology_; }
   SharedMemory& arena() { return arena_; }
   Counters& counters() { return counters_; }
+  const Costs& costs() const { return costs_; }          // agreed
+  double measuring_ms() const { return measuring_ms_; }  // how long this rank took to measure them
   bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
+  /// The networks that are used, "10.0.0.0/24 (eth0, 118 MB/s)".
+  std::string network() const { return connector_->network(); }
   uint64_t rejected_connections() const { return connector_->rejected(); }
   /// The transport of the pair, "shm"; known from the start.
   std::string_view transport_of(Rank peer) const;
@@ -78,6 +85,8 @@ class Communicator {
   void connect(std::span<const Rank> peers);
   /// The link to a peer that is connected.
   Endpoint& endpoint(Rank peer) { return *links_[peer].endpoint; }
+  /// How many messages the constructor sent to the peer, all complete: endpoints count them too.
+  uint64_t sent_in_setup(Rank peer) const { return links_[peer].sent_in_setup; }
   /// Hands queued sends to the operating system, so that peers get them while this rank does
   /// something else.
   void flush(const std::function<std::string()>& doing);
@@ -114,11 +123,14 @@ class Communicator {
     const TransportRow* row = nullptr;
     Transport* transport = nullptr;
     std::unique_ptr<Endpoint> endpoint;
+    uint64_t sent_in_setup = 0;
   };
   struct Introduction;
+  class Measured;
   struct Farewell;
 
   void join_ring();
+  std::vector<Rank> neighbours() const;
   void add_lifeline(Rank peer, Deadline deadline);
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void drain(Rank peer, Deadline deadline);
@@ -130,15 +142,23 @@ class Communicator {
   void wake_all();
   void connect_one(Rank peer, Deadline deadline);
   void waiting_for(Rank peer, const std::function<void()>& body);
-  void agree(Exchange& exchange, Deadline deadline);
+  void agree(Exchange& exchange, const Communicator* whole, Deadline deadline);
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
   void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
+  void settle_networks(const std::vector<std::string>& blobs);
   void choose_links(Exchange& exchange, const std::vector<std::string>& addresses,
                     const std::vector<const TransportRow*>& rows, Deadline deadline);
   void assign_links(const std::vector<std::string>& answers,
                     const std::vector<const TransportRow*>& rows);
+  void settle_hosts(const std::vector<std::string>& masks, const std::vector<std::string>& answers);
+  static std::string reasons(Rank a, Rank b, const std::vector<std::string>& answers);
   Error no_link(Rank a, Rank b, const std::vector<std::string>& answers) const;
+  void adopt_given_costs(const std::vector<std::string>& blobs);
+  void check_given_levels() const;
+  void settle_costs(Exchange& exchange, Deadline deadline);
+  std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
+  int ranks_for_each_cpu() const;
   void say_hello() const;
 
   // Destroyed from the last to the first: links before transports, both before the threads and the
@@ -149,6 +169,9 @@ class Communicator {
   Rank size_;
   Topology topology_;
   Counters counters_;
+  Costs costs_;             // until settle_costs(): those that need no measuring
+  std::string costs_file_;  // "RINGCOLL_COSTS=…" of rank 0
+  double measuring_ms_ = 0;
   SharedMemory arena_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Connector> connector_;
@@ -158,7 +181,6 @@ class Communicator {
   bool wants_places_ = false;
   bool one_domain_ = false;
   bool oversubscribed_ = false;
-  std::vector<Rank> neighbours_;  // in the ring, from the highest on
   std::vector<Rank> connected_;
   std::mutex links_mutex_;  // making an endpoint against wake_all() of another thread
   Duration spin_{};

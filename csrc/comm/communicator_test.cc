@@ -34,24 +34,27 @@ Config config_of(const std::string& transport) {
   return config;
 }
 
-/// Ends the process, without a goodbye, when the rank has made so many rounds; never at 0.
+void end_process() { ::_exit(kEnded); }
+
+/// Does something when the rank has made so many rounds; never at 0.
 class EndingExchange final : public Exchange {
  public:
-  EndingExchange(std::unique_ptr<Exchange> inner, int rounds)
-      : inner_(std::move(inner)), rounds_(rounds) {
+  EndingExchange(std::unique_ptr<Exchange> inner, int rounds, std::function<void()> end)
+      : inner_(std::move(inner)), rounds_(rounds), end_(std::move(end)) {
     inner_->while_waiting([this] { look(); });
   }
   Rank rank() const override { return inner_->rank(); }
   Rank size() const override { return inner_->size(); }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override {
     auto blobs = inner_->all_gather(mine, deadline);
-    if (++made_ == rounds_) ::_exit(kEnded);
+    if (++made_ == rounds_) end_();
     return blobs;
   }
 
  private:
   std::unique_ptr<Exchange> inner_;
   const int rounds_;
+  const std::function<void()> end_;
   int made_ = 0;
 };
 
@@ -59,7 +62,16 @@ struct Case {
   std::string transport;
   Rank dies;
   int after_rounds;
+  bool measuring = false;  // a moment later, while links are measured
 };
+
+// What a rank does in the middle of measuring its links.
+void soon(void (*act)()) {
+  std::thread([act] {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    act();
+  }).detach();
+}
 
 class DeathInSetup : public testing::TestWithParam<Case> {
  protected:
@@ -88,12 +100,13 @@ class DeathInSetup : public testing::TestWithParam<Case> {
     pids_.push_back(pid);
     return ends[0];
   }
-  std::string be(Rank rank) {
+  virtual std::string be(Rank rank) {
     int rounds = rank == GetParam().dies ? GetParam().after_rounds : 0;
     try {
       Deadline deadline(seconds(kTimeoutSeconds));
       auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
-      EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize), rounds);
+      EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize), rounds,
+                              GetParam().measuring ? [] { soon(end_process); } : end_process);
       Communicator comm(config_of(GetParam().transport), "test", exchange);
       while (!deadline.passed()) {
         comm.throw_if_poisoned();  // one that connected in time
@@ -106,7 +119,7 @@ class DeathInSetup : public testing::TestWithParam<Case> {
   }
   static std::string line(int fd) {
     pollfd watched{fd, POLLIN, 0};
-    std::string text(100, '\0');
+    std::string text(1000, '\0');
     ssize_t got = ::poll(&watched, 1, static_cast<int>(kTimeoutSeconds * 1000 / 4)) == 1
                       ? ::read(fd, text.data(), text.size())
                       : 0;
@@ -130,12 +143,15 @@ std::vector<Case> cases() {
     for (Rank rank : {0, 1, 2})
       for (int rounds = 2; rounds <= Communicator::kExchanges; rounds++)
         all.push_back({transport, rank, rounds});
+  for (const std::string& transport : transports)
+    all.push_back({transport, 1, Communicator::kExchanges - 1, true});
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(, DeathInSetup, testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
-  return fmt::format("{}_rank{}_round{}", c.transport, c.dies, c.after_rounds);
+  return fmt::format("{}_rank{}_round{}{}", c.transport, c.dies, c.after_rounds,
+                     c.measuring ? "_measuring" : "");
 });
 
 // Long before the deadline.
@@ -149,6 +165,43 @@ TEST_P(DeathInSetup, IsNoticedByAllOthers) {
     else
       EXPECT_EQ(said, fmt::format("PeerLost {}", GetParam().dies)) << "rank " << rank;
   }
+}
+
+class StopInSetup : public DeathInSetup {
+ protected:
+  std::string be(Rank rank) override {
+    Deadline deadline(seconds(kTimeoutSeconds));
+    auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
+    EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize),
+                            rank == 1 ? Communicator::kExchanges - 1 : 0,
+                            [] { soon([] { ::kill(::getpid(), SIGSTOP); }); });
+    Communicator comm(config_of(GetParam().transport), "test", exchange);
+    return costs_json(comm.costs().levels);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, StopInSetup, testing::Values(Case{"shm", 1, 0}, Case{"tcp", 1, 0}),
+                         [](const auto& info) { return info.param.transport; });
+
+// A rank is stopped for a while in the middle of measuring: the job starts, with costs that all
+// agree about and that are no worse than what the others measured, or assumed.
+TEST_P(StopInSetup, DoesNotDecideWhatLinksCost) {
+  std::vector<int> pipes;
+  for (Rank rank = 0; rank < kSize; rank++) pipes.push_back(start(rank));
+  int status = 0;
+  ASSERT_EQ(::waitpid(pids_[1], &status, WUNTRACED), pids_[1]);
+  if (WIFSTOPPED(status)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::kill(pids_[1], SIGCONT);
+  } else {
+    pids_.erase(pids_.begin() + 1);  // ended before it was stopped
+  }
+  std::vector<std::string> said;
+  for (int pipe : pipes) said.push_back(line(pipe));
+  for (const std::string& costs : said) EXPECT_EQ(costs, said[0]);
+  auto levels = parse_costs(said[0], "rank 0");
+  ASSERT_EQ(levels.size(), 1u);
+  EXPECT_LT(levels[0].latency_us, 3e5 / 2) << "half the time that it was stopped";
 }
 
 }  // namespace

@@ -156,6 +156,13 @@ rc_status ringcoll_info(char** json) {
   return guarded([&] { *json = copy_of(info_json()); });
 }
 
+rc_status ringcoll_simulate(const char* request, char** json) {
+  return guarded([&] {
+    check(request && json, Code::kInvalidArgument, "request or json is NULL");
+    *json = copy_of(simulate_json(request));
+  });
+}
+
 void ringcoll_free(void* pointer) { std::free(pointer); }
 
 }  // extern "C"

@@ -4,29 +4,64 @@
 #include "engine/engine.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
+#include "topology/costs.h"
 #include "transport/transport.h"
 
 namespace ringcoll {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+// What a file of RINGCOLL_COSTS may say too.
+Json to_json(const Costs& costs, double measuring_ms) {
+  Json json = Json::parse(costs_json(costs.levels));
+  json["source"] = costs.source;
+  json["measuring_ms"] = measuring_ms;
+  return json;
+}
+
+// The file of RINGCOLL_COSTS, or what is wrong with it; null without one.
+Json given_costs(const std::string& path) {
+  if (path.empty()) return {};
+  try {
+    Json json = Json::parse(costs_json(read_costs(path)));
+    json["file"] = path;
+    return json;
+  } catch (const Error& error) {
+    return {{"file", path}, {"error", error.what()}};
+  }
+}
+
+}  // namespace
+
 std::string stats_json(Communicator& comm) {
   const Counters& c = comm.counters();
-  Json links = Json::array();
+  Json links = Json::array(), levels = Json::array();
+  for (int level = 0; level < comm.topology().levels(); level++)
+    levels.push_back(comm.topology().level_name(level));
   for (Rank r = 0; r < comm.size(); r++) {
     const Location& at = comm.topology().at(r);
+    Json groups = Json::array();
+    for (int level = 0; level < comm.topology().levels(); level++)
+      groups.push_back(comm.topology().group_of(level, r));
     links.push_back({{"rank", r},
                      {"host", at.host_name},
                      {"pid", at.pid},
                      {"numa_node", at.numa_node},
+                     {"groups", groups},
                      {"transport", comm.transport_of(r)}});
   }
   return Json{{"name", comm.name()},
               {"rank", comm.rank()},
               {"size", comm.size()},
               {"hosts", comm.topology().hosts()},
+              {"levels", levels},
+              {"topology", comm.topology().source()},
+              {"network", comm.network()},
               {"ring_order", comm.topology().ring_order()},
               {"peers", links},
+              {"costs", to_json(comm.costs(), comm.measuring_ms())},
               {"calls", c.calls},
               {"messages_sent", c.messages_sent},
               {"bytes_sent", c.bytes_sent},
@@ -58,7 +93,7 @@ std::string info_json() {
                              {"name", row.name},
                              {"summary", row.summary},
                              {"cost", row.cost},
-                             {"domain_only", row.domain_only}});
+                             {"where", name_of(row.where)}});
   for (const Knob& knob : describe_knobs())
     knob_rows.push_back({{"name", knob.name},
                          {"type", knob.type},
@@ -66,9 +101,10 @@ std::string info_json() {
                          {"range", knob.range},
                          {"help", knob.help},
                          {"value", knob.value}});
-  return Json{{"version", RINGCOLL_VERSION}, {"abi", RINGCOLL_ABI_VERSION},
-              {"simd", simd_target()},       {"transports", transport_rows},
-              {"schedules", schedule_rows},  {"knobs", knob_rows}}
+  return Json{
+      {"version", RINGCOLL_VERSION},       {"abi", RINGCOLL_ABI_VERSION}, {"simd", simd_target()},
+      {"transports", transport_rows},      {"schedules", schedule_rows},  {"knobs", knob_rows},
+      {"costs", given_costs(config.costs)}}
       .dump();
 }
 

@@ -43,8 +43,8 @@ class Request {
 
 class Engine {
  public:
-  /// Collective over the exchange.
-  Engine(Config config, std::string name, Exchange& exchange);
+  /// Collective over the exchange. `whole`: as of a Communicator.
+  Engine(Config config, std::string name, Exchange& exchange, const Communicator* whole = nullptr);
   /// Calls that have not begun end with kAborted; one that runs is aborted on all ranks.
   ~Engine();
 
@@ -75,8 +75,10 @@ class Engine {
 /// rank in no group.
 std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::string name);
 
-/// What ringcoll_comm_stats() and ringcoll_info() return.
+/// What ringcoll_comm_stats(), ringcoll_info() and ringcoll_simulate() return.
 std::string stats_json(Communicator& comm);
 std::string info_json();
+/// Throws Error(kInvalidArgument) that names the field of the request.
+std::string simulate_json(std::string_view request);
 
 }  // namespace ringcoll

@@ -114,7 +114,8 @@ std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::
   std::unique_ptr<Engine> engine;
   try {
     if (!group.empty())
-      engine = std::make_unique<Engine>(parent.comm().config(), std::move(name), exchange);
+      engine = std::make_unique<Engine>(parent.comm().config(), std::move(name), exchange,
+                                        &parent.comm());
   } catch (const Error&) {
     exchange.finish();
     throw;

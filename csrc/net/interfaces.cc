@@ -1,5 +1,6 @@
 #include "net/interfaces.h"
 
+#include <arpa/inet.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -7,9 +8,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
+#include <charconv>
+#include <fstream>
 #include <memory>
-#include <string_view>
+#include <optional>
 
 #include "base/error.h"
 
@@ -36,7 +40,103 @@ std::string names_of(std::span<const Interface> interfaces) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
+std::span<const uint8_t> bytes_of(const Address& address) {
+  if (address.family() == AF_INET)
+    return {reinterpret_cast<const uint8_t*>(
+                &reinterpret_cast<const sockaddr_in*>(address.get())->sin_addr),
+            4};
+  return {reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr.s6_addr, 16};
+}
+
+int prefix_of(const sockaddr* mask) {
+  if (!mask) return 0;
+  socklen_t length = mask->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  int bits = 0;
+  for (uint8_t byte : bytes_of(Address(mask, length))) bits += std::popcount(byte);
+  return bits;
+}
+
+// Drivers of virtual devices say nothing, or -1.
+int speed_of(const std::string& name) {
+  int mbps = 0;
+  std::ifstream("/sys/class/net/" + name + "/speed") >> mbps;
+  return std::max(mbps, 0);
+}
+
+// "10.1.0.0/16" -> 10.1.0.0/16 of any address that lies in it; nothing if `text` is no network.
+std::optional<bool> lies_in(const Address& address, std::string_view text) {
+  size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return {};
+  std::string_view digits = text.substr(slash + 1);
+  int bits = -1;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
+  Address network;
+  try {
+    std::string host(text.substr(0, slash));
+    bool v4 = host.find(':') == std::string::npos;
+    network = Address::parse(v4 ? host + ":0" : "[" + host + "]:0");
+  } catch (const Error&) {
+    return {};
+  }
+  int most = static_cast<int>(bytes_of(network).size()) * 8;
+  if (error != std::errc() || end != digits.data() + digits.size() || bits < 0 || bits > most)
+    return {};
+  return network.family() == address.family() &&
+         network_of(network, bits) == network_of(address, bits);
+}
+
+std::vector<std::string> split_list(std::string_view text) {
+  std::vector<std::string> entries;
+  while (!text.empty()) {
+    size_t comma = std::min(text.find(','), text.size());
+    if (comma > 0) entries.emplace_back(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return entries;
+}
+
+// RINGCOLL_INTERFACE and its like, read.
+struct Wanted {
+  bool exclude = false;
+  bool whole = false;
+  std::vector<std::string> entries;
+
+  explicit Wanted(std::string_view text) {
+    if (text.starts_with('^')) {
+      exclude = true;
+      text.remove_prefix(1);
+    }
+    if (text.starts_with('=')) {
+      whole = true;
+      text.remove_prefix(1);
+    }
+    entries = split_list(text);
+  }
+  bool named(const Interface& interface) const {
+    return std::ranges::any_of(entries, [&](const std::string& entry) {
+      if (auto inside = lies_in(interface.address, entry)) return *inside;
+      return whole ? interface.name == entry : interface.name.starts_with(entry);
+    });
+  }
+};
+
+std::vector<Interface> filter(std::span<const Interface> interfaces, auto&& wanted) {
+  std::vector<Interface> found;
+  std::ranges::copy_if(interfaces, std::back_inserter(found), wanted);
+  return found;
+}
+
 }  // namespace
+
+std::string network_of(const Address& address, int bits) {
+  std::array<uint8_t, 16> bytes{};
+  std::span<const uint8_t> from = bytes_of(address);
+  for (int bit = 0; bit < bits; bit++)
+    bytes[bit / 8] |= from[bit / 8] & static_cast<uint8_t>(0x80 >> bit % 8);
+  char text[INET6_ADDRSTRLEN] = "?";
+  inet_ntop(address.family(), bytes.data(), text, sizeof text);
+  return fmt::format("{}/{}", text, bits);
+}
 
 std::vector<Interface> list_interfaces() {
   ifaddrs* first = nullptr;
@@ -51,7 +151,8 @@ std::vector<Interface> list_interfaces() {
     socklen_t length = v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     bool up = (entry->ifa_flags & IFF_UP) && (entry->ifa_flags & IFF_RUNNING);
     bool loopback = entry->ifa_flags & IFF_LOOPBACK;
-    interfaces.push_back({entry->ifa_name, Address(address, length).with_port(0), up, loopback});
+    interfaces.push_back({entry->ifa_name, Address(address, length).with_port(0), up, loopback,
+                          prefix_of(entry->ifa_netmask), speed_of(entry->ifa_name)});
   }
   std::ranges::stable_sort(interfaces, {}, [](const Interface& interface) {
     return interface.address.family() == AF_INET ? 0 : 1;
@@ -59,28 +160,32 @@ std::vector<Interface> list_interfaces() {
   return interfaces;
 }
 
-Interface choose_interface(const std::string& name, std::span<const Interface> interfaces) {
-  auto first = [&](auto wanted) {
-    auto found = std::ranges::find_if(interfaces, wanted);
-    return found == interfaces.end() ? nullptr : &*found;
-  };
-  if (!name.empty()) {
-    const Interface* named = first([&](const Interface& i) { return i.name == name; });
-    check(named, Code::kInvalidArgument,
-          "network interface \"{}\" does not exist or has no address; there are: {}. Set "
-          "RINGCOLL_INTERFACE to one of them, or leave it empty",
-          name, names_of(interfaces));
-    return *named;
-  }
-  const Interface* chosen =
-      first([](const Interface& i) { return i.up && !i.loopback && !is_virtual(i); });
-  if (!chosen) chosen = first([](const Interface& i) { return i.loopback; });
-  check(
-      chosen, Code::kInvalidArgument,
-      "no network interface is up, not even loopback; there are: {}. Bring one up (ip link set lo "
-      "up)",
-      names_of(interfaces));
-  return *chosen;
+std::vector<Interface> select_interfaces(const std::string& wanted, std::string_view who,
+                                         std::span<const Interface> interfaces) {
+  Wanted list(wanted);
+  std::vector<Interface> found;
+  if (wanted.empty())
+    found = filter(interfaces,
+                   [](const Interface& i) { return i.up && !i.loopback && !is_virtual(i); });
+  else if (list.exclude)
+    found = filter(interfaces,
+                   [&](const Interface& i) { return i.up && !i.loopback && !list.named(i); });
+  else
+    found = filter(interfaces, [&](const Interface& i) { return list.named(i); });
+  if (found.empty() && (wanted.empty() || list.exclude))
+    found = filter(interfaces, [&](const Interface& i) {
+      return i.loopback && !(list.exclude && list.named(i));
+    });
+  check(!found.empty() || !wanted.empty(), Code::kInvalidArgument,
+        "no network interface is up, not even loopback; there are: {}. Bring one up (ip link set "
+        "lo up)",
+        names_of(interfaces));
+  check(!found.empty(), Code::kInvalidArgument,
+        "{}={} matches no network interface with an address; there are: {}. Name one of them, or "
+        "leave it empty",
+        who, wanted, names_of(interfaces));
+  auto up = filter(found, [](const Interface& i) { return i.up; });
+  return up.empty() ? found : up;
 }
 
 }  // namespace ringcoll

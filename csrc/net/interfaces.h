@@ -1,8 +1,10 @@
-// The network interfaces of this host, and which one ringcoll uses.
+// The network interfaces of this host, and which of them ringcoll may use.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "net/address.h"
@@ -14,15 +16,26 @@ struct Interface {
   Address address;  // port 0
   bool up = false;  // and running: it has a carrier
   bool loopback = false;
+  int prefix_bits = 0;  // of the network that the address is in; 24 for 10.0.0.5/24
+  int speed_mbps = 0;   // as the driver says; 0 = it does not
 };
 
 /// One entry for each address (IPv6 link-local ones, which need a scope, left out), in the kernel's
 /// order, IPv4 first. Throws Error(kTransport).
 std::vector<Interface> list_interfaces();
 
-/// `name` if it is not empty, else the first that is up and neither loopback nor a bridge of
-/// containers or virtual machines (docker*, virbr*, veth*, br-*), else loopback. Throws
-/// Error(kInvalidArgument) that names the interfaces there are.
-Interface choose_interface(const std::string& name, std::span<const Interface> interfaces);
+/// "10.0.0.0/24": the first `bits` bits of an address, as long as that family's addresses have so
+/// many.
+std::string network_of(const Address& address, int bits);
+
+/// Those that `wanted` allows, in their order; those that are down only if no other is. `wanted` is
+/// a list such as "eth,ib0,10.1.0.0/16": an interface matches if its name begins with an entry or
+/// its address lies in one. "=" before the list: names are meant whole. "^" before all: what
+/// matches is excluded, and so is loopback, if anything else is up. Empty: all that are up but
+/// loopback and the bridges of containers and virtual machines (docker*, virbr*, veth*, br-*), else
+/// loopback. `who` set it; Error(kInvalidArgument) if nothing matches names it and the interfaces
+/// there are.
+std::vector<Interface> select_interfaces(const std::string& wanted, std::string_view who,
+                                         std::span<const Interface> interfaces);
 
 }  // namespace ringcoll

@@ -170,7 +170,7 @@ void Call::borrow(const CallArguments& arguments, int rank, int size) {
   call_.dtype = dtype_.value_or(RC_UINT8);
 }
 
-void Call::borrow_pair(py::object input, py::object output, const std::string& prefix,
+void Call::borrow_pair(const py::object& input, const py::object& output, const std::string& prefix,
                        const std::string& suffix, int rank, int size) {
   std::string in_name = prefix + "the input" + suffix, out_name = prefix + "the output" + suffix;
   const Tensor* in = nullptr;

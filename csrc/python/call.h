@@ -40,8 +40,8 @@ class Call {
 
  private:
   void borrow(const CallArguments& arguments, int rank, int size);
-  void borrow_pair(pybind11::object input, pybind11::object output, const std::string& prefix,
-                   const std::string& suffix, int rank, int size);
+  void borrow_pair(const pybind11::object& input, const pybind11::object& output,
+                   const std::string& prefix, const std::string& suffix, int rank, int size);
   const Tensor& take(pybind11::handle object, Access access, const std::string& what);
 
   rc_call call_ = {};

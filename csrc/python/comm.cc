@@ -147,7 +147,7 @@ bool Request::poll(double timeout_s) {
   }
   if (!done && outcome.status == RC_OK) return false;
   if (request_) {  // else another thread that waited was first
-    outcome_ = outcome;
+    outcome_ = std::move(outcome);
     request_.reset();
     call_.reset();
   }
@@ -258,6 +258,18 @@ std::string info() {
   char* json = nullptr;
   rc_status status = ringcoll_info(&json);
   if (status != RC_OK) raise(Failure::last(status));
+  return take_json(json);
+}
+
+std::string simulate(const std::string& request) {
+  char* json = nullptr;
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = ringcoll_simulate(request.c_str(), &json);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status != RC_OK) raise(outcome);
   return take_json(json);
 }
 

@@ -75,5 +75,7 @@ class Comm {
 
 /// JSON of ringcoll_info.
 std::string info();
+/// JSON of ringcoll_simulate. Releases the GIL.
+std::string simulate(const std::string& request);
 
 }  // namespace ringcoll::python

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <utility>
 
 #include "python/comm.h"
 #include "python/tensor.h"
@@ -76,10 +77,11 @@ PYBIND11_MODULE(_core, module) {
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info);
+  module.def("simulate", &simulate, py::arg("request"));
   module.def(
       "dtype_of",
       [](py::object tensor) {
-        return name_of(Tensor(tensor, Access::kRead, "the tensor").dtype());
+        return name_of(Tensor(std::move(tensor), Access::kRead, "the tensor").dtype());
       },
       py::arg("tensor"));
 }

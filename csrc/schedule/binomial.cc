@@ -28,34 +28,24 @@ TreeRound tree_round(const Circle& circle, Rank distance) {
 /// The longest reach of a tree of `size`, a power of two; 0 for one rank.
 Rank reach_of(Rank size) { return size == 1 ? 0 : 1 << (ceil_log2(size) - 1); }
 
-// steps ceil(lg P), bytes n ceil(lg P)
-Schedule make_broadcast(const Problem& problem) {
-  Circle circle(problem, problem.root);
-  Range all = {0, problem.counts[0]};
+/// From the root on, each parent sends its child `range_of(child)`.
+template <typename RangeOf>
+Schedule down_the_tree(const Circle& circle, RangeOf&& range_of) {
   Schedule schedule;
   for (Rank distance = reach_of(circle.size); distance >= 1; distance /= 2) {
     auto [parent, child] = tree_round(circle, distance);
     Step step;
-    if (parent != kNobody) step = {kNobody, {}, circle.rank_at(parent), all, Combine::kCopy};
-    if (child != kNobody) step = {circle.rank_at(child), all, kNobody, {}, Combine::kCopy};
+    if (parent != kNobody)
+      step = {kNobody, {}, circle.rank_at(parent), range_of(circle.position), Combine::kCopy};
+    if (child != kNobody)
+      step = {circle.rank_at(child), range_of(child), kNobody, {}, Combine::kCopy};
     add_round(schedule, step);
   }
   return schedule;
 }
 
-// steps ceil(lg P), bytes n
-Schedule make_reduce(const Problem& problem) {
-  Circle circle(problem, problem.root);
-  Range all = {0, problem.counts[0]};
-  Schedule schedule;
-  for (Rank distance = 1; distance < circle.size; distance *= 2) {
-    auto [parent, child] = tree_round(circle, distance);
-    Step step;
-    if (parent != kNobody) step = {circle.rank_at(parent), all, kNobody, {}, Combine::kReduce};
-    if (child != kNobody) step = {kNobody, {}, circle.rank_at(child), all, Combine::kReduce};
-    add_round(schedule, step);
-  }
-  return schedule;
+Schedule make_broadcast(const Problem& problem) {
+  return binomial_broadcast(Circle(problem, problem.root), {0, problem.counts[0]});
 }
 
 }  // namespace
@@ -66,20 +56,33 @@ Rank subtree_end(Rank position, Rank size) {
   return std::min(position + lowest_bit, size);
 }
 
+// steps ceil(lg P), bytes n ceil(lg P)
+Schedule binomial_broadcast(const Circle& circle, Range range) {
+  return down_the_tree(circle, [&](Rank) { return range; });
+}
+
 // steps ceil(lg P), bytes n(P-1)/P
 Schedule binomial_scatter(const Circle& circle, const Chunks& chunks) {
-  Schedule schedule;
-  auto subtree = [&](Rank p) { return chunks.between(p, subtree_end(p, circle.size)); };
-  for (Rank distance = reach_of(circle.size); distance >= 1; distance /= 2) {
-    auto [parent, child] = tree_round(circle, distance);
-    Step step;
-    if (parent != kNobody)
-      step = {kNobody, {}, circle.rank_at(parent), subtree(circle.position), Combine::kCopy};
-    if (child != kNobody)
-      step = {circle.rank_at(child), subtree(child), kNobody, {}, Combine::kCopy};
-    add_round(schedule, step);
-  }
-  return schedule;
+  return down_the_tree(circle,
+                       [&](Rank p) { return chunks.between(p, subtree_end(p, circle.size)); });
+}
+
+// steps ceil(lg P), bytes n/P in a leaf
+Schedule binomial_gather(const Circle& circle, const Chunks& chunks) {
+  return backwards(binomial_scatter(circle, chunks));
+}
+
+// steps 2ceil(lg P)
+Schedule binomial_completion(const Circle& circle, const Chunks& chunks, Range whole) {
+  auto before = [&](Rank p) {
+    return Range{whole.first, chunks.between(p, p).first - whole.first};
+  };
+  auto after = [&](Rank p) {
+    int64_t end = chunks.between(p, subtree_end(p, circle.size)).end();
+    return Range{end, whole.end() - end};
+  };
+  Schedule first = down_the_tree(circle, before);
+  return interleaved({first, down_the_tree(circle, after)}, first.size());
 }
 
 ScheduleRow broadcast_binomial() {
@@ -87,11 +90,7 @@ ScheduleRow broadcast_binomial() {
           .name = "binomial",
           .summary = "whole vectors down a binomial tree",
           .cost = "steps ceil(lg P), bytes n ceil(lg P)",
-          .make = make_broadcast,
-          .price = [](const Problem& problem) {
-            int64_t rounds = problem.counts[0] > 0 ? ceil_log2(problem.size) : 0;
-            return Cost{rounds, rounds * problem.counts[0]};
-          }};
+          .make = make_broadcast};
 }
 
 ScheduleRow reduce_binomial() {
@@ -99,12 +98,7 @@ ScheduleRow reduce_binomial() {
           .name = "binomial",
           .summary = "whole vectors up a binomial tree",
           .cost = "steps ceil(lg P), bytes n",
-          .make = make_reduce,
-          .price = [](const Problem& problem) {
-            bool any = problem.size > 1 && problem.counts[0] > 0;
-            int64_t rounds = ceil_log2(problem.size);
-            return any ? Cost{rounds, problem.counts[0], rounds * problem.counts[0]} : Cost{};
-          }};
+          .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); }};
 }
 
 }  // namespace ringcoll

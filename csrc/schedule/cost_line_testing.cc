@@ -11,7 +11,8 @@ namespace {
 /// Recursive descent over "2n(P-1)/P".
 class Formula {
  public:
-  Formula(std::string_view text, double n, double ranks) : text_(text), n_(n), ranks_(ranks) {}
+  Formula(std::string_view text, double n, const Sizes& sizes)
+      : text_(text), n_(n), sizes_(sizes) {}
 
   double value() {
     double result = sum();
@@ -62,7 +63,9 @@ class Formula {
     if (take("floor")) return std::floor(factor() + 1e-9);
     if (take("lg")) return std::log2(factor());
     if (take("n")) return n_;
-    if (take("P")) return ranks_;
+    if (take("P")) return sizes_.ranks;
+    if (take("H")) return sizes_.hosts;
+    if (take("R")) return sizes_.ranks / sizes_.hosts;
     if (take("(")) {
       double result = sum();
       if (!take(")")) throw std::invalid_argument("formula: " + std::string(text_));
@@ -77,13 +80,20 @@ class Formula {
   std::string_view text_;
   size_t at_ = 0;
   double n_;
-  double ranks_;
+  Sizes sizes_;
 };
 
 }  // namespace
 
-double evaluate(std::string_view formula, double n, double ranks) {
-  return Formula(formula, n, ranks).value();
+namespace {
+constexpr std::string_view kAtMost = "at most ";
+}
+
+bool is_bound(std::string_view formula) { return formula.starts_with(kAtMost); }
+
+double evaluate(std::string_view formula, double n, const Sizes& sizes) {
+  if (is_bound(formula)) formula.remove_prefix(kAtMost.size());
+  return Formula(formula, n, sizes).value();
 }
 
 CostLine parse_cost_line(std::string_view line) {

@@ -4,28 +4,10 @@
 //
 // Pairwise exchange as in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 // operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
-#include <algorithm>
-
 #include "schedule/families.h"
 
 namespace ringcoll {
 namespace {
-
-struct Extremes {
-  int64_t least = 0;
-  int64_t most = 0;
-};
-Extremes extremes_of(const Chunks& chunks) {
-  Extremes found = {chunks.at(0).count, chunks.at(0).count};
-  for (Rank p = 1; p < chunks.size(); p++) {
-    found.least = std::min(found.least, chunks.at(p).count);
-    found.most = std::max(found.most, chunks.at(p).count);
-  }
-  return found;
-}
-
-// A rank that owns anything has a message in each round.
-int64_t rounds_of(const Chunks& chunks) { return chunks.total() > 0 ? chunks.size() - 1 : 0; }
 
 Schedule make_alltoall(const Problem& problem) {
   Rank rank = problem.rank, size = problem.size;
@@ -81,17 +63,7 @@ ScheduleRow allreduce_direct() {
                 return compose(pairwise_reduce_scatter(circle, chunks),
                                pairwise_allgather(circle, chunks));
               },
-          .price =
-              [](const Problem& problem) {
-                Chunks chunks = even_chunks(problem);
-                // n - own for the first half, (P-1) own for the second.
-                int64_t elements = problem.size == 1
-                                       ? 0
-                                       : chunks.total() + (problem.size - 2) * chunks.at(0).count;
-                return Cost{2 * rounds_of(chunks), elements,
-                            (problem.size - 1) * extremes_of(chunks).most};
-              },
-          .domain_only = true};
+          .where = Where::kOneDomain};
 }
 
 ScheduleRow reduce_scatter_direct() {
@@ -103,14 +75,7 @@ ScheduleRow reduce_scatter_direct() {
               [](const Problem& problem) {
                 return pairwise_reduce_scatter(Circle(problem), Chunks(problem.counts));
               },
-          .price =
-              [](const Problem& problem) {
-                Chunks chunks(problem.counts);
-                Extremes chunk = extremes_of(chunks);
-                return Cost{rounds_of(chunks), chunks.total() - chunk.least,
-                            (problem.size - 1) * chunk.most};
-              },
-          .domain_only = true};
+          .where = Where::kOneDomain};
 }
 
 ScheduleRow allgather_direct() {
@@ -122,24 +87,15 @@ ScheduleRow allgather_direct() {
               [](const Problem& problem) {
                 return pairwise_allgather(Circle(problem), Chunks(problem.counts));
               },
-          .price =
-              [](const Problem& problem) {
-                Chunks chunks(problem.counts);
-                return Cost{rounds_of(chunks), (problem.size - 1) * extremes_of(chunks).most};
-              },
-          .domain_only = true};
+          .where = Where::kOneDomain};
 }
 
-// Only this rank's counts are known, so this is the price of this rank.
 ScheduleRow alltoall_direct() {
   return {.collective = RC_ALLTOALL,
           .name = "direct",
           .summary = "a different partner each round, the own block copied",
           .cost = "steps P-1, bytes n(P-1)/P",
-          .make = make_alltoall,
-          .price = [](const Problem& problem) {
-            return cost_of(make_alltoall(problem), problem.rank);
-          }};
+          .make = make_alltoall};
 }
 
 }  // namespace ringcoll

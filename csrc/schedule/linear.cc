@@ -1,6 +1,5 @@
 // Linear: the root exchanges with every other rank itself, one each round. The fewest bytes in all,
 // and what a chunk of its own for each rank needs.
-#include <algorithm>
 #include <utility>
 
 #include "schedule/families.h"
@@ -27,7 +26,8 @@ Schedule gather(const Circle& circle, const Chunks& chunks, bool by_rank) {
   return schedule;
 }
 
-Schedule mirrored(Schedule schedule) {
+Schedule scatter(const Circle& circle, const Chunks& chunks, bool by_rank) {
+  Schedule schedule = gather(circle, chunks, by_rank);
   for (Step& step : schedule) {
     std::swap(step.send_to, step.recv_from);
     std::swap(step.send, step.recv);
@@ -48,17 +48,13 @@ Schedule make_broadcast(const Problem& problem) {
   return schedule;
 }
 
-/// Rounds of the root: one for each other rank that has a chunk.
-int64_t root_rounds(const Problem& problem) {
-  int64_t rounds = 0;
-  for (Rank r = 0; r < problem.size; r++) rounds += r != problem.root && problem.counts[r] > 0;
-  return rounds;
-}
-
 }  // namespace
 
 Schedule linear_gather(const Circle& circle, const Chunks& chunks) {
   return gather(circle, chunks, false);
+}
+Schedule linear_scatter(const Circle& circle, const Chunks& chunks) {
+  return scatter(circle, chunks, false);
 }
 
 ScheduleRow broadcast_direct() {
@@ -67,12 +63,7 @@ ScheduleRow broadcast_direct() {
           .summary = "every rank reads the root's memory",
           .cost = "steps P-1, bytes n(P-1)",
           .make = make_broadcast,
-          .price =
-              [](const Problem& problem) {
-                int64_t others = problem.counts[0] > 0 ? problem.size - 1 : 0;
-                return Cost{others, others * problem.counts[0]};
-              },
-          .domain_only = true};
+          .where = Where::kOneDomain};
 }
 
 ScheduleRow gather_direct() {
@@ -80,17 +71,9 @@ ScheduleRow gather_direct() {
           .name = "direct",
           .summary = "every rank sends its chunk to the root",
           .cost = "steps P-1, bytes n/P",
-          .make =
-              [](const Problem& problem) {
-                return gather(from_root(problem), Chunks(problem.counts), true);
-              },
-          .price =
-              [](const Problem& problem) {
-                Cost cost = {root_rounds(problem), 0};
-                for (Rank r = 0; r < problem.size; r++)
-                  if (r != problem.root) cost.elements = std::max(cost.elements, problem.counts[r]);
-                return cost;
-              }};
+          .make = [](const Problem& problem) {
+            return gather(from_root(problem), Chunks(problem.counts), true);
+          }};
 }
 
 ScheduleRow scatter_direct() {
@@ -98,15 +81,9 @@ ScheduleRow scatter_direct() {
           .name = "direct",
           .summary = "the root sends each rank its chunk",
           .cost = "steps P-1, bytes n(P-1)/P",
-          .make =
-              [](const Problem& problem) {
-                return mirrored(gather(from_root(problem), Chunks(problem.counts), true));
-              },
-          .price =
-              [](const Problem& problem) {
-                Chunks chunks(problem.counts);
-                return Cost{root_rounds(problem), chunks.total() - problem.counts[problem.root]};
-              }};
+          .make = [](const Problem& problem) {
+            return scatter(from_root(problem), Chunks(problem.counts), true);
+          }};
 }
 
 }  // namespace ringcoll

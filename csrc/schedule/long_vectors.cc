@@ -33,39 +33,11 @@ Schedule make_broadcast(const Problem& problem) {
   return compose(binomial_scatter(circle, chunks), remaining_allgather(circle, chunks));
 }
 
-// The root pays most, but where there are fewer elements than ranks: then it is one of the first
-// positions, which forward what is not in their subtrees.
-Cost price_broadcast(const Problem& problem) {
-  Cost most;
-  Rank last = problem.counts[0] >= problem.size ? 0 : std::min<Rank>(problem.size - 1, 3);
-  for (Rank p = 0; p <= last; p++) {
-    Problem payer = problem;
-    payer.rank = (problem.root + p) % problem.size;
-    Cost cost = cost_of(make_broadcast(payer), payer.rank);
-    most.steps = std::max(most.steps, cost.steps);
-    most.elements = std::max(most.elements, cost.elements);
-  }
-  return most;
-}
-
 // steps 2(P-1), bytes n
 Schedule make_reduce(const Problem& problem) {
   Circle circle(problem, problem.root);
   Chunks chunks = even_chunks(problem);
   return compose(ring_reduce_scatter(circle, chunks), linear_gather(circle, chunks));
-}
-
-Cost price_reduce(const Problem& problem) {
-  if (problem.size == 1) return {};
-  Chunks chunks = even_chunks(problem);
-  int64_t gathered = std::min<int64_t>(problem.size - 1, std::max<int64_t>(chunks.total() - 1, 0));
-  Cost most = {ring_reduce_scatter_rounds(chunks, 0) + gathered, chunks.total()};
-  // With fewer elements than ranks it may be one that owns nothing and forwards for all.
-  int64_t forwards =
-      ring_reduce_scatter_rounds(chunks, problem.size - 1) + !chunks.at(problem.size - 1).empty();
-  most.steps = std::max(most.steps, forwards);
-  most.combined = chunks.total() - chunks.at(problem.size - 1).count;
-  return most;
 }
 
 }  // namespace
@@ -75,8 +47,7 @@ ScheduleRow broadcast_scatter_allgather() {
           .name = "scatter_allgather",
           .summary = "chunks down a binomial tree, then round a ring",
           .cost = "steps ceil(lg P) + P-1, bytes 2n(P-1)/P",
-          .make = make_broadcast,
-          .price = price_broadcast};
+          .make = make_broadcast};
 }
 
 ScheduleRow reduce_scatter_gather() {
@@ -84,8 +55,7 @@ ScheduleRow reduce_scatter_gather() {
           .name = "scatter_gather",
           .summary = "reduce-scatter round a ring, then every chunk to the root",
           .cost = "steps 2(P-1), bytes n",
-          .make = make_reduce,
-          .price = price_reduce};
+          .make = make_reduce};
 }
 
 }  // namespace ringcoll

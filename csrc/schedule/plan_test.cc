@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -47,7 +48,9 @@ constexpr std::array kModes = {
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
 
 std::string row_name(const testing::TestParamInfo<ScheduleRow>& info) {
-  return fmt::format("{}_{}", name_of(info.param.collective), info.param.name);
+  std::string name = fmt::format("{}_{}", name_of(info.param.collective), info.param.name);
+  std::ranges::replace(name, '/', '_');
+  return name;
 }
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPlan,
                          testing::ValuesIn(schedules().begin(), schedules().end()), row_name);
@@ -68,17 +71,19 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
   for (Rank size = 1; size <= 64; size++) {
     bool all = size <= 9 || (size & (size - 1)) == 0 || ((size - 1) & (size - 2)) == 0;
     size_t turn = static_cast<size_t>(size);
-    for (Rank root : {0, size / 3})
-      for (const auto& counts : counts_to_try(GetParam().collective, size)) {
-        if (root != 0 && !has_root(GetParam().collective)) continue;
-        if (!all && turn++ % 2 == 0) continue;
-        Call call = simulator::make_call(GetParam().collective, size, root, counts);
-        std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
-        for (size_t mode = 0; mode < kModes.size(); mode++) {
-          if (!all && mode != turn / 2 % kModes.size()) continue;
-          ASSERT_EQ(check(call, made, kModes[mode]), "") << call.name() << ", mode " << mode;
+    for (const auto& levels : simulator::clusters(GetParam(), size))
+      for (Rank root : {0, size / 3})
+        for (const auto& counts : counts_to_try(GetParam().collective, size)) {
+          if (root != 0 && !has_root(GetParam().collective)) continue;
+          if (!all && turn++ % 2 == 0) continue;
+          Call call = simulator::make_call(GetParam().collective, size, root, counts);
+          call.levels = levels;
+          std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+          for (size_t mode = 0; mode < kModes.size(); mode++) {
+            if (!all && mode != turn / 2 % kModes.size()) continue;
+            ASSERT_EQ(check(call, made, kModes[mode]), "") << call.name() << ", mode " << mode;
+          }
         }
-      }
   }
 }
 
@@ -86,6 +91,7 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
   for (Rank size = 2; size <= 9; size++) {
     auto counts = counts_to_try(GetParam().collective, size).back();
     Call call = simulator::make_call(GetParam().collective, size, 1, counts);
+    call.levels = simulator::clusters(GetParam(), size).front();
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     for (unsigned shuffle = 0; shuffle < 20; shuffle++)
       for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
@@ -101,8 +107,13 @@ TEST_P(EveryPlan, IsMadeForThousandsOfRanks) {
   std::vector<int64_t> counts = {1 << 20};
   if (collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE)
     counts.assign(kSize, 3);
-  Problem problem = {
-      .rank = 1234, .size = kSize, .root = 5, .counts = counts, .recv_counts = counts};
+  std::vector<Groups> levels = simulator::cluster_of(kSize, 8, 32);
+  Problem problem = {.rank = 1234,
+                     .size = kSize,
+                     .root = 5,
+                     .counts = counts,
+                     .recv_counts = counts,
+                     .levels = levels};
   int64_t space = space_of(collective, problem);
   Schedule schedule = GetParam().make(problem);
   // Inputs everywhere serve every collective; but what alltoall receives has none.

@@ -9,107 +9,131 @@
 namespace ringcoll {
 namespace {
 
-/// Any number of ranks made a power of two: of the first 2 `extra` ranks, each even one hands its
-/// vector to the odd one after it and gets the result in the end. The order of the seats is that of
-/// the ranks, so "the lower rank's operand is the left one" is the same tree on every rank, and the
-/// results are equal bit by bit.
+/// Any number of positions made a power of two: of the first 2 `extra` positions, each even one
+/// hands its vector to the odd one after it and gets the result in the end. The order of the seats
+/// is that of the positions, so "the lower rank's operand is the left one" is the same tree on
+/// every rank, and the results are equal bit by bit.
 struct Fold {
-  Rank rank;
+  const Circle& circle;
   Rank seats;  // a power of two
   Rank extra;
 
-  explicit Fold(const Problem& problem)
-      : rank(problem.rank), seats(1 << floor_log2(problem.size)), extra(problem.size - seats) {}
+  explicit Fold(const Circle& circle)
+      : circle(circle), seats(1 << floor_log2(circle.size)), extra(circle.size - seats) {}
 
-  bool paired() const { return rank < 2 * extra; }
-  bool seated() const { return !paired() || rank % 2 == 1; }
-  Rank seat() const { return paired() ? rank / 2 : rank - extra; }
-  Rank rank_at(Rank seat) const { return seat < extra ? 2 * seat + 1 : seat + extra; }
+  bool paired() const { return circle.position < 2 * extra; }
+  bool seated() const { return !paired() || circle.position % 2 == 1; }
+  Rank seat() const { return paired() ? circle.position / 2 : circle.position - extra; }
+  /// The positions whose vectors the seat stands for.
+  Rank first_of(Rank seat) const { return seat < extra ? 2 * seat : seat + extra; }
+  Rank rank_at(Rank seat) const { return circle.rank_at(first_of(seat + 1) - 1); }
+  Rank partner() const { return circle.rank_at(circle.position ^ 1); }
+  /// Into the seat, or out of it.
+  void add(Schedule& schedule, Range range, bool in, Combine combine) const {
+    if (extra == 0) return;
+    Step step;
+    bool sends = seated() != in;
+    if (paired() && sends) step = {partner(), range, kNobody, {}, combine};
+    if (paired() && !sends) step = {kNobody, {}, partner(), range, combine};
+    add_round(schedule, step);
+  }
 };
 
-/// The first round of the fold: in to the seat; the last one: out of it. None for a power of two.
-void add_fold(Schedule& schedule, const Fold& fold, Range all, bool in) {
-  if (fold.extra == 0) return;
-  Step step;
-  bool sends = fold.seated() != in;
-  Combine combine = in ? Combine::kReduce : Combine::kCopy;
-  Rank partner = fold.rank ^ 1;
-  if (fold.paired() && sends) step = {partner, all, kNobody, {}, combine};
-  if (fold.paired() && !sends) step = {kNobody, {}, partner, all, combine};
-  add_round(schedule, step);
+/// The chunks of the aligned group of `length` chunks that `chunk` belongs to.
+Range group_of(const Chunks& chunks, Rank chunk, Rank length) {
+  Rank first = chunk / length * length;
+  return chunks.between(first, first + length);
 }
 
+/// The chunk that a seat ends with when halves are handed over to near seats first: its bits, in
+/// reverse.
+Rank chunk_of(Rank seat, Rank seats) {
+  Rank chunk = 0;
+  for (Rank bit = 1; bit < seats; bit *= 2, seat /= 2) chunk = 2 * chunk + seat % 2;
+  return chunk;
+}
+
+/// Of what seats at `distance` both still care for, each keeps one half and hands the other over;
+/// in an allgather, on the way back, each is sent the half that it handed over.
+Step halving_step(const Fold& fold, const Chunks& chunks, Rank distance, Combine combine) {
+  if (!fold.seated()) return {};
+  Rank seat = fold.seat(), partner = fold.rank_at(seat ^ distance);
+  Rank chunk = chunk_of(seat, fold.seats), length = fold.seats / (2 * distance);
+  Range mine = group_of(chunks, chunk, length), theirs = group_of(chunks, chunk ^ length, length);
+  if (combine == Combine::kReduce) return {partner, theirs, partner, mine, combine};
+  return {partner, mine, partner, theirs, combine};
+}
+
+Schedule make_allgather(const Problem& problem) {
+  return doubling_allgather(Circle(problem), Chunks(problem.counts));
+}
+
+}  // namespace
+
 // steps 2ceil(lg P)-floor(lg P), bytes n ceil(lg P)
-Schedule make_recursive_doubling(const Problem& problem) {
-  Fold fold(problem);
-  Range all = {0, problem.counts[0]};
+Schedule recursive_doubling(const Circle& circle, Range range) {
+  Fold fold(circle);
   Schedule schedule;
-  add_fold(schedule, fold, all, true);
+  fold.add(schedule, range, true, Combine::kReduce);
   for (Rank distance = 1; distance < fold.seats; distance *= 2) {
     Step step;
     if (fold.seated()) {
       Rank partner = fold.rank_at(fold.seat() ^ distance);
-      step = {partner, all, partner, all, Combine::kReduce};
+      step = {partner, range, partner, range, Combine::kReduce};
     }
     add_round(schedule, step);
   }
-  add_fold(schedule, fold, all, false);
+  fold.add(schedule, range, false, Combine::kCopy);
   return schedule;
 }
 
-/// The chunks of the aligned group of `length` seats that `seat` belongs to.
-Range group_of(const Chunks& chunks, Rank seat, Rank length) {
-  Rank first = seat / length * length;
-  return chunks.between(first, first + length);
-}
-
-/// Of a group of 2 `distance` seats each half keeps its chunks and hands the others' over.
-Step halving_step(const Fold& fold, const Chunks& chunks, Rank distance) {
-  if (!fold.seated()) return {};
-  Rank seat = fold.seat(), partner = fold.rank_at(seat ^ distance);
-  return {partner, group_of(chunks, seat ^ distance, distance), partner,
-          group_of(chunks, seat, distance), Combine::kReduce};
-}
-Step doubling_step(const Fold& fold, const Chunks& chunks, Rank distance) {
-  if (!fold.seated()) return {};
-  Rank seat = fold.seat(), partner = fold.rank_at(seat ^ distance);
-  return {partner, group_of(chunks, seat, distance), partner,
-          group_of(chunks, seat ^ distance, distance), Combine::kCopy};
-}
-
+// Near partners exchange the large halves: they are those of the same host.
 // steps 2ceil(lg P), bytes 2n(1-1/2^floor(lg P)) + n(ceil(lg P)-floor(lg P))
-Schedule make_halving_doubling(const Problem& problem) {
-  Fold fold(problem);
-  Range all = {0, problem.counts[0]};
-  Chunks chunks(even_counts(problem.counts[0], fold.seats));
+Schedule halving_doubling(const Circle& circle, Range range) {
+  Fold fold(circle);
+  Chunks chunks = even_chunks(range, fold.seats);
   Schedule schedule;
-  add_fold(schedule, fold, all, true);
-  for (Rank distance = fold.seats / 2; distance >= 1; distance /= 2)
-    add_round(schedule, halving_step(fold, chunks, distance));
+  fold.add(schedule, range, true, Combine::kReduce);
   for (Rank distance = 1; distance < fold.seats; distance *= 2)
-    add_round(schedule, doubling_step(fold, chunks, distance));
-  add_fold(schedule, fold, all, false);
+    add_round(schedule, halving_step(fold, chunks, distance, Combine::kReduce));
+  for (Rank distance = fold.seats / 2; distance >= 1; distance /= 2)
+    add_round(schedule, halving_step(fold, chunks, distance, Combine::kCopy));
+  fold.add(schedule, range, false, Combine::kCopy);
   return schedule;
 }
 
-/// Nobody pays more than the rank in seat 0: the fold's message is its, and its chunks are the
-/// largest.
-template <Schedule (*make)(const Problem&)>
-Cost price_seat_0(const Problem& problem) {
-  Problem payer = problem;
-  payer.rank = Fold(problem).rank_at(0);
-  return cost_of(make(payer), payer.rank);
+// Who is folded away is sent the chunks before its own, then those after it, so that nobody
+// receives anything twice. steps 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P for powers of two
+Schedule doubling_allgather(const Circle& circle, const Chunks& chunks) {
+  Fold fold(circle);
+  Schedule schedule;
+  Rank folded = fold.paired() ? circle.position / 2 * 2 : 0;
+  fold.add(schedule, chunks.at(folded), true, Combine::kCopy);
+  for (Rank distance = 1; distance < fold.seats; distance *= 2) {
+    Step step;
+    if (fold.seated()) {
+      auto held = [&](Rank seat) {
+        Rank first = seat / distance * distance;
+        return chunks.between(fold.first_of(first), fold.first_of(first + distance));
+      };
+      Rank seat = fold.seat(), partner = fold.rank_at(seat ^ distance);
+      step = {partner, held(seat), partner, held(seat ^ distance), Combine::kCopy};
+    }
+    add_round(schedule, step);
+  }
+  fold.add(schedule, chunks.between(0, folded), false, Combine::kCopy);
+  fold.add(schedule, chunks.between(folded + 1, circle.size), false, Combine::kCopy);
+  return schedule;
 }
-
-}  // namespace
 
 ScheduleRow allreduce_recursive_doubling() {
   return {.collective = RC_ALLREDUCE,
           .name = "recursive_doubling",
           .summary = "whole vectors exchanged with partners at distances 1, 2, 4 ...",
           .cost = "steps 2ceil(lg P)-floor(lg P), bytes n ceil(lg P)",
-          .make = make_recursive_doubling,
-          .price = price_seat_0<make_recursive_doubling>};
+          .make = [](const Problem& problem) {
+            return recursive_doubling(Circle(problem), {0, problem.counts[0]});
+          }};
 }
 
 ScheduleRow allreduce_halving_doubling() {
@@ -117,8 +141,27 @@ ScheduleRow allreduce_halving_doubling() {
           .name = "halving_doubling",
           .summary = "reduce-scatter by recursive halving, allgather by recursive doubling",
           .cost = "steps 2ceil(lg P), bytes 2n(1-1/2^floor(lg P)) + n(ceil(lg P)-floor(lg P))",
-          .make = make_halving_doubling,
-          .price = price_seat_0<make_halving_doubling>};
+          .make = [](const Problem& problem) {
+            return halving_doubling(Circle(problem), {0, problem.counts[0]});
+          }};
+}
+
+ScheduleRow allgather_doubling() {
+  return {.collective = RC_ALLGATHER,
+          .name = "doubling",
+          .summary = "what each has is exchanged with partners at distances 1, 2, 4 ...",
+          .cost =
+              "steps at most 3ceil(lg P)-2floor(lg P), "
+              "bytes at most n(P-1)/P+2n(ceil(lg P)-floor(lg P))",
+          .make = make_allgather};
+}
+
+ScheduleRow reduce_scatter_halving() {
+  return {.collective = RC_REDUCE_SCATTER,
+          .name = "halving",
+          .summary = "what each still cares for is halved with partners at distances ... 4, 2, 1",
+          .cost = "steps at most 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P",
+          .make = [](const Problem& problem) { return transposed(make_allgather(problem)); }};
 }
 
 }  // namespace ringcoll

@@ -1,6 +1,7 @@
 // see the header
 #include "schedule/schedule.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -53,16 +54,71 @@ void add_round(Schedule& schedule, Step step) {
   schedule.push_back(step);
 }
 
-Cost cost_of(const Schedule& schedule, Rank rank) {
-  Cost cost;
-  for (const Step& step : schedule) {
-    bool sends = step.send_to != kNobody && step.send_to != rank;
-    bool receives = step.recv_from != kNobody && step.recv_from != rank;
-    cost.steps += sends || receives;
-    cost.elements += sends ? step.send.count : 0;
-    cost.combined += receives && step.combine == Combine::kReduce ? step.recv.count : 0;
+std::string_view name_of(Where where) {
+  switch (where) {
+    case Where::kAnywhere:
+      return "any";
+    case Where::kOneDomain:
+      return "one domain";
+    case Where::kHosts:
+      return "hosts";
   }
-  return cost;
+  return "?";
+}
+
+Groups::Groups(std::vector<Rank> firsts, Rank ranks) : firsts_(std::move(firsts)) {
+  firsts_.push_back(ranks);
+  group_of_.reserve(ranks);
+  for (Rank group = 0; group < count(); group++)
+    group_of_.insert(group_of_.end(), size_of(group), group);
+}
+
+Schedule backwards(Schedule schedule) {
+  std::ranges::reverse(schedule);
+  for (Step& step : schedule) {
+    std::swap(step.send_to, step.recv_from);
+    std::swap(step.send, step.recv);
+  }
+  return schedule;
+}
+
+Schedule transposed(Schedule schedule) {
+  schedule = backwards(std::move(schedule));
+  for (Step& step : schedule) step.combine = Combine::kReduce;
+  return schedule;
+}
+
+Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
+  Schedule all;
+  all.reserve(schedules.size() * rounds);
+  for (size_t round = 0; round < rounds; round++)
+    for (const Schedule& one : schedules) all.push_back(round < one.size() ? one[round] : Step{});
+  return all;
+}
+
+std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
+                                int64_t most_steps) {
+  // Long enough that no chunk of a chunk is empty, and that what rounding adds is nothing.
+  constexpr int64_t kElements = int64_t{1} << 40;
+  bool chunked = row.collective != RC_ALLREDUCE && row.collective != RC_BROADCAST &&
+                 row.collective != RC_REDUCE;
+  std::vector<int64_t> counts(chunked ? problem.size : 1, kElements);
+  double whole = static_cast<double>(kElements) * static_cast<double>(counts.size());
+  Problem one = problem;
+  one.counts = one.recv_counts = counts;
+  std::vector<Traffic> rounds;
+  for (one.rank = 0; one.rank < problem.size; one.rank++) {
+    Schedule schedule = row.make(one);
+    if (static_cast<int64_t>(schedule.size()) * problem.size > most_steps) return {};
+    rounds.resize(schedule.size());
+    for (size_t i = 0; i < schedule.size(); i++) {
+      const Step& step = schedule[i];
+      if (step.recv_from == kNobody || step.recv_from == one.rank) continue;
+      double share = static_cast<double>(step.recv.count) / whole;
+      rounds[i].messages.push_back({step.recv_from, one.rank, share, step.combine});
+    }
+  }
+  return rounds;
 }
 
 }  // namespace ringcoll

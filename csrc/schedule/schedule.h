@@ -12,11 +12,12 @@
 //   allreduce, broadcast, reduce     one vector of counts[0] elements
 //   allgather, gather                chunk i, of counts[i] elements, comes from rank i
 //   reduce_scatter, scatter          chunk i, of counts[i] elements, goes to rank i
-//   alltoall                         counts[i] elements for each rank i, then recv_counts[i] from
-//   each rank i barrier                          empty; its steps carry messages of no bytes
+//   alltoall                         counts[i] elements for each rank i, then recv_counts[i] from i
+//   barrier                          empty; its steps carry messages of no bytes
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,35 +42,73 @@ struct Step {
 };
 using Schedule = std::vector<Step>;
 
+/// The groups of one level of a cluster: hosts, leaves, spines. Ranks are positions of the ring, in
+/// which every group is a run.
+class Groups {
+ public:
+  /// The first rank of each group, rising from 0.
+  Groups(std::vector<Rank> firsts, Rank ranks);
+
+  Rank count() const { return static_cast<Rank>(firsts_.size()) - 1; }
+  Rank first(Rank group) const { return firsts_[group]; }
+  Rank end(Rank group) const { return firsts_[group + 1]; }
+  Rank size_of(Rank group) const { return firsts_[group + 1] - firsts_[group]; }
+  Rank of(Rank rank) const { return group_of_[rank]; }
+  bool operator==(const Groups&) const = default;
+
+ private:
+  std::vector<Rank> firsts_;  // and the number of ranks
+  std::vector<Rank> group_of_;
+};
+
 /// What a schedule is made for.
 struct Problem {
   Rank rank = 0;
   Rank size = 1;
-  Rank root = 0;
+  Rank root = 0;                         // of broadcast, reduce, gather and scatter; 0 elsewhere
   std::span<const int64_t> counts;       // see the table above
   std::span<const int64_t> recv_counts;  // alltoall only
+  /// Hosts first, each level made up of groups of the one before; the last is one group of all
+  /// ranks. Empty: nothing is known, and all ranks are one host.
+  std::span<const Groups> levels;
 };
 
-/// The price of a schedule, each part for the rank that pays most of it: rounds that carry a
-/// message, elements that it sends, and elements that it combines (alpha, beta and gamma of the
-/// usual model: Thakur, Rabenseifner and Gropp 2005).
-struct Cost {
-  int64_t steps = 0;
-  int64_t elements = 0;
-  int64_t combined = 0;
+/// What is sent in a round, by all ranks: `share` of the vector from one to another.
+struct Message {
+  Rank from = 0;
+  Rank to = 0;
+  double share = 0;
+  Combine combine = Combine::kCopy;
 };
+/// `times` rounds with the same messages.
+struct Traffic {
+  std::vector<Message> messages;
+  int64_t times = 1;
+};
+
+/// Where a row is offered.
+enum class Where : uint8_t {
+  kAnywhere,
+  kOneDomain,  // every rank must reach every other directly at low latency (shared memory)
+  kHosts,      // more than one host, of which one has more than one rank
+};
+
+/// "any", "one domain", "hosts", as in docs/algorithms.md.
+std::string_view name_of(Where where);
 
 /// One row of the registry. A new schedule is one file and one row.
 struct ScheduleRow {
   Collective collective;
-  std::string_view name;     // "ring"
+  std::string_view name;     // "ring", "direct/ring": within hosts / between them
   std::string_view summary;  // one line
-  std::string_view cost;     // "steps 2(P-1), bytes 2n(P-1)/P"; n = bytes of the whole vector
+  /// "steps 2(P-1), bytes 2n(P-1)/P", for the rank that pays most, with P ranks on H hosts of R
+  /// each; n = bytes of the whole vector.
+  std::string_view cost;
   Schedule (*make)(const Problem&);
-  Cost (*price)(const Problem&);
-  /// Every rank must reach every other directly at low latency (shared memory): not offered across
-  /// hosts.
-  bool domain_only = false;
+  /// What all ranks send if counts are equal, without making their schedules one by one; `counts`
+  /// are not looked at. Null: nobody has worked it out, and it is counted by traffic_of().
+  std::vector<Traffic> (*traffic)(const Problem&) = nullptr;
+  Where where = Where::kAnywhere;
 };
 
 std::span<const ScheduleRow> schedules();
@@ -87,5 +126,11 @@ std::vector<int64_t> even_counts(int64_t count, Rank parts);
 std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
 /// Elements of the index space of a call.
 int64_t space_of(Collective collective, const Problem& problem);
+
+/// What all ranks send, counted by making the schedule of each. With equal counts that are long
+/// enough for every message to be sent, and a problem whose rank does not matter. Empty, after the
+/// schedule of one rank, if all have more than `most_steps` in all.
+std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
+                                int64_t most_steps = std::numeric_limits<int64_t>::max());
 
 }  // namespace ringcoll

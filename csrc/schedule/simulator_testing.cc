@@ -173,6 +173,7 @@ Problem Call::problem(Rank rank) const {
   Problem problem = {.rank = rank, .size = size, .root = root};
   if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
   if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
+  problem.levels = levels;
   return problem;
 }
 
@@ -219,7 +220,12 @@ Ends Call::ends_of(Rank rank) const {
 }
 
 std::string Call::name() const {
-  return fmt::format("{} of {} ranks, root {}, counts {}", name_of(collective), size, root,
+  std::string hosts;
+  for (const Groups& level : levels) {
+    hosts += hosts.empty() ? ", hosts" : ", leaves";
+    for (Rank g = 0; g < level.count(); g++) hosts += fmt::format(" {}", level.size_of(g));
+  }
+  return fmt::format("{} of {} ranks{}, root {}, counts {}", name_of(collective), size, hosts, root,
                      counts.empty() ? std::vector<int64_t>{} : counts[0]);
 }
 
@@ -235,6 +241,33 @@ Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t>
     for (Rank to = 0; to < size; to++)
       call.counts[from][to] = call.recv_counts[to][from] = counts[(from + to) % size];
   return call;
+}
+
+std::vector<Groups> cluster_of(Rank size, Rank ranks, Rank hosts) {
+  std::vector<Groups> levels;
+  for (Rank length : {ranks, ranks * hosts}) {
+    std::vector<Rank> firsts;
+    for (Rank first = 0; length > 0 && first < size; first += length) firsts.push_back(first);
+    if (length > 0) levels.emplace_back(std::move(firsts), size);
+  }
+  levels.emplace_back(std::vector<Rank>{0}, size);
+  return levels;
+}
+
+std::vector<std::vector<Groups>> clusters(const ScheduleRow& row, Rank size) {
+  if (row.where != Where::kHosts) return {{}};
+  std::vector<Rank> uneven;
+  for (Rank first = 0, host = 0; first < size; first += 1 + host++ * 5 % 7) uneven.push_back(first);
+  std::vector<std::vector<Groups>> all = {{Groups(uneven, size), Groups({0}, size)},
+                                          cluster_of(size, 2, 0),
+                                          cluster_of(size, 4, 3),
+                                          cluster_of(size, 1, 0),
+                                          cluster_of(size, 3, 2),
+                                          {}};
+  if (size <= 9) return all;
+  std::rotate(all.begin(), all.begin() + size % 6, all.end());
+  all.resize(2);
+  return all;
 }
 
 std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call) {
@@ -262,20 +295,16 @@ std::string check_schedules(const Call& call, const std::vector<Schedule>& sched
   return check_outputs(call, memories);
 }
 
-Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only) {
+Cost count_cost(const Call& call, const std::vector<Schedule>& schedules) {
   Cost most;
   for (Rank rank = 0; rank < call.size; rank++) {
-    if (call.collective == RC_ALLTOALL && rank != only) continue;
     Cost cost;
     for (const Step& step : schedules[rank]) {
       if (step.send_to == rank) continue;
       if (step.send_to != kNobody || step.recv_from != kNobody) cost.steps++;
       if (step.send_to != kNobody) cost.elements += step.send.count;
-      if (step.recv_from != kNobody && step.combine == Combine::kReduce)
-        cost.combined += step.recv.count;
     }
-    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements),
-            std::max(most.combined, cost.combined)};
+    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements)};
   }
   return most;
 }

@@ -25,6 +25,7 @@ struct Call {
   /// As in Problem; the same for every rank, but for alltoall: there one list for each rank.
   std::vector<std::vector<int64_t>> counts;
   std::vector<std::vector<int64_t>> recv_counts;
+  std::vector<Groups> levels;  // as in Problem
 
   Problem problem(Rank rank) const;
   int64_t space(Rank rank) const;
@@ -37,6 +38,12 @@ struct Call {
 
 /// A call with one list of counts; for alltoall, rank r sends counts[(r + to) % size] to each `to`.
 Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts);
+
+/// Clusters of `size` ranks on which a row is tried, as in Problem::levels: none for rows that do
+/// not look at them; else hosts of one size, of many, and in leaves.
+std::vector<std::vector<Groups>> clusters(const ScheduleRow& row, Rank size);
+/// Hosts of `ranks` ranks (the last may have fewer) in leaves of `hosts` hosts; 0 hosts: no leaves.
+std::vector<Groups> cluster_of(Rank size, Rank ranks, Rank hosts);
 
 std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call);
 /// How plans are made and run.
@@ -52,9 +59,12 @@ std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& sche
 /// Runs schedules round by round. "" if every message of a round is received in that round, the
 /// results are right, and copies of a result are equal bit by bit on all ranks; else what is wrong.
 std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules);
-/// Rounds with a message, elements sent and combined, of the rank that has most of each. For
-/// alltoall of rank `only`.
-Cost count_cost(const Call& call, const std::vector<Schedule>& schedules, Rank only);
+/// What the rank that has most of each has: rounds with a message, elements that it sends.
+struct Cost {
+  int64_t steps = 0;
+  int64_t elements = 0;
+};
+Cost count_cost(const Call& call, const std::vector<Schedule>& schedules);
 
 /// Runs plans on memory without copying messages: a receiver reads the sender's bank when it gets
 /// there, long after the sender has gone on. "" if the results are right, each rank waits only for

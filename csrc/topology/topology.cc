@@ -1,115 +1,179 @@
 #include "topology/topology.h"
 
-#include <fmt/core.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <climits>
-#include <fstream>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <set>
-#include <tuple>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
-#include "net/wire.h"
-#include "topology/numa.h"
+#include "topology/hostlist.h"
 
 namespace ringcoll {
+
 namespace {
 
-constexpr uint32_t kMagic = 0x32434c52;  // "RLC2": the version is in it
-constexpr size_t kMaxTextBytes = 256;
-constexpr size_t kMaxListBytes = 16 << 10;
+// A host that is to be put in order.
+struct Host {
+  const Location* location;  // of its lowest rank
+  int number;
+};
 
-std::string read_boot_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
+bool host_less(const Host& a, const Host& b) {
+  const Location &x = *a.location, &y = *b.location;
+  if (x.place.order != y.place.order) return x.place.order < y.place.order;
+  if (x.host_name != y.host_name) return natural_less(x.host_name, y.host_name);
+  return a.number < b.number;
+}
+
+// Begins with what holds host 0 and keeps the circle, so that all communicators of a job, whichever
+// rank is their first, have the same neighbours and share links.
+template <typename T, typename HasFirst>
+void turn(std::vector<T>* circle, HasFirst has_first) {
+  std::ranges::rotate(*circle, std::ranges::find_if(*circle, has_first));
+}
+
+bool holds_first(const std::vector<Host>& hosts) {
+  return std::ranges::any_of(hosts, [](const Host& host) { return host.number == 0; });
+}
+
+// The hosts of one group, all at level `depth` from the top, in the order of the ring.
+std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
+  std::ranges::sort(hosts, host_less);
+  auto is_first = [](const Host& host) { return host.number == 0; };
+  bool with_first = holds_first(hosts);
+  if (depth == hosts[0].location->place.groups.size()) {
+    if (with_first) turn(&hosts, is_first);
+    return hosts;
+  }
+  // Groups by the first of their hosts in the source, else by name.
+  std::map<std::string_view, std::vector<Host>> by_name;
+  for (const Host& host : hosts) by_name[host.location->place.groups[depth]].push_back(host);
+  std::vector<std::vector<Host>> groups;
+  for (auto& [name, members] : by_name) groups.push_back(std::move(members));
+  std::ranges::sort(groups, [&](const auto& a, const auto& b) {
+    const HostPlace &x = a[0].location->place, &y = b[0].location->place;
+    if (x.order != y.order) return x.order < y.order;
+    return natural_less(x.groups[depth], y.groups[depth]);
+  });
+  if (with_first) turn(&groups, holds_first);
+  std::vector<Host> order;
+  for (auto& group : groups)
+    for (const Host& host : arrange(std::move(group), depth + 1)) order.push_back(host);
+  return order;
+}
+
+std::string level_name_of(size_t height) {
+  if (height == 0) return "leaf";
+  return height == 1 ? "spine" : fmt::format("level{}", height + 1);
 }
 
 }  // namespace
 
-Location Location::here() {
-  Location location;
-  char name[HOST_NAME_MAX + 1] = "?";
-  gethostname(name, sizeof name);
-  name[sizeof name - 1] = 0;
-  location.host_name = name;
-  location.host_id = read_boot_id();
-  // Without /proc the name has to do.
-  if (location.host_id.empty()) location.host_id = location.host_name;
-  location.pid = getpid();
-  location.cpus = allowed_cpus();
-  location.numa_node = numa_node_of(location.cpus);
-  return location;
-}
-
-std::string Location::encode() const {
-  WireWriter writer;
-  writer.put(kMagic);
-  writer.put<int32_t>(pid);
-  writer.put<int32_t>(numa_node);
-  writer.put_text(cpu_list(cpus));
-  writer.put_text(std::string_view(host_id).substr(0, kMaxTextBytes));
-  writer.put_text(std::string_view(host_name).substr(0, kMaxTextBytes));
-  return writer.take();
-}
-
-Location Location::decode(std::string_view blob) {
-  WireReader reader(blob, "the location of a rank");
-  check(reader.get<uint32_t>() == kMagic, Code::kTransport,
-        "the location of a rank is not of this version of ringcoll; install the same on all hosts");
-  Location location;
-  location.pid = reader.get<int32_t>();
-  location.numa_node = reader.get<int32_t>();
-  auto cpus = parse_cpu_list(reader.get_text(kMaxListBytes));
-  location.host_id = reader.get_text(kMaxTextBytes);
-  location.host_name = reader.get_text(kMaxTextBytes);
-  reader.finish();
-  check(cpus && std::ranges::is_sorted(*cpus) && location.numa_node >= -1, Code::kTransport,
-        "the location of a rank: its CPUs are no list, or its NUMA node is {}", location.numa_node);
-  location.cpus = std::move(*cpus);
-  return location;
-}
-
 Topology::Topology(std::vector<Location> locations) : locations_(std::move(locations)) {
-  std::map<std::string, int> numbers;
-  // Where a rank's NUMA node first shows up on its host: groups stand in the order of their lowest
-  // ranks, so that rank 0 is in the first group of the first host, and first of all.
-  std::map<std::pair<int, int>, Rank> group_of;
-  std::vector<std::tuple<int, Rank, Rank>> keys;
+  std::map<std::string_view, int> numbers;
+  std::vector<int> host_of;
   for (Rank rank = 0; rank < size(); rank++) {
-    const Location& location = locations_[rank];
-    int host =
-        numbers.try_emplace(location.host_id, static_cast<int>(numbers.size())).first->second;
-    host_of_.push_back(host);
-    Rank group = group_of.try_emplace({host, location.numa_node}, rank).first->second;
-    keys.emplace_back(host, group, rank);
+    invariant(at(rank).place.groups.size() == at(0).place.groups.size(),
+              "places of different depths: ranks 0 and {}", rank);
+    int host = numbers.try_emplace(locations_[rank].host_id, static_cast<int>(numbers.size()))
+                   .first->second;
+    if (host == hosts()) hosts_.emplace_back();
+    hosts_[host].push_back(rank);
+    host_of.push_back(host);
   }
-  hosts_ = static_cast<int>(numbers.size());
-  std::ranges::sort(keys);
-  for (const auto& key : keys) order_.push_back(std::get<2>(key));
+  names_ = {"host"};
+  groups_ = {std::move(host_of)};
+  find_levels();
+  find_order();
+  find_crowded();
 }
 
-int Topology::ranks_on_host(Rank rank) const {
-  return static_cast<int>(std::ranges::count(host_of_, host_of_[rank]));
+void Topology::find_levels() {
+  size_t depth = hosts() ? at(hosts_[0][0]).place.groups.size() : 0;
+  int below = hosts();  // groups of the last level
+  for (size_t height = 0; below > 1; height++) {
+    // Groups with the same names have the same place only if all above them have, too.
+    size_t named = height < depth ? depth - height : 0;
+    std::map<std::vector<std::string>, int> numbers;
+    std::vector<int> groups(locations_.size());
+    for (const std::vector<Rank>& ranks : hosts_) {
+      const auto& path = at(ranks[0]).place.groups;
+      std::vector<std::string> key(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(named));
+      int group =
+          numbers.try_emplace(std::move(key), static_cast<int>(numbers.size())).first->second;
+      for (Rank rank : ranks) groups[rank] = group;
+    }
+    if (static_cast<int>(numbers.size()) == below) continue;
+    below = static_cast<int>(numbers.size());
+    names_.push_back(named > 0 ? level_name_of(height) : "network");
+    groups_.push_back(std::move(groups));
+  }
 }
 
-bool Topology::crowded(Rank rank) const {
-  std::set<int> all;
-  size_t ranks = 0;
-  for (Rank other = 0; other < size(); other++) {
-    if (host_of_[other] != host_of_[rank]) continue;
-    const auto &mine = locations_[rank].cpus, &theirs = locations_[other].cpus;
-    std::vector<int> both;
-    std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
-    if (both.empty()) continue;
-    ranks++;
-    all.insert(theirs.begin(), theirs.end());
+void Topology::find_order() {
+  std::vector<Host> hosts;
+  for (const std::vector<Rank>& ranks : hosts_)
+    hosts.push_back({&at(ranks[0]), static_cast<int>(hosts.size())});
+  if (hosts.empty()) return;
+  for (const Host& host : arrange(std::move(hosts), 0)) {
+    // NUMA nodes in the order of their lowest ranks, so that the lowest rank is the host's first.
+    std::map<int, Rank> first_of;
+    std::vector<std::pair<Rank, Rank>> keys;
+    for (Rank rank : hosts_[host.number])
+      keys.emplace_back(first_of.try_emplace(at(rank).numa_node, rank).first->second, rank);
+    std::ranges::sort(keys);
+    for (const auto& key : keys) order_.push_back(key.second);
   }
-  return ranks > all.size();
+}
+
+const std::string& Topology::source() const {
+  static const std::string nothing;
+  return locations_.empty() ? nothing : locations_[0].place_source;
+}
+
+std::vector<std::string> Topology::explain(size_t most) const {
+  std::vector<std::string> lines;
+  for (Rank rank : order_) {
+    const Location& location = at(rank);
+    if (hosts_[host_of(rank)][0] != rank) continue;
+    if (lines.size() == most) {
+      lines.push_back(fmt::format("… {} more", hosts() - static_cast<int>(most)));
+      break;
+    }
+    std::string place = location.place.groups.empty()
+                            ? "by its name"
+                            : fmt::format("at {}, by {}", fmt::join(location.place.groups, "."),
+                                          location.place.why);
+    lines.push_back(fmt::format("host {} ({} rank{}, first {}): {}", location.host_name,
+                                ranks_on_host(rank), ranks_on_host(rank) == 1 ? "" : "s", rank,
+                                place));
+  }
+  return lines;
+}
+
+// Ranks with the same CPUs are looked at once, for there are many of them.
+void Topology::find_crowded() {
+  std::map<std::string, std::map<std::vector<int>, std::vector<Rank>>> machines;
+  for (Rank rank = 0; rank < size(); rank++)
+    machines[locations_[rank].machine][locations_[rank].cpus].push_back(rank);
+  crowded_.resize(locations_.size());
+  for (const auto& [machine, sets] : machines)
+    for (const auto& [mine, alike] : sets) {
+      std::set<int> all;
+      size_t ranks = 0;
+      for (const auto& [theirs, others] : sets) {
+        std::vector<int> both;
+        std::ranges::set_intersection(mine, theirs, std::back_inserter(both));
+        if (both.empty()) continue;
+        ranks += others.size();
+        all.insert(theirs.begin(), theirs.end());
+      }
+      for (Rank rank : alike) crowded_[rank] = ranks > all.size();
+    }
 }
 
 std::string Topology::describe(Rank rank) const {

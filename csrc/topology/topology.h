@@ -1,29 +1,14 @@
-// Who is near whom: hosts and NUMA nodes, and the order of the ring that follows from them. Pure,
-// but for here().
+// Who is near whom: NUMA nodes, hosts, and what hosts are joined by, level by level; and the order
+// of the ring that follows. Pure.
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/types.h"
+#include "topology/location.h"
 
 namespace ringcoll {
-
-/// Where a rank runs. Exchanged as a blob.
-struct Location {
-  std::string host_id;    // boot id: equal on one host and nowhere else, whatever the hostname says
-  std::string host_name;  // for people
-  int pid = 0;
-  int numa_node = -1;     // of the cores that this process may run on; -1 = several, or unknown
-  std::vector<int> cpus;  // that this process may run on, rising; empty = unknown
-
-  static Location here();
-  std::string encode() const;
-  static Location decode(std::string_view blob);  // throws Error(kTransport)
-};
 
 /// What all ranks know alike after the exchange.
 class Topology {
@@ -33,22 +18,44 @@ class Topology {
 
   Rank size() const { return static_cast<Rank>(locations_.size()); }
   const Location& at(Rank rank) const { return locations_[rank]; }
-  int hosts() const { return hosts_; }
-  int host_of(Rank rank) const { return host_of_[rank]; }  // 0 … hosts()-1, by lowest rank
-  int ranks_on_host(Rank rank) const;
-  /// More ranks than CPUs: the ranks that share a CPU with this one have fewer in all.
-  bool crowded(Rank rank) const;
-  /// The ring: ranks of one host side by side, there the ranks of one NUMA node side by side;
-  /// otherwise by rank. Starts with rank 0. So each host has one link in and one link out.
+  int hosts() const { return static_cast<int>(hosts_.size()); }
+  int host_of(Rank rank) const { return groups_[0][rank]; }  // 0 … hosts()-1, by lowest rank
+  bool same_host(Rank a, Rank b) const { return host_of(a) == host_of(b); }
+  int ranks_on_host(Rank rank) const { return static_cast<int>(hosts_[host_of(rank)].size()); }
+  /// More ranks than CPUs: the ranks that share a CPU with this one, be they of its host or of
+  /// another on the same machine, have fewer in all.
+  bool crowded(Rank rank) const { return crowded_[rank]; }
+  /// At least 1: level 0 is "host". The last has one group with all ranks. A level that joins
+  /// nothing that the one below does not join is left out.
+  int levels() const { return static_cast<int>(names_.size()); }
+  /// "host", then "leaf", "spine", "level3" … as the places say; "network" for what joins the rest.
+  const std::string& level_name(int level) const { return names_[level]; }
+  /// Dense from 0, by lowest rank; level 0 is host_of(rank).
+  int group_of(int level, Rank rank) const { return groups_[level][rank]; }
+  /// The ring: the groups of every level lie side by side in it, so that it crosses each group's
+  /// links once in and once out; on a host the ranks of one NUMA node. Starts with rank 0 (see
+  /// "Places" in docs/design.md for the rest).
   const std::vector<Rank>& ring_order() const { return order_; }
+  /// Where the places come from: "RINGCOLL_TOPOLOGY=/etc/x.conf", "SLURM_TOPOLOGY_ADDR", "host
+  /// names".
+  const std::string& source() const;
+  /// Why hosts have their places, a line each, in the order of the ring, `most` at most.
+  std::vector<std::string> explain(size_t most) const;
   /// "rank 3 (pid 4711 on node17)".
   std::string describe(Rank rank) const;
 
  private:
+  void find_crowded();
+
+  void find_levels();
+  void find_order();
+
   std::vector<Location> locations_;
-  std::vector<int> host_of_;
+  std::vector<std::vector<Rank>> hosts_;  // their ranks, rising
+  std::vector<std::string> names_;        // of the levels
+  std::vector<std::vector<int>> groups_;  // by level, by rank
+  std::vector<bool> crowded_;
   std::vector<Rank> order_;
-  int hosts_ = 0;
 };
 
 }  // namespace ringcoll

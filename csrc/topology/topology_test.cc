@@ -1,11 +1,14 @@
 #include "topology/topology.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <set>
 
 #include "base/error.h"
 #include "topology/numa.h"
@@ -15,6 +18,7 @@ namespace {
 
 Location at(const char* host, int numa = 0) {
   Location location;
+  location.machine = host;
   location.host_id = host;
   location.host_name = std::string(host) + ".example";
   location.numa_node = numa;
@@ -73,7 +77,7 @@ TEST(Numa, FindsTheNodes) {
 }
 
 TEST(Location, KnowsThisProcess) {
-  Location here = Location::here();
+  Location here = Location::here({}, 1);
   EXPECT_EQ(here.pid, getpid());
   EXPECT_EQ(here.cpus, allowed_cpus());
   EXPECT_FALSE(here.cpus.empty());
@@ -81,12 +85,32 @@ TEST(Location, KnowsThisProcess) {
   EXPECT_FALSE(here.host_name.empty());
 }
 
+TEST(Location, AHostIsGivenByItsId) {
+  Location here = Location::here({}, 1), given = Location::here({.hostid = "h1"}, 1);
+  EXPECT_FALSE(here.host_given);
+  EXPECT_TRUE(given.host_given);
+  EXPECT_EQ(given.host_id, "h1");
+  EXPECT_EQ(given.host_name, "h1");
+  EXPECT_EQ(given.machine, here.machine);
+  EXPECT_THROW(Location::here({.hostid = std::string(257, 'h')}, 1), Error);
+}
+
+TEST(Location, TheIdOfAHostNamesTheNamespaces) {
+  std::string id = Location::here({}, 1).host_id, machine = Location::here({}, 1).machine;
+  EXPECT_TRUE(id.starts_with(machine));
+  EXPECT_NE(id.find("pid:["), std::string::npos);
+  EXPECT_NE(id.find("user:["), std::string::npos);
+}
+
 TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   Location location = at("a", -1);
   location.cpus = {0, 1, 2, 5, 7, 8};
+  location.host_given = true;
   std::string blob = location.encode();
   Location copy = Location::decode(blob);
+  EXPECT_EQ(copy.machine, "a");
   EXPECT_EQ(copy.host_id, "a");
+  EXPECT_TRUE(copy.host_given);
   EXPECT_EQ(copy.host_name, "a.example");
   EXPECT_EQ(copy.pid, 100);
   EXPECT_EQ(copy.numa_node, -1);
@@ -117,7 +141,7 @@ TEST(Topology, RanksOfAHostStandSideBySide) {
   EXPECT_EQ(topology.host_of(2), 0);
   EXPECT_EQ(topology.host_of(4), 2);
   EXPECT_EQ(topology.ranks_on_host(1), 2);
-  EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 1, 3, 4}));
+  EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 4, 1, 3})) << "b, c and then a";
 }
 
 TEST(Topology, ThereRanksOfANumaNodeDo) {
@@ -129,6 +153,32 @@ TEST(Topology, TheSameNameIsNotTheSameHost) {
   Location first = at("a"), second = at("b");
   second.host_name = first.host_name;
   EXPECT_EQ(Topology({first, second}).hosts(), 2);
+}
+
+TEST(SeparateHosts, AHostIsWhoseRanksAllMapOneAnother) {
+  auto hosts = [](std::vector<Location> locations,
+                  const std::set<std::pair<Rank, Rank>>& not_mapped) {
+    Topology topology(separate_hosts(std::move(locations), [&](Rank a, Rank b) {
+      return !not_mapped.contains({std::min(a, b), std::max(a, b)});
+    }));
+    std::vector<int> numbers;
+    for (Rank r = 0; r < topology.size(); r++) numbers.push_back(topology.host_of(r));
+    return numbers;
+  };
+  std::vector<Location> four(4, at("a"));
+  EXPECT_EQ(hosts(four, {}), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(hosts(four, {{0, 1}, {0, 3}, {1, 2}, {2, 3}}), (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(hosts(four, {{0, 1}}), (std::vector<int>{0, 1, 0, 0})) << "no chain of mappings";
+  EXPECT_EQ(hosts({at("a"), at("b"), at("a")}, {{0, 2}}), (std::vector<int>{0, 1, 2}));
+}
+
+TEST(Topology, HostsOfOneMachineShareItsCpus) {
+  Location here = at("a"), there = at("b");
+  here.cpus = there.cpus = {0};
+  there.machine = here.machine;
+  Topology topology({here, there});
+  EXPECT_EQ(topology.hosts(), 2);
+  EXPECT_TRUE(topology.crowded(0) && topology.crowded(1));
 }
 
 TEST(Topology, CrowdedAreThoseWithFewerCpusThanRanks) {
@@ -149,6 +199,139 @@ TEST(Topology, CrowdedAreThoseWithFewerCpusThanRanks) {
   EXPECT_EQ(crowded({on("a", {0}), on("a", {0}), on("a", {1})}), "xx.") << "two on one";
   EXPECT_EQ(crowded({on("a", {0}), on("b", {0})}), "..") << "other hosts";
   EXPECT_EQ(crowded({on("a", {}), on("a", {})}), "..") << "unknown";
+}
+
+/// A rank on a host of this name at this place.
+Location placed(const std::string& host, std::vector<std::string> groups, int order = 0) {
+  Location location = at(host.c_str());
+  location.host_name = host;
+  location.place = {std::move(groups), order, "line 1"};
+  location.place_source = "a test";
+  return location;
+}
+
+std::vector<std::string> names_of(const Topology& topology) {
+  std::vector<std::string> names;
+  for (int level = 0; level < topology.levels(); level++)
+    names.push_back(topology.level_name(level));
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Levels, AreHostsAndTheNetworkWhereNothingIsKnown) {
+  EXPECT_EQ(names_of(Topology({at("a"), at("a")})), Names{"host"});
+  Topology topology({at("a"), at("b"), at("a")});
+  EXPECT_EQ(names_of(topology), (Names{"host", "network"}));
+  EXPECT_EQ(topology.group_of(0, 1), 1);
+  EXPECT_EQ(topology.group_of(1, 1), 0);
+  EXPECT_EQ(topology.source(), "");
+}
+
+TEST(Levels, AreThoseThatJoinSomething) {
+  // Two spines, a host alone on its leaf, and nothing above the spines.
+  Topology topology({placed("a", {"s2", "l1"}), placed("b", {"s1", "l1"}),
+                     placed("c", {"s2", "l1"}), placed("d", {"s2", "l9"})});
+  EXPECT_EQ(names_of(topology), (Names{"host", "leaf", "spine", "network"}));
+  auto groups = [&](int level) {
+    std::vector<int> numbers;
+    for (Rank r = 0; r < topology.size(); r++) numbers.push_back(topology.group_of(level, r));
+    return numbers;
+  };
+  EXPECT_EQ(groups(0), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(groups(1), (std::vector<int>{0, 1, 0, 2})) << "leaves of one name below two spines";
+  EXPECT_EQ(groups(2), (std::vector<int>{0, 1, 0, 0}));
+  EXPECT_EQ(groups(3), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(topology.source(), "a test");
+  // Each host on a leaf of its own; one leaf for all.
+  EXPECT_EQ(names_of(Topology({placed("a", {"t", "s", "l1"}), placed("b", {"t", "r", "l2"})})),
+            (Names{"host", "level3"}));
+  EXPECT_EQ(names_of(Topology({placed("a", {"s", "l"}), placed("b", {"s", "l"})})),
+            (Names{"host", "leaf"}));
+}
+
+TEST(RingOrder, OfHostsIsNatural) {
+  auto order = [](const Names& hosts) {
+    std::vector<Location> locations;
+    for (const std::string& host : hosts) locations.push_back(placed(host, {}));
+    return Topology(locations).ring_order();
+  };
+  EXPECT_EQ(order({"node1", "node66", "node7", "node10"}), (std::vector<Rank>{0, 2, 3, 1}));
+  EXPECT_EQ(order({"node7", "node66", "node1"}), (std::vector<Rank>{0, 1, 2})) << "a circle";
+}
+
+TEST(RingOrder, IsThatOfTheSourceIfItHasOne) {
+  Topology topology({placed("a", {"s"}, 1), placed("b", {"r"}, 2), placed("c", {"s"}, 0),
+                     placed("d", {"r"}, 3), placed("e", {"t"}, 4)});
+  EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 1, 3, 4}));
+}
+
+// Whichever ranks a communicator has, and whichever is its first.
+TEST(RingOrder, KeepsTheCircle) {
+  Names hosts = {"n1", "n2", "n3", "n4"};
+  for (int first = 0; first < 4; first++) {
+    std::vector<Location> locations;
+    for (int i : {first, 3, 1, 0, 2})
+      if (i != first || locations.empty()) locations.push_back(placed(hosts[i], {}));
+    Topology topology(locations);
+    for (int i = 0; i < 4; i++)
+      EXPECT_EQ(topology.at(topology.ring_order()[i]).host_name, hosts[(first + i) % 4]);
+  }
+}
+
+TEST(RingOrder, CrossesTheLinksOfEachGroupOnceInAndOnceOut) {
+  std::mt19937 random(7);
+  auto below = [&](size_t n) { return static_cast<int>(random() % n); };
+  for (int shape = 0; shape < 500; shape++) {
+    int ranks = 1 + below(40), leaves = 1 + below(5), spines = 1 + below(3), hosts = 1 + below(15);
+    std::vector<Location> of_host;
+    for (int h = 0; h < hosts; h++)
+      of_host.push_back(
+          placed(fmt::format("n{}", h),
+                 {"top", fmt::format("s{}", below(spines)), fmt::format("l{}", below(leaves))},
+                 shape % 2 ? below(hosts) : 0));
+    std::vector<Location> locations;
+    for (int r = 0; r < ranks; r++) {
+      locations.push_back(of_host[below(hosts)]);
+      locations.back().numa_node = below(3) - 1;
+    }
+    Topology topology(locations);
+    const auto& order = topology.ring_order();
+    EXPECT_EQ(std::set<Rank>(order.begin(), order.end()).size(), static_cast<size_t>(ranks));
+    EXPECT_EQ(order[0], 0);
+    EXPECT_EQ(topology.group_of(topology.levels() - 1, order.back()), 0);
+    for (int level = 0; level < topology.levels(); level++) {
+      int crossings = 0;
+      std::set<int> groups;
+      for (int i = 0; i < ranks; i++) {
+        int here = topology.group_of(level, order[i]);
+        groups.insert(here);
+        crossings += here != topology.group_of(level, order[(i + 1) % ranks]);
+      }
+      int count = static_cast<int>(groups.size());
+      EXPECT_EQ(crossings, count == 1 ? 0 : count) << topology.level_name(level);
+      EXPECT_EQ(*groups.rbegin(), count - 1) << "dense";
+    }
+  }
+}
+
+TEST(Topology, ExplainsEachHostsPlace) {
+  Topology topology({placed("a", {"s", "l"}), placed("b", {"s", "m"}), placed("a", {"s", "l"})});
+  EXPECT_EQ(topology.explain(2), (Names{"host a (2 ranks, first 0): at s.l, by line 1",
+                                        "host b (1 rank, first 1): at s.m, by line 1"}));
+  EXPECT_EQ(topology.explain(1)[1], "… 1 more");
+  EXPECT_EQ(Topology({at("b")}).explain(1), Names{"host b.example (1 rank, first 0): by its name"});
+}
+
+TEST(Topology, OfManyRanksIsFoundQuickly) {
+  std::vector<Location> locations;
+  for (int r = 0; r < 16384; r++) {
+    locations.push_back(placed(fmt::format("n{}", r / 8), {fmt::format("l{}", r / 256)}));
+    locations.back().cpus = {0, 1, 2, 3, 4, 5, 6, 7};
+  }
+  Topology topology(locations);  // by each rank over all ranks it took minutes
+  EXPECT_EQ(topology.hosts(), 2048);
+  EXPECT_FALSE(topology.crowded(16383));
 }
 
 TEST(Topology, EachHostHasOneLinkInAndOneOut) {

@@ -22,6 +22,9 @@ def _drive(tmp_path, body, **more):
         "from pathlib import Path\n"
         "from support import stages\n"
         f"stages.LOGS = Path({str(tmp_path)!r})\n"
+        "def said():\n"
+        "    log = stages.LOGS / 'x.log'\n"
+        "    return log.exists() and log.read_text().count('\\n') > 1\n"
         f"def body():\n{body}\n"
         "stages.main(body)\n"
     )
@@ -73,6 +76,48 @@ def test_orphan_in_its_own_session_is_found_and_ended(tmp_path):
     driver = _drive(tmp_path, body)
     said, _ = driver.communicate(timeout=20)
     assert "sleep 60" in said
+    assert _wait_gone(int((tmp_path / "x.log").read_text().split()[-1]))
+
+
+def test_a_command_that_is_waited_for_is_no_leftover(tmp_path):
+    """One in another thread ends by itself, and with its own status."""
+    body = (
+        "    from concurrent.futures import ThreadPoolExecutor\n"
+        "    script = 'echo in; sleep 1 & wait; exit 3'\n"
+        "    beside = ThreadPoolExecutor(1).submit(stages.run, ['sh', '-c', script], 'x')\n"
+        "    while not said(): stages.time.sleep(0.02)\n"
+        "    stages.run(['sh', '-c', 'setsid sleep 60 &'], 'y')\n"
+        "    print(stages.end_leftovers(), beside.result().status)\n    return 0"
+    )
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert said.strip() == "['sleep 60'] 3"
+
+
+def test_an_orphan_that_ends_is_not_kept(tmp_path):
+    """While its command runs on: who waits for the end of a PID namespace waits for its zombies."""
+    script = (
+        "orphan=$(setsid sh -c 'sleep 0.1 & echo $!'); "
+        "while [ -e /proc/$orphan ]; do sleep 0.05; done; echo gone"
+    )
+    body = f"    stages.run(['sh', '-c', {script!r}], 'x', limit_s=10)\n    return 0"
+    driver = _drive(tmp_path, body)
+    driver.communicate(timeout=20)
+    assert (tmp_path / "x.log").read_text().splitlines()[-1] == "gone"
+
+
+def test_the_end_ends_what_another_thread_waits_for(tmp_path):
+    body = (
+        "    from concurrent.futures import ThreadPoolExecutor\n"
+        "    command = ['sh', '-c', 'echo $$; sleep 60']\n"
+        "    beside = ThreadPoolExecutor(1).submit(stages.run, command, 'x')\n"
+        "    beside.add_done_callback(lambda done: print(done.result().reason()))\n"
+        "    while not said(): stages.time.sleep(0.02)\n"
+        "    return 5"
+    )
+    driver = _drive(tmp_path, body)
+    said, _ = driver.communicate(timeout=20)
+    assert (driver.returncode, said.strip()) == (5, "ended by SIGKILL")
     assert _wait_gone(int((tmp_path / "x.log").read_text().split()[-1]))
 
 

@@ -17,5 +17,6 @@ def test_two_ranks_learn_the_same_under_ringcoll_and_gloo(script):
     assert ringcoll["accuracy"] == gloo["accuracy"]
 
 
+@pytest.mark.exhaustive
 def test_three_ranks_learn_under_ringcoll():
     assert jobs.train("train_digits_torch.py", "RINGCOLL", ranks=3)["accuracy"] >= 0.95

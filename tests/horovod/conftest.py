@@ -136,6 +136,13 @@ def _names_tensorflow(script, arguments):
     return any(name in text for text in words for name in ("tensorflow", "keras"))
 
 
+def _without_tensorflow():
+    """horovodrun asks the first framework that it can import what it was built with, for which
+    torch will do: TensorFlow takes several seconds to import."""
+    paths = (str(JOBS / "without_tensorflow"), os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
 def _launch(
     folder,
     script,
@@ -150,7 +157,8 @@ def _launch(
         pytest.skip(backend_missing())
     if launcher in ("mpirun", "horovodrun --mpi") and mpi_missing():
         pytest.skip(mpi_missing())
-    command = [*LAUNCHERS[launcher](str(np)), *options, sys.executable, JOBS / script, *arguments]
+    start = LAUNCHERS[launcher](str(np)) if isinstance(launcher, str) else launcher
+    command = [*start, *options, sys.executable, JOBS / script, *arguments]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -165,18 +173,22 @@ def _launch(
         **named,
     )
     if not (_names_tensorflow(script, arguments) if tensorflow is None else tensorflow):
-        # horovodrun asks the first framework that it can import what it was built with, for which
-        # torch will do: TensorFlow takes several seconds to import.
-        paths = (str(JOBS / "without_tensorflow"), environment.get("PYTHONPATH"))
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        environment |= _without_tensorflow()
     return Job([str(part) for part in command], environment, folder)
+
+
+@pytest.fixture
+def without_tensorflow():
+    """Variables for a program that is not to find TensorFlow."""
+    return _without_tensorflow()
 
 
 @pytest.fixture(scope="session")
 def launch():
     """launch(folder, script, *arguments, np=2, launcher=…, tensorflow=None, **environment) -> Job,
-    which the caller waits for or ends. Skips the test if the job cannot run here. Jobs that do not
-    name TensorFlow are kept from it, unless told otherwise."""
+    which the caller waits for or ends. The launcher: one of LAUNCHERS, or a command. Skips the test
+    if the job cannot run here. Jobs that do not name TensorFlow are kept from it, unless told
+    otherwise."""
     return _launch
 
 

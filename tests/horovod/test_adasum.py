@@ -48,7 +48,7 @@ def check_formula(ranks):
     return len(cases)
 
 
-@pytest.mark.parametrize("np_ranks", [2, 4])
+@pytest.mark.parametrize("np_ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_torch(start, tmp_path, np_ranks):
     timeline = tmp_path / "timeline.json"
     done = start(
@@ -63,7 +63,7 @@ def test_torch(start, tmp_path, np_ranks):
     assert "RINGCOLL_ADASUM" in timeline.read_text()
 
 
-@pytest.mark.parametrize("np_ranks", [2, 4])
+@pytest.mark.parametrize("np_ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_mpi_makes_the_same(start, tmp_path, np_ranks):
     found = {}
     for backend in ("MPI", "RINGCOLL"):

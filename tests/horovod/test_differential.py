@@ -162,13 +162,21 @@ def against_gloo(folder_of, script, themes, size, name, at_least):
     same_results(folder_of, gloo, replace(gloo, operations="RINGCOLL"), name, at_least)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+# Three ranks: parts of unequal length, and neither powers of two nor one peer alone.
+SIZES = [
+    pytest.param(2, marks=pytest.mark.exhaustive),
+    3,
+    pytest.param(4, marks=pytest.mark.exhaustive),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", TORCH)
 def test_torch(folder_of, theme, size):
     against_gloo(folder_of, "differential", TORCH, size, theme, at_least=40)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", TENSORFLOW)
 def test_tensorflow(folder_of, theme, size):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
@@ -192,11 +200,13 @@ def test_all_ranks_get_the_same_bits(folder_of):
 @pytest.mark.parametrize(
     ("operations", "controller", "launcher"),
     [
-        ("RINGCOLL", "GLOO", "horovodrun --gloo"),
+        # Operations and controller have no part in each other: of each pair the one that is ours
+        # with one that is not. test_jobs.py runs the basics over all.
         ("GLOO", "RINGCOLL", "horovodrun --gloo"),
         ("RINGCOLL", "MPI", "mpirun"),
-        ("RINGCOLL", "", "mpirun"),
-        ("MPI", "MPI", "mpirun"),
+        pytest.param("RINGCOLL", "GLOO", "horovodrun --gloo", marks=pytest.mark.exhaustive),
+        pytest.param("RINGCOLL", "", "mpirun", marks=pytest.mark.exhaustive),
+        pytest.param("MPI", "MPI", "mpirun", marks=pytest.mark.exhaustive),
     ],
 )
 def test_all_controllers_and_mpi(folder_of, operations, controller, launcher):
@@ -208,7 +218,7 @@ def test_all_controllers_and_mpi(folder_of, operations, controller, launcher):
         same_results(folder_of, gloo, other, theme, at_least=40)
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.exhaustive), 4])
 def test_process_sets(folder_of, size):
     against_gloo(folder_of, "process_sets", (), size, "process_sets", at_least=500)
 

@@ -78,7 +78,14 @@ def test_hosts_come_and_go(elastic, tmp_path):
         assert (facts["host"], facts["size"]) == ("localhost", 2)
 
 
-@pytest.mark.parametrize(("framework", "resets"), [("torch", 20), ("tensorflow", 3)])
+@pytest.mark.parametrize(
+    ("framework", "resets"),
+    [
+        ("torch", 6),
+        ("tensorflow", 3),
+        pytest.param("torch", 20, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_resets_leave_nothing_behind(elastic, tmp_path, framework, resets):
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     _, script = hosts_script(tmp_path, "localhost:2")

@@ -35,8 +35,15 @@ def start_and_hit(start, folder, number, elements, **environment):
     return job, pids, time.time()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("elements", ["100", "32000000"], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("elements", "transport"),
+    [
+        ("100", "shm"),
+        ("32000000", "tcp"),
+        pytest.param("100", "tcp", marks=pytest.mark.exhaustive),
+        pytest.param("32000000", "shm", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_killed_rank_is_named_within_a_second(start, tmp_path, transport, elements):
     job, _, hit = start_and_hit(
         start, tmp_path, signal.SIGKILL, elements, RINGCOLL_TRANSPORT=transport

@@ -50,7 +50,7 @@ def test_doctor_as_json():
 
 def test_doctor_says_what_is_wrong():
     done = command("doctor", RINGCOLL_SLOTS="100000")
-    assert done.returncode == 1 and "RINGCOLL_SLOTS" in done.stdout and "1 to 64" in done.stdout
+    assert done.returncode == 1 and "RINGCOLL_SLOTS" in done.stdout and "0 to 64" in done.stdout
     done = command("doctor", RINGCOLL_TIMEOUT="3")
     assert done.returncode == 0 and "did you mean RINGCOLL_TIMEOUT_S" in " ".join(
         done.stdout.split()
@@ -58,7 +58,7 @@ def test_doctor_says_what_is_wrong():
     done = command("doctor", RINGCOLL_TRANSPORT="verbs")
     assert done.returncode == 1, done.stdout
     done = command("doctor", SLURM_PROCID="x", SLURM_NTASKS="2", SLURM_STEP_ID="1")
-    assert done.returncode == 0 and "SLURM_PROCID" in done.stdout
+    assert done.returncode == 1 and "SLURM_PROCID" in done.stdout
 
 
 def test_info():
@@ -70,6 +70,26 @@ def test_info():
     found = json.loads(command("info", "--json").stdout)
     assert found["version"] == ringcoll.__version__
     assert {row["collective"] for row in found["schedules"]} >= {"allreduce", "alltoall", "barrier"}
+
+
+def test_a_file_of_costs_is_shown_and_checked(tmp_path):
+    path = tmp_path / "costs.json"
+    level = {"latency_us": 31, "rank_bytes_per_us": 117, "group_bytes_per_us": 234.5}
+    path.write_text(json.dumps({"levels": {"network": level}}))
+    done = command("info", "--json", RINGCOLL_COSTS=str(path))
+    assert json.loads(done.stdout)["costs"] == {"file": str(path), "levels": {"network": level}}
+    assert json.loads(command("info", "--json").stdout)["costs"] is None
+    for name in ("info", "doctor"):
+        done = command(name, RINGCOLL_COSTS=str(path))
+        said = " ".join(done.stdout.split())
+        assert done.returncode == 0 and "network 31 us" in said, done.stdout
+    path.write_text(json.dumps({"levels": {"network": level | {"latency_us": -1}}}))
+    done = command("doctor", RINGCOLL_COSTS=str(path))
+    assert done.returncode == 1 and "levels.network.latency_us is -1" in " ".join(
+        done.stdout.split()
+    )
+    done = command("info", RINGCOLL_COSTS=str(path))
+    assert "levels.network.latency_us is -1" in " ".join(done.stdout.split())
 
 
 def test_the_page_of_knobs_does_not_depend_on_the_environment():

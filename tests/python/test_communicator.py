@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import time
@@ -126,7 +127,8 @@ def test_stats(run_ranks):
         assert [peer["pid"] for peer in after["peers"]][world.rank] == os.getpid()
         return transport
 
-    assert run_ranks(2, body, env={"RINGCOLL_TRANSPORT": "tcp"}) == ["tcp", "tcp"]
+    env = {"RINGCOLL_TRANSPORT": "tcp", "RINGCOLL_ALGORITHM": "allreduce=ring"}
+    assert run_ranks(2, body, env=env) == ["tcp", "tcp"]
     assert run_ranks(2, body) == ["shm", "shm"]
 
 
@@ -243,3 +245,28 @@ def test_nothing_is_left(run_ranks, tmp_path):
     assert shared() <= before
     files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     assert files == {Path(f"job0/output.{rank}") for rank in range(3)}
+
+
+def test_costs_are_in_the_statistics_and_inherited(run_ranks, tmp_path):
+    """What stats() says is a file that RINGCOLL_COSTS takes."""
+
+    def body(world):
+        costs = world.stats()["costs"]
+        assert set(costs["levels"]["host"]) == {
+            "latency_us",
+            "rank_bytes_per_us",
+            "group_bytes_per_us",
+        }
+        assert costs["source"] in ("measured", "defaults") and costs["measuring_ms"] > 0
+        part = world.split(color=world.rank % 2)
+        inherited = part.stats()["costs"]
+        assert (inherited["levels"], inherited["source"]) == (costs["levels"], costs["source"])
+        return json.dumps(costs)
+
+    said = run_ranks(4, body)
+    path = tmp_path / "costs.json"
+    path.write_text(said[0])
+    given = run_ranks(2, lambda world: world.stats()["costs"], env={"RINGCOLL_COSTS": str(path)})
+    for costs in given:
+        assert costs["levels"] == json.loads(said[0])["levels"]
+        assert costs["source"] == f"RINGCOLL_COSTS={path}"

@@ -71,7 +71,7 @@ def _boot(command: list[str], timeout: float, **options: Any) -> subprocess.Comp
     return done
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rdma_vm() -> Callable[..., subprocess.CompletedProcess[str]]:
     """``rdma_vm(command, timeout=60, **options)``: how the command ended in a guest."""
     if WHERE:
@@ -124,7 +124,8 @@ class GuestRun:
         return verdict
 
     def _run(self, folder: Path) -> None:
-        pytest_options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+        # All are run there that were chosen here (-m).
+        pytest_options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", "-m", ""]
         # Not `python -m pytest`, which would find the sources of ringcoll in the current folder.
         program = str(Path(sys.executable).with_name("pytest"))
         command = [program, *pytest_options, *self.nodes]

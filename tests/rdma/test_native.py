@@ -34,7 +34,15 @@ def run(program, tests, in_guest):
     [
         ("verbs_test", "OnDevice.*"),
         ("transport_test", "*/verbs:Verbs*"),
-        ("coll_test", "*/verbs_ring:*/verbs_recursive_doubling:VerbsFaults.*"),
+        (
+            "coll_test",
+            "Registry/*/verbs_ring:Registry/*/verbs_recursive_doubling:VerbsFaults.*",
+        ),
+        pytest.param(
+            "coll_test",
+            "Exhaustive/*/verbs_ring:Exhaustive/*/verbs_recursive_doubling",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_conformance(device, in_guest, program, tests):

@@ -29,7 +29,14 @@ def bytes_over_loopback() -> int:
     return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "size",
+    [
+        3,
+        pytest.param(2, marks=pytest.mark.exhaustive),
+        pytest.param(4, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_results_are_right_and_went_through_the_device(start_ranks, device, size):
     count = 300_001  # float32: several packets, slots and pieces
 
@@ -77,7 +84,9 @@ def test_a_tensor_that_comes_back_is_not_copied(start_ranks):
             del x, total
         return copied
 
-    for outcome in start_ranks(2, body, env=VERBS).join(120):
+    # A ring sends every element as it lies; what is cheapest in an emulated machine may be another.
+    ring = VERBS | {"RINGCOLL_ALGORITHM": "allreduce=ring"}
+    for outcome in start_ranks(2, body, env=ring).join(120):
         assert outcome.error is None, outcome.output
         copied = outcome.value
         assert copied[0] > 0, "registered at once"

@@ -193,6 +193,27 @@ RINGCOLL_API void ringcoll_request_free(rc_request* request);
  * (collective, name, summary, cost) and knobs (name, type, default, range, help, value). Needs no
  * communicator. */
 RINGCOLL_API rc_status ringcoll_info(char** json);
+/* What collectives would take on a cluster, by the prices that schedules are chosen by
+ * (docs/algorithms.md, "What a schedule costs"). Needs no communicator and looks at no environment.
+ *
+ * The request, JSON:
+ *   collective          "allreduce", …
+ *   dtype               "float32", …; optional
+ *   levels              array, hosts first: {"level": "host", "ranks": 4, "latency_us",
+ *                       "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of each group,
+ *                       which are a multiple of those of the level before; the last level's are
+ *                       all. Numbers that are left out are those assumed where nothing is measured
+ *   sizes               array of bytes of the whole vector
+ *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
+ *   combined_bytes_per_us                            of a core, reducing; optional
+ *   messages            true: of the row that algorithm names, all messages of each round
+ *
+ * The answer, JSON: ranks, hosts, levels, slots, and for each of sizes bytes, chosen (a row),
+ * bound_us (what a host's port needs at least; null on one host) and rows: name, microseconds
+ * (null: no price, the row has too many steps to walk), piece_bytes, pieces; rows that are not
+ * offered there are left out. With messages: rounds, for each an array of from, to, share of the
+ * vector, from, to, … The string is malloc'ed; free it with ringcoll_free. */
+RINGCOLL_API rc_status ringcoll_simulate(const char* request, char** json);
 RINGCOLL_API void ringcoll_free(void* pointer);
 
 #ifdef __cplusplus

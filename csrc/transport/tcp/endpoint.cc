@@ -14,27 +14,24 @@
 namespace ringcoll::tcp {
 namespace {
 
-// Messages handed to the kernel in one system call. More gains nothing: 16 small ones fill a
-// segment, one large one fills the socket.
-constexpr size_t kBatch = 16;
-
 std::byte* bytes_of(Header& header) { return reinterpret_cast<std::byte*>(&header); }
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, size_t read_ahead_bytes,
-                         uint64_t most_bytes, Endpoints& all)
+TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
+                         size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all)
     : rank_(rank),
       peer_(peer),
       most_bytes_(most_bytes),
       all_(all),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      tuner_(tuner) {
   check(bool(wake_), Code::kTransport, "{} [rank {} -> {}, tcp]", errno_text("eventfd", errno),
         rank, peer);
   lanes_.reserve(sockets.size());
   for (size_t i = 0; i < sockets.size(); i++) {
     auto link = fmt::format("[rank {} -> {}, tcp stream {}]", rank, peer, i);
-    lanes_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes), i + 1});
+    lanes_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes)});
   }
   all_.push_back(this);
 }
@@ -43,74 +40,126 @@ TcpEndpoint::~TcpEndpoint() { std::erase(all_, this); }
 
 bool TcpEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
   uint64_t number = sent_ + 1;
-  if (number > kQueue && lane_of(number - kQueue).next <= number - kQueue) {
-    flush(lane_of(number - kQueue));
-    wants_credit_ = true;
-    if (lane_of(number - kQueue).next <= number - kQueue) return false;
+  if (number > completed_ + kQueue) {
+    flush_all();
+    if (number > completed_ + kQueue) {
+      wants_credit_ = true;
+      return false;
+    }
   }
-  Lane& lane = lane_of(number);
-  bool idle = !queued(lane);
-  Outgoing& message = queue_[number % kQueue];
+  Outgoing& message = outgoing(number);
+  message = {};
+  message.header.streams =
+      bytes > kStretchBytes ? static_cast<uint16_t>(tuner_.streams()) : uint16_t{1};
+  message.header.number = number;
   message.header.bytes = bytes;
   message.header.signature = signature;
   message.data = static_cast<const std::byte*>(data);
+  if (bytes > kStretchBytes && completed_ == sent_) busy_since_ = Clock::now();
   sent_ = number;
-  // Behind others in the queue it waits: the kernel had no room for those.
-  if (idle) flush(lane);
+  if (message.header.streams > 1) {
+    flush_all();
+  } else if (lanes_[0].count == 0) {
+    // Behind others it waits: the kernel had no room for those.
+    flush(0);
+    count_completed();
+  }
   return true;
 }
 
-// Gives the kernel as much of the lane's queue as it takes in one call. True if it took anything.
-bool TcpEndpoint::flush(Lane& lane) {
-  if (!queued(lane)) return false;
+// Gives a stream the stretches that it is to send next: short messages as many as there are, and
+// no more than one long stretch, so that the next is there for a stream that is idle.
+void TcpEndpoint::take_stretches(size_t k) {
+  Lane& lane = lanes_[k];
+  while (cutting_ <= sent_ && lane.count < kBatch && lane.waiting_bytes < kStretchBytes) {
+    Outgoing& message = outgoing(cutting_);
+    bool begins = k == 0 && !message.begun;
+    uint64_t left = message.header.bytes - message.header.offset;
+    if (!begins && (left == 0 || k >= message.header.streams)) return;
+    message.header.here = message.header.streams > 1 ? std::min(left, kStretchBytes) : left;
+    lane.frame(lane.count++) = {message.header, message.data + message.header.offset};
+    lane.waiting_bytes += message.header.here;
+    message.header.offset += message.header.here;
+    message.begun |= begins;
+    message.frames++;
+    if (message.cut()) cutting_++;
+  }
+}
+
+// Gives the kernel as much of the stream's stretches as it takes in one call. True if it took all.
+bool TcpEndpoint::flush(size_t k) {
+  take_stretches(k);
+  Lane& lane = lanes_[k];
+  if (lane.count == 0) return false;
   std::array<iovec, 2 * kBatch> parts;
   size_t count = 0;
-  uint64_t skip = lane.sent_of_next;
+  uint64_t skip = lane.sent_of_first, offered = 0;
   auto add = [&](const std::byte* data, uint64_t bytes) {
     uint64_t skipped = std::min(skip, bytes);
     skip -= skipped;
-    if (bytes > skipped) parts[count++] = {const_cast<std::byte*>(data) + skipped, bytes - skipped};
+    if (bytes == skipped) return;
+    parts[count++] = {const_cast<std::byte*>(data) + skipped, bytes - skipped};
+    offered += bytes - skipped;
   };
-  for (uint64_t n = lane.next; n <= sent_ && count + 2 <= parts.size(); n += lanes_.size()) {
-    Outgoing& message = queue_[n % kQueue];
-    add(bytes_of(message.header), sizeof(Header));
-    add(message.data, message.header.bytes);
+  for (size_t i = 0; i < lane.count; i++) {
+    add(bytes_of(lane.frame(i).header), sizeof(Header));
+    add(lane.frame(i).data, lane.frame(i).header.here);
   }
   uint64_t taken = lane.stream.send({parts.data(), count});
-  if (taken == 0) return false;
-  lane.sent_of_next += taken;
-  while (queued(lane)) {
-    uint64_t whole = sizeof(Header) + queue_[lane.next % kQueue].header.bytes;
-    if (lane.sent_of_next < whole) break;
-    lane.sent_of_next -= whole;
-    lane.next += lanes_.size();
-  }
-  return true;
+  bytes_sent_ += taken;
+  drop_sent_frames(lane, taken);
+  return taken == offered;
 }
 
+void TcpEndpoint::drop_sent_frames(Lane& lane, uint64_t taken) {
+  lane.sent_of_first += taken;
+  while (lane.count > 0) {
+    const Header& header = lane.frame(0).header;
+    uint64_t whole = sizeof(Header) + header.here;
+    if (lane.sent_of_first < whole) return;
+    lane.sent_of_first -= whole;
+    lane.waiting_bytes -= header.here;
+    outgoing(header.number).frames--;
+    lane.first = (lane.first + 1) % kBatch;
+    lane.count--;
+  }
+}
+
+// The streams in turn, a stretch each, until none has room or nothing is left. True if anything
+// moved.
 bool TcpEndpoint::flush_all() {
-  bool moved = false;
-  if (completed_ == sent_) return moved;
-  for (Lane& lane : lanes_) moved |= flush(lane);
-  return moved;
+  if (completed_ == sent_) return false;
+  uint64_t before = bytes_sent_;
+  uint64_t open = (uint64_t{1} << lanes_.size()) - 1;
+  while (open != 0)
+    for (size_t k = 0; k < lanes_.size(); k++)
+      if ((open >> k & 1) && !flush(k)) open &= ~(uint64_t{1} << k);
+  count_completed();
+  return bytes_sent_ != before;
+}
+
+void TcpEndpoint::count_completed() {
+  while (completed_ + 1 < cutting_ && outgoing(completed_ + 1).frames == 0) {
+    completed_++;
+    uint64_t bytes = outgoing(completed_).header.bytes;
+    if (bytes <= kStretchBytes) continue;
+    auto now = Clock::now();
+    tuner_.sent(bytes, now - busy_since_);
+    busy_since_ = now;
+  }
 }
 
 uint64_t TcpEndpoint::completed() {
   if (completed_ == sent_) return completed_;
-  flush_all();
   uint64_t before = completed_;
-  while (completed_ < sent_ && lane_of(completed_ + 1).next > completed_ + 1) completed_++;
+  flush_all();
   if (completed_ == before) wants_credit_ = true;
   return completed_;
 }
 
 bool TcpEndpoint::progress() { return flush_all(); }
 
-bool TcpEndpoint::busy() const {
-  for (const Lane& lane : lanes_)
-    if (queued(lane)) return true;
-  return false;
-}
+bool TcpEndpoint::busy() const { return completed_ != sent_; }
 
 std::byte* TcpEndpoint::own_buffer(uint64_t bytes) {
   if (!spare_.empty()) {
@@ -126,49 +175,110 @@ std::byte* TcpEndpoint::own_buffer(uint64_t bytes) {
   return arriving_.data();
 }
 
-bool TcpEndpoint::read_header(Lane& lane, std::byte* place, uint64_t capacity) {
+void TcpEndpoint::corrupt(size_t k, const std::string& what) const {
+  throw Error(
+      Code::kTransport,
+      fmt::format("the stream is corrupt: where message {} is expected comes {} [rank {} -> "
+                  "{}, tcp stream {}]; do all ranks run the same ringcoll?",
+                  received_ + 1, what, peer_, rank_, k),
+      peer_);
+}
+
+// True if there is one, whole; it may be of a later message.
+bool TcpEndpoint::read_header(size_t k) {
+  Lane& lane = lanes_[k];
+  if (lane.header_got == sizeof(Header)) return true;
   lane.header_got += lane.stream.receive(bytes_of(lane.header) + lane.header_got,
                                          sizeof(Header) - lane.header_got);
   if (lane.header_got < sizeof(Header)) return false;
-  const Header& header = lane.header;
-  if (header.magic != kMagic || header.version != kVersion || header.bytes > most_bytes_)
-    throw Error(
-        Code::kTransport,
-        fmt::format("the stream is corrupt: message {} begins with magic {:#x}, version {}, "
-                    "{} bytes [rank {} -> {}, tcp]; do all ranks run the same ringcoll?",
-                    received_ + 1, header.magic, header.version, header.bytes, peer_, rank_),
-        peer_);
+  check_header(k);
   lane.payload_got = 0;
-  lane.place = nullptr;
-  if (header.bytes <= capacity) lane.place = place ? place : own_buffer(header.bytes);
+  lane.begun = false;
   return true;
 }
 
-bool TcpEndpoint::read_payload(Lane& lane) {
-  while (lane.payload_got < lane.header.bytes) {
-    uint64_t left = lane.header.bytes - lane.payload_got;
-    uint64_t got = lane.place ? lane.stream.receive(lane.place + lane.payload_got, left)
-                              : lane.stream.discard(left);
-    if (got == 0) return false;
-    lane.payload_got += got;
-  }
+void TcpEndpoint::check_header(size_t k) const {
+  const Header& header = lanes_[k].header;
+  if (header.magic != kMagic || header.version != kVersion)
+    corrupt(k, fmt::format("magic {:#x}, version {}", header.magic, header.version));
+  if (header.number <= received_) corrupt(k, fmt::format("message {} once more", header.number));
+  if (header.bytes > most_bytes_)
+    corrupt(k, fmt::format("a message of {} bytes, of at most {}", header.bytes, most_bytes_));
+  if (header.offset > header.bytes || header.here > header.bytes - header.offset)
+    corrupt(k, fmt::format("a stretch of {} bytes at {} of a message of {}", header.here,
+                           header.offset, header.bytes));
+  if (header.streams > lanes_.size() || k >= header.streams || (k > 0 && header.here == 0))
+    corrupt(k, fmt::format("a stretch of {} bytes of a message on {} streams", header.here,
+                           header.streams));
+}
+
+bool TcpEndpoint::begin_message(std::byte* place, uint64_t capacity) {
+  if (!read_header(0)) return false;
+  message_ = lanes_[0].header;
+  if (message_.number != received_ + 1)
+    corrupt(0, fmt::format("the beginning of message {}", message_.number));
+  known_ = true;
+  claimed_ = arrived_ = 0;
+  place_ = nullptr;
+  if (message_.bytes <= capacity) place_ = place ? place : own_buffer(message_.bytes);
+  if (message_.here == 0) lanes_[0].header_got = 0;
   return true;
+}
+
+void TcpEndpoint::begin_stretch(size_t k) {
+  Lane& lane = lanes_[k];
+  if (std::exchange(lane.begun, true)) return;
+  if (lane.header.bytes != message_.bytes || lane.header.streams != message_.streams)
+    corrupt(k,
+            fmt::format("a stretch of a message of {} bytes on {} streams, of one of {} on {}",
+                        lane.header.bytes, lane.header.streams, message_.bytes, message_.streams));
+  if (lane.header.here > message_.bytes - claimed_)
+    corrupt(k, fmt::format("more than its {} bytes", message_.bytes));
+  claimed_ += lane.header.here;
+}
+
+// Reads the stretches of the message on one stream as far as they have come. True if anything came.
+bool TcpEndpoint::read_stretches(size_t k) {
+  Lane& lane = lanes_[k];
+  bool moved = false;
+  while (arrived_ < message_.bytes && read_header(k) && !holds_a_later_message(lane)) {
+    begin_stretch(k);
+    while (lane.payload_got < lane.header.here) {
+      uint64_t left = lane.header.here - lane.payload_got;
+      std::byte* to = place_ + lane.header.offset + lane.payload_got;
+      uint64_t got = place_ ? lane.stream.receive(to, left) : lane.stream.discard(left);
+      if (got == 0) return moved;
+      lane.payload_got += got;
+      arrived_ += got;
+      moved = true;
+    }
+    lane.header_got = 0;
+  }
+  return moved;
+}
+
+// True if all of it is there.
+bool TcpEndpoint::read_message() {
+  for (bool moved = true; moved && arrived_ < message_.bytes;) {
+    moved = false;
+    for (size_t k = 0; k < message_.streams; k++) moved |= read_stretches(k);
+  }
+  return arrived_ == message_.bytes;
 }
 
 bool TcpEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   flush_all();
-  Lane& lane = lane_of(received_ + 1);
-  bool known = lane.header_got == sizeof(Header) ||
-               read_header(lane, static_cast<std::byte*>(place), capacity);
-  if (!known || !read_payload(lane)) {
+  bool known = known_ || begin_message(static_cast<std::byte*>(place), capacity);
+  if (!known || !read_message()) {
+    fail_if_ended();
     wants_message_ = true;
     return false;
   }
   received_++;
-  lane.header_got = 0;
-  view->data = lane.place;
-  view->bytes = lane.header.bytes;
-  view->signature = lane.header.signature;
+  known_ = false;
+  view->data = place_;
+  view->bytes = message_.bytes;
+  view->signature = message_.signature;
   views_.push_back(std::move(arriving_));
   arriving_.clear();
   return true;
@@ -180,17 +290,41 @@ void TcpEndpoint::release() {
   views_.pop_front();
 }
 
+bool TcpEndpoint::holds_a_later_message(const Lane& lane) const {
+  return lane.header_got == sizeof(Header) && lane.header.number > received_ + 1;
+}
+
+// A peer that leaves closes its streams one by one: what it has sent on the others still comes.
+void TcpEndpoint::fail_if_ended() const {
+  bool all = true;
+  for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
+    const Lane& lane = lanes_[k];
+    if (holds_a_later_message(lane)) continue;
+    if (lane.stream.ended() && lane.in_a_stretch()) lane.stream.fail_ended();
+    all &= lane.stream.ended();
+  }
+  if (all) lanes_[0].stream.fail_ended();
+}
+
+// The streams on which more of the message that arrives can come. False if bytes of it are here.
+bool TcpEndpoint::waits_for_more(std::vector<pollfd>* fds) {
+  for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
+    if (holds_a_later_message(lanes_[k]) || lanes_[k].stream.ended()) continue;
+    if (lanes_[k].stream.has_read_ahead()) return false;
+    fds->push_back({lanes_[k].stream.fd(), POLLIN, 0});
+  }
+  return true;
+}
+
 void TcpEndpoint::wait(Duration limit) {
   bool any = !wants_message_ && !wants_credit_;
   bool message = wants_message_ || any;
   wants_message_ = wants_credit_ = false;
-  Lane& next = lane_of(received_ + 1);
-  if (message && next.stream.has_read_ahead()) return;
   std::vector<pollfd> fds{{wake_.get(), POLLIN, 0}};
-  if (message) fds.push_back({next.stream.fd(), POLLIN, 0});
+  if (message && !waits_for_more(&fds)) return;
   for (TcpEndpoint* endpoint : all_)
     for (Lane& lane : endpoint->lanes_)
-      if (endpoint->queued(lane)) fds.push_back({lane.stream.fd(), POLLOUT, 0});
+      if (lane.count > 0) fds.push_back({lane.stream.fd(), POLLOUT, 0});
   auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(limit, Duration::zero()));
   timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
                    static_cast<long>(ns.count() % 1'000'000'000)};

@@ -1,11 +1,19 @@
-// The link between two ranks over one or more TCP streams: message i travels on stream i modulo
-// streams, whole, so both sides know where to look and nothing is put in order again.
+// The link between two ranks over one or more TCP streams. A long message is cut into stretches,
+// and a stream takes the next one when it has room: no stream waits for another, and none has a
+// share fixed before. A short message goes whole, on stream 0.
+//
+// Every message begins on stream 0 and is cut to its end before the next one begins there, so that
+// on each stream stretches come in the order of messages: the receiver reads stream 0 for the next
+// message, then those streams that may have stretches of it, each until it holds one of a later
+// message.
 //
 // Sending: header and payload go from where they are to the kernel; what the kernel does not take
 // at once is kept as a pointer until it does. A message has left when the kernel has all of it.
 // Receiving: the payload stays in the kernel's buffers, which are the pipeline, until somebody asks
 // for it, and then goes straight to its place.
 #pragma once
+
+#include <poll.h>
 
 #include <array>
 #include <cstdint>
@@ -16,6 +24,7 @@
 
 #include "base/fd.h"
 #include "transport/tcp/stream.h"
+#include "transport/tcp/tuner.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -27,11 +36,16 @@ class TcpEndpoint;
 /// well: the peer that is waited for may itself wait for those.
 using Endpoints = std::vector<TcpEndpoint*>;
 
+/// A message of at most so many bytes, and a stretch of a longer one. Smaller, and headers and
+/// system calls count; larger, and streams run dry at the end of a message while one has much left.
+inline constexpr uint64_t kStretchBytes = 512 << 10;
+
 class TcpEndpoint final : public Endpoint {
  public:
-  /// A header that announces more than `most_bytes` is corrupt.
-  TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, size_t read_ahead_bytes,
-              uint64_t most_bytes, Endpoints& all);
+  /// Sends over as many of the sockets as `tuner` says. A header that announces more than
+  /// `most_bytes` is corrupt.
+  TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
+              size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all);
   ~TcpEndpoint() override;
 
   bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
@@ -47,30 +61,57 @@ class TcpEndpoint final : public Endpoint {
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
   /// stream any faster, it is full.
   static constexpr uint64_t kQueue = 64;
+  /// Stretches handed to the kernel in one system call. More gains nothing: 16 small ones fill a
+  /// segment, a long one fills the socket.
+  static constexpr size_t kBatch = 16;
 
   struct Outgoing {
+    Header header;  // of its next stretch
+    const std::byte* data = nullptr;
+    bool begun = false;   // its first stretch is on stream 0
+    uint32_t frames = 0;  // stretches that were cut and that the kernel does not have
+    bool cut() const { return begun && header.offset == header.bytes; }
+  };
+  struct Frame {
     Header header;
     const std::byte* data = nullptr;
   };
-  /// A stream, and how far the messages on it have come in each direction.
   struct Lane {
     Stream stream;
-    uint64_t next;              // first message of this lane that the kernel does not have entirely
-    uint64_t sent_of_next = 0;  // bytes of it that the kernel has, header included
-    Header header;              // of the message that arrives
+    // Out: stretches that the kernel does not have entirely.
+    std::array<Frame, kBatch> frames;  // a ring
+    size_t first = 0;
+    size_t count = 0;
+    uint64_t sent_of_first = 0;  // header included
+    uint64_t waiting_bytes = 0;  // payload of all of them
+    // In: the stretch that arrives.
+    Header header;
     uint64_t header_got = 0;
+    bool begun = false;  // it is of the message that is read now
     uint64_t payload_got = 0;
-    std::byte* place = nullptr;  // where its payload goes; null: dropped
+
+    bool in_a_stretch() const { return header_got > 0; }
+    Frame& frame(size_t i) { return frames[(first + i) % kBatch]; }
   };
   using Buffer = std::vector<std::byte>;
 
-  Lane& lane_of(uint64_t number) { return lanes_[(number - 1) % lanes_.size()]; }
-  bool queued(const Lane& lane) const { return lane.next <= sent_; }
-  bool flush(Lane& lane);
+  Outgoing& outgoing(uint64_t number) { return queue_[number % kQueue]; }
+  void take_stretches(size_t k);
+  bool flush(size_t k);
+  void drop_sent_frames(Lane& lane, uint64_t taken);
   bool flush_all();
-  bool read_header(Lane& lane, std::byte* place, uint64_t capacity);
-  bool read_payload(Lane& lane);
+  void count_completed();
+  bool read_header(size_t k);
+  void check_header(size_t k) const;
+  bool begin_message(std::byte* place, uint64_t capacity);
+  void begin_stretch(size_t k);
+  bool read_stretches(size_t k);
+  bool read_message();
+  void fail_if_ended() const;
+  bool holds_a_later_message(const Lane& lane) const;
+  bool waits_for_more(std::vector<pollfd>* fds);
   std::byte* own_buffer(uint64_t bytes);
+  [[noreturn]] void corrupt(size_t k, const std::string& what) const;
 
   const Rank rank_;
   const Rank peer_;
@@ -78,10 +119,20 @@ class TcpEndpoint final : public Endpoint {
   Endpoints& all_;
   Fd wake_;
   std::vector<Lane> lanes_;
+  StreamTuner tuner_;
   std::array<Outgoing, kQueue> queue_;  // message n at n modulo kQueue
   uint64_t sent_ = 0;                   // taken by try_send
+  uint64_t cutting_ = 1;                // the first message that is not cut to its end
   uint64_t completed_ = 0;
+  uint64_t bytes_sent_ = 0;
+  Clock::time_point busy_since_;  // since then the link works on long messages
+  // The message that arrives, number received_ + 1.
   uint64_t received_ = 0;
+  bool known_ = false;  // its header has come
+  Header message_;
+  std::byte* place_ = nullptr;  // where its payload goes; null: dropped
+  uint64_t claimed_ = 0;        // bytes of the stretches that have begun to arrive
+  uint64_t arrived_ = 0;        // bytes that are there
   // A payload for which the caller offers no place goes to a buffer that is kept for the next.
   Buffer arriving_;
   std::deque<Buffer> views_;  // of the views that are out, in order; empty for those with a place

@@ -82,6 +82,11 @@ uint64_t Stream::receive(std::byte* to, uint64_t bytes) {
   }
   if (got < 0 && would_block(errno)) return taken;
   if (got < 0) fail("recvmsg", errno);
+  ended_ = true;
+  return taken;
+}
+
+void Stream::fail_ended() const {
   throw Error(Code::kPeerLost, fmt::format("rank {} closed the connection {}", peer_, link_),
               peer_);
 }

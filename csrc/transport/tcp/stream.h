@@ -26,12 +26,16 @@ class Stream {
   /// Error(kPeerLost / kTransport).
   uint64_t send(std::span<iovec> parts);
   /// Takes up to `bytes` bytes to `to`: those read ahead first, then from the kernel. How many it
-  /// was, 0 if none is there. Throws Error(kPeerLost) at the end of the stream.
+  /// was, 0 if none is there, or if it has ended().
   uint64_t receive(std::byte* to, uint64_t bytes);
   /// Takes up to `bytes` bytes and drops them.
   uint64_t discard(uint64_t bytes);
   /// Whether bytes are left that were read ahead: poll() does not know of them.
   bool has_read_ahead() const { return begin_ < end_; }
+  /// The peer has closed it: nothing more comes.
+  bool ended() const { return ended_; }
+  /// Throws Error(kPeerLost) that says so.
+  [[noreturn]] void fail_ended() const;
 
  private:
   uint64_t take_read_ahead(std::byte* to, uint64_t bytes);
@@ -43,6 +47,7 @@ class Stream {
   std::vector<std::byte> ahead_;
   size_t begin_ = 0;
   size_t end_ = 0;
+  bool ended_ = false;
 };
 
 }  // namespace ringcoll::tcp

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/core.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,16 +24,33 @@ namespace {
 struct Address {
   uint32_t magic = tcp::kMagic;
   uint32_t version = tcp::kVersion;
-  uint32_t streams = 0;
+  uint32_t streams = 0;  // asked for; 0: as many as pay
+  uint32_t most = 0;     // that this rank can open
   int32_t rank = 0;
 };
-static_assert(sizeof(Address) == 16 && sizeof(Address) <= kMaxAddressBytes);
+static_assert(sizeof(Address) == 20 && sizeof(Address) <= kMaxAddressBytes);
+
+// Streams of a link where nobody has asked for a number. More did not pay where it was tried
+// (perf/README.md).
+constexpr uint32_t kMostMeasured = 4;
+// Descriptors that a job may use up in links, as a share of those that the process may have.
+constexpr rlim_t kDescriptorShare = 2;
+
+// For links to all ranks: the lifeline, what wakes a waiter, and the streams.
+uint32_t affordable_streams(Rank size) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+  rlim_t a_link = limit.rlim_cur / kDescriptorShare / static_cast<rlim_t>(std::max(size, 1));
+  return static_cast<uint32_t>(std::clamp<rlim_t>(a_link, 3, 2 + kMostMeasured) - 2);
+}
 
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const TransportOptions& options)
       : rank_(options.rank),
-        streams_(static_cast<uint32_t>(std::max<int64_t>(1, options.config.tcp_streams))),
+        streams_(static_cast<uint32_t>(options.config.tcp_streams)),
+        most_(streams_ > 0 ? streams_ : affordable_streams(options.size)),
+        most_of_(static_cast<size_t>(options.size), 1),
         read_ahead_bytes_(sizeof(tcp::Header) +
                           static_cast<size_t>(std::clamp<int64_t>(
                               options.config.inline_bytes, kLeastReadAhead, kMostReadAhead))),
@@ -41,7 +59,7 @@ class TcpTransport final : public Transport {
         dialer_(options.dialer) {}
 
   std::string address() const override {
-    Address address{.streams = streams_, .rank = rank_};
+    Address address{.streams = streams_, .most = most_, .rank = rank_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
@@ -57,15 +75,18 @@ class TcpTransport final : public Transport {
     if (theirs.streams != streams_)
       return fmt::format("RINGCOLL_TCP_STREAMS differs: {} there, {} here", theirs.streams,
                          streams_);
+    most_of_[peer] = std::clamp<uint32_t>(theirs.most, 1, most_);
     return "";
   }
 
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
     std::vector<Fd> sockets;
-    for (uint32_t i = 0; i < streams_; i++)
+    uint32_t most = most_of_[peer];
+    for (uint32_t i = 0; i < most; i++)
       sockets.push_back(dialer_.dial(peer, kFirstDataChannel + i, deadline));
-    return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), read_ahead_bytes_,
-                                              most_bytes_, endpoints_);
+    auto tuner = streams_ > 0 ? tcp::StreamTuner::fixed(most) : tcp::StreamTuner::measured(most);
+    return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), tuner,
+                                              read_ahead_bytes_, most_bytes_, endpoints_);
   }
 
   // The kernel reads from, and writes to, any memory.
@@ -80,7 +101,9 @@ class TcpTransport final : public Transport {
   static constexpr int64_t kMostReadAhead = 16 << 10;
 
   const Rank rank_;
-  const uint32_t streams_;
+  const uint32_t streams_;         // asked for; 0: as many as pay
+  const uint32_t most_;            // that are opened
+  std::vector<uint32_t> most_of_;  // by peer: of both ends the fewer
   const size_t read_ahead_bytes_;
   const uint64_t most_bytes_;  // a message is a piece, which fits into the arena
   Dialer& dialer_;

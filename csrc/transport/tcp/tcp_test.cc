@@ -25,7 +25,8 @@ class Wire : public ::testing::Test {
     there_ = std::move(there);
     std::vector<Fd> sockets;
     sockets.push_back(std::move(here));
-    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), 1024, kMost, all_);
+    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), tcp::StreamTuner::fixed(1),
+                                               1024, kMost, all_);
   }
 
   void put(const void* data, size_t bytes) {
@@ -33,7 +34,8 @@ class Wire : public ::testing::Test {
   }
   std::string message(uint64_t bytes, uint64_t number) {
     tcp::Header header;
-    header.bytes = bytes;
+    header.number = number;
+    header.bytes = header.here = bytes;
     header.signature = signature_of(number);
     std::string text(sizeof header + bytes, '\0');
     std::memcpy(text.data(), &header, sizeof header);
@@ -103,7 +105,8 @@ TEST_F(Wire, NonsenseIsRefused) {
 
 TEST_F(Wire, ALengthThatCannotBeIsRefused) {
   tcp::Header header;
-  header.bytes = kMost + 1;
+  header.number = 1;
+  header.bytes = header.here = kMost + 1;
   put(&header, sizeof header);
   Error error = error_of_receive();
   EXPECT_EQ(error.code(), Code::kTransport);
@@ -168,8 +171,10 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
     }
   }
   tcp::Endpoints all[2];
-  tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), 1024, kBytes, all[0]);
-  tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), 1024, kBytes, all[1]);
+  tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), tcp::StreamTuner::fixed(3), 1024, kBytes,
+                        all[0]);
+  tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), tcp::StreamTuner::fixed(3), 1024, kBytes,
+                      all[1]);
   std::vector<std::byte> data(kBytes);
   fill(data.data(), kBytes, 1);
   std::thread sender([&] {
@@ -186,6 +191,262 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
     to.release();
   }
   sender.join();
+}
+
+// Two endpoints, each for a thread of its own, over as many streams.
+struct Pair {
+  explicit Pair(size_t streams) {
+    std::vector<Fd> sockets[2];
+    for (size_t i = 0; i < streams; i++) {
+      auto [a, b] = connected_sockets();
+      sockets[0].push_back(std::move(a));
+      sockets[1].push_back(std::move(b));
+    }
+    auto tuner = tcp::StreamTuner::fixed(streams);
+    from =
+        std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets[0]), tuner, 1024, kMost, all[0]);
+    to =
+        std::make_unique<tcp::TcpEndpoint>(1, 0, std::move(sockets[1]), tuner, 1024, kMost, all[1]);
+  }
+  static constexpr uint64_t kMost = 8 << 20;
+  tcp::Endpoints all[2];
+  std::unique_ptr<tcp::TcpEndpoint> from, to;
+};
+
+TEST(TcpStreams, LongAndShortMessagesKeepTheirOrder) {
+  for (size_t streams : {1, 2, 4}) {
+    Pair pair(streams);
+    constexpr uint64_t kMessages = 60;
+    auto bytes_of = [](uint64_t n) {
+      return n % 3 == 0 ? n * 3 % 40 : tcp::kStretchBytes * (n % 7) + n * 7919 % 5000;
+    };
+    std::vector<std::byte> data(Pair::kMost), place(Pair::kMost);
+    fill(data.data(), data.size(), 1);
+    std::thread sender([&] {
+      for (uint64_t n = 1; n <= kMessages; n++)
+        send(*pair.from, signature_of(n), data.data(), bytes_of(n));
+      complete(*pair.from, kMessages);
+    });
+    for (uint64_t n = 1; n <= kMessages; n++) {
+      std::ranges::fill(place, std::byte{0});
+      View view = receive(*pair.to, n % 2 ? place.data() : nullptr, Pair::kMost);
+      EXPECT_EQ(view.signature, signature_of(n));
+      EXPECT_EQ(view.bytes, bytes_of(n));
+      EXPECT_TRUE(filled(view.data, view.bytes, 1)) << n;
+      pair.to->release();
+    }
+    sender.join();
+  }
+}
+
+// What no stream has room for yet is not bound to any.
+TEST(TcpStreams, AStreamThatIsStuckDelaysOnlyWhatItHolds) {
+  auto [slow, reader] = connected_sockets();
+  auto [fast_here, fast_there] = connected_sockets();
+  std::vector<Fd> sockets;
+  sockets.push_back(std::move(fast_here));
+  sockets.push_back(std::move(slow));
+  tcp::Endpoints all;
+  tcp::TcpEndpoint from(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2), 1024, 1 << 30, all);
+  std::vector<std::byte> data(64 << 20);
+  ASSERT_TRUE(from.try_send(signature_of(1), data.data(), data.size()));
+  // Nobody reads stream 1; all that it has not taken goes over stream 0.
+  std::vector<std::byte> sink(1 << 20);
+  uint64_t got = 0;
+  Deadline quiet(seconds(20));
+  while (got < data.size() / 4 * 3 && !quiet.passed()) {
+    from.progress();
+    ssize_t bytes = ::recv(fast_there.get(), sink.data(), sink.size(), MSG_DONTWAIT);
+    if (bytes > 0) got += static_cast<uint64_t>(bytes);
+  }
+  EXPECT_GE(got, data.size() / 4 * 3);
+}
+
+// An endpoint with two streams whose peer is this test.
+class TwoStreams : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kMost = 1000;
+
+  TwoStreams() {
+    std::vector<Fd> sockets;
+    for (Fd& end : there_) {
+      auto [here, there] = connected_sockets();
+      sockets.push_back(std::move(here));
+      end = std::move(there);
+    }
+    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2),
+                                               1024, kMost, all_);
+  }
+  void put(int stream, const tcp::Header& header) {
+    std::string text(sizeof header + header.here, 'x');
+    std::memcpy(text.data(), &header, sizeof header);
+    ASSERT_EQ(::send(there_[stream].get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  /// Of message 1, of 100 bytes.
+  static tcp::Header stretch(uint64_t offset, uint64_t here) {
+    tcp::Header header;
+    header.streams = 2;
+    header.number = 1;
+    header.bytes = 100;
+    header.offset = offset;
+    header.here = here;
+    return header;
+  }
+  std::string refusal() {
+    try {
+      receive(*link_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kTransport);
+      EXPECT_EQ(error.rank(), 1);
+      return error.what();
+    }
+    return "";
+  }
+  tcp::Endpoints all_;
+  Fd there_[2];
+  std::unique_ptr<tcp::TcpEndpoint> link_;
+};
+
+TEST_F(TwoStreams, StretchesMayComeInAnyOrder) {
+  tcp::Header later = stretch(0, 10);
+  later.number = 2;
+  later.bytes = 20;
+  put(1, stretch(70, 30));
+  put(1, later);
+  put(1, [&] {
+    tcp::Header rest = later;
+    rest.offset = 10;
+    return rest;
+  }());
+  put(0, stretch(0, 0));
+  put(0, stretch(0, 70));
+  EXPECT_EQ(receive(*link_).bytes, 100u);
+  View view;
+  EXPECT_FALSE(link_->try_recv(nullptr, kMost, &view));  // it has not begun
+  later.here = 0;
+  put(0, later);
+  EXPECT_EQ(receive(*link_).bytes, 20u);
+}
+
+TEST_F(TwoStreams, AStretchOutsideTheMessageIsRefused) {
+  put(0, stretch(90, 11));
+  EXPECT_NE(refusal().find("a stretch of 11 bytes at 90 of a message of 100"), std::string::npos);
+}
+
+TEST_F(TwoStreams, AnOffsetThatOverflowsIsRefused) {
+  tcp::Header header = stretch(0, 10);
+  header.offset = UINT64_MAX - 4;
+  put(0, header);
+  EXPECT_NE(refusal().find("a stretch of 10 bytes at 18446744073709551611"), std::string::npos);
+}
+
+TEST_F(TwoStreams, MoreThanTheMessageIsRefused) {
+  put(0, stretch(0, 60));
+  put(1, stretch(0, 60));
+  EXPECT_NE(refusal().find("more than its 100 bytes"), std::string::npos);
+}
+
+TEST_F(TwoStreams, AStretchThatBelongsElsewhereIsRefused) {
+  tcp::Header other = stretch(50, 50);
+  other.bytes = 200;
+  put(0, stretch(0, 50));
+  put(1, other);
+  EXPECT_NE(refusal().find("of a message of 200 bytes"), std::string::npos);
+}
+
+TEST_F(TwoStreams, AMessageOnceMoreIsRefused) {
+  put(0, stretch(0, 100));
+  receive(*link_);
+  put(0, stretch(0, 100));
+  EXPECT_NE(refusal().find("message 2 is expected comes message 1 once more"), std::string::npos);
+}
+
+TEST_F(TwoStreams, AMessageThatIsNotTheNextIsRefused) {
+  tcp::Header header = stretch(0, 100);
+  header.number = 3;
+  put(0, header);
+  EXPECT_NE(refusal().find("message 1 is expected comes the beginning of message 3"),
+            std::string::npos);
+}
+
+TEST_F(TwoStreams, StreamsThatThereAreNotAreRefused) {
+  tcp::Header header = stretch(0, 100);
+  header.streams = 3;
+  put(0, header);
+  EXPECT_NE(refusal().find("on 3 streams"), std::string::npos);
+}
+
+TEST_F(TwoStreams, AnEmptyStretchBesideIsRefused) {
+  put(0, stretch(0, 60));
+  put(1, stretch(60, 0));
+  EXPECT_NE(refusal().find("a stretch of 0 bytes"), std::string::npos);
+}
+
+TEST_F(TwoStreams, WhatWasSentBeforeThePeerLeftStillComes) {
+  put(0, stretch(0, 60));
+  put(1, stretch(60, 40));
+  for (Fd& end : there_) end.reset();
+  EXPECT_EQ(receive(*link_).bytes, 100u);
+  EXPECT_THROW(receive(*link_), Error);
+}
+
+TEST_F(TwoStreams, OneThatBreaksIsPeerLost) {
+  put(0, stretch(0, 60));
+  tcp::Header header = stretch(60, 40);
+  ASSERT_GT(::send(there_[1].get(), &header, sizeof header, MSG_NOSIGNAL), 0);
+  there_[1].reset();
+  try {
+    receive(*link_);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kPeerLost);
+    EXPECT_NE(std::string(error.what()).find("tcp stream 1"), std::string::npos) << error.what();
+  }
+}
+
+// A link that is `rate(n)` bytes a second fast with n streams.
+size_t settled(size_t most, const std::function<double(size_t)>& rate) {
+  auto tuner = tcp::StreamTuner::measured(most);
+  for (int i = 0; i < 200; i++) tuner.sent(1 << 20, seconds((1 << 20) / rate(tuner.streams())));
+  return tuner.streams();
+}
+
+TEST(StreamTuner, TakesWhatPays) {
+  EXPECT_EQ(settled(4, [](size_t) { return 1e9; }), 1u);
+  EXPECT_EQ(settled(4, [](size_t n) { return 1e9 * static_cast<double>(n); }), 4u);
+  EXPECT_EQ(settled(4, [](size_t n) { return n == 2 ? 1.5e9 : 1e9; }), 2u);
+  EXPECT_EQ(settled(4, [](size_t n) { return 1e9 + 5e7 * static_cast<double>(n > 1); }), 1u);
+  EXPECT_EQ(settled(3, [](size_t n) { return 1e9 * static_cast<double>(n); }), 2u);
+  EXPECT_EQ(settled(1, [](size_t) { return 1e9; }), 1u);
+}
+
+TEST(StreamTuner, OnePauseDecidesNothing) {
+  int calls = 0;
+  // In the first measurement with 4 streams nobody was run for a second.
+  size_t streams = settled(4, [&](size_t n) {
+    return n == 4 && calls++ == 0 ? double{1 << 20} : 1e9 * static_cast<double>(n);
+  });
+  EXPECT_EQ(streams, 4u);
+}
+
+TEST(StreamTuner, MeasuresAgainAfterAWhile) {
+  auto tuner = tcp::StreamTuner::measured(2);
+  auto work = [&](uint64_t bytes, auto rate) {
+    for (uint64_t sent = 0; sent < bytes; sent += 1 << 20)
+      tuner.sent(1 << 20, seconds((1 << 20) / rate(tuner.streams())));
+  };
+  work(tcp::StreamTuner::kEpochBytes * 4, [](size_t) { return 1e9; });
+  EXPECT_EQ(tuner.streams(), 1u);
+  auto pays = [](size_t n) { return 1e9 * static_cast<double>(n); };
+  work(tcp::StreamTuner::kRestBytes + 4 * tcp::StreamTuner::kEpochBytes, pays);
+  EXPECT_EQ(tuner.streams(), 2u);
+}
+
+TEST(StreamTuner, DoesAsItIsTold) {
+  auto tuner = tcp::StreamTuner::fixed(3);
+  for (int i = 0; i < 100; i++) tuner.sent(1 << 20, seconds(1));
+  EXPECT_EQ(tuner.streams(), 3u);
 }
 
 TEST(TcpReach, StreamsMustAgree) {

@@ -1,4 +1,4 @@
-// What travels before every payload on a TCP stream.
+// What travels before every stretch of a message on a TCP stream.
 #pragma once
 
 #include <bit>
@@ -11,14 +11,20 @@ namespace ringcoll::tcp {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr uint32_t kMagic = 0x6c6c6372;  // "rcll"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 
+/// Of a stretch. The first of every message on stream 0 says that the message is there, and may
+/// carry nothing; where the message has one stream, it carries all.
 struct Header {
   uint32_t magic = kMagic;
-  uint32_t version = kVersion;
-  uint64_t bytes = 0;
+  uint16_t version = kVersion;
+  uint16_t streams = 1;  // stretches of this message may be on streams 0 … streams - 1
+  uint64_t number = 0;   // of the message on this link, from 1
+  uint64_t bytes = 0;    // of the message
+  uint64_t offset = 0;   // of the stretch in it
+  uint64_t here = 0;     // bytes of the stretch, which follow
   Signature signature;
 };
-static_assert(sizeof(Header) == 40);
+static_assert(sizeof(Header) == 64);
 
 }  // namespace ringcoll::tcp

@@ -1,0 +1,169 @@
+// The choice of schedules: the cheapest by the fabric, in pieces and slots that follow from it.
+#include "coll/select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kArenaBytes = 64 * kMiB;
+
+/// `hosts` hosts of `ranks` ranks on links of `gbit` Gb/s.
+Terrain cluster(Rank hosts, Rank ranks, double gbit) {
+  Terrain terrain;
+  std::vector<Rank> firsts;
+  for (Rank h = 0; h < hosts; h++) firsts.push_back(h * ranks);
+  terrain.fabric.combined_bytes_per_us = 10000;
+  terrain.fabric.groups.emplace_back(firsts, hosts * ranks);
+  terrain.fabric.links.push_back({0.5, 8000, 16000});
+  if (hosts > 1) {
+    terrain.fabric.groups.emplace_back(std::vector<Rank>{0}, hosts * ranks);
+    terrain.fabric.links.push_back({30, 125 * gbit, 125 * gbit});
+  }
+  terrain.one_domain = hosts == 1;
+  terrain.slots = 4;
+  terrain.largest_piece_bytes = largest_piece_bytes(kArenaBytes, terrain.slots);
+  return terrain;
+}
+
+/// A call of one vector, or of chunks of `bytes`, of bytes.
+Choice choose(const Terrain& terrain, Collective collective, int64_t bytes) {
+  Call call;
+  call.collective = collective;
+  call.dtype = RC_UINT8;
+  size_t lanes = call.is_vector() ? 1 : static_cast<size_t>(terrain.fabric.ranks());
+  return Selector(terrain).choose(call, bytes, lanes);
+}
+
+TEST(Select, TakesTheCheapestRowThatIsOffered) {
+  for (const Terrain& terrain :
+       {cluster(1, 4, 1), cluster(2, 2, 1), cluster(4, 1, 10), cluster(3, 2, 10), cluster(5, 4, 1)})
+    for (int64_t bytes = 4; bytes <= 256 * kMiB; bytes *= 4) {
+      Selector selector(terrain);
+      const ScheduleRow* best = nullptr;
+      double least = std::numeric_limits<double>::infinity();
+      for (const ScheduleRow& row : schedules()) {
+        if (row.collective != RC_ALLREDUCE) continue;
+        auto price = selector.estimate(row, static_cast<double>(bytes));
+        EXPECT_EQ(price.has_value(), is_offered(row, terrain.fabric, terrain.one_domain));
+        if (price && price->microseconds < least) least = price->microseconds, best = &row;
+      }
+      EXPECT_EQ(choose(terrain, RC_ALLREDUCE, bytes).row, best) << bytes;
+    }
+}
+
+// A ring or a halving that takes every pair for a wire of its own sends each host's bytes through
+// its one port several times. What is chosen sends them once: 2n(H-1)/H.
+TEST(Select, LargeVectorsGoOverEachPortOnce) {
+  for (auto [hosts, ranks] : {std::pair<Rank, Rank>{2, 2}, {2, 4}, {4, 2}, {3, 2}, {5, 4}, {3, 5}})
+    for (double gbit : {1, 10}) {
+      Terrain terrain = cluster(hosts, ranks, gbit);
+      Choice choice = choose(terrain, RC_ALLREDUCE, 64 * kMiB);
+      Problem problem{.size = hosts * ranks, .levels = terrain.fabric.groups};
+      Profile profile = profile_of(traffic_of(*choice.row, problem), terrain.fabric);
+      double bound = 2.0 * (hosts - 1) / hosts / (125 * gbit);
+      EXPECT_NEAR(profile.busiest_us_per_byte, bound, 1e-6 * bound) << choice.row->name;
+    }
+}
+
+// The latency of the network is paid as seldom as that of a doubling of hosts.
+TEST(Select, SmallVectorsCrossBetweenHostsAsFewTimesAsCanBe) {
+  for (auto [hosts, ranks] : {std::pair<Rank, Rank>{2, 2}, {2, 4}, {4, 4}, {2, 3}, {4, 5}, {8, 3}})
+    for (Collective collective :
+         {RC_ALLREDUCE, RC_ALLGATHER, RC_REDUCE_SCATTER, RC_BROADCAST, RC_REDUCE, RC_BARRIER}) {
+      Terrain terrain = cluster(hosts, ranks, 1);
+      Choice choice = choose(terrain, collective, collective == RC_BARRIER ? 0 : 1);
+      EXPECT_EQ(choice.pieces, 1);
+      Problem problem{.size = hosts * ranks, .levels = terrain.fabric.groups};
+      int crossings = 0;
+      for (const Traffic& round : traffic_of(*choice.row, problem))
+        crossings += std::ranges::any_of(round.messages, [&](const Message& m) {
+          return terrain.fabric.level_between(m.from, m.to) == 1;
+        });
+      EXPECT_EQ(crossings, std::countr_zero(static_cast<unsigned>(hosts)))
+          << name_of(collective) << " " << choice.row->name << ", " << hosts << " x " << ranks;
+    }
+}
+
+TEST(Select, LongBroadcastsAndReducesAreChains) {
+  for (Collective collective : {RC_BROADCAST, RC_REDUCE}) {
+    EXPECT_EQ(choose(cluster(4, 1, 1), collective, 64 * kMiB).row->name, "chain");
+    std::string_view name = choose(cluster(4, 4, 1), collective, 64 * kMiB).row->name;
+    EXPECT_TRUE(name.ends_with("chain")) << name;
+  }
+}
+
+TEST(Select, NamedRowsAreTaken) {
+  Terrain terrain = cluster(2, 2, 1);
+  terrain.algorithm = "allreduce=ring,broadcast=binomial";
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).row->name, "ring");
+  EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).row->name, "binomial");
+  terrain.algorithm = "direct/ring";
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 4).row->name, "direct/ring");
+  EXPECT_EQ(choose(terrain, RC_ALLGATHER, 4).row->name, "direct/ring");
+}
+
+TEST(Select, RowsOfSeveralPartsCanBeNamed) {
+  check_algorithm("allreduce=direct/ring,broadcast=binomial/binomial");
+  EXPECT_THROW(check_algorithm("allreduce=direct/none"), Error);
+  EXPECT_THROW(check_algorithm("broadcast=direct/ring"), Error);
+}
+
+// Pieces cover the vector, none is longer than the arena allows, and a fast network with much
+// latency has more of them in flight.
+TEST(Select, PiecesFollowFromTheLinks) {
+  for (double gbit : {1, 10, 400}) {
+    Terrain terrain = cluster(4, 1, gbit);
+    for (int64_t bytes : {int64_t{1}, 100 * kMiB / 3, 256 * kMiB}) {
+      Choice choice = choose(terrain, RC_ALLREDUCE, bytes);
+      EXPECT_GE(choice.stretch * choice.pieces, bytes);
+      EXPECT_LT(choice.stretch * (choice.pieces - 1), bytes);
+      EXPECT_LE(choice.stretch, terrain.largest_piece_bytes);
+    }
+  }
+  Terrain fixed = cluster(4, 1, 1);
+  fixed.segment_bytes = 64 << 10;
+  EXPECT_EQ(choose(fixed, RC_ALLREDUCE, kMiB).stretch, 64 << 10);
+}
+
+TEST(Select, SlotsFollowFromTheLinks) {
+  EXPECT_EQ(best_slots(cluster(1, 4, 0), kArenaBytes), 4);
+  EXPECT_GT(best_slots(cluster(4, 2, 1), kArenaBytes), 4);
+  Terrain far = cluster(4, 1, 100);  // fast, and far away
+  far.fabric.links[1].latency_us = 3000;
+  EXPECT_GT(best_slots(far, kArenaBytes), 4);
+  EXPECT_EQ(best_slots(far, 2 * kMiB), 4);  // a small arena has room for few
+}
+
+// Collectives of which there is one row need no price, however many ranks there are.
+TEST(Select, ThousandsOfRanksAreServed) {
+  Terrain terrain = cluster(512, 8, 100);
+  for (Collective collective : {RC_ALLREDUCE, RC_ALLGATHER, RC_REDUCE_SCATTER, RC_BROADCAST,
+                                RC_REDUCE, RC_GATHER, RC_SCATTER, RC_ALLTOALL, RC_BARRIER})
+    EXPECT_NE(choose(terrain, collective, 1024).row, nullptr) << name_of(collective);
+}
+
+// A choice is that of all ranks, whatever they chose before.
+TEST(Select, DoesNotDependOnEarlierCalls) {
+  Selector selector(cluster(3, 2, 10));
+  Call call;
+  call.collective = RC_ALLREDUCE;
+  call.dtype = RC_FLOAT32;
+  for (int64_t count : {1, 1 << 20, 1 << 24, 1, 1 << 12, 1 << 24}) {
+    Choice warm = selector.choose(call, count, 1);
+    Choice cold = Selector(cluster(3, 2, 10)).choose(call, count, 1);
+    EXPECT_EQ(warm.row, cold.row);
+    EXPECT_EQ(warm.stretch, cold.stretch);
+    EXPECT_EQ(warm.pieces, cold.pieces);
+  }
+}
+
+}  // namespace
+}  // namespace ringcoll

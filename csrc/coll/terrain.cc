@@ -1,0 +1,38 @@
+// see the header
+#include "coll/terrain.h"
+
+#include <utility>
+
+namespace ringcoll {
+namespace {
+
+// Groups of a level are runs of the ring.
+Groups groups_of(const Topology& topology, int level) {
+  const auto& order = topology.ring_order();
+  std::vector<Rank> firsts;
+  for (size_t i = 0; i < order.size(); i++)
+    if (i == 0 || topology.group_of(level, order[i]) != topology.group_of(level, order[i - 1]))
+      firsts.push_back(static_cast<Rank>(i));
+  return Groups(std::move(firsts), topology.size());
+}
+
+}  // namespace
+
+Terrain terrain_of(const Communicator& comm) {
+  Terrain terrain;
+  terrain.one_domain = comm.one_domain();
+  terrain.oversubscribed = comm.oversubscribed();
+  terrain.segment_bytes = comm.config().segment_bytes;
+  terrain.algorithm = comm.config().algorithm;
+  terrain.fabric.combined_bytes_per_us = kCombinedBytesPerUs;
+  terrain.fabric.crowded = terrain.oversubscribed;
+  for (int level = 0; level < comm.topology().levels(); level++) {
+    const LevelCost& cost = comm.costs().levels[level];
+    terrain.fabric.groups.push_back(groups_of(comm.topology(), level));
+    terrain.fabric.links.push_back(
+        {cost.latency_us, cost.rank_bytes_per_us, cost.group_bytes_per_us});
+  }
+  return terrain;
+}
+
+}  // namespace ringcoll

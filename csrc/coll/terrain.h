@@ -1,0 +1,17 @@
+// From what a communicator knows of its ranks and links to what the choice of schedules needs.
+#pragma once
+
+#include "coll/select.h"
+#include "comm/communicator.h"
+
+namespace ringcoll {
+
+/// What a core makes of two operands in its caches and a result (perf/results, reductions of one
+/// rank); no measure of the links.
+inline constexpr double kCombinedBytesPerUs = 10000;
+
+/// The fabric of the communicator's ranks in ring order, with the costs that all ranks agreed on.
+/// Slots and the largest piece are the caller's to say.
+Terrain terrain_of(const Communicator& comm);
+
+}  // namespace ringcoll

@@ -1,0 +1,137 @@
+// How a communicator comes by the costs of its links: given, known, or measured.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "comm/communicator.h"
+#include "comm/measure.h"
+
+namespace ringcoll {
+namespace {
+
+using Json = nlohmann::json;
+
+// Of the ranks that share a CPU so many are waited for, and not all where they are very many.
+constexpr int kMostShare = 8;
+
+Json to_json(const std::vector<LevelSamples>& samples) {
+  Json json = Json::array();
+  for (const LevelSamples& level : samples)
+    for (const LinkSample& sample : level) {
+      json.push_back(sample.latency_us);
+      json.push_back(sample.rank_bytes_per_us);
+      json.push_back(sample.lane_bytes_per_us);
+    }
+  return json;
+}
+
+std::vector<LevelSamples> samples_of(const std::string& blob, size_t levels, Rank rank) {
+  constexpr size_t kNumbers = 3;
+  Json json = Json::from_cbor(blob, true, false);
+  check(json.is_array() && json.size() == levels * kMeasuringRounds * kNumbers &&
+            std::ranges::all_of(json, [](const Json& number) { return number.is_number(); }),
+        Code::kTransport,
+        "what rank {} measured cannot be read: install the same version of ringcoll on all hosts",
+        rank);
+  std::vector<LevelSamples> samples(levels);
+  auto number = json.begin();
+  for (LevelSamples& level : samples)
+    for (LinkSample& sample : level) {
+      sample.latency_us = *number++;
+      sample.rank_bytes_per_us = *number++;
+      sample.lane_bytes_per_us = *number++;
+    }
+  return samples;
+}
+
+}  // namespace
+
+/// The links of a communicator that is being made.
+class Communicator::Measured final : public MeasuredLinks {
+ public:
+  explicit Measured(Communicator& comm) : comm_(comm) {}
+  Endpoint& link(Rank peer) override { return comm_.endpoint(peer); }
+  void wait(Rank peer, const std::function<bool()>& ready) override {
+    comm_.wait(peer, comm_.endpoint(peer), ready,
+               [&] { return fmt::format("measuring the link to rank {}", peer); });
+  }
+  bool is_network(Rank peer) const override { return comm_.link_of(peer) == LinkClass::kNetwork; }
+  std::span<std::byte> memory() override { return {comm_.arena_.data(), comm_.arena_.bytes()}; }
+  bool wants_places() const override { return comm_.wants_places(); }
+
+ private:
+  Communicator& comm_;
+};
+
+// Rank 0's file counts; a rank with another one would expect something else. `blobs`: the
+// introductions of all ranks, so that all see the same.
+void Communicator::adopt_given_costs(const std::vector<std::string>& blobs) {
+  std::string first_file, first;
+  for (Rank r = 0; r < size_; r++) {
+    Json theirs = Json::from_cbor(blobs[r]);
+    std::string file = theirs.at("costs_file"), costs = theirs.at("costs");
+    if (r == 0) first_file = file, first = costs;
+    check(file.empty() || costs == first, Code::kInvalidArgument,
+          "RINGCOLL_COSTS: rank {} has {} with {}, rank 0 {}: give all ranks the same file, or "
+          "rank 0 alone",
+          r, file, costs,
+          first_file.empty() ? "none" : fmt::format("has {} with {}", first_file, first));
+  }
+  if (first.empty() || first_file.empty()) return;
+  costs_file_ = "RINGCOLL_COSTS=" + first_file;
+  costs_ = {parse_costs(first, costs_file_), costs_file_};
+}
+
+// One file may serve jobs on one host and on several.
+void Communicator::check_given_levels() const {
+  if (costs_file_.empty()) return;
+  std::vector<std::string> names = {"host", "network"};
+  for (int level = 0; level < topology_.levels(); level++)
+    if (std::ranges::count(names, topology_.level_name(level)) == 0)
+      names.push_back(topology_.level_name(level));
+  for (const LevelCost& cost : costs_.levels)
+    check(std::ranges::count(names, cost.level) > 0, Code::kInvalidArgument,
+          "{}: levels.{}: this job has no such level; there is {}", costs_file_, cost.level,
+          fmt::join(names, ", "));
+}
+
+// Fourth round: what each rank measured.
+void Communicator::settle_costs(Exchange& exchange, Deadline deadline) {
+  check_given_levels();
+  std::vector<bool> wanted;
+  for (int level = 0; level < topology_.levels(); level++)
+    wanted.push_back(
+        std::ranges::count(costs_.levels, topology_.level_name(level), &LevelCost::level) == 0);
+  auto began = Clock::now();
+  auto mine = Json::to_cbor(to_json(measure_costs(wanted)));
+  measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
+  auto blobs = exchange.all_gather({mine.begin(), mine.end()}, deadline);
+  std::vector<std::vector<LevelSamples>> samples;
+  for (Rank r = 0; r < size_; r++) samples.push_back(samples_of(blobs[r], wanted.size(), r));
+  costs_ = agree_on_costs(topology_, samples, costs_.levels, costs_.source, oversubscribed_);
+}
+
+std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& wanted) {
+  connect(measured_peers(topology_, rank_, wanted));
+  Measured links(*this);
+  auto samples = measure_links(topology_, rank_, wanted, ranks_for_each_cpu(), links);
+  for (Rank peer : connected_) links_[peer].sent_in_setup = endpoint(peer).completed();
+  counters_ = {};  // they are of calls
+  return samples;
+}
+
+int Communicator::ranks_for_each_cpu() const {
+  if (!oversubscribed_) return 1;
+  std::map<std::string, std::pair<size_t, size_t>> machines;  // ranks, CPUs
+  size_t most = 1;
+  for (Rank r = 0; r < size_; r++) {
+    auto& [ranks, cpus] = machines[topology_.at(r).machine];
+    cpus = std::max({size_t{1}, cpus, topology_.at(r).cpus.size()});
+    most = std::max(most, (++ranks + cpus - 1) / cpus);
+  }
+  return static_cast<int>(std::min<size_t>(most, kMostShare));
+}
+
+}  // namespace ringcoll

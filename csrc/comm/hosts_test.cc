@@ -1,0 +1,181 @@
+// Which ranks are one host. They are threads of one process, which could all map one another.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/store.h"
+#include "comm/communicator.h"
+
+namespace ringcoll {
+namespace {
+
+Config config_of(const std::string& transport) {
+  Config config = read_config([](const char*) -> const char* { return nullptr; });
+  config.transport = transport;
+  config.interface = "lo";
+  config.timeout_s = 60;
+  config.arena_bytes = 1 << 20;
+  return config;
+}
+
+using Configs = std::vector<Config>;
+
+/// Makes a communicator of as many ranks and calls `body` with each. What they threw, as "code
+/// text"; "" where nothing.
+std::vector<std::string> run(const Configs& configs,
+                             const std::function<void(Communicator&)>& body = {}) {
+  static std::atomic<int> worlds{0};
+  std::string url = "local://hosts" + std::to_string(worlds++);
+  auto size = static_cast<Rank>(configs.size());
+  std::vector<std::string> errors(configs.size());
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < size; rank++)
+    threads.emplace_back([&, rank] {
+      try {
+        Deadline deadline(seconds(60));
+        auto exchange =
+            make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
+        Communicator comm(configs[rank], "test", *exchange);
+        if (body) body(comm);
+      } catch (const Error& error) {
+        errors[rank] = fmt::format("{} {}", name_of(error.code()), error.what());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+/// Ranks on hosts with these ids.
+Configs on(const std::vector<std::string>& hosts, const std::string& transport = "auto") {
+  Configs configs(hosts.size(), config_of(transport));
+  for (size_t i = 0; i < hosts.size(); i++) configs[i].hostid = hosts[i];
+  return configs;
+}
+
+const std::vector<std::string> kFour(4);  // no errors
+
+TEST(Hosts, WithoutIdsAreWhereMemoryCanBeMapped) {
+  EXPECT_EQ(run(on({"", "", "", ""}),
+                [](Communicator& comm) {
+                  EXPECT_EQ(comm.topology().hosts(), 1);
+                  EXPECT_TRUE(comm.one_domain());
+                }),
+            kFour);
+}
+
+TEST(Hosts, OfDifferentIdsAreJoinedByTheNetwork) {
+  EXPECT_EQ(run(on({"h2", "h1", "h2", "h1"}),
+                [](Communicator& comm) {
+                  EXPECT_EQ(comm.topology().hosts(), 2);
+                  EXPECT_FALSE(comm.one_domain());
+                  EXPECT_EQ(comm.topology().at(1).host_name, "h1");
+                  Rank rank = comm.rank();
+                  EXPECT_EQ(comm.transport_of((rank + 2) % 4), "shm");
+                  EXPECT_EQ(comm.link_of((rank + 1) % 4), LinkClass::kNetwork);
+                  EXPECT_EQ(comm.link_of((rank + 3) % 4), LinkClass::kNetwork);
+                }),
+            kFour);
+}
+
+TEST(Hosts, ByIdHaveTheLinksThatAreAskedForByName) {
+  for (const char* transport : {"loopback", "tcp"})
+    EXPECT_EQ(run(on({"h1", "h1", "h2", "h2"}, transport),
+                  [&](Communicator& comm) {
+                    EXPECT_EQ(comm.topology().hosts(), 2);
+                    EXPECT_EQ(comm.transport_of((comm.rank() + 1) % 4), transport);
+                  }),
+              kFour);
+}
+
+TEST(Hosts, ByIdAreNotJoinedBySharedMemory) {
+  for (const std::string& error : run(on({"h1", "h2"}, "shm")))
+    EXPECT_TRUE(error.starts_with("Transport no transport joins rank 0") &&
+                error.find("shm: other host") != std::string::npos)
+        << error;
+}
+
+// A rank that only talks tcp maps nobody.
+TEST(Hosts, AreSeveralWhereMemoryIsNotMapped) {
+  auto configs = on({"", "", "", ""});
+  configs[1].transport = configs[3].transport = "tcp";
+  EXPECT_EQ(run(configs,
+                [](Communicator& comm) {
+                  EXPECT_EQ(comm.topology().hosts(), 3);
+                  EXPECT_TRUE(comm.topology().same_host(0, 2));
+                  EXPECT_EQ(comm.topology().ring_order(), (std::vector<Rank>{0, 2, 1, 3}));
+                  EXPECT_FALSE(comm.one_domain());
+                }),
+            kFour);
+}
+
+TEST(Hosts, WithOneIdHaveToMapOneAnother) {
+  auto configs = on({"h1", "h1", "h2"});
+  configs[1].transport = "tcp";
+  for (const std::string& error : run(configs)) {
+    EXPECT_TRUE(error.starts_with("InvalidArgument RINGCOLL_HOSTID=h1 is set on rank 0")) << error;
+    EXPECT_NE(error.find("on rank 1"), std::string::npos) << error;
+    EXPECT_NE(error.find("shm: not offered there"), std::string::npos) << error;
+  }
+}
+
+/// Four ranks on h1 … h4, in threads, with the file of that name in a folder of the test.
+class TopologyFiles : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  static Configs with(const std::vector<std::string>& files) {
+    auto configs = on({"h1", "h2", "h3", "h4"}, "tcp");
+    for (size_t i = 0; i < configs.size(); i++) configs[i].topology = files[i];
+    return configs;
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("ringcoll-hosts-{}", ::getpid());
+};
+
+TEST_F(TopologyFiles, OrderTheRingOfAllRanks) {
+  std::string file = write("t", R"({"h4": "s.l2", "h1": "s.l1", "h2": "s.l2", "h3": "s.l1"})");
+  EXPECT_EQ(run(with({file, "", file, "/nowhere"}),
+                [](Communicator& comm) {
+                  const Topology& topology = comm.topology();
+                  EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 3, 1}));
+                  EXPECT_EQ(topology.levels(), 3);
+                  EXPECT_EQ(topology.level_name(1), "leaf");
+                  EXPECT_EQ(topology.group_of(1, 2), topology.group_of(1, 0));
+                  EXPECT_EQ(topology.level_name(2), "spine");
+                }),
+            kFour);
+}
+
+TEST_F(TopologyFiles, ThatDifferAreTheSameErrorOnAllRanks) {
+  std::string one = write("1", R"({"h1": "s", "h2": "s", "h3": "s", "h4": "s"})");
+  std::string other = write("2", R"({"h1": "s"})");
+  auto errors = run(with({one, one, other, one}));
+  EXPECT_EQ(errors, std::vector<std::string>(4, errors[0]));
+  for (const std::string& part : {std::string("InvalidArgument "), one, other,
+                                  std::string("of rank 2"), std::string("of rank 0")})
+    EXPECT_NE(errors[0].find(part), std::string::npos) << part << " in " << errors[0];
+}
+
+TEST_F(TopologyFiles, OfNoUseAreTheSameErrorOnAllRanks) {
+  std::string file = write("t", "{\"h1\": \"s\",\n\"h1\": \"s\"}");
+  std::string missing = (folder_ / "missing").string();
+  for (const std::string& bad : {file, missing}) {
+    auto errors = run(with({bad, "", "", ""}));
+    EXPECT_EQ(errors, std::vector<std::string>(4, errors[0]));
+    EXPECT_TRUE(errors[0].starts_with("InvalidArgument RINGCOLL_TOPOLOGY=" + bad)) << errors[0];
+  }
+}
+
+}  // namespace
+}  // namespace ringcoll

@@ -1,0 +1,390 @@
+#include "comm/measure.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+using std::chrono::microseconds;
+
+// In the place of the collective, so that a call never takes a message for one of its own.
+constexpr uint8_t kMeasuring = 0xff;
+enum class Phase : uint8_t { kPing, kPong, kTurn, kStream, kVerdict };
+
+// How long a link is measured. Between hosts long enough for TCP to open its window and for a
+// shaper's bucket (256 KB and the like at 1 Gb/s) to run empty in the first half of a stream.
+struct Effort {
+  Duration pings;
+  Duration stream;
+};
+constexpr Effort kInsideHost{microseconds(100), microseconds(400)};
+constexpr Effort kNetworkInsideHost{microseconds(400), microseconds(2000)};
+constexpr Effort kBetweenHosts{microseconds(1000), microseconds(8000)};
+// A stream over a long line: so many round trips, at most so much longer.
+constexpr int kRoundTrips = 25;
+constexpr int kLongestStream = 3;
+
+// A pair alone tries again so often when somebody was stopped meanwhile.
+constexpr int kTries = 3;
+
+constexpr size_t kWarmUpPings = 2, kFewestPings = 5, kMostPings = 64;
+
+// Messages of a stream that are on their way in each direction. One fills the next from the slot
+// into which it received, and a slot is free when what it sent is complete.
+constexpr uint64_t kAhead = 4;
+constexpr uint64_t kSlots = 3 * kAhead;
+constexpr uint64_t kLeastMessageBytes = 4 << 10, kMostMessageBytes = 256 << 10;
+// A message is this part of what has come so far: all that is on its way takes no longer than the
+// stream has lasted, however slow the link is.
+constexpr uint64_t kGrowth = 16;
+
+double microseconds_of(Duration time) { return to_seconds(time) * 1e6; }
+
+/// Where a rank stands when a level is measured.
+struct Turn {
+  int round = 0;
+  Rank partner = kNobody;
+  bool alone = false;       // this pair is the one that first streams alone
+  bool several = false;     // other pairs stream beside it afterwards
+  std::vector<Rank> chain;  // who waits meanwhile, the alone first
+};
+
+// The cells' lanes, or inside a host all its ranks, wait for one another along the ring.
+std::vector<Turn> turns_of(const Topology& topology, Rank self, int level) {
+  std::vector<Turn> turns;
+  for (const Section& section : sections_of(topology, level)) {
+    if (level == 0 && std::ranges::count(section.ranks(), self) > 0 && section.cells.size() > 1) {
+      Turn turn{.several = section.cells.size() > 3, .chain = section.ranks()};
+      size_t at = std::ranges::find(turn.chain, self) - turn.chain.begin();
+      if ((at ^ 1) < turn.chain.size()) turn.partner = turn.chain[at ^ 1];
+      turn.alone = at < 2;
+      turns.push_back(std::move(turn));
+    }
+    if (level == 0) continue;
+    for (const CellPair& pair : pairs_of(section, level)) {
+      const auto *mine = &section.cells[pair.a], *theirs = &section.cells[pair.b];
+      if (std::ranges::count(*mine, self) == 0) std::swap(mine, theirs);
+      size_t lane = std::ranges::find(*mine, self) - mine->begin();
+      if (lane == mine->size()) continue;
+      Turn turn{pair.round, kNobody, lane == 0, std::min(mine->size(), theirs->size()) > 1, *mine};
+      if (lane < theirs->size()) turn.partner = (*theirs)[lane];
+      turns.push_back(std::move(turn));
+    }
+  }
+  return turns;
+}
+
+/// What a stream receives from the middle of its time to its end.
+class Window {
+ public:
+  Window(Clock::time_point begin, Duration length)
+      : grown_(begin + length / 4), from_(begin + length / 2), to_(begin + length), last_(from_) {}
+
+  /// Whether messages may still grow. Not in the quarter before it counts, in which every slot is
+  /// written once at its full length: its pages are then there.
+  bool growing(Clock::time_point now) const { return now < grown_; }
+  bool over(Clock::time_point now) const { return now >= to_; }
+  void add(Clock::time_point now, uint64_t bytes) {
+    if (now < from_ || now > to_) return;
+    if (bytes_ == 0) first_ = now, first_bytes_ = bytes;
+    bytes_ += bytes;
+    longest_gap_ = std::max(longest_gap_, now - last_);
+    last_ = now;
+  }
+  void end(Clock::time_point now) { to_ = std::clamp(now, from_, to_); }
+  /// From the first message to the last; 0 if nothing came for half of the time or more: somebody
+  /// was stopped. Where ranks share CPUs they always are, and all of the time counts.
+  double bytes_per_us(Duration least, bool may_stop) const {
+    Duration length = to_ - from_;
+    if (length < least) return 0;
+    if (may_stop) return static_cast<double>(bytes_) / microseconds_of(length);
+    if (std::max(longest_gap_, to_ - last_) > length / 2 || last_ <= first_) return 0;
+    return static_cast<double>(bytes_ - first_bytes_) / microseconds_of(last_ - first_);
+  }
+
+ private:
+  Clock::time_point grown_, from_, to_, first_, last_;
+  Duration longest_gap_{};
+  uint64_t bytes_ = 0, first_bytes_ = 0;
+};
+
+class Meter {
+ public:
+  Meter(Rank self, int share, MeasuredLinks& links)
+      : self_(self),
+        share_(share),
+        links_(links),
+        memory_(links.memory()),
+        slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
+
+  LinkSample measure(const Turn& turn, int level);
+  /// Until all that was sent is complete.
+  void finish();
+
+ private:
+  struct Message {
+    Phase phase;
+    int64_t value = 0;  // the last ping's: the round trip in nanoseconds; a verdict's: once more
+    int32_t left = 0;   // of the last messages of a stream: how many there are from this one on
+    uint64_t bytes = 0;
+  };
+  /// Both directions of a stream so far.
+  struct Progress {
+    uint64_t sent = 0, received = 0, received_bytes = 0;
+    uint64_t message_bytes = kLeastMessageBytes;
+    uint64_t before = 0;  // messages sent on this link before the stream
+  };
+
+  Effort effort(Rank peer) const;
+  double ping(Rank peer, Duration limit);
+  void answer_pings(Rank peer);
+  double stream_alone(Rank peer, Duration limit);
+  double stream(Rank peer, Duration limit, bool may_stop);
+  void send_ahead(Rank peer, Progress* progress);
+  void note_received(Rank peer, uint64_t bytes, bool grow, Progress* progress);
+  void pass_turn(const Turn& turn, bool to_the_first);
+
+  void send(Rank peer, const Message& message, const std::byte* data = nullptr);
+  Message receive(Rank peer, Phase phase, std::byte* place, uint64_t capacity);
+  Message receive_empty(Rank peer, Phase phase);
+  void expect(Rank peer, std::byte* place, uint64_t capacity);
+  void complete(Rank peer, uint64_t number);
+  template <typename Ready>
+  void wait(Rank peer, Ready&& ready);
+  std::byte* slot(uint64_t number) { return memory_.data() + number % kSlots * slot_bytes_; }
+
+  const Rank self_;
+  const int share_;
+  MeasuredLinks& links_;
+  const std::span<std::byte> memory_;
+  const uint64_t slot_bytes_;
+  int level_ = 0;
+  Duration round_trip_{};          // of the partner's link; the same on both sides
+  std::map<Rank, uint64_t> sent_;  // messages, by peer
+};
+
+Effort Meter::effort(Rank peer) const {
+  if (level_ > 0) return kBetweenHosts;
+  return links_.is_network(peer) ? kNetworkInsideHost : kInsideHost;
+}
+
+LinkSample Meter::measure(const Turn& turn, int level) {
+  level_ = level;
+  LinkSample sample;
+  bool paired = turn.partner != kNobody;
+  Effort most = paired ? effort(turn.partner) : Effort{};
+  // All at once: a message costs what it costs a rank whose host is as busy as in a call.
+  if (paired && self_ < turn.partner) sample.latency_us = ping(turn.partner, most.pings * share_);
+  if (paired && self_ > turn.partner) answer_pings(turn.partner);
+  pass_turn(turn, true);
+  if (paired && turn.alone)
+    sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, most.stream);
+  pass_turn(turn, false);
+  if (paired && turn.several)
+    sample.lane_bytes_per_us = level == 0 ? stream(turn.partner, most.stream * share_, share_ > 1)
+                                          : stream(turn.partner, most.stream, false);
+  return sample;
+}
+
+// To the first of the chain, when all are there; or from it, when it has done its part.
+void Meter::pass_turn(const Turn& turn, bool to_the_first) {
+  size_t at = std::ranges::find(turn.chain, self_) - turn.chain.begin();
+  Rank from = at + 1 < turn.chain.size() ? turn.chain[at + 1] : kNobody;
+  Rank to = at > 0 ? turn.chain[at - 1] : kNobody;
+  if (!to_the_first) std::swap(from, to);
+  if (from != kNobody) receive_empty(from, Phase::kTurn);
+  if (to != kNobody) send(to, {Phase::kTurn});
+}
+
+// Half the median of the round trips. The first ones only tell when both have come.
+double Meter::ping(Rank peer, Duration limit) {
+  std::vector<Duration> trips;
+  Deadline over(limit);
+  bool last = false;
+  for (size_t i = 0; !last; i++) {
+    if (i == kWarmUpPings) over = Deadline(limit);
+    last = trips.size() >= kFewestPings && (trips.size() == kMostPings || over.passed());
+    if (last) {
+      auto middle = trips.begin() + static_cast<ptrdiff_t>(trips.size() / 2);
+      std::ranges::nth_element(trips, middle);
+      round_trip_ = std::max<Duration>(*middle, std::chrono::nanoseconds(1));
+    }
+    auto start = Clock::now();
+    send(peer, {Phase::kPing, last ? std::chrono::nanoseconds(round_trip_).count() : 0});
+    receive_empty(peer, Phase::kPong);
+    if (i >= kWarmUpPings) trips.push_back(Clock::now() - start);
+  }
+  return microseconds_of(round_trip_) / 2;
+}
+
+void Meter::answer_pings(Rank peer) {
+  int64_t round_trip_ns = 0;
+  while (round_trip_ns <= 0) {
+    round_trip_ns = receive_empty(peer, Phase::kPing).value;
+    send(peer, {Phase::kPong});
+  }
+  round_trip_ = std::chrono::nanoseconds(round_trip_ns);
+}
+
+double Meter::stream_alone(Rank peer, Duration limit) {
+  double rate = 0;
+  bool again = true;
+  for (int tries = 1; again; tries++) {
+    rate = stream(peer, limit, false);
+    if (self_ < peer) {
+      again = rate == 0 && tries < kTries;
+      send(peer, {Phase::kVerdict, again});
+    } else {
+      again = receive_empty(peer, Phase::kVerdict).value != 0;
+    }
+  }
+  return rate;
+}
+
+// Both directions at once. A rank sends on what it received kAhead messages ago, as a rank of a
+// ring does, so that reading and writing memory is in the rate. The lower rank ends it, by its
+// clock. The last kAhead messages of each are empty and say so: whoever receives one of the others
+// knows that as many follow, and where they go.
+double Meter::stream(Rank peer, Duration limit, bool may_stop) {
+  limit = std::clamp(round_trip_ * kRoundTrips, limit, limit * kLongestStream);
+  Progress progress{.before = sent_[peer]};
+  for (uint64_t n = 0; n < kAhead; n++) expect(peer, slot(n + kAhead), slot_bytes_);
+  send_ahead(peer, &progress);
+  std::optional<Window> window;  // from the first message on: the peer may come later
+  bool ending = false;
+  for (int32_t left = 0; left != 1;) {
+    Message got = receive(peer, Phase::kStream, slot(progress.received + kAhead), slot_bytes_);
+    auto now = Clock::now();
+    left = got.left;
+    if (!window) window.emplace(now, limit);
+    if (left > 0) {
+      window->end(now);
+    } else {
+      window->add(now, got.bytes);
+      note_received(peer, got.bytes, window->growing(now), &progress);
+    }
+    if (!ending && (left > 0 || (self_ < peer && window->over(now)))) {
+      ending = true;
+      for (auto last = static_cast<int32_t>(kAhead); last > 0; last--)
+        send(peer, {Phase::kStream, 0, last});
+    }
+    if (!ending) send_ahead(peer, &progress);
+  }
+  complete(peer, sent_[peer]);
+  return window->bytes_per_us(limit / 4, may_stop);
+}
+
+void Meter::send_ahead(Rank peer, Progress* progress) {
+  for (; progress->sent < progress->received + kAhead; progress->sent++)
+    send(peer, {Phase::kStream, 0, 0, progress->message_bytes}, slot(progress->sent));
+}
+
+// Says where the message goes that comes kAhead messages after the one that has just come. What was
+// sent from there is complete, or soon, for the peer has answered it.
+void Meter::note_received(Rank peer, uint64_t bytes, bool grow, Progress* progress) {
+  uint64_t number = progress->received++;
+  progress->received_bytes += bytes;
+  if (grow)
+    progress->message_bytes = std::clamp(progress->received_bytes / kGrowth,
+                                         std::min(kLeastMessageBytes, slot_bytes_), slot_bytes_);
+  if (number >= kAhead) complete(peer, progress->before + number - kAhead + 1);
+  expect(peer, slot(number + 2 * kAhead), slot_bytes_);
+}
+
+void Meter::finish() {
+  for (auto [peer, number] : sent_) complete(peer, number);
+}
+
+void Meter::send(Rank peer, const Message& message, const std::byte* data) {
+  Endpoint& link = links_.link(peer);
+  Signature signature{.sequence = ++sent_[peer],
+                      .count = message.value,
+                      .collective = kMeasuring,
+                      .dtype = static_cast<uint8_t>(message.phase),
+                      .op = static_cast<uint8_t>(level_),
+                      .root = message.left};
+  wait(peer, [&] {
+    if (link.try_send(signature, data, message.bytes)) return true;
+    link.progress();
+    return false;
+  });
+}
+
+Meter::Message Meter::receive(Rank peer, Phase phase, std::byte* place, uint64_t capacity) {
+  Endpoint& link = links_.link(peer);
+  View view;
+  wait(peer, [&] { return link.try_recv(place, capacity, &view); });
+  const Signature& s = view.signature;
+  bool fits = s.collective == kMeasuring && s.dtype == static_cast<uint8_t>(phase) &&
+              s.op == level_ && view.bytes <= capacity && s.root >= 0 &&
+              s.root <= static_cast<int32_t>(kAhead);
+  check(fits, Code::kMismatch,
+        "rank {} does something else than rank {} while links are measured: install the same "
+        "version of ringcoll on all hosts",
+        peer, self_);
+  if (view.bytes > 0 && view.data != place) std::memcpy(place, view.data, view.bytes);
+  link.release();
+  return {phase, s.count, s.root, view.bytes};
+}
+
+Meter::Message Meter::receive_empty(Rank peer, Phase phase) {
+  expect(peer, nullptr, 0);
+  return receive(peer, phase, nullptr, 0);
+}
+
+void Meter::expect(Rank peer, std::byte* place, uint64_t capacity) {
+  if (links_.wants_places()) links_.link(peer).expect(place, capacity);
+}
+
+void Meter::complete(Rank peer, uint64_t number) {
+  Endpoint& link = links_.link(peer);
+  wait(peer, [&] {
+    if (link.completed() >= number) return true;
+    link.progress();
+    return link.completed() >= number;
+  });
+}
+
+template <typename Ready>
+void Meter::wait(Rank peer, Ready&& ready) {
+  constexpr int kPolls = 64;
+  for (int i = 0; i < kPolls; i++)
+    if (ready()) return;
+  links_.wait(peer, std::ref(ready));
+}
+
+}  // namespace
+
+std::vector<Rank> measured_peers(const Topology& topology, Rank self,
+                                 const std::vector<bool>& wanted) {
+  std::vector<Rank> peers;
+  for (int level = 0; level < topology.levels(); level++)
+    if (wanted[level])
+      for (const Turn& turn : turns_of(topology, self, level))
+        if (turn.partner != kNobody) peers.push_back(turn.partner);
+  std::ranges::sort(peers);
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+std::vector<LevelSamples> measure_links(const Topology& topology, Rank self,
+                                        const std::vector<bool>& wanted, int share,
+                                        MeasuredLinks& links) {
+  Meter meter(self, share, links);
+  std::vector<LevelSamples> samples(topology.levels());
+  for (int level = 0; level < topology.levels(); level++)
+    if (wanted[level])
+      for (const Turn& turn : turns_of(topology, self, level))
+        samples[level][turn.round] = meter.measure(turn, level);
+  meter.finish();
+  return samples;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,285 @@
+// Links are measured over every transport that works in one process, with links that behave badly.
+#include "comm/measure.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/store.h"
+#include "comm/communicator.h"
+#include "transport/faulty_testing.h"
+#include "transport/verbs/device_testing.h"
+#include "transport/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using testing::Faults;
+using testing::FaultyEndpoint;
+
+constexpr size_t kArenaBytes = 1 << 20;
+
+Topology on_hosts(const std::vector<std::string>& hosts) {
+  std::vector<Location> locations;
+  for (const std::string& host : hosts) {
+    Location location;
+    location.host_id = location.host_name = host;
+    locations.push_back(std::move(location));
+  }
+  return Topology(std::move(locations));
+}
+
+/// The links of one rank of a World; ends all waits once `lost`.
+class TestLinks final : public MeasuredLinks {
+ public:
+  TestLinks(testing::TestRank& rank, bool network, std::atomic<bool>& lost)
+      : rank_(rank), network_(network), lost_(lost) {}
+  Endpoint& link(Rank peer) override { return rank_[peer]; }
+  void wait(Rank peer, const std::function<bool()>& ready) override {
+    Deadline deadline(seconds(60));
+    while (!ready()) {
+      check(!lost_ && !deadline.passed(), Code::kPeerLost, "gone");
+      rank_[peer].wait(std::chrono::milliseconds(1));
+    }
+  }
+  bool is_network(Rank) const override { return network_; }
+  std::span<std::byte> memory() override { return {rank_.arena.data(), rank_.arena.bytes()}; }
+  bool wants_places() const override { return rank_.transport->wants_places(); }
+
+ private:
+  testing::TestRank& rank_;
+  bool network_;
+  std::atomic<bool>& lost_;
+};
+
+class Measuring : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "verbs" && !testing::rdma_of_the_host()) device_.emplace(in_background());
+    Probe probe = row().probe(testing::test_config());
+    ASSERT_TRUE(probe.usable) << probe.detail;
+  }
+  // So that memory that is used again too early is found out.
+  static verbs::FakeOptions in_background() { return {.in_background = true}; }
+  const TransportRow& row() const { return *find_transport(GetParam()); }
+  /// What all ranks measure; `faults` of the links of a rank. A rank that throws ends the others.
+  std::vector<std::vector<LevelSamples>> measure(const Topology& topology,
+                                                 std::map<Rank, Faults> faults = {},
+                                                 std::map<Rank, Duration> late = {}) {
+    Rank size = topology.size();
+    testing::World world(row(), size, kArenaBytes);
+    for (auto [rank, fault] : faults)
+      for (auto& link : world[rank].links)
+        if (link) link = std::make_unique<FaultyEndpoint>(std::move(link), fault);
+    std::vector<std::vector<LevelSamples>> samples(size);
+    std::vector<std::thread> threads;
+    std::vector<bool> wanted(topology.levels(), true);
+    for (Rank rank = 0; rank < size; rank++)
+      threads.emplace_back([&, rank] {
+        TestLinks links(world[rank], row().link == LinkClass::kNetwork, lost_);
+        try {
+          std::this_thread::sleep_for(late[rank]);
+          samples[rank] = measure_links(topology, rank, wanted, 1, links);
+        } catch (const Error&) {
+          lost_ = true;
+          failed_++;
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    // What was measured has left nothing behind: the next message is the next call's.
+    for (Rank rank = 1; rank < size && failed_ == 0; rank++) {
+      testing::send(world[0][rank], testing::signature_of(7), nullptr, 0);
+      testing::flush(world[0][rank]);
+      View view = testing::receive(world[rank][0]);
+      EXPECT_EQ(view.signature, testing::signature_of(7));
+    }
+    return samples;
+  }
+  static Costs agreed(const Topology& topology,
+                      const std::vector<std::vector<LevelSamples>>& samples) {
+    return agree_on_costs(topology, samples, {}, "", false);
+  }
+
+  std::optional<verbs::FakeVerbs> device_;
+  std::atomic<bool> lost_{false};
+  std::atomic<int> failed_{0};
+};
+
+std::vector<std::string_view> names() {
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : transports()) names.push_back(row.name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(, Measuring, ::testing::ValuesIn(names()),
+                         [](const auto& info) { return std::string(info.param); });
+
+void expect_sane(const Costs& costs, int levels) {
+  ASSERT_EQ(costs.levels.size(), static_cast<size_t>(levels));
+  for (const LevelCost& cost : costs.levels) {
+    EXPECT_GT(cost.latency_us, 0);
+    EXPECT_LT(cost.latency_us, 1e6);
+    EXPECT_GT(cost.rank_bytes_per_us, 0);
+    EXPECT_GT(cost.group_bytes_per_us, 0);
+  }
+}
+
+TEST_P(Measuring, GivesNumbersForEveryLevel) {
+  for (const auto& hosts : std::vector<std::vector<std::string>>{
+           {"a", "a"}, {"a", "b"}, {"a", "a", "a"}, {"a", "b", "a", "b"}, {"a", "b", "c", "c"}}) {
+    Topology topology = on_hosts(hosts);
+    auto samples = measure(topology);
+    ASSERT_EQ(failed_, 0);
+    expect_sane(agreed(topology, samples), topology.levels());
+    EXPECT_GT(samples[0].back()[0].latency_us, 0) << "the lower rank of a pair has it";
+  }
+}
+
+TEST_P(Measuring, NeedsNothingForOneRank) {
+  Topology topology = on_hosts({"a"});
+  EXPECT_EQ(agreed(topology, measure(topology)).source, "defaults");
+}
+
+// Whatever the contract of endpoints allows.
+TEST_P(Measuring, EndsOnLinksThatBehaveBadly) {
+  Topology topology = on_hosts({"a", "a", "b", "b"});
+  std::map<Rank, Faults> faults;
+  faults[0].refuse_send_every = 3;
+  faults[1].hide_recv_every = 2;
+  faults[2].lag_completed_polls = 5;
+  faults[3].repeat_polls = 2;
+  faults[3].wait_returns_early = true;
+  auto samples = measure(topology, faults);
+  ASSERT_EQ(failed_, 0);
+  expect_sane(agreed(topology, samples), 2);
+}
+
+// A rank that takes 20 ms for every message: its pair of three says so, and is outvoted.
+TEST_P(Measuring, ASlowRankDoesNotDecide) {
+  Topology topology = on_hosts({"a", "b", "c", "d", "e", "f"});
+  std::map<Rank, Faults> faults;
+  faults[3].delay_recv = std::chrono::milliseconds(20);
+  auto samples = measure(topology, faults);
+  ASSERT_EQ(failed_, 0);
+  double slow_us = samples[2][1][0].latency_us;
+  EXPECT_GE(slow_us, 1e4);
+  EXPECT_LT(agreed(topology, samples).levels[1].latency_us, slow_us);
+}
+
+TEST_P(Measuring, WaitsForARankThatComesLate) {
+  Topology topology = on_hosts({"a", "b"});
+  auto samples = measure(topology, {}, {{1, std::chrono::milliseconds(300)}});
+  ASSERT_EQ(failed_, 0);
+  EXPECT_LT(samples[0][1][0].latency_us, 3e5 / 2) << "the time until it came is not the link's";
+}
+
+TEST_P(Measuring, EndsWithALinkThatBreaks) {
+  for (uint64_t at : {1, 4, 20, 40}) {
+    std::map<Rank, Faults> faults;
+    faults[1].fail_recv = at;
+    lost_ = false, failed_ = 0;
+    measure(on_hosts({"a", "b", "a", "b"}), faults);
+    EXPECT_GE(failed_, 1);
+  }
+}
+
+// --- Communicators ----------------------------------------------------------------------------
+
+std::vector<std::string> errors_or_costs(std::vector<Config> configs) {
+  static std::atomic<int> worlds{0};
+  std::string url = "local://measure" + std::to_string(worlds++);
+  auto size = static_cast<Rank>(configs.size());
+  std::vector<std::string> said(size);
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < size; rank++)
+    threads.emplace_back([&, rank] {
+      try {
+        Deadline deadline(seconds(60));
+        auto exchange =
+            make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
+        Communicator comm(configs[rank], "test", *exchange);
+        said[rank] = comm.costs().source + " " + costs_json(comm.costs().levels);
+        EXPECT_EQ(comm.counters().blocked_waits, 0u) << "counters are of calls";
+      } catch (const Error& error) {
+        said[rank] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  return said;
+}
+
+class GivenCosts : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string file(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  static Config config(const std::string& costs) {
+    Config config = read_config([](const char*) -> const char* { return nullptr; });
+    config.transport = "loopback";
+    config.interface = "lo";
+    config.arena_bytes = kArenaBytes;
+    config.costs = costs;
+    return config;
+  }
+  static std::string level(const std::string& name, int rate) {
+    return fmt::format(
+        R"({{"levels": {{"{}": {{"latency_us": 5, "rank_bytes_per_us": {}, "group_bytes_per_us": 9}}}}}})",
+        name, rate);
+  }
+  static void expect_all(const std::vector<std::string>& said, const std::string& part) {
+    for (const std::string& text : said) {
+      EXPECT_EQ(text, said[0]);
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("ringcoll-costs-{}", ::getpid());
+};
+
+TEST_F(GivenCosts, AreMeasuredAndAgreedWithoutAFile) {
+  expect_all(errors_or_costs({config(""), config(""), config("")}), "measured");
+}
+
+TEST_F(GivenCosts, OfRankZeroAreEverybodys) {
+  std::string costs = file("costs", level("host", 7));
+  auto said = errors_or_costs({config(costs), config(""), config(costs)});
+  expect_all(said, "RINGCOLL_COSTS=" + costs + " {");
+  expect_all(said, R"("rank_bytes_per_us":7)");
+}
+
+// The network's are known, the host's are not.
+TEST_F(GivenCosts, LeaveTheOtherLevelsToMeasuring) {
+  expect_all(errors_or_costs({config(file("costs", level("network", 7))), config("")}),
+             "measured {");
+}
+
+TEST_F(GivenCosts, ThatDifferAreTheSameErrorEverywhere) {
+  std::string one = file("one", level("host", 7)), two = file("two", level("host", 8));
+  auto said = errors_or_costs({config(one), config(one), config(two)});
+  expect_all(said, "rank 2 has " + two);
+  expect_all(said, one);
+  expect_all(errors_or_costs({config(""), config(two)}), "rank 0 none");
+}
+
+TEST_F(GivenCosts, ThatCannotBeReadAreTheSameErrorEverywhere) {
+  expect_all(errors_or_costs({config(""), config("/nowhere/costs")}), "rank 1: RINGCOLL_COSTS=");
+  std::string bad = file("bad", level("host", -1));
+  expect_all(errors_or_costs({config(bad), config("")}), "rank_bytes_per_us is -1");
+  std::string leaf = file("leaf", level("leaf", 1));
+  expect_all(errors_or_costs({config(leaf), config(leaf)}), "levels.leaf: this job has no such");
+}
+
+}  // namespace
+}  // namespace ringcoll

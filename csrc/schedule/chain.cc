@@ -1,0 +1,47 @@
+// Chain: each rank passes the vector on to the next. With pieces in flight, every link carries the
+// vector once and all work at the same time: no broadcast or reduce of long vectors sends less.
+//
+// Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Comput. 10
+// (2007), "chain" / "pipeline".
+#include "schedule/families.h"
+
+namespace ringcoll {
+namespace {
+
+Schedule make_broadcast(const Problem& problem) {
+  return chain_broadcast(Circle(problem, problem.root), {0, problem.counts[0]});
+}
+
+}  // namespace
+
+// steps P-1, bytes n
+Schedule chain_broadcast(const Circle& circle, Range range) {
+  Schedule schedule;
+  for (Rank round = 0; round + 1 < circle.size; round++) {
+    Step step;
+    if (circle.position == round)
+      step = {circle.rank_at(round + 1), range, kNobody, {}, Combine::kCopy};
+    if (circle.position == round + 1)
+      step = {kNobody, {}, circle.rank_at(round), range, Combine::kCopy};
+    add_round(schedule, step);
+  }
+  return schedule;
+}
+
+ScheduleRow broadcast_chain() {
+  return {.collective = RC_BROADCAST,
+          .name = "chain",
+          .summary = "each rank passes the vector on to the next",
+          .cost = "steps 1 + ceil((P-2)/P), bytes n",
+          .make = make_broadcast};
+}
+
+ScheduleRow reduce_chain() {
+  return {.collective = RC_REDUCE,
+          .name = "chain",
+          .summary = "each rank adds its vector to what the next hands it, and passes it on",
+          .cost = "steps 1 + ceil((P-2)/P), bytes n",
+          .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); }};
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,146 @@
+// What schedules cost on a fabric: by the steps of all ranks, and by the closed form of a row.
+#include "schedule/fabric.h"
+
+#include <gtest/gtest.h>
+
+#include "schedule/simulator_testing.h"
+
+namespace ringcoll {
+namespace {
+
+/// Hosts whose memory is fast, a network a hundred times slower, a spine that is oversubscribed.
+Fabric fabric_of(std::vector<Groups> levels) {
+  Fabric fabric = {.groups = std::move(levels), .links = {}, .combined_bytes_per_us = 10000};
+  fabric.links.push_back({0.5, 8000, 12000});
+  if (fabric.groups.size() > 1) fabric.links.push_back({30, 100, 125});
+  if (fabric.groups.size() > 2) fabric.links.push_back({50, 90, 200});
+  return fabric;
+}
+
+Profile closed(const ScheduleRow& row, const Fabric& fabric) {
+  Problem problem{.size = fabric.ranks(), .levels = fabric.groups};
+  return profile_of(row.traffic(problem), fabric);
+}
+Profile walked(const ScheduleRow& row, const Fabric& fabric) {
+  Problem problem{.size = fabric.ranks(), .levels = fabric.groups};
+  return profile_of(traffic_of(row, problem), fabric);
+}
+
+Profile closed_or_walked(const ScheduleRow& row, const Fabric& fabric) {
+  return row.traffic ? closed(row, fabric) : walked(row, fabric);
+}
+
+void expect_equal(const Profile& closed, const Profile& walked, const std::string& what) {
+  EXPECT_NEAR(closed.latency_us, walked.latency_us, 1e-6 * walked.latency_us) << what;
+  EXPECT_NEAR(closed.us_per_byte, walked.us_per_byte, 1e-4 * walked.us_per_byte) << what;
+  EXPECT_NEAR(closed.busiest_us_per_byte, walked.busiest_us_per_byte,
+              1e-4 * walked.busiest_us_per_byte)
+      << what;
+}
+
+// Every row with a closed form, on every size and on hosts of every size, with leaves and without.
+TEST(Traffic, OfClosedFormsIsThatOfTheSchedules) {
+  int compared = 0;
+  for (const ScheduleRow& row : schedules()) {
+    if (!row.traffic) continue;
+    for (Rank size = 2; size <= 48; size++)
+      for (Rank hosts : {0, 3})
+        for (Rank ranks : {1, 2, 4, 5}) {
+          Fabric fabric = fabric_of(simulator::cluster_of(size, ranks, hosts));
+          Problem problem{.size = size, .levels = fabric.groups};
+          if (!is_offered(row, fabric, false) || row.traffic(problem).empty()) continue;
+          expect_equal(closed(row, fabric), walked(row, fabric),
+                       std::string(name_of(row.collective)) + " " + std::string(row.name) + " of " +
+                           std::to_string(size) + " ranks, " + std::to_string(ranks) + " a host");
+          compared++;
+        }
+  }
+  EXPECT_GT(compared, 1000);
+}
+
+// Ranks that know no levels are one host.
+TEST(Traffic, OfARingLoadsEachPortOnce) {
+  const ScheduleRow& ring = *find_schedule(RC_ALLREDUCE, "ring");
+  Fabric fabric = fabric_of(simulator::cluster_of(8, 2, 0));
+  Profile profile = closed(ring, fabric);
+  EXPECT_DOUBLE_EQ(profile.latency_us, 14 * 30);
+  // One of the two ranks sends 14/8 of the vector to the next host: as fast as one rank can.
+  EXPECT_NEAR(profile.us_per_byte, 14.0 / 8 / 100, 1e-12);
+  EXPECT_NEAR(profile.busiest_us_per_byte, 14.0 / 8 / 100, 1e-12);
+}
+
+// The bound: over each host's port goes 2n(H-1)/H, and all of its ranks drive it.
+TEST(Traffic, OfLanesIsTheBoundOfTheNetwork) {
+  for (auto [hosts, ranks] : {std::pair<Rank, Rank>{2, 2}, {4, 2}, {2, 4}, {5, 4}, {3, 2}}) {
+    Fabric fabric = fabric_of(simulator::cluster_of(hosts * ranks, ranks, 0));
+    Profile lanes = closed(*find_schedule(RC_ALLREDUCE, "direct/ring"), fabric);
+    double bound = 2.0 * (hosts - 1) / hosts / 125;
+    EXPECT_NEAR(lanes.busiest_us_per_byte, bound, 1e-9) << hosts << " x " << ranks;
+  }
+}
+
+// Hosts with 1, 2 and 4 ranks: the port of each is as busy as that of the others.
+TEST(Traffic, OfUnevenHostsIsTheBoundToo) {
+  std::vector<Groups> levels = {Groups({0, 1, 3}, 7), Groups({0}, 7)};
+  Fabric fabric = fabric_of(levels);
+  fabric.links[1].rank_bytes_per_us = 125;
+  Profile lanes = walked(*find_schedule(RC_ALLREDUCE, "direct/ring"), fabric);
+  EXPECT_NEAR(lanes.busiest_us_per_byte, 2.0 * 2 / 3 / 125, 1e-9);
+}
+
+// Two racks joined by a slow spine: on the way through the levels each leaf's uplink carries the
+// vector once, flat halving with the far partner first would carry it several times.
+TEST(Traffic, OfLevelsCrossesTheSpineOnce) {
+  Fabric fabric = fabric_of(simulator::cluster_of(16, 2, 4));
+  fabric.links[2] = {50, 1000, 12.5};
+  Profile lanes = closed(*find_schedule(RC_ALLREDUCE, "direct/ring"), fabric);
+  EXPECT_NEAR(lanes.busiest_us_per_byte, 1 / 12.5, 1e-9);  // 2n(2-1)/2
+}
+
+// Where ranks share cores, rounds with few messages cost less: one rank of each host crosses.
+TEST(Traffic, OfCrowdedHostsCostsByTheirMessages) {
+  Fabric fabric = fabric_of(simulator::cluster_of(4, 2, 0));
+  auto latency = [&](std::string_view row) {
+    return closed_or_walked(*find_schedule(RC_ALLREDUCE, row), fabric).latency_us;
+  };
+  EXPECT_DOUBLE_EQ(latency("recursive_doubling"), 0.5 + 30);
+  EXPECT_DOUBLE_EQ(latency("binomial/recursive_doubling"), 0.5 + 30 + 0.5);
+  fabric.crowded = true;
+  EXPECT_DOUBLE_EQ(latency("recursive_doubling"), 0.5 + 30);
+  EXPECT_DOUBLE_EQ(latency("binomial/recursive_doubling"), (0.5 + 30 + 0.5) / 2);
+}
+
+TEST(Microseconds, OfOnePieceAreItsRounds) {
+  Profile profile = {.latency_us = 10, .us_per_byte = 0.5, .busiest_us_per_byte = 0.25};
+  EXPECT_DOUBLE_EQ(microseconds(profile, 100, 1, 4), 60);
+}
+
+TEST(Microseconds, OfManyPiecesAreThoseOfTheBusiestResource) {
+  Profile profile = {.latency_us = 0, .us_per_byte = 0.5, .busiest_us_per_byte = 0.25};
+  // With many slots a piece follows the one before as soon as the busiest resource has done it.
+  EXPECT_NEAR(microseconds(profile, 100, 10, 1000), 5 + 9 * 2.5, 0.1);
+  EXPECT_GT(microseconds(profile, 100, 10, 4), 5 + 9 * 2.5);
+  // With one slot nothing overlaps.
+  EXPECT_DOUBLE_EQ(microseconds(profile, 100, 10, 1), 50);
+}
+
+// What cores are busy with, no number of slots hides.
+TEST(Microseconds, OfCrowdedHostsAreTheWorkOfTheirCores) {
+  Profile profile = {.latency_us = 10, .work_us = 10, .us_per_byte = 0.01};
+  EXPECT_GE(microseconds(profile, 100, 10, 1000), 10 * 10);
+}
+
+TEST(IsOffered, FollowsTheClusterAndTheDomain) {
+  const ScheduleRow& direct = *find_schedule(RC_ALLREDUCE, "direct");
+  const ScheduleRow& lanes = *find_schedule(RC_ALLREDUCE, "direct/ring");
+  Fabric one_host = fabric_of({Groups({0}, 4)}), two = fabric_of(simulator::cluster_of(4, 2, 0)),
+         singles = fabric_of(simulator::cluster_of(4, 1, 0));
+  EXPECT_TRUE(is_offered(direct, one_host, true));
+  EXPECT_FALSE(is_offered(direct, two, false));
+  EXPECT_FALSE(is_offered(lanes, one_host, true));
+  EXPECT_TRUE(is_offered(lanes, two, false));
+  EXPECT_FALSE(is_offered(lanes, singles, false));
+}
+
+}  // namespace
+}  // namespace ringcoll

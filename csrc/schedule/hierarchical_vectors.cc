@@ -1,0 +1,125 @@
+// Broadcast and reduce over hosts: the vector enters every host once. A reduce is a broadcast, back
+// to front.
+//
+// Sources: see schedule/lanes.h, schedule/chain.cc and schedule/binomial.cc.
+
+#include "schedule/families.h"
+#include "schedule/lanes.h"
+
+namespace ringcoll {
+namespace {
+
+struct Cluster : HostView {
+  Range whole;
+  Rank root;
+  Rank root_host;
+
+  explicit Cluster(const Problem& problem)
+      : HostView(problem),
+        whole{0, problem.counts[0]},
+        root(problem.root),
+        root_host(hosts().of(root)) {}
+  /// One rank of each host, `of_host[h]`, in the order in which the root's host reaches them.
+  Circle across(const std::vector<Rank>& of_host) const {
+    std::vector<Rank> members;
+    for (Rank i = 0; i < hosts().count(); i++)
+      members.push_back(of_host[(root_host + i) % hosts().count()]);
+    return Circle((host - root_host + hosts().count()) % hosts().count(), std::move(members));
+  }
+};
+
+/// The root gives each rank of its host its share.
+Schedule scatter_shares(const Cluster& c) {
+  Schedule schedule;
+  Rank size = c.hosts().size_of(c.root_host), first = c.hosts().first(c.root_host);
+  Chunks shares = even_chunks(c.whole, size);
+  for (Rank i = 1; i < size; i++) {
+    Rank place = (c.root - first + i) % size, to = first + place;
+    Step step;
+    if (c.rank == c.root) step = {to, shares.at(place), kNobody, {}, Combine::kCopy};
+    if (c.rank == to) step = {kNobody, {}, c.root, shares.at(place), Combine::kCopy};
+    add_round(schedule, step);
+  }
+  return schedule;
+}
+
+/// The ranks of a host give one another their shares; the root has them all.
+Schedule gather_shares(const Cluster& c) {
+  Circle circle = host_circle(c.hosts(), c.rank, c.hosts().first(c.host));
+  Schedule schedule = pairwise_allgather(circle, even_chunks(c.whole, circle.size));
+  for (Step& step : schedule) {
+    if (step.send_to == c.root) step.send_to = kNobody, step.send = {};
+    if (c.rank == c.root) step.recv_from = kNobody, step.recv = {};
+  }
+  return schedule;
+}
+
+// steps R-1 + H-1 + R-1, bytes n
+Schedule make_direct_chain(const Problem& problem) {
+  Cluster c(problem);
+  Schedule schedule = scatter_shares(c);
+  LaneLevel level = lanes_of(c.levels, c.whole, HostLanes::kEveryRank).back();
+  std::vector<Schedule> turns(level.turns);
+  for (const Lane& lane : level.of_group[0])
+    if (lane.carriers[c.host] == c.rank)
+      turns[lane.turn] = chain_broadcast(c.across(lane.carriers), lane.range);
+  schedule =
+      compose(std::move(schedule), interleaved(turns, static_cast<size_t>(c.hosts().count() - 1)));
+  Schedule within = gather_shares(c);
+  pad(within, static_cast<size_t>(c.largest - 1));
+  return compose(std::move(schedule), within);
+}
+
+// steps ceil(lg H) + ceil(lg R), bytes n (ceil(lg H)+ceil(lg R))
+Schedule make_binomial_binomial(const Problem& problem) {
+  Cluster c(problem);
+  std::vector<Rank> leaders;
+  for (Rank h = 0; h < c.hosts().count(); h++)
+    leaders.push_back(h == c.root_host ? c.root : c.hosts().first(h));
+  Schedule between = binomial_broadcast(c.across(leaders), c.whole);
+  if (c.rank != leaders[c.host]) between.assign(between.size(), {});
+  Schedule within = binomial_broadcast(host_circle(c.hosts(), c.rank, leaders[c.host]), c.whole);
+  pad(within, static_cast<size_t>(ceil_log2(c.largest)));
+  return compose(std::move(between), within);
+}
+
+}  // namespace
+
+ScheduleRow broadcast_direct_chain() {
+  return {.collective = RC_BROADCAST,
+          .name = "direct/chain",
+          .summary = "each rank of a host passes its share on along the hosts",
+          .cost = "steps 2R-1, bytes 2n(R-1)/R+n/R",
+          .make = make_direct_chain,
+          .where = Where::kHosts};
+}
+
+ScheduleRow broadcast_binomial_binomial() {
+  return {.collective = RC_BROADCAST,
+          .name = "binomial/binomial",
+          .summary = "down a tree of hosts, then down one in each",
+          .cost = "steps ceil(lg H)+ceil(lg R), bytes n(ceil(lg H)+ceil(lg R))",
+          .make = make_binomial_binomial,
+          .where = Where::kHosts};
+}
+
+ScheduleRow reduce_direct_chain() {
+  return {.collective = RC_REDUCE,
+          .name = "direct/chain",
+          .summary = "each rank of a host adds its share to what comes along the hosts",
+          .cost = "steps 2R-1, bytes n",
+          .make = [](const Problem& problem) { return transposed(make_direct_chain(problem)); },
+          .where = Where::kHosts};
+}
+
+ScheduleRow reduce_binomial_binomial() {
+  return {
+      .collective = RC_REDUCE,
+      .name = "binomial/binomial",
+      .summary = "up a tree in each host, then up one of hosts",
+      .cost = "steps ceil(lg H)+ceil(lg R), bytes n",
+      .make = [](const Problem& problem) { return transposed(make_binomial_binomial(problem)); },
+      .where = Where::kHosts};
+}
+
+}  // namespace ringcoll

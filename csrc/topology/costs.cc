@@ -1,0 +1,269 @@
+#include "topology/costs.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Field {
+  const char* name;
+  double LevelCost::* value;
+};
+constexpr Field kFields[] = {{"latency_us", &LevelCost::latency_us},
+                             {"rank_bytes_per_us", &LevelCost::rank_bytes_per_us},
+                             {"group_bytes_per_us", &LevelCost::group_bytes_per_us}};
+// Beside the levels in what stats() says; not read.
+constexpr std::string_view kRemarks[] = {"source", "measuring_ms"};
+
+LevelCost parse_level(const std::string& level, const Json& json, std::string_view origin) {
+  check(json.is_object(), Code::kInvalidArgument, "{}: levels.{} is no object", origin, level);
+  LevelCost cost{level};
+  for (const auto& [name, unused] : json.items())
+    check(std::ranges::any_of(kFields, [&](const Field& f) { return name == f.name; }),
+          Code::kInvalidArgument,
+          "{}: levels.{}.{} is not known; there is latency_us, rank_bytes_per_us and "
+          "group_bytes_per_us",
+          origin, level, name);
+  for (const Field& field : kFields) {
+    auto found = json.find(field.name);
+    check(found != json.end(), Code::kInvalidArgument, "{}: levels.{}.{} is missing", origin, level,
+          field.name);
+    double value = found->is_number() ? found->get<double>() : NAN;
+    check(std::isfinite(value) && value > 0, Code::kInvalidArgument,
+          "{}: levels.{}.{} is {}: a number above 0 is wanted", origin, level, field.name,
+          found->dump());
+    cost.*field.value = value;
+  }
+  return cost;
+}
+
+// An interruption makes a link look slower, so that in doubt the better one is right.
+enum class Better { kLess, kMore };
+
+// What no link is like: beyond it a number was not measured but made up.
+constexpr double kMostLatencyUs = 1e7;
+constexpr double kMostBytesPerUs = 1e7;
+
+/// The median; 0 if there is none.
+class Middle {
+ public:
+  Middle(Better better, double most) : better_(better), most_(most) {}
+  void add(double value) {
+    if (is_sample(value)) values_.push_back(value);
+  }
+  bool is_sample(double value) const { return value > 0 && value <= most_; }
+  double value() {
+    if (values_.empty()) return 0;
+    size_t at = better_ == Better::kLess ? (values_.size() - 1) / 2 : values_.size() / 2;
+    std::ranges::nth_element(values_, values_.begin() + static_cast<ptrdiff_t>(at));
+    return values_[at];
+  }
+
+ private:
+  Better better_;
+  double most_;
+  std::vector<double> values_;
+};
+
+/// Takes the samples of a level together.
+class LevelMiddle {
+ public:
+  LevelMiddle(std::span<const std::vector<LevelSamples>> samples, int level)
+      : samples_(samples), level_(level) {}
+
+  void add(const Section& section) {
+    for (const CellPair& pair : pairs_of(section, level_)) {
+      const auto &a = section.cells[pair.a], &b = section.cells[pair.b];
+      size_t lanes = std::min(a.size(), b.size());
+      for (const auto* cell : {&a, &b})
+        for (size_t lane = 0; lane < lanes; lane++) {
+          const LinkSample& sample = of((*cell)[lane], pair.round);
+          latency_.add(sample.latency_us);
+          rank_.add(sample.rank_bytes_per_us);
+        }
+      if (level_ == 0) continue;
+      add_group(std::span(a).first(lanes), pair.round, lanes);
+      add_group(std::span(b).first(lanes), pair.round, lanes);
+    }
+    // All ranks of a host share its memory, also the odd one that had nobody to measure with.
+    if (level_ == 0 && section.cells.size() > 1)
+      add_group(section.ranks(), 0, section.cells.size());
+  }
+
+  /// False: nothing was measured. What is missing of a level stays as it is.
+  bool write(LevelCost* cost) {
+    double latency = latency_.value(), rank = rank_.value(), group = group_.value();
+    if (rank == 0) rank = lane_.value();
+    if (group == 0) group = rank;
+    if (latency > 0) cost->latency_us = latency;
+    if (rank > 0) cost->rank_bytes_per_us = rank;
+    if (group > 0) cost->group_bytes_per_us = group;
+    return latency > 0 || rank > 0;
+  }
+
+ private:
+  const LinkSample& of(Rank rank, int round) const { return samples_[rank][level_][round]; }
+  // What a group's lanes had together. Some that say nothing are taken to be like the others.
+  void add_group(std::span<const Rank> ranks, int round, size_t lanes) {
+    double sum = 0;
+    size_t present = 0;
+    for (Rank rank : ranks) {
+      double rate = of(rank, round).lane_bytes_per_us;
+      if (!lane_.is_sample(rate)) continue;
+      lane_.add(rate);
+      sum += rate;
+      present++;
+    }
+    if (present > 0 && present >= lanes / 2)
+      group_.add(sum * static_cast<double>(lanes) / static_cast<double>(present));
+  }
+
+  std::span<const std::vector<LevelSamples>> samples_;
+  int level_;
+  Middle latency_{Better::kLess, kMostLatencyUs};
+  Middle rank_{Better::kMore, kMostBytesPerUs};
+  Middle lane_{Better::kMore, kMostBytesPerUs};
+  Middle group_{Better::kMore, kMostBytesPerUs * 1024};
+};
+
+// "measured", or where each level's numbers are from: "RINGCOLL_COSTS=x (host), measured
+// (network)".
+std::string sources(const std::vector<std::pair<std::string, std::string>>& of_levels) {
+  std::vector<std::pair<std::string, std::string>> grouped;  // source, names of its levels
+  for (const auto& [level, source] : of_levels) {
+    auto found = std::ranges::find(grouped, source, &std::pair<std::string, std::string>::first);
+    if (found == grouped.end())
+      grouped.emplace_back(source, level);
+    else
+      found->second += " " + level;
+  }
+  if (grouped.size() == 1) return grouped.front().first;
+  std::string text;
+  for (const auto& [source, levels] : grouped)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", source, levels);
+  return text;
+}
+
+}  // namespace
+
+std::vector<LevelCost> parse_costs(std::string_view text, std::string_view origin) {
+  Json json;
+  try {
+    json = Json::parse(text);
+  } catch (const Json::exception& error) {
+    throw Error(Code::kInvalidArgument, fmt::format("{}: not JSON: {}", origin, error.what()));
+  }
+  check(json.is_object() && json.contains("levels") && json["levels"].is_object(),
+        Code::kInvalidArgument, "{}: an object with an object \"levels\" is wanted", origin);
+  for (const auto& [name, unused] : json.items())
+    check(name == "levels" || std::ranges::count(kRemarks, std::string_view(name)) > 0,
+          Code::kInvalidArgument, "{}: \"{}\" is not known; there is \"levels\"", origin, name);
+  std::vector<LevelCost> levels;
+  for (const auto& [name, cost] : json["levels"].items())
+    levels.push_back(parse_level(name, cost, origin));
+  return levels;
+}
+
+std::vector<LevelCost> read_costs(const std::string& path) {
+  if (path.empty()) return {};
+  std::ifstream file(path, std::ios::binary);
+  check(file.is_open(), Code::kInvalidArgument, "RINGCOLL_COSTS={}: {}", path,
+        errno_text("open", errno));
+  check(!std::filesystem::is_directory(path), Code::kInvalidArgument,
+        "RINGCOLL_COSTS={} is a directory", path);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  return parse_costs(text, "RINGCOLL_COSTS=" + path);
+}
+
+std::string costs_json(std::span<const LevelCost> levels) {
+  Json json = Json::object();
+  for (const LevelCost& cost : levels)
+    for (const Field& field : kFields) json[cost.level][field.name] = cost.*field.value;
+  return Json{{"levels", json}}.dump();
+}
+
+std::string describe(std::span<const LevelCost> levels) {
+  std::string text;
+  for (const LevelCost& cost : levels)
+    text += fmt::format("{}{} {:.2g} us {:.2g} GB/s", text.empty() ? "" : ", ", cost.level,
+                        cost.latency_us, cost.rank_bytes_per_us / 1e3);
+  return text;
+}
+
+// Orders of magnitude of a machine of 2020, shared memory and TCP.
+LevelCost default_cost(const std::string& level, bool is_host, bool crowded) {
+  if (!is_host) return {level, 25, 1500, 1500};
+  if (crowded) return {level, 8, 4000, 8000};  // a message is a change of context
+  return {level, 0.3, 8000, 16000};
+}
+
+std::vector<Rank> Section::ranks() const {
+  std::vector<Rank> all;
+  for (const auto& cell : cells) all.insert(all.end(), cell.begin(), cell.end());
+  return all;
+}
+
+std::vector<Section> sections_of(const Topology& topology, int level) {
+  std::vector<Section> sections;
+  std::vector<size_t> section_of, cell_of;  // by group, one more than the number
+  auto numbered = [](std::vector<size_t>& numbers, int group) -> size_t& {
+    auto at = static_cast<size_t>(group);
+    if (numbers.size() <= at) numbers.resize(at + 1);
+    return numbers[at];
+  };
+  for (Rank rank : topology.ring_order()) {
+    size_t& at = numbered(section_of, topology.group_of(level, rank));
+    if (at == 0) at = (sections.emplace_back(), sections.size());
+    auto& cells = sections[at - 1].cells;
+    size_t& cell = numbered(cell_of, level == 0 ? rank : topology.group_of(level - 1, rank));
+    if (cell == 0) cell = (cells.emplace_back(), cells.size());
+    cells[cell - 1].push_back(rank);
+  }
+  return sections;
+}
+
+std::vector<CellPair> pairs_of(const Section& section, int level) {
+  std::vector<CellPair> pairs;
+  size_t cells = section.cells.size();
+  for (size_t c = 0; c + 1 < cells; c += 2) pairs.push_back({c, c + 1, 0});
+  if (level > 0 && cells > 1 && cells % 2 == 1) pairs.push_back({cells - 2, cells - 1, 1});
+  return pairs;
+}
+
+Costs agree_on_costs(const Topology& topology, std::span<const std::vector<LevelSamples>> samples,
+                     std::span<const LevelCost> given, const std::string& given_source,
+                     bool crowded) {
+  Costs costs;
+  std::vector<std::pair<std::string, std::string>> from;
+  for (int level = 0; level < topology.levels(); level++) {
+    const std::string& name = topology.level_name(level);
+    auto known = std::ranges::find(given, name, &LevelCost::level);
+    if (known != given.end()) {
+      costs.levels.push_back(*known);
+      from.emplace_back(name, given_source);
+      continue;
+    }
+    LevelMiddle middle(samples, level);
+    for (const Section& section : sections_of(topology, level)) middle.add(section);
+    costs.levels.push_back(default_cost(name, level == 0, crowded));
+    bool measured = middle.write(&costs.levels.back());
+    from.emplace_back(name, measured ? "measured" : "defaults");
+  }
+  costs.source = sources(from);
+  return costs;
+}
+
+}  // namespace ringcoll

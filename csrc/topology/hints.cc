@@ -1,0 +1,229 @@
+#include "topology/hints.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "topology/hostlist.h"
+#include "topology/location.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr size_t kMaxFieldBytes = 4 << 10;
+// Hosts of a file that an error shows.
+constexpr size_t kMostNamed = 8;
+
+// FNV-1a: files that differ by accident are told apart, with no library.
+uint64_t digest_of(std::string_view text) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return std::max<uint64_t>(digest, 1);
+}
+
+// "" and a reason if there is no such file, or none that can be a topology.
+std::string read_file(const std::string& path, std::string* failure) {
+  std::error_code error;
+  auto bytes = std::filesystem::file_size(path, error);  // an error for what is no regular file
+  if (error) {
+    *failure = error.message();
+    return "";
+  }
+  if (bytes > kMaxTopologyBytes) {
+    *failure = fmt::format("it has {} bytes; at most {} are read", bytes, kMaxTopologyBytes);
+    return "";
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(bytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(bytes));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (!file.is_open() || file.bad()) *failure = errno_text("open", errno);
+  return text;
+}
+
+std::string name_of(Rank rank, const Location& location) {
+  return fmt::format("rank {} (pid {} on {})", rank, location.pid, location.host_name);
+}
+
+// Ranks that have the file have the same; who cannot read it takes rank 0's.
+void check_files(const std::vector<Location>& locations) {
+  const Hints& first = locations[0].hints;
+  check(first.file.empty() || first.digest, Code::kInvalidArgument,
+        "RINGCOLL_TOPOLOGY={} cannot be read by {}, which reads it for all: {}", first.file,
+        name_of(0, locations[0]), first.failure);
+  for (Rank r = 1; r < static_cast<Rank>(locations.size()); r++) {
+    const Hints& hints = locations[r].hints;
+    check(hints.file.empty() || !first.file.empty(), Code::kInvalidArgument,
+          "RINGCOLL_TOPOLOGY={} is set on {} but not on {}, which reads it for all: set it there",
+          hints.file, name_of(r, locations[r]), name_of(0, locations[0]));
+    check(hints.file.empty() || !hints.digest || hints.digest == first.digest,
+          Code::kInvalidArgument,
+          "RINGCOLL_TOPOLOGY: the file {} of {} is another than {} of {}: give all ranks the same, "
+          "or only rank 0 one",
+          hints.file, name_of(r, locations[r]), first.file, name_of(0, locations[0]));
+  }
+}
+
+// The lowest rank of each host.
+std::vector<Rank> first_ranks(const std::vector<Location>& locations) {
+  std::vector<Rank> ranks;
+  std::set<std::string_view> seen;
+  for (Rank r = 0; r < static_cast<Rank>(locations.size()); r++)
+    if (seen.insert(locations[r].host_id).second) ranks.push_back(r);
+  return ranks;
+}
+
+// A file may have short names where hosts have long ones, and the other way round.
+const Places::value_type* look_up(const Places& places, const std::string& name) {
+  auto found = places.find(name);
+  if (found == places.end()) found = places.find(name.substr(0, name.find('.')));
+  if (found == places.end()) {
+    found = places.lower_bound(name + ".");
+    if (found != places.end() && !found->first.starts_with(name + ".")) found = places.end();
+  }
+  return found == places.end() ? nullptr : &*found;
+}
+
+bool has_slurm_address(const Location& location) { return !location.hints.slurm_address.empty(); }
+
+std::string levels(const HostPlace& place) {
+  size_t count = place.groups.size();
+  return fmt::format("{} level{}", count, count == 1 ? "" : "s");
+}
+
+std::string some_names(const Places& places) {
+  std::string names;
+  size_t shown = 0;
+  for (auto at = places.begin(); at != places.end() && shown < kMostNamed; ++at, shown++)
+    names += (shown ? ", " : "") + at->first;
+  return names + (shown < places.size() ? ", …" : "");
+}
+
+// By the hosts' names; all at the same depth. Returns the source.
+std::string place_by_file(std::vector<Location>* locations) {
+  const Hints& first = locations->front().hints;
+  std::string source = "RINGCOLL_TOPOLOGY=" + first.file;
+  Places places;
+  try {
+    places = parse_topology(first.text);
+  } catch (const Error& error) {
+    throw error.within(source);
+  }
+  const Places::value_type* before = nullptr;
+  for (Rank r : first_ranks(*locations)) {
+    Location& location = (*locations)[r];
+    auto* found = look_up(places, location.host_name);
+    check(
+        found, Code::kInvalidArgument,
+        "{} does not name host {}, of {}; it names {}. Add the host, or have its name in the file "
+        "in RINGCOLL_HOSTID",
+        source, location.host_name, name_of(r, location), some_names(places));
+    if (!before) before = found;
+    const HostPlace &one = before->second, &other = found->second;
+    check(one.groups.size() == other.groups.size(), Code::kInvalidArgument,
+          "{}: {}: host {} has {} of switches above it, but host {} ({}) has {}: give all hosts as "
+          "many",
+          source, other.why, found->first, levels(other), before->first, one.why, levels(one));
+    location.place = found->second;
+  }
+  return source;
+}
+
+// SLURM tells each task where its node is. A launcher that starts ranks elsewhere and hands its own
+// environment on (mpirun, horovodrun) makes that untrue: one address on several machines. Returns
+// why the addresses are not used, or "".
+std::string place_by_slurm(std::vector<Location>* locations) {
+  std::map<std::string, std::string_view> machine_at;  // by address
+  std::vector<std::pair<Rank, HostPlace>> found;
+  for (Rank r : first_ranks(*locations)) {
+    const Location& location = (*locations)[r];
+    const Hints& hints = location.hints;
+    auto place = slurm_place(hints.slurm_address, hints.slurm_pattern);
+    if (!place) return fmt::format("host {} has none with a switch", location.host_name);
+    if (!found.empty() && found[0].second.groups.size() != place->groups.size())
+      return fmt::format("host {} has another number of levels than host {}", location.host_name,
+                         locations->front().host_name);
+    auto known = machine_at.emplace(hints.slurm_address, location.machine).first;
+    if (known->second != location.machine)
+      return fmt::format("{} stands on several machines, so a launcher has handed it on",
+                         hints.slurm_address);
+    found.emplace_back(r, std::move(*place));
+  }
+  for (auto& [rank, place] : found) (*locations)[rank].place = std::move(place);
+  return "";
+}
+
+}  // namespace
+
+Hints Hints::of(const std::string& file, bool first_rank) {
+  auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "").substr(0, kMaxFieldBytes);
+  };
+  Hints hints{.file = file.substr(0, kMaxFieldBytes)};
+  hints.slurm_address = variable("SLURM_TOPOLOGY_ADDR");
+  hints.slurm_pattern = variable("SLURM_TOPOLOGY_ADDR_PATTERN");
+  if (file.empty()) return hints;
+  std::string text = read_file(file, &hints.failure);
+  if (!hints.failure.empty()) return hints;
+  hints.digest = digest_of(text);
+  if (first_rank) hints.text = std::move(text);
+  return hints;
+}
+
+void Hints::encode(WireWriter* writer) const {
+  writer->put(digest);
+  for (const std::string* field : {&file, &failure, &slurm_address, &slurm_pattern})
+    writer->put_text(std::string_view(*field).substr(0, kMaxFieldBytes));
+  writer->put_text(text);
+}
+
+Hints Hints::decode(WireReader* reader) {
+  Hints hints;
+  hints.digest = reader->get<uint64_t>();
+  for (std::string* field :
+       {&hints.file, &hints.failure, &hints.slurm_address, &hints.slurm_pattern})
+    *field = reader->get_text(kMaxFieldBytes);
+  hints.text = reader->get_text(kMaxTopologyBytes);
+  return hints;
+}
+
+std::optional<HostPlace> slurm_place(const std::string& address, const std::string& pattern) {
+  auto kinds = split_outside_brackets(pattern, '.');
+  auto names = split_outside_brackets(address, '.', kinds.size());
+  if (names.size() != kinds.size() || kinds.back() != "node" || kinds.size() < 2 ||
+      kinds.size() > kMaxLevels || names.back().empty())
+    return {};
+  names.pop_back();
+  return HostPlace{{names.begin(), names.end()}, 0, address};
+}
+
+std::vector<Location> find_places(std::vector<Location> locations) {
+  if (locations.empty() || !locations[0].place_source.empty()) return locations;
+  check_files(locations);
+  std::string source = "host names";
+  if (!locations[0].hints.file.empty()) {
+    source = place_by_file(&locations);
+  } else if (std::ranges::any_of(locations, has_slurm_address)) {
+    std::string why_not = place_by_slurm(&locations);
+    source = why_not.empty()
+                 ? "SLURM_TOPOLOGY_ADDR"
+                 : fmt::format("{} (SLURM_TOPOLOGY_ADDR is not used: {})", source, why_not);
+  }
+  std::map<std::string_view, const HostPlace*> of_host;
+  for (Location& location : locations) {
+    location.place = *of_host.emplace(location.host_id, &location.place).first->second;
+    location.place_source = source;
+    location.hints = {};
+  }
+  return locations;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,123 @@
+#include "topology/location.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <fstream>
+#include <map>
+
+#include "base/error.h"
+#include "net/wire.h"
+#include "topology/numa.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr uint32_t kMagic = 0x33434c52;  // "RLC3": the version is in it
+constexpr size_t kMaxTextBytes = 256;
+constexpr size_t kMaxListBytes = 16 << 10;
+
+std::string read_boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+// "pid:[4026531836]": equal in one namespace and in no other of this kernel.
+std::string read_namespace(const char* kind) {
+  char target[64];
+  ssize_t length = ::readlink(fmt::format("/proc/self/ns/{}", kind).c_str(), target, sizeof target);
+  return length > 0 ? std::string(target, static_cast<size_t>(length)) : "";
+}
+
+}  // namespace
+
+Location Location::here(const Config& config, Rank rank) {
+  const std::string& hostid = config.hostid;
+  check(hostid.size() <= kMaxTextBytes, Code::kInvalidArgument,
+        "RINGCOLL_HOSTID has {} bytes; at most {} are allowed", hostid.size(), kMaxTextBytes);
+  Location location;
+  char name[HOST_NAME_MAX + 1] = "?";
+  gethostname(name, sizeof name);
+  name[sizeof name - 1] = 0;
+  location.host_name = hostid.empty() ? name : hostid;
+  location.host_given = !hostid.empty();
+  location.machine = read_boot_id();
+  // Without /proc the name has to do.
+  if (location.machine.empty()) location.machine = name;
+  // A pid means the same in one PID namespace only; what another user namespace holds may not be
+  // opened.
+  location.host_id = location.host_given
+                         ? hostid
+                         : fmt::format("{} {} {}", location.machine, read_namespace("pid"),
+                                       read_namespace("user"));
+  location.pid = getpid();
+  location.cpus = allowed_cpus();
+  location.numa_node = numa_node_of(location.cpus);
+  location.hints = Hints::of(config.topology, rank == 0);
+  return location;
+}
+
+std::string Location::encode() const {
+  WireWriter writer;
+  writer.put(kMagic);
+  writer.put<int32_t>(pid);
+  writer.put<int32_t>(numa_node);
+  writer.put_text(cpu_list(cpus));
+  writer.put<uint8_t>(host_given);
+  for (const std::string* text : {&machine, &host_id, &host_name})
+    writer.put_text(std::string_view(*text).substr(0, kMaxTextBytes));
+  hints.encode(&writer);
+  writer.put<int32_t>(place.order);
+  writer.put(static_cast<uint32_t>(place.groups.size()));
+  for (const std::string& group : place.groups) writer.put_text(group);
+  writer.put_text(place.why);
+  writer.put_text(place_source);
+  return writer.take();
+}
+
+Location Location::decode(std::string_view blob) {
+  WireReader reader(blob, "the location of a rank");
+  check(reader.get<uint32_t>() == kMagic, Code::kTransport,
+        "the location of a rank is not of this version of ringcoll; install the same on all hosts");
+  Location location;
+  location.pid = reader.get<int32_t>();
+  location.numa_node = reader.get<int32_t>();
+  auto cpus = parse_cpu_list(reader.get_text(kMaxListBytes));
+  location.host_given = reader.get<uint8_t>() != 0;
+  for (std::string* text : {&location.machine, &location.host_id, &location.host_name})
+    *text = reader.get_text(kMaxTextBytes);
+  location.hints = Hints::decode(&reader);
+  location.place.order = reader.get<int32_t>();
+  auto groups = reader.get<uint32_t>();
+  check(groups <= kMaxLevels, Code::kTransport, "the location of a rank: {} levels", groups);
+  for (uint32_t i = 0; i < groups; i++)
+    location.place.groups.push_back(reader.get_text(kMaxTopologyBytes));
+  location.place.why = reader.get_text(kMaxTopologyBytes);
+  location.place_source = reader.get_text(kMaxTopologyBytes);
+  reader.finish();
+  check(cpus && std::ranges::is_sorted(*cpus) && location.numa_node >= -1, Code::kTransport,
+        "the location of a rank: its CPUs are no list, or its NUMA node is {}", location.numa_node);
+  location.cpus = std::move(*cpus);
+  return location;
+}
+
+std::vector<Location> separate_hosts(std::vector<Location> locations,
+                                     const std::function<bool(Rank, Rank)>& maps) {
+  std::map<std::string, std::vector<std::vector<Rank>>> parts_of;  // by the supposed host
+  for (Rank rank = 0; rank < static_cast<Rank>(locations.size()); rank++) {
+    auto& parts = parts_of[locations[rank].host_id];
+    auto mine = std::ranges::find_if(parts, [&](const std::vector<Rank>& part) {
+      return std::ranges::all_of(part, [&](Rank other) { return maps(other, rank); });
+    });
+    auto number = mine - parts.begin();
+    if (mine == parts.end()) parts.emplace_back();
+    parts[number].push_back(rank);
+    if (number > 0) locations[rank].host_id += fmt::format(" part {}", number);
+  }
+  return locations;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,45 @@
+// Switches as files list them, and the places of hosts that follow. Private to topology/.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "topology/place.h"
+
+namespace ringcoll {
+
+/// A switch or block: a group of hosts, or of switches.
+struct Switch {
+  std::string name;
+  std::vector<std::string> switches;  // below it; or
+  std::vector<std::string> hosts;
+  int line = 0;
+};
+
+/// Throws Error(kInvalidArgument) for a switch that is named twice, unknown, empty, has two
+/// parents, or lies below itself, and for a host that is named twice.
+Places places_of(const std::vector<Switch>& switches);
+
+/// The same for blocks, of which groups of `sizes[k] / sizes[0]` in a row are one group of level k
+/// (SLURM's BlockSizes; may be empty). `line` is that of the sizes.
+Places places_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes, int line);
+
+/// Error(kInvalidArgument, "line 12: …").
+template <typename... Args>
+Error at_line(int line, fmt::format_string<Args...> format, Args&&... args) {
+  return Error(Code::kInvalidArgument,
+               fmt::format("line {}: {}", line, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+/// expand_hostlist() whose errors name the line.
+std::vector<std::string> hosts_at(int line, std::string_view list);
+
+/// The two kinds of files, once it is known which it is.
+Places parse_slurm_conf(std::string_view text);
+Places parse_yaml(std::string_view text);
+
+}  // namespace ringcoll

@@ -1,0 +1,85 @@
+"""The hosts of a job, who examines whom, and how hosts and ranks are called in findings. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ringcoll.checkup.pair import View
+
+Report = dict[str, Any]  # what a rank tells of itself: checkup.about
+Views = Mapping[tuple[int, int], View]  # of (who looks, who is looked at), numbers of hosts
+
+_MOST_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Host:
+    """The ranks of one host. ``first`` is the one that looks at other hosts."""
+
+    name: str
+    ranks: list[int]
+    interface: dict[str, Any]  # the one that it would use; empty: none is up
+
+    @property
+    def first(self) -> int:
+        return self.ranks[0]
+
+
+def find_hosts(reports: Mapping[int, Report]) -> list[Host]:
+    """In the order of their first ranks. Hosts of one name get their address in addition."""
+    ranks: dict[str, list[int]] = {}
+    for rank in sorted(reports):
+        ranks.setdefault(reports[rank]["host"], []).append(rank)
+    names = Counter(reports[each[0]]["hostname"] for each in ranks.values())
+    hosts = []
+    for each in ranks.values():
+        report = reports[each[0]]
+        interface: dict[str, Any] = next(iter(report["interfaces"]), {})
+        name = report["hostname"]
+        if names[name] > 1:
+            name += f" ({interface.get('address', 'no address')}, rank {each[0]})"
+        hosts.append(Host(name, each, interface))
+    return hosts
+
+
+def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Every ordered pair of ``count`` hosts, in rounds in which each host has one partner at most:
+    the round-robin tournament, and then again with the sides changed."""
+    players: list[int | None] = [*range(count)]
+    if count % 2:
+        players.append(None)
+    half = len(players) // 2
+    for _ in range(len(players) - 1):
+        meet = zip(players[:half], reversed(players[half:]), strict=True)
+        pairs = [(a, b) for a, b in meet if a is not None and b is not None]
+        yield pairs
+        yield [(b, a) for a, b in pairs]
+        players = [players[0], players[-1], *players[1:-1]]
+
+
+def everywhere(pairs: set[tuple[int, int]], views: Views, side: int) -> list[int]:
+    """Hosts all of whose pairs, at least two, are among ``pairs`` on that side."""
+    all_ = Counter(pair[side] for pair in views)
+    those = Counter(pair[side] for pair in pairs)
+    return sorted(number for number, count in those.items() if count == all_[number] >= 2)
+
+
+def places(ranks: list[int], hosts: list[Host]) -> str:
+    """Whole hosts by name, else ranks."""
+    whole = [host for host in hosts if set(host.ranks) & set(ranks)]
+    named = [host.name for host in whole]
+    if sum(len(host.ranks) for host in whole) == len(ranks):
+        return f"{'host' if len(named) == 1 else 'hosts'} {some(named)}:"
+    return f"{name_ranks(ranks)} ({some(named)}):"
+
+
+def name_ranks(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {some([str(rank) for rank in ranks])}"
+
+
+def some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -1,0 +1,147 @@
+"""Which hosts and pairs are slower than the others. Pure.
+
+A host is compared with the median over the hosts, by the best that it showed with anybody; a pair
+with what both its hosts showed elsewhere. So one slow host is named itself, and not all pairs that
+it is in, and a slow pair does not spoil the name of its hosts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+
+from ringcoll.checkup.hosts import Host, Views, some
+from ringcoll.checkup.show import format_rate
+from ringcoll.findings import FAILED, NOTE, Finding
+
+Values = Mapping[tuple[int, int], float]
+IsOdd = Callable[[float, float], bool]
+
+# How far a rate or a round trip may be from what others show: beyond what chance does on a busy
+# machine, and less than what a wrong cable, switch or interface does.
+_TIMES_SLOWER = 2.0
+_TIMES_LATER, _LATER_US = 4.0, 300.0
+
+
+def _rates(views: Views) -> dict[tuple[int, int], float]:
+    """From the first to the second: a view measures what comes to who looks. Those that went by
+    another network than the rest are left out."""
+    return {(b, a): v.bytes_per_s for (a, b), v in views.items() if v.bytes_per_s and not v.error}
+
+
+def _trips(views: Views) -> dict[tuple[int, int], float]:
+    """How many a second: more is better, as with rates, so that one rule serves both."""
+    seen = {pair: view.round_trip_us for pair, view in views.items() if not view.error}
+    return {pair: 1e6 / trip for pair, trip in seen.items() if trip}
+
+
+def _rate_is_odd(value: float, usual: float) -> bool:
+    return value * _TIMES_SLOWER < usual
+
+
+def _trip_is_odd(value: float, usual: float) -> bool:
+    return value * _TIMES_LATER < usual and 1e6 / value - 1e6 / usual > _LATER_US
+
+
+def _best(values: Values, side: int) -> dict[int, float]:
+    best: dict[int, float] = {}
+    for pair, value in values.items():
+        best[pair[side]] = max(value, best.get(pair[side], 0.0))
+    return best
+
+
+def _odd_hosts(values: Values, side: int, is_odd: IsOdd) -> dict[int, tuple[float, float]]:
+    """Number → its best and the usual best; two hosts have no usual one."""
+    best = _best(values, side)
+    if len(best) < 3:
+        return {}
+    usual = statistics.median_high(best.values())
+    return {number: (value, usual) for number, value in best.items() if is_odd(value, usual)}
+
+
+def _odd_pairs(values: Values, is_odd: IsOdd) -> dict[tuple[int, int], tuple[float, float]]:
+    """Those that fall short of what both their hosts can do."""
+    out, into = _best(values, 0), _best(values, 1)
+    expected = {pair: min(out[pair[0]], into[pair[1]]) for pair in values}
+    return {
+        pair: (value, expected[pair])
+        for pair, value in values.items()
+        if is_odd(value, expected[pair])
+    }
+
+
+def suspects(views: Views) -> list[tuple[int, int]]:
+    """Views that were slower or later than others: chance may have had a hand in it."""
+    trips, rates = _trips(views), _rates(views)
+    seen = _suspects(trips, _trip_is_odd)
+    return sorted(seen | {(to, of) for of, to in _suspects(rates, _rate_is_odd)})
+
+
+def _suspects(values: Values, is_odd: IsOdd) -> set[tuple[int, int]]:
+    found = set(_odd_pairs(values, is_odd))
+    for side in (0, 1):
+        odd = _odd_hosts(values, side, is_odd)
+        found |= {pair for pair in values if pair[side] in odd}
+    return found
+
+
+def find_slow(hosts: list[Host], views: Views) -> Iterator[Finding]:
+    rates, trips = _rates(views), _trips(views)
+    for side, says in ((0, "sends"), (1, "receives")):
+        for number, (value, usual) in _odd_hosts(rates, side, _rate_is_odd).items():
+            yield Finding(
+                f"host {hosts[number].name}",
+                FAILED,
+                f"{says} {format_rate(value)} at most, the others {format_rate(usual)}: look at "
+                "its cable, port and interface (ethtool), at limits on it (tc qdisc), and at what "
+                "else it runs",
+            )
+    for number, (value, usual) in _odd_hosts(trips, 1, _trip_is_odd).items():
+        yield Finding(
+            f"host {hosts[number].name}",
+            FAILED,
+            f"answers after {_trip(value)} at best, the others after {_trip(usual)}: it is busy, "
+            "further away, or its interface waits before it interrupts (ethtool -c)",
+        )
+    yield from _slow_pairs("rate", _odd_pairs(rates, _rate_is_odd), hosts, rates, format_rate)
+    yield from _slow_pairs("round trip", _odd_pairs(trips, _trip_is_odd), hosts, trips, _trip)
+
+
+def _slow_pairs(
+    what: str,
+    odd: Mapping[tuple[int, int], tuple[float, float]],
+    hosts: list[Host],
+    values: Values,
+    text: Callable[[float], str],
+) -> Iterator[Finding]:
+    groups = _groups(set(values) - set(odd))
+    if len(groups) > 1 and all(len(group) > 1 for group in groups):
+        worst = min(value for value, _ in odd.values())
+        members = "; ".join(some([hosts[number].name for number in group]) for group in groups)
+        yield Finding(
+            what,
+            NOTE,
+            f"{len(groups)} groups of hosts, joined by slower links ({text(worst)}): {members}. "
+            "If these are racks, say so by RINGCOLL_TOPOLOGY",
+        )
+        return
+    for (a, b), (value, usual) in sorted(odd.items()):
+        yield Finding(
+            f"hosts {hosts[a].name} and {hosts[b].name}",
+            FAILED,
+            f"{what} {text(value)} from the first to the second, where both show {text(usual)} "
+            "with others: look at the switches and routes between these two",
+        )
+
+
+def _groups(pairs: set[tuple[int, int]]) -> list[list[int]]:
+    """Connected parts of a graph."""
+    group: dict[int, set[int]] = {}
+    for a, b in pairs:
+        joined = group.get(a, {a}) | group.get(b, {b})
+        group.update(dict.fromkeys(joined, joined))
+    return sorted(sorted(each) for each in {id(each): each for each in group.values()}.values())
+
+
+def _trip(per_s: float) -> str:
+    return f"{1e6 / per_s:.0f} µs"

@@ -1,0 +1,28 @@
+"""What the reports and views of all ranks mean: who deviates from the others, why, and what to do.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringcoll.checkup.hosts import Host, Report, Views
+from ringcoll.checkup.paths import find_narrow, find_unreached
+from ringcoll.checkup.settings import compare_settings, find_absent, find_containers, find_failures
+from ringcoll.checkup.speeds import find_slow
+from ringcoll.findings import Finding
+
+
+def judge(
+    reports: Mapping[int, Report], size: int, hosts: list[Host], views: Views
+) -> list[Finding]:
+    """All findings about the job as a whole; none: all is well. ``views`` are by numbers of
+    ``hosts``."""
+    return [
+        *find_absent(reports, size),
+        *find_failures(reports),
+        *compare_settings(reports, hosts),
+        *find_containers(reports, hosts),
+        *find_unreached(hosts, views),
+        *find_narrow(hosts, views),
+        *find_slow(hosts, views),
+    ]

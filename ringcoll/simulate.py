@@ -1,0 +1,332 @@
+"""``ringcoll simulate``: what collectives would take on a cluster, row by row, and which row would
+be chosen.
+
+The prices are those by which schedules are chosen in a job (docs/algorithms.md, "What a schedule
+costs"); nothing is sent, and no variable of the environment counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, cast
+
+from rich.markup import escape
+from rich.table import Table
+
+from ringcoll import _core
+from ringcoll.compare import parse_size
+from ringcoll.errors import Error, InvalidArgument
+from ringcoll.info import wide_console
+
+DEFAULT_SIZES = "1K..256M"
+COLLECTIVES = (
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "alltoall",
+    "barrier",
+)
+_SIZE_STEP = 4
+_BYTES_PER_US = {"mbit": 0.125, "gbit": 125.0}
+_MICROSECONDS = {"us": 1.0, "ms": 1e3}
+
+
+class Level(TypedDict):
+    """Links between ranks whose nearest common group is of this level. What is left out is what
+    ringcoll assumes where nothing was measured."""
+
+    level: str  # "host", "network", …
+    ranks: int  # of each group of the level; of the last level: all
+    latency_us: NotRequired[float]
+    rank_bytes_per_us: NotRequired[float]
+    group_bytes_per_us: NotRequired[float]
+
+
+class RowPrice(TypedDict):
+    name: str
+    microseconds: float | None  # None: too many steps to walk
+    piece_bytes: NotRequired[int]
+    pieces: NotRequired[int]
+
+
+class SizePrices(TypedDict):
+    bytes: int
+    chosen: str
+    bound_us: float | None  # what a host's port needs at least; None on one host
+    rows: list[RowPrice]  # those that are offered there
+
+
+class Prediction(TypedDict):
+    collective: str
+    dtype: str
+    ranks: int
+    hosts: int
+    levels: list[Level]
+    slots: int
+    sizes: list[SizePrices]
+    rounds: NotRequired[list[list[float]]]  # with messages: of each round from, to, share, from, …
+
+
+def predict(
+    levels: Sequence[Level],
+    sizes: Sequence[int],
+    collective: str = "allreduce",
+    dtype: str = "float32",
+    **more: Any,
+) -> Prediction:
+    """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first.
+
+    ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs; combined_bytes_per_us
+    of a core; messages=True for all messages of the row that algorithm names. Raises
+    InvalidArgument that names the field.
+    """
+    request = {"collective": collective, "dtype": dtype, "levels": levels, "sizes": sizes, **more}
+    return cast(Prediction, json.loads(_core.simulate(json.dumps(request))))
+
+
+def _parse_sizes(text: str) -> list[int]:
+    """1K,1M or 1K..256M, each four times the one before."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        return [parse_size(part.strip()) for part in text.split(",")]
+    low, high = parse_size(first), parse_size(last)
+    if low > high:
+        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
+    sizes = []
+    while low < high:
+        sizes.append(low)
+        low *= _SIZE_STEP
+    return [*sizes, high]
+
+
+def _parse_with_unit(text: str, units: dict[str, float], example: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(\w+)", text.lower())
+    if not match or match[2] not in units or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: such as {example} is wanted")
+    return float(match[1]) * units[match[2]]
+
+
+def _parse_rate(text: str) -> float:
+    return _parse_with_unit(text, _BYTES_PER_US, "10gbit or 500mbit")
+
+
+def _parse_time(text: str) -> float:
+    return _parse_with_unit(text, _MICROSECONDS, "20us or 0.1ms")
+
+
+def _parse_positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _parse_factor(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return float(text)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "simulate", help="what collectives would take on a cluster, and which schedule"
+    )
+    parser.add_argument("--hosts", type=_parse_positive, required=True)
+    parser.add_argument("--ranks", type=_parse_positive, default=1, help="of each host (1)")
+    parser.add_argument("--leaf", type=_parse_positive, metavar="HOSTS", help="of each leaf switch")
+    parser.add_argument(
+        "--oversubscription",
+        type=_parse_factor,
+        default=1.0,
+        metavar="X",
+        help="what the hosts of a leaf send, over what its uplinks carry (1)",
+    )
+    links = parser.add_mutually_exclusive_group()
+    links.add_argument(
+        "--costs", type=Path, metavar="FILE", help="as of RINGCOLL_COSTS; stats()['costs'] is one"
+    )
+    links.add_argument(
+        "--network", type=_parse_rate, metavar="RATE", help="of a host's port: 10gbit, 500mbit"
+    )
+    parser.add_argument("--latency", type=_parse_time, metavar="TIME", help="between hosts: 20us")
+    parser.add_argument(
+        "--sizes",
+        type=_parse_sizes,
+        default=_parse_sizes(DEFAULT_SIZES),
+        help=f"in bytes of the whole vector: 64K,1M or {DEFAULT_SIZES} (that)",
+    )
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture: out.svg, out.png")
+    parser.set_defaults(run=run)
+
+
+def levels_of(arguments: argparse.Namespace) -> list[Level]:
+    """The levels that the command line describes."""
+    ranks, leaf = arguments.ranks, arguments.leaf
+    hosts = Level(level="host", ranks=ranks)
+    if arguments.hosts == 1:
+        levels = [hosts]
+    elif leaf is None:
+        levels = [hosts, Level(level="network", ranks=arguments.hosts * ranks)]
+    elif leaf >= arguments.hosts:
+        raise InvalidArgument(
+            f"--leaf {leaf}: a leaf has fewer hosts than there are in all, which is "
+            f"{arguments.hosts}"
+        )
+    else:
+        levels = [
+            hosts,
+            Level(level="leaf", ranks=leaf * ranks),
+            Level(level="spine", ranks=arguments.hosts * ranks),
+        ]
+    if arguments.costs is not None:
+        if arguments.latency is not None or arguments.oversubscription != 1:
+            raise InvalidArgument("--costs gives the latency and the rate of uplinks already")
+        return _with_costs(levels, arguments.costs)
+    for i, level in enumerate(levels[1:]):
+        if arguments.latency is not None:
+            level["latency_us"] = arguments.latency * (i + 1)  # twice as many links
+        if arguments.network is not None:
+            level["rank_bytes_per_us"] = arguments.network
+            level["group_bytes_per_us"] = arguments.network
+    if len(levels) == 3:
+        if arguments.network is None:
+            raise InvalidArgument("--leaf wants --network, or --costs with the uplinks' rate")
+        levels[2]["group_bytes_per_us"] = arguments.network * leaf / arguments.oversubscription
+    elif arguments.oversubscription != 1:
+        raise InvalidArgument("--oversubscription is that of leaves: give --leaf too")
+    return levels
+
+
+def _with_costs(levels: list[Level], path: Path) -> list[Level]:
+    try:
+        costs = json.loads(path.read_text())["levels"]
+        given = {str(name): dict(cost) for name, cost in costs.items()}
+    except OSError as error:
+        raise InvalidArgument(f"--costs {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidArgument(
+            f'--costs {path}: JSON with an object "levels" of objects is wanted'
+        ) from None
+    names = [name for name in given if name != "host"]
+    if len(names) != len(levels) - 1:
+        raise InvalidArgument(
+            f"--costs {path} has {len(names)} levels above host ({', '.join(names)}), and "
+            f"{len(levels) - 1} are wanted: one without --leaf, two with it, none of one host"
+        )
+    return [
+        cast(Level, {**given.get(name, {}), "level": name, "ranks": level["ranks"]})
+        for name, level in zip(["host", *names], levels, strict=True)
+    ]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    prediction = predict(levels_of(arguments), arguments.sizes, arguments.collective)
+    if arguments.plot is not None:
+        plot(prediction, arguments.plot)
+    if arguments.json:
+        print(json.dumps(prediction, indent=2))
+        return 0
+    console = wide_console()
+    console.print(escape(links_text(prediction)))
+    console.print(table_of(prediction))
+    return 0
+
+
+def links_text(prediction: Prediction) -> str:
+    links = "; ".join(
+        f"{level['level']} {level['latency_us']:g} us, {level['rank_bytes_per_us'] / 1e3:g} GB/s a "
+        f"rank, {level['group_bytes_per_us'] / 1e3:g} GB/s together"
+        for level in prediction["levels"]
+    )
+    return (
+        f"{prediction['collective']} of {prediction['ranks']} ranks on {prediction['hosts']} "
+        f"{'host' if prediction['hosts'] == 1 else 'hosts'}, "
+        f"{prediction['slots']} pieces in flight; {links}"
+    )
+
+
+def time_text(microseconds: float) -> str:
+    for unit, length in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= length:
+            return f"{microseconds / length:.3g} {unit}"
+    return f"{microseconds:.3g} us"
+
+
+def size_text(size: int) -> str:
+    for unit, length in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= length and size % length == 0:
+            return f"{size // length} {unit}"
+    return f"{size} B"
+
+
+def table_of(prediction: Prediction) -> Table:
+    """A line for each size, a column for each row; the chosen one in bold, and marked where there
+    is no bold."""
+    table = Table(caption="* is chosen. No price: too many steps to work it out; not offered.")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for row in prediction["sizes"][0]["rows"]:
+        table.add_column(row["name"], justify="right")
+    table.add_column("piece", justify="right")
+    table.add_column("bound", justify="right")
+    for line in prediction["sizes"]:
+        cells, piece = [], ""
+        for row in line["rows"]:
+            price = row["microseconds"]
+            cell = "no price" if price is None else time_text(price)
+            if row["name"] == line["chosen"]:
+                cell = f"[bold]{cell} *[/bold]"
+                piece = size_text(row["piece_bytes"]) if "piece_bytes" in row else ""
+            cells.append(cell)
+        bound = "" if line["bound_us"] is None else time_text(line["bound_us"])
+        table.add_row(size_text(line["bytes"]), *cells, piece, bound)
+    return table
+
+
+def _with_gaps(values: list[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def plot(prediction: Prediction, path: Path) -> None:
+    """Time by size, a curve for each row, the bound dashed. Needs matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise Error("--plot needs matplotlib: pip install matplotlib") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7.5, 5))
+    sizes = [line["bytes"] for line in prediction["sizes"]]
+    curves: dict[str, list[float | None]] = {}
+    for i, first in enumerate(prediction["sizes"][0]["rows"]):
+        curves[first["name"]] = [line["rows"][i]["microseconds"] for line in prediction["sizes"]]
+    for name, curve in curves.items():
+        axis.plot(sizes, _with_gaps(curve), marker="o", markersize=3, label=name)
+    chosen = [curves[line["chosen"]][i] for i, line in enumerate(prediction["sizes"])]
+    axis.plot(sizes, _with_gaps(chosen), color="black", linewidth=4, alpha=0.25, label="chosen")
+    bounds = [line["bound_us"] for line in prediction["sizes"]]
+    axis.plot(sizes, _with_gaps(bounds), color="black", linestyle="--", linewidth=1, label="bound")
+    axis.set(yscale="log", xlabel="bytes", ylabel="microseconds")
+    axis.set_xscale("log", base=2)
+    axis.grid(alpha=0.3)
+    axis.legend()
+    axis.set_title(
+        f"{prediction['collective']}, {prediction['ranks']} ranks on {prediction['hosts']} hosts"
+    )
+    figure.tight_layout()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"--plot {path}: {error}") from None
+    finally:
+        plt.close(figure)
