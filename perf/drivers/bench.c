@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,7 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMaxBatches = 100000, kUntimedCalls = 2 };
+enum {
+  kMaxBatches = 100000,
+  kUntimedCalls = 2,
+  kLarge = 64 << 20,
+  kMostWays = 64,
+  kMostSettings = 8
+};
 
 static FILE* harness_in;
 static FILE* harness_out;
@@ -24,8 +31,17 @@ static FILE* harness_out;
 struct buffers {
   float* input;
   float* output;
-  int64_t bytes;
+  int64_t bytes;  // 0: there are none
 };
+
+struct way {
+  char name[64];
+  void* state;
+  int64_t ready_bytes;  // the size at which it was verified last
+};
+
+static struct way ways[kMostWays];
+static struct way* way_in_use;
 
 void fail(const char* format, ...) {
   char text[512];
@@ -43,17 +59,31 @@ void fail(const char* format, ...) {
   _exit(1);
 }
 
+int wants_average(void) { return getenv("PERF_AVERAGE") != NULL; }
+
 int fork_ranks(int size) {
   pid_t parent = getpid();
-  for (int rank = 1; rank < size; rank++) {
+  const char* named = getenv("PERF_RANKS");
+  char list[4096];
+  int ranks[1024], count = 0;
+  if (named) {
+    char* rest = list;
+    if (strlen(named) >= sizeof list) fail("PERF_RANKS is too long");
+    strcpy(list, named);
+    for (char* word; (word = strsep(&rest, ",")) && count < 1024; count++)
+      ranks[count] = (int)parse_number(word, 0, size - 1, "PERF_RANKS");
+  } else {
+    for (; count < size && count < 1024; count++) ranks[count] = count;
+  }
+  for (int i = 1; i < count; i++) {
     pid_t child = fork();
-    if (child < 0) fail("fork for rank %d: %s", rank, strerror(errno));
+    if (child < 0) fail("fork for rank %d: %s", ranks[i], strerror(errno));
     if (child > 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);  // the parent died before prctl
-    return rank;
+    return ranks[i];
   }
-  return 0;
+  return ranks[0];
 }
 
 void join_ranks(void) {
@@ -92,11 +122,24 @@ static double now(void) {
 // Small whole numbers: their float32 sum is exact in any order.
 static float input_of(int rank, int64_t i) { return (float)((rank + 1) * (i % 17 + 1)); }
 
+static void call(const struct peer* peer, const struct buffers* b) {
+  int64_t count = b->bytes / 4;
+  peer->allreduce(way_in_use->state, b->input, b->output, count);
+  if (!wants_average() || peer->averages) return;
+  float factor = 1.0F / (float)peer->size;
+  for (int64_t i = 0; i < count; i++) b->output[i] *= factor;
+}
+
 static void verify(const struct peer* peer, const struct buffers* b) {
   float ranks = (float)(peer->size * (peer->size + 1) / 2);
+  float rounding = 0;
+  if (wants_average()) {
+    ranks /= (float)peer->size;
+    rounding = 1e-6F;
+  }
   for (int64_t i = 0; i < b->bytes / 4; i++) {
     float expected = peer->streams ? input_of(1 - peer->rank, i) : ranks * (float)(i % 17 + 1);
-    if (b->output[i] != expected)
+    if (!(fabsf(b->output[i] - expected) <= rounding * expected))
       fail("rank %d, %lld bytes: element %lld is %g instead of %g", peer->rank, (long long)b->bytes,
            (long long)i, b->output[i], expected);
   }
@@ -111,10 +154,11 @@ static float* allocate(int64_t bytes) {
   return memory;
 }
 
-static void release(const struct buffers* b) {
+static void release(struct buffers* b) {
   if (!b->bytes) return;
   munmap(b->input, (size_t)b->bytes);
   munmap(b->output, (size_t)b->bytes);
+  b->bytes = 0;
 }
 
 static void prepare(const struct peer* peer, struct buffers* b, int64_t bytes) {
@@ -124,9 +168,64 @@ static void prepare(const struct peer* peer, struct buffers* b, int64_t bytes) {
   b->output = allocate(bytes);
   for (int64_t i = 0; i < bytes / 4; i++) b->input[i] = input_of(peer->rank, i);
   memset(b->output, 0xff, (size_t)bytes);
-  for (int i = 0; i < kUntimedCalls; i++)
-    peer->allreduce(peer->state, b->input, b->output, bytes / 4);
+}
+
+static void warm_up(const struct peer* peer, struct buffers* b) {
+  memset(b->output, 0xff, (size_t)b->bytes);
+  for (int i = 0; i < (b->bytes < kLarge ? kUntimedCalls : 1); i++) call(peer, b);
   verify(peer, b);
+  way_in_use->ready_bytes = b->bytes;
+}
+
+static struct way* find_way(const char* name) {
+  int i = 0;
+  for (; i < kMostWays && ways[i].name[0]; i++)
+    if (strcmp(ways[i].name, name) == 0) return &ways[i];
+  if (i == kMostWays || strlen(name) >= sizeof ways[i].name) fail("no room for the way %s", name);
+  return &ways[i];
+}
+
+// A variable that is set for as long as a way is made.
+struct setting {
+  char name[64];
+  char* before;  // its value before, or NULL
+};
+
+static struct setting set_variable(char* word) {
+  struct setting made = {0};
+  char* equals = word ? strchr(word, '=') : NULL;
+  if (!equals || equals - word >= (long)sizeof made.name) fail("use: not a variable: %s", word);
+  memcpy(made.name, word, (size_t)(equals - word));
+  const char* before = getenv(made.name);
+  made.before = before ? strdup(before) : NULL;
+  setenv(made.name, equals + 1, 1);
+  return made;
+}
+
+static void restore(struct setting* made) {
+  if (made->before)
+    setenv(made->name, made->before, 1);
+  else
+    unsetenv(made->name);
+  free(made->before);
+}
+
+// use <name> [<VARIABLE>=<value> ...]
+static void use(const struct peer* peer, char** words) {
+  const char* name = strtok_r(NULL, " ", words);
+  if (!name) fail("use: no name");
+  way_in_use = find_way(name);
+  if (!way_in_use->name[0]) {
+    if (!peer->open) fail("use %s: there is one way only", name);
+    struct setting made[kMostSettings];
+    int count = 0;
+    for (char* word; count < kMostSettings && (word = strtok_r(NULL, " ", words)); count++)
+      made[count] = set_variable(word);
+    way_in_use->state = peer->open(peer->state);
+    strcpy(way_in_use->name, name);
+    while (count > 0) restore(&made[--count]);
+  }
+  fprintf(harness_out, "using\n");
 }
 
 static void run(const struct peer* peer, struct buffers* b, char** words) {
@@ -134,13 +233,13 @@ static void run(const struct peer* peer, struct buffers* b, char** words) {
   int64_t batches = parse_number(strtok_r(NULL, " ", words), 1, kMaxBatches, "batches");
   int64_t calls = parse_number(strtok_r(NULL, " ", words), 1, INT64_MAX, "calls");
   if (bytes != b->bytes) prepare(peer, b, bytes);
+  if (bytes != way_in_use->ready_bytes) warm_up(peer, b);
   double* seconds = calloc((size_t)batches, sizeof *seconds);
   if (!seconds) fail("no memory for %lld times", (long long)batches);
   for (int64_t batch = 0; batch < batches; batch++) {
-    peer->barrier(peer->state);
+    peer->barrier(way_in_use->state);
     double start = now();
-    for (int64_t i = 0; i < calls; i++)
-      peer->allreduce(peer->state, b->input, b->output, bytes / 4);
+    for (int64_t i = 0; i < calls; i++) call(peer, b);
     seconds[batch] = now() - start;
   }
   fprintf(harness_out, "times");
@@ -184,14 +283,16 @@ static void connect_harness(const char* path, int rank) {
   harness_in = fdopen(fd, "r");
   harness_out = fdopen(dup(fd), "w");
   if (!harness_in || !harness_out) fail("fdopen: %s", strerror(errno));
-  fprintf(harness_out, "hello %d %d\n", rank, (int)getpid());
+  fprintf(harness_out, "hello %d\n", rank);
   fflush(harness_out);
 }
 
 void serve(const struct peer* peer, const char* socket_path) {
   connect_harness(socket_path, peer->rank);
+  way_in_use = find_way("-");
+  *way_in_use = (struct way){.name = "-", .state = peer->state};
   struct buffers b = {0};
-  char line[256];
+  char line[4096];
   while (fgets(line, sizeof line, harness_in)) {
     line[strcspn(line, "\n")] = 0;
     char* words;
@@ -199,8 +300,12 @@ void serve(const struct peer* peer, const char* socket_path) {
     if (!command || strcmp(command, "quit") == 0) break;
     if (strcmp(command, "run") == 0)
       run(peer, &b, &words);
+    else if (strcmp(command, "use") == 0)
+      use(peer, &words);
     else if (strcmp(command, "memory") == 0)
       report_memory(&b);
+    else if (strcmp(command, "free") == 0)
+      release(&b), fprintf(harness_out, "freed\n");
     else
       fail("unknown command %s", command);
     fflush(harness_out);

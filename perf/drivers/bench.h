@@ -3,17 +3,30 @@
 // A rank is a client of the harness's UNIX socket and sleeps in read() between commands, so that a
 // job which is not being measured uses no processor. Commands and answers are lines:
 //
-//   rank -> harness   hello <rank> <pid>
+//   rank -> harness   hello <rank>
+//   harness -> rank   use <name> [<VARIABLE>=<value> ...]
+//   rank -> harness   using
 //   harness -> rank   run <bytes> <batches> <calls>
 //   rank -> harness   times <seconds of batch 1> <seconds of batch 2> ...
 //   harness -> rank   memory
 //   rank -> harness   memory <peak resident KiB since the last such command> <KiB of the buffers>
+//   harness -> rank   free
+//   rank -> harness   freed
 //   harness -> rank   quit, or the end of the stream: the rank ends
 //   rank -> harness   error <text>, before it exits
 //
 // A batch is a barrier, then `calls` allreduces (float32, sum, out of place) back to back, timed
 // as one; the harness takes the slowest rank. A new size allocates and fills the buffers, runs two
-// calls that are not timed, and compares every element of the result.
+// calls (from 64 MiB: one) that are not timed, and compares every element of the result. `free`
+// gives the buffers back.
+//
+// A rank may offer several ways to compute, which differ in variables of the environment: `use`
+// names the one that the next commands mean, and makes it the first time, with those variables set.
+// The way called "-" is there from the start.
+//
+// PERF_AVERAGE in the environment asks for the average instead of the sum: where the peer has none,
+// its sum is multiplied by 1/ranks in place, as its users do. PERF_RANKS=2,3: the program starts
+// these ranks only; the others are started on other hosts.
 #ifndef RINGCOLL_PERF_DRIVERS_BENCH_H_
 #define RINGCOLL_PERF_DRIVERS_BENCH_H_
 
@@ -29,12 +42,16 @@ struct peer {
   void* state;
   void (*barrier)(void* state);
   void (*allreduce)(void* state, const float* input, float* output, int64_t count);
+  int averages;  // not 0: allreduce does what PERF_AVERAGE asks for by itself
+  // The state of another way, made with the environment as it is; NULL: there is one way only.
+  void* (*open)(void* state);
 };
 
 // Ends this process after telling the harness, if it is connected, and standard error why.
 __attribute__((noreturn, format(printf, 1, 2))) void fail(const char* format, ...);
 
-// Forks size - 1 times and returns this process's rank. A child is killed when rank 0 dies.
+// Forks a process for each rank but the first (of PERF_RANKS, or of `size`) and returns this
+// process's rank. A child is killed when the first one dies.
 int fork_ranks(int size);
 
 // Waits for the ranks that this process forked, if any.
@@ -45,6 +62,9 @@ void pin_rank(int rank, int size);
 
 // `text` as a whole number in [least, most]; fails otherwise, naming `what`.
 int64_t parse_number(const char* text, int64_t least, int64_t most, const char* what);
+
+// Whether PERF_AVERAGE is set.
+int wants_average(void);
 
 // Serves the harness that listens at `socket_path` until it says quit.
 void serve(const struct peer* peer, const char* socket_path);

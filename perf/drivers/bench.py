@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ class Harness:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
         self._lines = self._socket.makefile("r", encoding="ascii")
-        self._send(f"hello {rank} {os.getpid()}")
+        self._send(f"hello {rank}")
 
     def serve(self, handlers: dict[str, Handler]) -> None:
         """Answers commands with what their handler returns, until the harness says quit."""

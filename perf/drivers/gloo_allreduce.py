@@ -1,4 +1,4 @@
-"""torch.distributed's gloo backend over loopback: gloo_allreduce.py <harness socket> <ranks> <dir>
+"""torch.distributed's gloo backend, over loopback unless told: <harness socket> <ranks> <dir>
 
 torch.distributed offers allreduce in place only. It is timed in place: Gloo is spared the copy that
 the other peers do, and the ratios against it are the smaller for it.
@@ -11,40 +11,69 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from bench import Harness, peak_resident_kib, times_line
 
-UNTIMED_CALLS = 2
+LARGE = 16 << 20  # elements, from which the call that is verified is the only untimed one
 PR_SET_PDEATHSIG = 1
 
 
 def fork_ranks(size: int) -> int:
     parent = os.getpid()
-    for rank in range(1, size):
+    first, *others = [
+        int(word) for word in os.environ.get("PERF_RANKS", "").split(",") if word
+    ] or (range(size))
+    for rank in others:
         if os.fork() == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
             return rank
-    return 0
+    return first
 
 
 class Rank:
     def __init__(self, harness: Harness, rank: int, size: int) -> None:
         self._harness, self._rank, self._size = harness, rank, size
         self._buffer = torch.empty(0)
+        self._verified = 0
+        self._factor = 1 / size if "PERF_AVERAGE" in os.environ else 0.0
+
+    def _call(self) -> None:
+        dist.all_reduce(self._buffer)
+        if self._factor:
+            self._buffer *= self._factor
+
+    def _blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Stretches of the buffer, and the pattern there: a whole one would take more memory than
+        there is with many ranks."""
+        pattern = (torch.arange(17) + 1).float().repeat(1 << 16)
+        for part in self._buffer.split(len(pattern)):
+            yield part, pattern[: len(part)]
+
+    def _verify(self, count: int) -> None:
+        self._buffer = torch.empty(count)
+        for part, pattern in self._blocks():
+            part.copy_(pattern * (self._rank + 1))
+        self._call()
+        factor = self._size * (self._size + 1) // 2 * (self._factor or 1)
+        rounding = 1e-6 if self._factor else 0
+        for part, pattern in self._blocks():
+            if not torch.allclose(part, pattern * factor, rtol=rounding, atol=0):
+                self._harness.fail(f"rank {self._rank}: wrong result of {count} elements")
+        self._buffer.zero_()  # stays zero however often it is summed
+        if count < LARGE:
+            self._call()
+        self._verified = count
 
     def _prepare(self, count: int) -> None:
-        pattern = (torch.arange(count) % 17 + 1).float()
-        self._buffer = pattern * (self._rank + 1)
-        dist.all_reduce(self._buffer)
-        if not torch.equal(self._buffer, pattern * (self._size * (self._size + 1) // 2)):
-            self._harness.fail(f"rank {self._rank}: wrong sum of {count} elements")
-        self._buffer.zero_()  # stays zero however often it is summed
-        for _ in range(UNTIMED_CALLS):
-            dist.all_reduce(self._buffer)
+        if count != self._verified:
+            self._verify(count)
+        else:
+            self._buffer = torch.zeros(count)
 
     def run(self, arguments: list[str]) -> str:
         size_bytes, batches, calls = map(int, arguments)
@@ -55,9 +84,13 @@ class Rank:
             dist.barrier()
             start = time.perf_counter()
             for _ in range(calls):
-                dist.all_reduce(self._buffer)
+                self._call()
             seconds.append(time.perf_counter() - start)
         return times_line(seconds)
+
+    def free(self, _: list[str]) -> str:
+        self._buffer = torch.empty(0)
+        return "freed"
 
     def memory(self, _: list[str]) -> str:
         return f"memory {peak_resident_kib()} {self._buffer.numel() * 4 // 1024}"
@@ -75,7 +108,7 @@ def main() -> None:
     )
     harness = Harness(socket_path, rank)
     state = Rank(harness, rank, ranks)
-    harness.serve({"run": state.run, "memory": state.memory})
+    harness.serve({"run": state.run, "memory": state.memory, "free": state.free})
     dist.destroy_process_group()
 
 

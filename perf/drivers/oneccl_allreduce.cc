@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   try {
     ccl::init();
-    peer peer = {0, 0, 0, nullptr, barrier, allreduce};
+    peer peer = {0, 0, 0, nullptr, barrier, allreduce, 0, nullptr};
     MPI_Comm_rank(MPI_COMM_WORLD, &peer.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &peer.size);
     ccl::communicator comm = ccl::create_communicator(peer.size, peer.rank, share_store(peer.rank));

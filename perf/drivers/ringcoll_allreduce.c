@@ -1,9 +1,20 @@
 // ringcoll through its C ABI: ringcoll_allreduce <harness socket> <ranks> <store>
+#include <errno.h>
 #include <ringcoll/ringcoll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "bench.h"
+
+enum { kMostComms = 64, kLongestStore = 512 };
+
+static struct {
+  int rank, size, count;
+  const char* store;
+  rc_comm* comms[kMostComms];
+} job;
 
 static void check(rc_status status, const char* what) {
   if (status != RC_OK) fail("ringcoll: %s: %s", what, ringcoll_error_message());
@@ -19,23 +30,48 @@ static void allreduce(void* state, const float* input, float* output, int64_t co
   rc_call call = {.struct_size = sizeof call,
                   .collective = RC_ALLREDUCE,
                   .dtype = RC_FLOAT32,
-                  .op = RC_SUM,
+                  .op = wants_average() ? RC_AVERAGE : RC_SUM,
                   .buffers = &buffer,
                   .buffer_count = 1};
   check(ringcoll_run(state, &call), "allreduce");
 }
 
+// A communicator by the knobs that the environment has now. Each meets in a folder of its own
+// beside that of the first.
+static void* open_comm(void* first) {
+  (void)first;
+  if (job.count == kMostComms) fail("more than %d communicators", kMostComms);
+  char store[kLongestStore];
+  int length = snprintf(store, sizeof store, "%s/%d", job.store, job.count);
+  const char* folder = strchr(store, '/') + 2;
+  if (length >= (int)sizeof store) fail("the store's path is too long: %s", job.store);
+  if (mkdir(folder, 0700) != 0 && errno != EEXIST) fail("mkdir %s: %s", folder, strerror(errno));
+  rc_comm_options options = {.struct_size = sizeof options,
+                             .rank = job.rank,
+                             .size = job.size,
+                             .store = store,
+                             .name = "perf"};
+  rc_comm** made = &job.comms[job.count++];
+  check(ringcoll_comm_create(&options, made), "create");
+  return *made;
+}
+
 int main(int argc, char** argv) {
-  if (argc != 4) fail("usage: %s <harness socket> <ranks> <store>", argv[0]);
-  int size = (int)parse_number(argv[2], 1, 1024, "ranks");
-  int rank = fork_ranks(size);
-  if (getenv("PERF_PIN")) pin_rank(rank, size);
-  rc_comm_options options = {
-      .struct_size = sizeof options, .rank = rank, .size = size, .store = argv[3], .name = "perf"};
-  rc_comm* comm = NULL;
-  check(ringcoll_comm_create(&options, &comm), "create");
-  serve(&(struct peer){rank, size, 0, comm, barrier, allreduce}, argv[1]);
-  ringcoll_comm_destroy(comm);
+  if (argc != 4 || strncmp(argv[3], "file:///", 8) != 0)
+    fail("usage: %s <harness socket> <ranks> file:///<directory>", argv[0]);
+  job.size = (int)parse_number(argv[2], 1, 1024, "ranks");
+  job.store = argv[3];
+  job.rank = fork_ranks(job.size);
+  if (getenv("PERF_PIN")) pin_rank(job.rank, job.size);
+  struct peer peer = {.rank = job.rank,
+                      .size = job.size,
+                      .state = open_comm(NULL),
+                      .barrier = barrier,
+                      .allreduce = allreduce,
+                      .averages = 1,
+                      .open = open_comm};
+  serve(&peer, argv[1]);
+  while (job.count > 0) ringcoll_comm_destroy(job.comms[--job.count]);
   join_ranks();
   return 0;
 }

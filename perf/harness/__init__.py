@@ -1,1 +1,7 @@
-"""What perf/allreduce.py and perf/horovod.py share: jobs, peers, statistics, reports."""
+"""What the commands of perf/ share: jobs, peers, statistics, reports."""
+
+import sys
+from pathlib import Path
+
+# Emulated hosts are shared with the tests: support.hosts.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "ci"))

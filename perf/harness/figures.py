@@ -75,10 +75,9 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} µs"
 
 
-def seconds_per_call(by_rank: list[list[float]], calls: int) -> float:
-    """The median batch, each as slow as its slowest rank."""
-    slowest: list[float] = [max(batch) for batch in zip(*by_rank, strict=True)]
-    return median(slowest) / calls
+def batch_seconds(by_rank: list[list[float]], calls: int) -> list[float]:
+    """What a call took in each batch, which is as slow as its slowest rank."""
+    return [max(batch) / calls for batch in zip(*by_rank, strict=True)]
 
 
 def plan_visit(expected_s: float, budget_s: float, one_call: bool = False) -> tuple[int, int]:

@@ -3,6 +3,9 @@
 Interleaving needs that a job which is not being measured takes nothing from the one that is. The
 native ranks sleep in read() between commands; a job with threads of its own that keep turning
 (Horovod's, oneCCL's) is stopped by SIGSTOP while others are measured (`pause_when_idle`).
+
+A job may be spread over hosts: then each host has a part of it, a command that starts some of the
+ranks there. UNIX sockets are reached by their path from any network namespace.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,9 +40,18 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one host has of a job: its ranks, and what makes a command one that runs there."""
+
+    ranks: list[int]
+    there: Callable[[list[str]], list[str]]
+
+
 @dataclass
 class Spec:
-    """How to start a peer. {socket}, {ranks} and {directory} in `command` are filled in."""
+    """How to start a peer. {socket}, {ranks} and {directory} in `command` are filled in. With
+    `parts` it is started on each host, and told its ranks by PERF_RANKS."""
 
     name: str
     command: list[str]
@@ -45,6 +59,7 @@ class Spec:
     environment: dict[str, str] = field(default_factory=dict)
     most_ranks: int = 1 << 20
     pause_when_idle: bool = False
+    parts: list[Part] = field(default_factory=list)
 
 
 class _Rank:
@@ -52,8 +67,10 @@ class _Rank:
         connection.settimeout(ANSWER_TIMEOUT_S)
         self.socket = connection
         self._lines = connection.makefile("r", encoding="ascii")
-        hello = self.read(["hello"])
-        self.rank, self.pid = int(hello[0]), int(hello[1])
+        # As this process sees it, whatever pid namespace the rank is in (unix(7), SO_PEERCRED).
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.pid = int(struct.unpack("3i", credentials)[0])
+        self.rank = int(self.read(["hello"])[0])
 
     def read(self, expected: list[str]) -> list[str]:
         try:
@@ -80,23 +97,33 @@ class Job:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)
         listener.listen(ranks)
-        fill = {"socket": path, "ranks": str(ranks), "directory": self._directory.name}
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                [word.format(**fill) for word in spec.command],
-                env={**os.environ, **spec.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._way = ""
         try:
+            self._start({"socket": path, "ranks": str(ranks), "directory": self._directory.name})
             with listener:
                 self._accept(listener, ranks)
         except BaseException:
             self.kill()
             raise
         self._pause()
+
+    def _start(self, fill: dict[str, str]) -> None:
+        command = [word.format(**fill) for word in self.spec.command]
+        starts = [(command, {})] if not self.spec.parts else []
+        for part in self.spec.parts:
+            starts.append((part.there(command), {"PERF_RANKS": ",".join(map(str, part.ranks))}))
+        with open(self._log, "wb") as log:
+            for words, variables in starts:
+                process = subprocess.Popen(
+                    words,
+                    env={**os.environ, **self.spec.environment, **variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._processes.append(process)
 
     def __enter__(self) -> Job:
         return self
@@ -106,6 +133,8 @@ class Job:
 
     def ask(self, line: str, answer: str) -> list[list[str]]:
         """Sends a command to every rank; returns the words of each rank's answer, by rank."""
+        if not self._ranks:
+            raise JobError(f"{self.spec.name}: it has ended")
         self._resume()
         try:
             for rank in self._ranks:
@@ -116,11 +145,22 @@ class Job:
         finally:
             self._pause()
 
+    def use(self, way: str, settings: dict[str, str]) -> None:
+        """Chooses how the commands that follow are done (drivers/bench.h, "use")."""
+        if way != self._way:
+            words = [f"{name}={value}" for name, value in settings.items()]
+            self.ask(" ".join(["use", way, *words]), "using")
+            self._way = way
+
     def processor_seconds(self) -> float:
         """What all ranks have used so far."""
         ticks = 0
         for rank in self._ranks:
-            fields = Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()
+            try:
+                text = Path(f"/proc/{rank.pid}/stat").read_text()
+            except OSError:
+                raise JobError(f"{self.spec.name}: rank {rank.rank} has ended") from None
+            fields = text.rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -131,8 +171,10 @@ class Job:
                 rank.socket.sendall(b"quit\n")
             except OSError:
                 continue
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(QUIT_TIMEOUT_S)
+        deadline = time.monotonic() + QUIT_TIMEOUT_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
         self.kill()
 
     def kill(self) -> None:
@@ -142,13 +184,15 @@ class Job:
             if _runs_under(rank.pid, self._directory.name):
                 os.kill(rank.pid, signal.SIGKILL)
         self._ranks = []
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in running:
             try:
-                self._process.wait(QUIT_TIMEOUT_S)
+                process.wait(QUIT_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         self._directory.cleanup()
 
     def _accept(self, listener: socket.socket, ranks: int) -> None:
@@ -159,7 +203,7 @@ class Job:
                 connection, _ = listener.accept()
                 self._ranks.append(_Rank(connection))
             except TimeoutError:
-                ended = self._process.poll() is not None
+                ended = any(process.poll() is not None for process in self._processes)
                 if ended or time.monotonic() > deadline:
                     what = "ended" if ended else f"not ready within {START_TIMEOUT_S:.0f} s"
                     raise JobError(f"{self.spec.name}: start: {what}{self._log_tail()}") from None
@@ -181,6 +225,27 @@ class Job:
     def _log_tail(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         return "".join(f"\n    {line}" for line in lines)
+
+
+class Way:
+    """One way in which a job computes, measured like a job of its own. close() leaves the job."""
+
+    def __init__(self, job: Job, way: str, settings: dict[str, str]) -> None:
+        self.spec = job.spec
+        self._job, self._way, self._settings = job, way, settings
+
+    def ask(self, line: str, answer: str) -> list[list[str]]:
+        self._job.use(self._way, self._settings)
+        return self._job.ask(line, answer)
+
+    def processor_seconds(self) -> float:
+        return self._job.processor_seconds()
+
+    def close(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self._job.kill()
 
 
 def _runs_under(pid: int, directory: str) -> bool:

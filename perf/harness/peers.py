@@ -51,10 +51,13 @@ def find(options: Options, names: list[str] | None) -> tuple[list[Spec], dict[st
 
 
 def install_intel(directory: Path) -> None:
-    """oneCCL and Intel MPI from PyPI, in a virtual environment of their own."""
+    install(directory, INTEL_PACKAGES)
+
+
+def install(directory: Path, packages: list[str]) -> None:
+    """From PyPI, in a virtual environment of their own."""
     build.run([sys.executable, "-m", "venv", str(directory)], "venv")
-    pip = [str(directory / "bin/pip"), "install", "--quiet", *INTEL_PACKAGES]
-    build.run(pip, "oneCCL and Intel MPI")
+    build.run([str(directory / "bin/pip"), "install", "--quiet", *packages], " ".join(packages))
 
 
 def version_of(*command: str) -> str:
@@ -101,12 +104,17 @@ def _pin(options: Options) -> dict[str, str]:
     return {"PERF_PIN": "1"} if options.pin else {}
 
 
-def _mpi(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> list[str]:
+def mpi_driver(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> Path:
+    """The driver, compiled for an MPI that is here."""
     for program in (compiler, launcher):
         if not shutil.which(program):
             raise Missing(f"{program} is not on PATH")
     source = build.DRIVERS / "mpi_allreduce.c"
-    driver = build.compile_c(compiler, [source], options.build / f"{name}_allreduce", flags)
+    return build.compile_c(compiler, [source], options.build / f"{name}_allreduce", flags)
+
+
+def _mpi(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> list[str]:
+    driver = mpi_driver(name, options, compiler, launcher, flags)
     return [launcher, "-n", "{ranks}", str(driver), "{socket}"]
 
 
@@ -150,7 +158,7 @@ def _intel_prefix(options: Options, needed: list[str]) -> Path:
     raise Missing("not found; --install-peers puts oneCCL and Intel MPI into build/perf/peers")
 
 
-def _intel_environment(prefix: Path) -> dict[str, str]:
+def intel_environment(prefix: Path) -> dict[str, str]:
     return {
         "I_MPI_ROOT": str(prefix),
         "CCL_ROOT": str(prefix),
@@ -164,8 +172,8 @@ def _intel_mpi(options: Options) -> Spec:
     launcher = str(prefix / "bin/mpiexec.hydra")
     flags = [f"-I{prefix}/include", f"-L{prefix}/lib", "-lmpi", f"-Wl,-rpath,{prefix}/lib"]
     command = _mpi("intelmpi", options, "cc", launcher, flags)
-    version = _package_version(prefix, "impi_rt")
-    return Spec("Intel MPI", command, version, _intel_environment(prefix))
+    version = package_version(prefix, "impi_rt")
+    return Spec("Intel MPI", command, version, intel_environment(prefix))
 
 
 def _oneccl(options: Options) -> Spec:
@@ -178,12 +186,12 @@ def _oneccl(options: Options) -> Spec:
     build.compile_cxx(source, program, prefix / "include", flags)
     launcher = str(prefix / "bin/mpiexec.hydra")
     command = [launcher, "-n", "{ranks}", str(program), "{socket}"]
-    version = _package_version(prefix, "oneccl")
-    environment = _intel_environment(prefix)
+    version = package_version(prefix, "oneccl")
+    environment = intel_environment(prefix)
     return Spec("oneCCL", command, version, environment, pause_when_idle=True)
 
 
-def _package_version(prefix: Path, package: str) -> str:
+def package_version(prefix: Path, package: str) -> str:
     found = sorted(prefix.glob(f"lib/python*/site-packages/{package}-*.dist-info"))
     return found[-1].name.split("-")[1].removesuffix(".dist") if found else "unknown"
 

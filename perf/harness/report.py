@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from . import figures
@@ -23,6 +25,20 @@ class Memory:
 
 
 @dataclass
+class Visit:
+    """One visit to a job: seconds of a call in each batch, calls of a batch, and the processor time
+    of all ranks (where buffers are freed in between, with what it takes to fill them)."""
+
+    calls_s: list[float]
+    calls: int
+    processor_s: float
+
+    @property
+    def seconds(self) -> float:
+        return median(self.calls_s)
+
+
+@dataclass
 class Results:
     title: str
     ours: str
@@ -35,6 +51,7 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     rounds: dict[Key, list[float | None]] = field(default_factory=dict)
+    visits: dict[Key, list[Visit]] = field(default_factory=dict)
     memory: list[Memory] = field(default_factory=list)
     memory_bound: int = 0
     idle: dict[str, float] = field(default_factory=dict)  # job -> cores it takes while idle
@@ -90,27 +107,27 @@ def to_json(results: Results) -> str:
 
 
 def to_markdown(results: Results) -> str:
-    parts = [f"# {results.title}", results.method, _properties(results)]
+    parts = [f"# {results.title}", results.method, properties(results)]
     for ranks in sorted({key[0] for key in results.rounds}):
         parts += [f"## {ranks} ranks", _table(results, ranks)]
     parts += ["## Targets", _verdicts(results)]
     if results.memory:
         parts += ["## Memory above the buffers", _memory(results)]
     if results.missing or results.failures:
-        absent = [f"{name}: {_one_line(reason)}" for name, reason in results.missing.items()]
-        absent += [_one_line(failure) for failure in results.failures]
+        absent = [f"{name}: {one_line(reason)}" for name, reason in results.missing.items()]
+        absent += [one_line(failure) for failure in results.failures]
         parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
     return "\n\n".join(parts) + "\n"
 
 
-def _properties(results: Results) -> str:
+def properties(results: Results) -> str:
     both = {**results.machine, **results.conditions}
     lines = [f"- {name}: {value}" for name, value in both.items()]
     peers = ", ".join(f"{name} {version}".strip() for name, version in results.peers.items())
     return "\n".join([*lines, f"- measured: {peers}"])
 
 
-def _row(cells: list[str]) -> str:
+def row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
@@ -119,7 +136,7 @@ def _table(results: Results, ranks: int) -> str:
     others = [p for p in peers if p != results.ours and results.ours in peers]
     sizes = sorted({key[2] for key in results.rounds if key[0] == ranks})
     ratios = results.ratios()
-    lines = [_row(["", *peers, *(f"{p} / {results.ours}" for p in others)])]
+    lines = [row(["", *peers, *(f"{p} / {results.ours}" for p in others)])]
     lines.append("|---" + "|---:" * (len(peers) + len(others)) + "|")
     for size in sizes:
         cells = [results.labels.get(size, figures.format_size(size))]
@@ -129,7 +146,7 @@ def _table(results: Results, ranks: int) -> str:
         for peer in others:
             wanted = figures.wanted(results.targets, ranks, peer, size)
             cells.append(_ratio_cell(ratios.get((ranks, peer, size)), wanted))
-        lines.append(_row(cells))
+        lines.append(row(cells))
     return "\n".join(lines)
 
 
@@ -168,16 +185,16 @@ def _verdicts(results: Results) -> str:
 def _memory(results: Results) -> str:
     ranks = sorted({m.ranks for m in results.memory})
     found = {(m.ranks, m.size): m.above_buffers for m in results.memory}
-    lines = [_row(["", *(f"{n} ranks" for n in ranks)]), "|---" + "|---:" * len(ranks) + "|"]
+    lines = [row(["", *(f"{n} ranks" for n in ranks)]), "|---" + "|---:" * len(ranks) + "|"]
     for size in sorted({m.size for m in results.memory}):
         cells = [figures.format_size(size)]
         for n in ranks:
             cells.append(f"{found[n, size] / figures.MIB:.1f} MiB" if (n, size) in found else "–")
-        lines.append(_row(cells))
+        lines.append(row(cells))
     return "\n".join(lines)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 300 else line[:300] + " …"
 
@@ -212,16 +229,18 @@ def plot(results: Results, path: Path) -> None:
     plt.close(figure)
 
 
-def write(results: Results, stem: Path, with_plot: bool = True) -> list[Path]:
-    """<stem>.json, .md and .svg; returns what was written."""
+def write(results: Any, stem: Path, with_plot: bool = True, form: Any = None) -> list[Path]:
+    """<stem>.json, .md and .svg; returns what was written. `form`: the module that knows how, with
+    to_json, to_markdown and plot; this one if not given."""
+    form = form or sys.modules[__name__]
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(stem.name + ending) for ending in (".json", ".md", ".svg")]
-    paths[0].write_text(to_json(results))
-    paths[1].write_text(to_markdown(results))
+    paths[0].write_text(form.to_json(results))
+    paths[1].write_text(form.to_markdown(results))
     if not with_plot:
         return paths[:2]
     try:
-        plot(results, paths[2])
+        form.plot(results, paths[2])
     except ImportError as error:
         results.failures.append(f"no plot: {error}")
         return paths[:2]

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import figures
-from .jobs import Job, JobError, Spec
-from .report import Results
+from .jobs import Job, JobError, Spec, Way
+from .report import Key, Results, Visit
 
 IDLE_WINDOW_S = 0.5
 LEAST_ROUNDS = 3
 CALIBRATION_S = 0.01
+SHORT_S = 0.1  # a longer call is calibrated by its first
+LONG_S = 0.5  # where all take longer, that call is the first round
+
+Jobs = dict[str, Job | Way]
 
 
 def progress(text: str) -> None:
@@ -31,13 +35,14 @@ class Plan:
     one_call: bool = False  # a batch is one call
     # size -> first word of the command's arguments, if not the size itself
     words: dict[int, str] = field(default_factory=dict)
+    free_after_visit: bool = False  # the buffers of one job at a time fit into memory
     # called after all rounds of a size with the jobs that are left
-    after_size: Callable[[int, dict[str, Job]], None] | None = None
+    after_size: Callable[[int, Jobs], None] | None = None
 
 
-def start_jobs(specs: list[Spec], ranks: int, logs: Path, results: Results) -> dict[str, Job]:
+def start_jobs(specs: list[Spec], ranks: int, logs: Path, results: Results) -> Jobs:
     logs.mkdir(parents=True, exist_ok=True)
-    jobs: dict[str, Job] = {}
+    jobs: Jobs = {}
     for spec in specs:
         if ranks > spec.most_ranks:
             continue
@@ -49,12 +54,12 @@ def start_jobs(specs: list[Spec], ranks: int, logs: Path, results: Results) -> d
     return jobs
 
 
-def close_jobs(jobs: dict[str, Job]) -> None:
+def close_jobs(jobs: Jobs) -> None:
     for job in jobs.values():
         job.close()
 
 
-def measure_idle(jobs: dict[str, Job], ranks: int, results: Results) -> None:
+def measure_idle(jobs: Jobs, ranks: int, results: Results) -> None:
     """What the jobs take from the one that is measured: it has to be nothing."""
     before = {name: job.processor_seconds() for name, job in jobs.items()}
     time.sleep(IDLE_WINDOW_S)
@@ -65,22 +70,34 @@ def measure_idle(jobs: dict[str, Job], ranks: int, results: Results) -> None:
             _fail(results, f"{name}, {ranks} ranks: takes {cores:.2f} cores while it is idle")
 
 
-def run_rounds(jobs: dict[str, Job], ranks: int, plan: Plan, results: Results) -> None:
+def run_rounds(jobs: Jobs, ranks: int, plan: Plan, results: Results) -> None:
     """Jobs that fail are closed and taken out of `jobs`; the others go on."""
     for size in plan.sizes:
         deadline = time.monotonic() + plan.size_limit_s
-        expected = _calibrate(jobs, ranks, size, plan, results)
-        for turn in range(plan.rounds):
+        first = _calibrate(jobs, ranks, size, plan, results)
+        expected = {name: visit.seconds for name, visit in first.items()}
+        begun = 0
+        if min(expected.values(), default=0) > LONG_S:
+            begun = 1
+            for name, visit in first.items():
+                _note(results, (ranks, name, size), visit)
+        for turn in range(begun, plan.rounds):
             if turn >= LEAST_ROUNDS and time.monotonic() > deadline:
                 break
             for name in _rotated(list(jobs), turn):
                 visit = figures.plan_visit(expected[name], plan.budget_s, plan.one_call)
-                seconds = _visit(jobs, ranks, name, size, visit, plan, results)
-                results.rounds.setdefault((ranks, name, size), []).append(seconds)
-                expected[name] = seconds or expected[name]
+                found = _visit(jobs, ranks, name, size, visit, plan, results)
+                _note(results, (ranks, name, size), found)
+                expected[name] = found.seconds if found else expected[name]
         progress("  " + _line(results, ranks, size, list(jobs)))
         if plan.after_size:
             plan.after_size(size, jobs)
+
+
+def _note(results: Results, key: Key, found: Visit | None) -> None:
+    results.rounds.setdefault(key, []).append(found.seconds if found else None)
+    if found:
+        results.visits.setdefault(key, []).append(found)
 
 
 def _rotated(names: list[str], turn: int) -> list[str]:
@@ -89,42 +106,44 @@ def _rotated(names: list[str], turn: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def _calibrate(
-    jobs: dict[str, Job], ranks: int, size: int, plan: Plan, results: Results
-) -> dict[str, float]:
+def _calibrate(jobs: Jobs, ranks: int, size: int, plan: Plan, results: Results) -> dict[str, Visit]:
     """The first visits make the buffers, verify the sums, and tell how many calls fit a visit."""
-    expected = {}
+    first = {}
     for name in list(jobs):
-        seconds = _visit(jobs, ranks, name, size, (1, 1), plan, results)
-        if seconds is not None and seconds < 1.0:
-            visit = figures.plan_visit(seconds, CALIBRATION_S, plan.one_call)
-            seconds = _visit(jobs, ranks, name, size, visit, plan, results)
-        if seconds is not None:
-            expected[name] = seconds
-    return expected
+        found = _visit(jobs, ranks, name, size, (1, 1), plan, results)
+        if found and found.seconds < SHORT_S:
+            visit = figures.plan_visit(found.seconds, CALIBRATION_S, plan.one_call)
+            found = _visit(jobs, ranks, name, size, visit, plan, results)
+        if found:
+            first[name] = found
+    return first
 
 
 def _visit(
-    jobs: dict[str, Job],
+    jobs: Jobs,
     ranks: int,
     name: str,
     size: int,
     visit: tuple[int, int],
     plan: Plan,
     results: Results,
-) -> float | None:
+) -> Visit | None:
     if name not in jobs:
         return None
     batches, calls = visit
     try:
         word = plan.words.get(size, str(size))
+        before = jobs[name].processor_seconds()
         answers = jobs[name].ask(f"run {word} {batches} {calls}", "times")
+        spent = jobs[name].processor_seconds() - before
+        if plan.free_after_visit:
+            jobs[name].ask("free", "freed")
     except JobError as error:
         _fail(results, f"{ranks} ranks, {figures.format_size(size)}: {error}")
         jobs.pop(name).kill()
         return None
     by_rank = [[float(seconds) for seconds in answer] for answer in answers]
-    return figures.seconds_per_call(by_rank, calls)
+    return Visit(figures.batch_seconds(by_rank, calls), calls, spent)
 
 
 def _line(results: Results, ranks: int, size: int, names: list[str]) -> str:

@@ -35,7 +35,7 @@ def test_format_seconds_keeps_three_digits() -> None:
 
 
 def test_a_batch_is_as_slow_as_its_slowest_rank() -> None:
-    assert figures.seconds_per_call([[1.0, 2.0, 9.0], [3.0, 1.0, 1.0]], calls=2) == 1.5
+    assert figures.batch_seconds([[1.0, 2.0, 9.0], [3.0, 1.0, 1.0]], calls=2) == [1.5, 1.0, 4.5]
 
 
 def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians() -> None:
