@@ -58,7 +58,7 @@ double rate_of(std::span<const Acknowledged> seen) {
   for (const Acknowledged& now : seen)
     if (news.empty() || now.bytes != news.back().bytes) news.push_back(now);
   // The first of all is what had come before anybody looked.
-  if (news.size() < 3) return 0;
+  if (news.size() < 3) return seen.empty() ? 0 : rate_between(seen.front(), seen.back());
   double best = 0;
   size_t first = 1;
   for (size_t last = first + 1; last < news.size(); last++) {

@@ -21,7 +21,7 @@ namespace ringcoll {
 double measure_rate(int fd);
 inline constexpr uint64_t kTrialWarmBytes = 512 << 10;
 inline constexpr Duration kTrialWarmTime = std::chrono::milliseconds(15);
-inline constexpr Duration kTrialTime = std::chrono::milliseconds(10);
+inline constexpr Duration kTrialTime = std::chrono::milliseconds(20);
 
 /// What had been acknowledged at a time.
 struct Acknowledged {
@@ -31,8 +31,9 @@ struct Acknowledged {
 /// The best rate of the windows of what was seen, in bytes a microsecond: in one of several, a
 /// machine that is busy with something else may not run. A window begins and ends where something
 /// was acknowledged and holds at least kTrialWindow and kTrialWindowBytes, for a slow link
-/// acknowledges tens of KiB at a time, milliseconds apart; where there was not so much, it is one
-/// window. Zero of less than two acknowledgements. `seen` rises.
+/// acknowledges tens of KiB at a time, milliseconds apart. Where there was not so much, all of it
+/// is one window, from the first look on if there were less than two acknowledgements. `seen`
+/// rises.
 double rate_of(std::span<const Acknowledged> seen);
 inline constexpr uint64_t kTrialWindowBytes = 256 << 10;
 inline constexpr Duration kTrialWindow = std::chrono::milliseconds(1);

@@ -1,6 +1,6 @@
 #include "topology/costs.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -103,15 +103,18 @@ class LevelMiddle {
       add_group(section.ranks(), 0, section.cells.size());
   }
 
-  /// False: nothing was measured. What is missing of a level stays as it is.
-  bool write(LevelCost* cost) {
+  struct Found {
+    bool latency, rates;
+  };
+  /// What is missing of a level stays as it is.
+  Found write(LevelCost* cost) {
     double latency = latency_.value(), rank = rank_.value(), group = group_.value();
     if (rank == 0) rank = lane_.value();
     if (group == 0) group = rank;
     if (latency > 0) cost->latency_us = latency;
     if (rank > 0) cost->rank_bytes_per_us = rank;
     if (group > 0) cost->group_bytes_per_us = group;
-    return latency > 0 || rank > 0;
+    return {latency > 0, rank > 0};
   }
 
  private:
@@ -139,21 +142,19 @@ class LevelMiddle {
   Middle group_{Better::kMore, kMostBytesPerUs * 1024};
 };
 
-// "measured", or where each level's numbers are from: "RINGCOLL_COSTS=x (host), measured
-// (network)".
+// "measured", or where the numbers are from: "RINGCOLL_COSTS=x (host), measured (network latency),
+// defaults (network rates)".
 std::string sources(const std::vector<std::pair<std::string, std::string>>& of_levels) {
-  std::vector<std::pair<std::string, std::string>> grouped;  // source, names of its levels
+  std::vector<std::pair<std::string, std::vector<std::string>>> grouped;  // what is from a source
   for (const auto& [level, source] : of_levels) {
-    auto found = std::ranges::find(grouped, source, &std::pair<std::string, std::string>::first);
-    if (found == grouped.end())
-      grouped.emplace_back(source, level);
-    else
-      found->second += " " + level;
+    auto found = std::ranges::find_if(grouped, [&](auto& entry) { return entry.first == source; });
+    if (found == grouped.end()) found = grouped.insert(grouped.end(), {source, {}});
+    found->second.push_back(level);
   }
   if (grouped.size() == 1) return grouped.front().first;
   std::string text;
   for (const auto& [source, levels] : grouped)
-    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", source, levels);
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", source, fmt::join(levels, ", "));
   return text;
 }
 
@@ -259,8 +260,14 @@ Costs agree_on_costs(const Topology& topology, std::span<const std::vector<Level
     LevelMiddle middle(samples, level);
     for (const Section& section : sections_of(topology, level)) middle.add(section);
     costs.levels.push_back(default_cost(name, level == 0, crowded));
-    bool measured = middle.write(&costs.levels.back());
-    from.emplace_back(name, measured ? "measured" : "defaults");
+    auto found = middle.write(&costs.levels.back());
+    auto source = [](bool measured) { return measured ? "measured" : "defaults"; };
+    if (found.latency == found.rates) {
+      from.emplace_back(name, source(found.latency));
+    } else {
+      from.emplace_back(name + " latency", source(found.latency));
+      from.emplace_back(name + " rates", source(found.rates));
+    }
   }
   costs.source = sources(from);
   return costs;

@@ -184,6 +184,8 @@ TEST(Agreement, FallsBackOnWhatIsThere) {
   EXPECT_EQ(network.rank_bytes_per_us, 50);
   EXPECT_EQ(network.group_bytes_per_us, 100);
   EXPECT_EQ(network.latency_us, default_cost("network", false, false).latency_us);
+  EXPECT_EQ(agreed(topology, samples).source,
+            "defaults (host, network latency), measured (network rates)");
   samples[1][1][0].lane_bytes_per_us = 0;  // is taken to be like the other lane
   EXPECT_EQ(agreed(topology, samples).levels[1], network);
 }
