@@ -18,6 +18,12 @@ struct Member {
   int32_t local_rank;  // among the members of the set on its host
 };
 
+// What a rank sends to another in an alltoall, and whether it sends as much to every rank.
+struct Split {
+  int32_t rows;
+  int32_t of_all_ranks;
+};
+
 std::vector<int> ranks_where(const std::vector<Member>& members,
                              const std::function<bool(const Member&)>& wanted) {
   std::vector<int> ranks;
@@ -188,8 +194,17 @@ void RingcollController::Bcast(void* buffer, size_t size, int root_rank,
 
 void RingcollController::AlltoallGetRecvSplits(const std::vector<int32_t>& splits,
                                                std::vector<int32_t>& recvsplits) {
-  recvsplits.resize(size_);
-  Run(RingcollCall(RC_ALLTOALL, RC_INT32).Add(splits.data(), recvsplits.data(), 1));
+  bool all_alike =
+      std::all_of(splits.begin(), splits.end(), [&](int32_t split) { return split == splits[0]; });
+  std::vector<Split> sent, received(size_);
+  for (int32_t split : splits) sent.push_back({split, all_alike});
+  sent.resize(size_);
+  Run(RingcollCall(RC_ALLTOALL, RC_INT32).Add(sent.data(), received.data(), 2));
+  recvsplits.clear();
+  for (const Split& split : received) recvsplits.push_back(split.rows);
+  splits_were_equal_ = std::all_of(received.begin(), received.end(), [&](const Split& split) {
+    return split.of_all_ranks && split.rows == received[0].rows;
+  });
 }
 
 void RingcollController::Barrier(Communicator communicator) {

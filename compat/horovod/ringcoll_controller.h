@@ -25,6 +25,9 @@ class RingcollController : public Controller {
   void Bcast(void* buffer, size_t size, int root_rank, Communicator communicator) override;
   void AlltoallGetRecvSplits(const std::vector<int32_t>& splits,
                              std::vector<int32_t>& recvsplits) override;
+  /// Whether at the last AlltoallGetRecvSplits() every rank sent as much to each as every other
+  /// did. The same on all ranks.
+  bool SplitsWereEqual() const { return splits_were_equal_; }
   void Barrier(Communicator communicator) override;
   void Allgather2Ints(std::array<int, 2> values, std::vector<int>& recv_values) override;
 
@@ -41,6 +44,7 @@ class RingcollController : public Controller {
   std::string Broadcast(std::string text);
 
   std::vector<int> cross_comm_ranks_;
+  bool splits_were_equal_ = false;
 };
 
 }  // namespace common

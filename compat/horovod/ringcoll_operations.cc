@@ -1,6 +1,7 @@
 #include "ringcoll_operations.h"
 
 #include "ringcoll_context.h"
+#include "ringcoll_controller.h"
 #include "ringcoll_execution.h"
 
 #pragma GCC visibility push(hidden)
@@ -147,9 +148,13 @@ Status RingcollAlltoall::Execute(std::vector<TensorTableEntry>& entries, const R
         PrepareOutputAndParams(entry, send_offsets, recv_offsets, send_counts, recv_counts);
     if (!status.ok()) return status;
     RingcollCall call(RC_ALLTOALL, type_of(entry));
-    call.call.counts = send_counts.data();
-    call.call.recv_counts = recv_counts.data();
-    call.Add(entry.tensor->data(), output_of(entry), 0);
+    auto* own = dynamic_cast<RingcollController*>(&controller);
+    bool equal = own && own->SplitsWereEqual();
+    if (!equal) {
+      call.call.counts = send_counts.data();
+      call.call.recv_counts = recv_counts.data();
+    }
+    call.Add(entry.tensor->data(), output_of(entry), equal ? send_counts[0] : 0);
     RingcollActivity activity(global_state_, entries, "RINGCOLL_ALLTOALL");
     RingcollContext::Get().Run(controller, std::move(call));
     return Status::OK();

@@ -214,7 +214,7 @@ Signature signature_of(const Call& call, Rank size, uint64_t sequence) {
     s.count = call.total();
   else if (call.collective != RC_BARRIER)
     s.count = call.buffers[0].count * size;
-  if (call.collective == RC_ALLTOALL) s.count = 0;
+  if (call.collective == RC_ALLTOALL && !call.has_equal_counts()) s.count = 0;
   return s;
 }
 
@@ -222,7 +222,7 @@ std::string describe(const Signature& s) {
   auto collective = static_cast<Collective>(s.collective);
   std::string text = fmt::format("{} #{}", name_of(collective), s.sequence);
   if (collective == RC_BARRIER) return text;
-  if (collective == RC_ALLTOALL)
+  if (collective == RC_ALLTOALL && s.count == 0)
     text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
   else
     text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));

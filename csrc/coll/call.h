@@ -31,6 +31,8 @@ struct Call {
   bool reduces() const {
     return collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER;
   }
+  /// Of a collective with chunks: as many elements for each rank, and every rank knows that.
+  bool has_equal_counts() const { return counts.empty(); }
   /// Elements of the vector; of chunk `rank`; that rank `rank` sends here (alltoall).
   int64_t total() const;
   int64_t count_of(Rank rank) const { return counts.empty() ? buffers[0].count : counts[rank]; }
@@ -42,7 +44,8 @@ struct Call {
 /// Throws Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 
-/// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall.
+/// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall
+/// with counts.
 Signature signature_of(const Call& call, Rank size, uint64_t sequence);
 /// "allreduce #41 of 1048576 float32, sum".
 std::string describe(const Signature& signature);

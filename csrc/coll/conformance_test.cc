@@ -26,8 +26,12 @@ constexpr ReduceOp kOp = RC_SUM;
 // One collective call of one rank: its buffers, the call, and what must come out.
 class Trial {
  public:
-  Trial(Member& m, Collective collective, Rank root, bool in_place)
-      : m_(m), collective_(collective), root_(root), in_place_(in_place) {}
+  Trial(Member& m, const ScheduleRow& row, Rank root, bool in_place)
+      : m_(m),
+        collective_(row.collective),
+        equal_counts_(row.equal_counts),
+        root_(root),
+        in_place_(in_place) {}
 
   void run(std::vector<int64_t> counts) {
     counts_ = std::move(counts);
@@ -80,7 +84,7 @@ class Trial {
     raw.buffers = &buffer;
     raw.buffer_count = collective_ == RC_BARRIER ? 0 : 1;
     if (with_counts) raw.counts = counts_.data();
-    if (collective_ == RC_ALLTOALL) raw.recv_counts = recv_counts_.data();
+    if (with_counts && collective_ == RC_ALLTOALL) raw.recv_counts = recv_counts_.data();
     m_.executor.run(check_call(raw, m_.rank, m_.size));
   }
 
@@ -148,7 +152,12 @@ class Trial {
       input.insert(input.end(), block.begin(), block.end());
     }
     counts_ = sends;
-    call(input.data(), output.data(), 0, true);
+    if (in_place_ && sends == recv_counts_) {
+      output = input;
+      call(output.data(), output.data(), sends[0], !equal_counts_);
+    } else {
+      call(input.data(), output.data(), sends[0], !equal_counts_);
+    }
     counts_ = given;
     std::vector<double> want;
     for (Rank r = 0; r < m_.size; r++)
@@ -158,6 +167,7 @@ class Trial {
 
   Member& m_;
   Collective collective_;
+  bool equal_counts_;  // and none are given
   Rank root_;
   bool in_place_;
   std::vector<int64_t> counts_, recv_counts_;
@@ -166,8 +176,12 @@ class Trial {
 
 // 0, 1, around the number of ranks, a prime, and more than several pieces; even, uneven and with
 // empty chunks.
-std::vector<std::vector<int64_t>> cases(Rank size) {
+std::vector<std::vector<int64_t>> cases(const ScheduleRow& row, Rank size) {
   std::vector<std::vector<int64_t>> list;
+  if (row.equal_counts) {
+    for (int64_t each : {0, 1, 7, 3001}) list.emplace_back(size, each);
+    return list;
+  }
   for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{size} - 1, int64_t{size}, int64_t{size} + 1,
                     int64_t{1009}, int64_t{40000}}) {
     list.push_back(even_counts(n, size));
@@ -187,7 +201,7 @@ void every_case(Member& m, std::string_view algorithm) {
     if (rooted) roots.insert({m.size / 2, m.size - 1});
     for (Rank root : roots)
       for (bool in_place : {false, true})
-        for (auto& counts : cases(m.size)) Trial(m, row.collective, root, in_place).run(counts);
+        for (auto& counts : cases(row, m.size)) Trial(m, row, root, in_place).run(counts);
   }
 }
 

@@ -172,7 +172,7 @@ void Executor::begin(Piece& piece, const Call& call, const Choice& choice) {
   if (!piece.fragments.empty()) prepare_slot(*piece.slot, piece.fragments.back().end());
   piece.sent.assign(piece.plan->actions.size(), {});
   piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
-  for (Range range : piece.plan->pack) mover_->pack(piece.memory, range);
+  for (const Packing& packing : piece.plan->pack) mover_->pack(piece.memory, packing);
 }
 
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
@@ -311,7 +311,7 @@ void Executor::check_view(Rank peer, const View& view, uint64_t expected_bytes) 
 }
 
 const Choice& Executor::choice_for(const Call& call) {
-  key_ = {call.collective, call.dtype, layout_.longest_lane()};
+  key_ = {call.collective, call.dtype, layout_.longest_lane(), call.counts.empty()};
   if (last_choice_ && last_choice_->first == key_) return last_choice_->second;
   auto it = choices_.find(key_);
   if (it == choices_.end()) {

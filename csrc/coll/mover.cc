@@ -44,11 +44,11 @@ Mover::Mover(const Call& call, Counters& counters)
   if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
 }
 
-void Mover::pack(const PieceMemory& memory, Range range) {
-  counters_.bytes_packed += range.count * element_bytes_;
-  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
+void Mover::pack(const PieceMemory& memory, const Packing& packing) {
+  counters_.bytes_packed += packing.range.count * element_bytes_;
+  for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range part) {
     const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
-    std::byte* to = bank(memory, Place::kBank0, part.first);
+    std::byte* to = bank(memory, packing.to, part.first);
     size_t bytes = part.count * element_bytes_;
     if (prescale_ != 1)
       scale_(to, from, prescale_, part.count);

@@ -30,8 +30,8 @@ class Mover {
   /// `counters` outlives it.
   Mover(const Call& call, Counters& counters);
 
-  /// Input to bank 0, prescaled.
-  void pack(const PieceMemory& memory, Range range);
+  /// Input to a bank, prescaled.
+  void pack(const PieceMemory& memory, const Packing& packing);
   /// What a peer sent (`data`: the elements of part.range) replaces or joins what this rank holds.
   /// `own_first`: this rank's operand stands left.
   void apply(const PieceMemory& memory, const Part& part, const std::byte* data, bool own_first);

@@ -58,6 +58,10 @@ std::optional<Collective> collective_named(std::string_view name) {
   return {};
 }
 
+bool serves(const ScheduleRow& row, const Call& call) {
+  return row.collective == call.collective && (!row.equal_counts || call.has_equal_counts());
+}
+
 /// Bytes of a piece to try.
 std::vector<int64_t> piece_sizes(const Terrain& terrain) {
   int64_t most = terrain.largest_piece_bytes;
@@ -126,7 +130,7 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   const ScheduleRow* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const ScheduleRow& row : schedules()) {
-    if (row.collective != call.collective) continue;
+    if (!serves(row, call)) continue;
     auto price = estimate(row, bytes);
     // Of rows that nobody can price the first is taken, if there is no other.
     if (!best && !price && row.where == Where::kAnywhere) best = &row;
@@ -140,20 +144,20 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   return best;
 }
 
-// The price is that of a vector, or of chunks that are as long as the longest. What alltoall sends
-// differs from rank to rank: it may not matter there.
+// The price is that of a vector, or of chunks that are as long as the longest. What an alltoall
+// with counts sends differs from rank to rank: it may not matter there.
 Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
   auto element = static_cast<int64_t>(size_of(call.dtype));
   auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? lanes / 2 : lanes);
   sharing = std::max<int64_t>(1, sharing);
-  int64_t priced =
-      call.collective == RC_ALLTOALL ? kLeastNetworkPieceBytes : longest_lane * element;
+  bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
+  int64_t priced = known ? longest_lane * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
   int64_t piece_bytes = piece_sizes(terrain_).front();
   Choice choice;
   if (auto name = named(terrain_.algorithm, call.collective))
     choice.row = find_schedule(call.collective, *name);
-  if (!choice.row)
+  if (!choice.row || !serves(*choice.row, call))
     choice.row = cheapest(call, bytes, &piece_bytes);
   else if (auto price = estimate(*choice.row, bytes))
     piece_bytes = price->piece_bytes;

@@ -143,6 +143,7 @@ ScheduleRow allgather_direct_ring();
 ScheduleRow allgather_binomial_doubling();
 ScheduleRow reduce_scatter_direct_ring();
 ScheduleRow reduce_scatter_binomial_halving();
+ScheduleRow alltoall_direct_direct();
 ScheduleRow broadcast_direct_chain();
 ScheduleRow broadcast_binomial_binomial();
 ScheduleRow reduce_direct_chain();

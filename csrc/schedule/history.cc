@@ -126,9 +126,6 @@ void History::send(const Step& step, int round) {
     invariant(version != kNoVersion && !copied_to_[atom],
               "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
               round, range_of(atom).count, range_of(atom).first);
-    // Inputs that are sent are packed, into bank 0.
-    bool unpacked = !versions_[version].received && !versions_[version].sent;
-    if (unpacked && banks_.bank_of(version) < 0) banks_.decide(version, 0);
     versions_[version].sent = true;
     // A message is one piece of memory.
     invariant(banks_.relate(current_[first], version, false),

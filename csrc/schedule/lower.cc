@@ -11,8 +11,9 @@
 //     or bank 1 if bank 0 is leaving in this very round. An earlier send is waited for (`after`):
 //     nearly always what is received now could not exist had the earlier peer not read it, so that
 //     the wait is free, and staying in bank 0 keeps half of the cache.
-// Of an input, what is sent is packed into bank 0, if it cannot be sent as it is; the rest is read
-// where it lies. What can be sent as it is, history.h has found (Version::zero_copy).
+// Of an input, what is sent is packed, if it cannot be sent as it is: into the bank of its message,
+// bank 0 if that is still open; the rest is read where it lies. What can be sent as it is,
+// history.h has found (Version::zero_copy).
 //
 // Why in place is safe: an atom's output is written once, by its last version, and its input is
 // read by packing (before all rounds), by its first combination, or by a finishing move (only if
@@ -61,9 +62,10 @@ class Lowering {
   void receive(const Step& step, Action& action);
   Part part_of(Atom atom, VersionId version, Combine combine);
   int choose_bank(Atom atom, Place operand) const;
-  int bank_for(Atom atom, VersionId version, Place operand);
+  int bank_for(VersionId version, int preferred);
   int wait_before(Atom atom, int bank);
   void finish(const Schedule& schedule);
+  Place place_of_input(VersionId input) const;
   void add_move(Range range, Place from, int64_t to_first);
   int round() const { return static_cast<int>(plan_.actions.size()); }
 
@@ -77,11 +79,11 @@ class Lowering {
   Plan plan_;
 };
 
-void append(std::vector<Range>& ranges, Range range) {
-  if (!ranges.empty() && ranges.back().end() == range.first)
-    ranges.back().count += range.count;
+void append(std::vector<Packing>& pack, Packing next) {
+  if (!pack.empty() && pack.back().range.end() == next.range.first && pack.back().to == next.to)
+    pack.back().range.count += next.range.count;
   else
-    ranges.push_back(range);
+    pack.push_back(next);
 }
 
 void Lowering::place_inputs() {
@@ -90,8 +92,9 @@ void Lowering::place_inputs() {
     if (input == kNoVersion) continue;
     const Version& version = history_.versions()[input];
     bool packed = (version.sent && !version.zero_copy) || (pack_all_ && version.needed);
-    places_[input] = packed ? Place::kBank0 : Place::kInput;
-    if (packed) append(plan_.pack, history_.range_of(atom));
+    places_[input] = packed ? bank_place(bank_for(input, 0)) : Place::kInput;
+    if (packed) append(plan_.pack, {history_.range_of(atom), places_[input]});
+    plan_.two_banks |= places_[input] == Place::kBank1;
     current_[atom] = input;
     next_version_++;
   }
@@ -151,7 +154,7 @@ Part Lowering::part_of(Atom atom, VersionId id, Combine combine) {
     part.result = Place::kOutput;
     return part;
   }
-  int bank = bank_for(atom, id, part.operand);
+  int bank = bank_for(id, choose_bank(atom, part.operand));
   part.result = bank_place(bank);
   part.output_too = wanted;
   part.after = wait_before(atom, bank);
@@ -165,9 +168,9 @@ int Lowering::choose_bank(Atom atom, Place operand) const {
   return leaving[0].round == round() ? 1 : 0;
 }
 
-int Lowering::bank_for(Atom atom, VersionId version, Place operand) {
+int Lowering::bank_for(VersionId version, int preferred) {
   BankAssignment& banks = history_.banks();
-  if (banks.bank_of(version) < 0) banks.decide(version, choose_bank(atom, operand));
+  if (banks.bank_of(version) < 0) banks.decide(version, preferred);
   return banks.bank_of(version);
 }
 
@@ -186,11 +189,21 @@ void Lowering::finish(const Schedule& schedule) {
     if (last == kNoVersion || !history_.wanted(atom) || history_.versions()[last].received)
       continue;
     Range range = history_.range_of(atom);
-    add_move(range, pack_all_ ? Place::kBank0 : Place::kInput, range.first);
+    add_move(range, place_of_input(last), range.first);
   }
-  for (const Step& step : schedule)
-    if (is_inside(step, rank_) && !step.send.empty())
-      add_move(step.send, pack_all_ ? Place::kBank0 : Place::kInput, step.recv.first);
+  for (const Step& step : schedule) {
+    if (!is_inside(step, rank_)) continue;
+    for (auto [atom, end] = history_.atoms_of(step.send); atom < end; atom++) {
+      Range range = history_.range_of(atom);
+      int64_t to_first = step.recv.first + range.first - step.send.first;
+      add_move(range, place_of_input(history_.input_of(atom)), to_first);
+    }
+  }
+}
+
+// What is packed and may be read where it lies, is read there: a bank may meanwhile hold more.
+Place Lowering::place_of_input(VersionId input) const {
+  return pack_all_ ? places_[input] : Place::kInput;
 }
 
 void Lowering::add_move(Range range, Place from, int64_t to_first) {

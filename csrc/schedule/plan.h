@@ -5,8 +5,7 @@
 // Lowering decides by looking at the whole schedule, so that payload moves as seldom as possible:
 //  - what is sent lies in the arena, or in the caller's memory if all who are sent it can be sent
 //    from there (Ends::zero_copy); what is sent before anything was combined into it is packed
-//    (input
-//    -> bank 0), or sent as it is;
+//    (input -> a bank), or sent as it is;
 //  - the first combine into a range that was never packed reads the input directly (three operands,
 //    no packing copy);
 //  - a value that is final and not sent any more goes straight from the peer's view to the output;
@@ -49,6 +48,14 @@ struct Action {
   std::vector<Part> parts;
 };
 
+/// A copy of the input into a bank, before the first round.
+struct Packing {
+  Range range;
+  Place to = Place::kBank0;
+
+  bool operator==(const Packing&) const = default;
+};
+
 /// A copy inside the rank.
 struct Move {
   Range range;  // where it is read
@@ -57,7 +64,7 @@ struct Move {
 };
 
 struct Plan {
-  std::vector<Range> pack;      // input -> bank 0, before the first round
+  std::vector<Packing> pack;
   std::vector<Action> actions;  // one for each round; idle ones too
   std::vector<Move> finish;     // to the output, after the last round
   int64_t space = 0;            // elements of a bank

@@ -18,8 +18,9 @@ using simulator::Call;
 using simulator::PlanOptions;
 using simulator::ZeroCopy;
 
-std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
-  switch (collective) {
+std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
+  if (row.equal_counts) return {std::vector<int64_t>(size, 1), std::vector<int64_t>(size, 2)};
+  switch (row.collective) {
     case RC_BARRIER:
       return {{}};
     case RC_ALLREDUCE:
@@ -73,7 +74,7 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
     size_t turn = static_cast<size_t>(size);
     for (const auto& levels : simulator::clusters(GetParam(), size))
       for (Rank root : {0, size / 3})
-        for (const auto& counts : counts_to_try(GetParam().collective, size)) {
+        for (const auto& counts : counts_to_try(GetParam(), size)) {
           if (root != 0 && !has_root(GetParam().collective)) continue;
           if (!all && turn++ % 2 == 0) continue;
           Call call = simulator::make_call(GetParam().collective, size, root, counts);
@@ -89,7 +90,7 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
 
 TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
   for (Rank size = 2; size <= 9; size++) {
-    auto counts = counts_to_try(GetParam().collective, size).back();
+    auto counts = counts_to_try(GetParam(), size).back();
     Call call = simulator::make_call(GetParam().collective, size, 1, counts);
     call.levels = simulator::clusters(GetParam(), size).front();
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
@@ -169,7 +170,7 @@ Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank,
 // input and the peer's memory, half is copied from the peer's memory.
 TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   Plan plan = plan_of(RC_ALLREDUCE, "direct", 2, 0, 10);
-  EXPECT_EQ(plan.pack, (std::vector<Range>{{5, 5}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   const Action& reduce = plan.actions[0];
   EXPECT_EQ(reduce.send_from, Place::kBank0);
@@ -206,7 +207,7 @@ TEST(Lowering, RingNeedsOneBank) {
     Plan plan = plan_of(RC_ALLREDUCE, "ring", 4, rank, 16);
     EXPECT_FALSE(plan.two_banks);
     EXPECT_EQ(plan.pack.size(), 1u);  // the chunk that is sent first, and no other
-    EXPECT_EQ(plan.pack[0].count, 4);
+    EXPECT_EQ(plan.pack[0].range.count, 4);
     EXPECT_TRUE(plan.finish.empty());
   }
 }
@@ -259,7 +260,7 @@ TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
 
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
-  EXPECT_EQ(leaf.pack, (std::vector<Range>{{0, 10}}));
+  EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}}}));
   EXPECT_TRUE(leaf.finish.empty());
   Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
   EXPECT_TRUE(root.pack.empty());
@@ -283,7 +284,7 @@ TEST(Lowering, OneRankMovesItsInputToItsOutput) {
   EXPECT_EQ(plan.finish[0].range, (Range{0, 10}));
   EXPECT_EQ(plan.finish[0].from, Place::kInput);
   Plan packed = lower({}, 10, {{{0, 10}}, {{0, 10}}}, true, 0);
-  EXPECT_EQ(packed.pack, (std::vector<Range>{{0, 10}}));
+  EXPECT_EQ(packed.pack, (std::vector<Packing>{{{0, 10}}}));
   ASSERT_EQ(packed.finish.size(), 1u);
   EXPECT_EQ(packed.finish[0].from, Place::kBank0);
 }
@@ -319,7 +320,7 @@ TEST(Lowering, MixedMessageLiesInOneBank) {
   Schedule schedule = {{kNobody, {}, 1, {0, 3}, Combine::kReduce},
                        {2, {0, 6}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 6, {{{0, 6}}, {}}, false, 0);
-  EXPECT_EQ(plan.pack, (std::vector<Range>{{3, 3}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}}}));
   EXPECT_EQ(plan.actions[0].parts[0].operand, Place::kInput);
   EXPECT_EQ(plan.actions[0].parts[0].result, Place::kBank0);
   EXPECT_EQ(plan.actions[1].send_from, Place::kBank0);
@@ -343,9 +344,22 @@ TEST(Lowering, RefusesWhatCannotBe) {
   expect_internal({{1, {2, 4}, kNobody, {}, Combine::kCopy}}, 4, {{all}, {}}, "outside");
   expect_internal({}, 4, {{}, {all}}, "nothing is received");
   expect_internal({{0, {0, 2}, 0, {2, 1}, Combine::kCopy}}, 4, {{all}, {}}, "inside the rank");
-  // Elements 0…1 must leave bank 0, as they leave it in round 0; 2…3 are packed into it.
-  expect_internal({{1, {0, 2}, 1, {0, 2}, Combine::kReduce}, {1, all, kNobody, {}, Combine::kCopy}},
+  // Elements 0…1 lie beside 2…3 in round 0, may not stay in that bank in round 1, and must in 2.
+  expect_internal({{1, all, kNobody, {}, Combine::kCopy},
+                   {1, {0, 2}, 1, {0, 2}, Combine::kReduce},
+                   {1, all, kNobody, {}, Combine::kCopy}},
                   4, {{all}, {}}, "no bank can hold");
+}
+
+// What is exchanged goes to the other bank, so what is sent with it is packed there.
+TEST(Lowering, InputsArePackedWhereTheirMessageLies) {
+  Schedule schedule = {{1, {0, 2}, 1, {0, 2}, Combine::kCopy},
+                       {2, {0, 4}, kNobody, {}, Combine::kCopy}};
+  Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, false, 0);
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 2}, Place::kBank0}, {{2, 2}, Place::kBank1}}));
+  EXPECT_TRUE(plan.two_banks);
+  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kBank1);
+  EXPECT_EQ(plan.actions[1].send_from, Place::kBank1);
 }
 
 TEST(BankAssignment, KeepsParity) {

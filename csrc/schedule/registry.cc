@@ -40,6 +40,7 @@ std::span<const ScheduleRow> schedules() {
       gather_direct(),
       scatter_direct(),
       alltoall_direct(),
+      alltoall_direct_direct(),
       barrier_dissemination(),
       barrier_binomial_dissemination(),
   };

@@ -109,6 +109,8 @@ struct ScheduleRow {
   /// are not looked at. Null: nobody has worked it out, and it is counted by traffic_of().
   std::vector<Traffic> (*traffic)(const Problem&) = nullptr;
   Where where = Where::kAnywhere;
+  /// Of alltoall: only where every rank sends as much to each as any other does, and all know it.
+  bool equal_counts = false;
 };
 
 std::span<const ScheduleRow> schedules();

@@ -29,7 +29,8 @@ bool has_root(Collective collective) {
          collective == RC_SCATTER;
 }
 
-std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size) {
+std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
+  Collective collective = row.collective;
   if (collective == RC_BARRIER) return {{}};
   std::vector<std::vector<int64_t>> tries;
   if (!has_chunks(collective)) {
@@ -38,11 +39,14 @@ std::vector<std::vector<int64_t>> counts_to_try(Collective collective, Rank size
       tries.push_back({count});
     return tries;
   }
+  for (int64_t count : {0, 1, 3}) tries.emplace_back(size, count);
+  if (row.equal_counts) return tries;
   std::vector<int64_t> uneven(size), one_has_all(size, 0);
   for (Rank r = 0; r < size; r++) uneven[r] = r * 7 % 5;
   one_has_all[size / 2] = 3;
-  return {std::vector<int64_t>(size, 0), std::vector<int64_t>(size, 1),
-          std::vector<int64_t>(size, 3), uneven, one_has_all};
+  tries.push_back(uneven);
+  tries.push_back(one_has_all);
+  return tries;
 }
 
 std::vector<Rank> roots_to_try(Collective collective, Rank size) {
@@ -68,7 +72,7 @@ void for_each_call(const ScheduleRow& row, Check&& check) {
   for (Rank size = 1; size <= kLargestSize; size++)
     for (const auto& levels : simulator::clusters(row, size))
       for (Rank root : roots_to_try(row.collective, size))
-        for (const auto& counts : counts_to_try(row.collective, size)) {
+        for (const auto& counts : counts_to_try(row, size)) {
           Call call = simulator::make_call(row.collective, size, root, counts);
           call.levels = levels;
           check(call);

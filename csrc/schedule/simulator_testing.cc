@@ -387,10 +387,11 @@ class PlanRunner {
   }
 
   void pack(Machine& machine) {
-    for_each(machine.plan.pack, [&](int64_t e) {
-      if (!machine.input[e].known) fail(machine, "packs what has no input");
-      machine.banks[0][e] = machine.input[e];
-    });
+    for (const Packing& packing : machine.plan.pack)
+      for (int64_t e = packing.range.first; e < packing.range.end(); e++) {
+        if (!machine.input[e].known) fail(machine, "packs what has no input");
+        memory_at(machine, packing.to)[e] = machine.input[e];
+      }
     if (!options_.pack_all) return;
     for (Value& value : machine.input) value.known = false;  // nobody may read it any more
   }

@@ -107,7 +107,8 @@ typedef struct rc_buffer {
  *
  * counts == NULL: all are `count` of the buffer. Several buffers are one vector (they are fused:
  * packed together, no copy by the caller). `counts` of ALLTOALL are this rank's send counts,
- * `recv_counts` what it receives; elsewhere `counts` are the same on every rank.
+ * `recv_counts` what it receives, and all ranks give them or none does; elsewhere `counts` are the
+ * same on every rank.
  *
  * In place: input == output for vectors and for ALLTOALL with equal counts and recv_counts; the
  * own chunk at its place among all chunks for the others. */

@@ -1,0 +1,197 @@
+// Alltoall over hosts, in which few messages go between hosts: first the ranks of a host exchange
+// among themselves, so that each of them, a carrier, has what all of them send to one rank of every
+// other host; then the carriers send that, as one message for each.
+//
+// What is passed on needs no place of its own. What rank j of a host sends to the ranks 0, 1, 2, …
+// of another host g is a row of blocks, one after another. Rank i carries what goes to rank i of g:
+// so j gives its block i of that row to i, and gets block j of i's row in return, into the same
+// place. In the end the row of i holds what the ranks 0, 1, 2, … of its host send to rank i of g:
+// one message, in the order in which it is received. That is the transposition of a square; where g
+// has more ranks than the own host, there are as many squares as there is room for, and what is
+// left over goes directly.
+//
+// Source: see schedule/lanes.h; Traff and Rougier, "MPI collectives and datatypes for hierarchical
+// all-to-all communication", EuroMPI 2014.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "schedule/families.h"
+#include "schedule/lanes.h"
+
+namespace ringcoll {
+namespace {
+
+struct Exchange : HostView {
+  Chunks out, in;
+  Rank ranks, local;  // of the own host, and the place of this rank among them
+
+  explicit Exchange(const Problem& problem)
+      : HostView(problem),
+        out(problem.counts),
+        in(problem.recv_counts),
+        ranks(hosts().size_of(host)),
+        local(rank - hosts().first(host)) {}
+
+  Range received(Rank first, Rank end) const {
+    Range range = in.between(first, end);
+    return {out.total() + range.first, range.count};
+  }
+  /// Squares of what a host sends to another.
+  Rank squares(Rank from, Rank to) const { return hosts().size_of(to) / hosts().size_of(from); }
+  /// Rounds in which one host sends to another: a square each, then what is left over.
+  Rank rounds_between(Rank from, Rank to) const {
+    bool even = hosts().size_of(to) % hosts().size_of(from) == 0;
+    return squares(from, to) + (even ? 0 : hosts().size_of(from));
+  }
+};
+
+/// The blocks of other hosts' ranks change hands within the host: in round t, between the ranks i
+/// and j with i + j = t, modulo the ranks of the host.
+Schedule transpose(const Exchange& e) {
+  Schedule schedule;
+  for (Rank t = 0; t < e.ranks; t++) {
+    Rank other = (t - e.local + e.ranks) % e.ranks;
+    for (Rank host = 0; host < e.hosts().count(); host++)
+      for (Rank square = 0; host != e.host && square < e.squares(e.host, host); square++) {
+        Step step;
+        if (other != e.local) {
+          Range block = e.out.at(e.hosts().first(host) + square * e.ranks + other);
+          Rank peer = e.hosts().first(e.host) + other;
+          step = {peer, block, peer, block, Combine::kCopy};
+        }
+        add_round(schedule, step);
+      }
+  }
+  return schedule;
+}
+
+/// Rounds of transpose() on a host.
+size_t rounds_within(const Exchange& e, Rank host) {
+  Rank squares = 0;
+  for (Rank other = 0; other < e.hosts().count(); other++)
+    if (other != host) squares += e.squares(host, other);
+  return static_cast<size_t>(squares) * e.hosts().size_of(host);
+}
+
+/// What goes to ranks of the own host.
+Schedule exchange_within(const Exchange& e) {
+  Schedule schedule;
+  Rank first = e.hosts().first(e.host);
+  for (Rank i = 0; i < e.ranks; i++) {
+    Rank to = first + (e.local + i) % e.ranks, from = first + (e.local - i + e.ranks) % e.ranks;
+    add_round(schedule, {to, e.out.at(to), from, e.received(from, from + 1), Combine::kCopy});
+  }
+  return schedule;
+}
+
+/// What this rank sends to the host in a round.
+void add_sent(const Exchange& e, Rank host, Rank round, Step* step) {
+  Rank squares = e.squares(e.host, host), first = e.hosts().first(host);
+  if (round >= e.rounds_between(e.host, host)) return;
+  if (round < squares) {
+    Rank row = first + round * e.ranks;
+    step->send_to = row + e.local;
+    step->send = e.out.between(row, row + e.ranks);
+    return;
+  }
+  Rank rest = squares * e.ranks + (e.local + round - squares) % e.ranks;
+  if (rest >= e.hosts().size_of(host)) return;
+  step->send_to = first + rest;
+  step->send = e.out.at(first + rest);
+}
+
+/// What it receives from the host in a round: the same, seen from the other end.
+void add_received(const Exchange& e, Rank host, Rank round, Step* step) {
+  Rank theirs = e.hosts().size_of(host), first = e.hosts().first(host);
+  Rank squares = e.squares(host, e.host);
+  if (round >= e.rounds_between(host, e.host)) return;
+  if (round < squares) {
+    if (e.local / theirs != round) return;
+    step->recv_from = first + e.local % theirs;
+    step->recv = e.received(first, first + theirs);
+    return;
+  }
+  Rank rest = e.local - squares * theirs;
+  if (rest < 0) return;
+  Rank from = ((rest - (round - squares)) % theirs + theirs) % theirs;
+  step->recv_from = first + from;
+  step->recv = e.received(first + from, first + from + 1);
+}
+
+/// Host h sends to host h + 1, then to h + 2, … while it receives from h - 1, h - 2, …
+Schedule exchange_between(const Exchange& e) {
+  Schedule schedule;
+  Rank hosts = e.hosts().count();
+  for (Rank distance = 1; distance < hosts; distance++) {
+    Rank rounds = 0;
+    for (Rank host = 0; host < hosts; host++)
+      rounds = std::max(rounds, e.rounds_between(host, (host + distance) % hosts));
+    for (Rank round = 0; round < rounds; round++) {
+      Step step;
+      add_sent(e, (e.host + distance) % hosts, round, &step);
+      add_received(e, (e.host - distance + hosts) % hosts, round, &step);
+      add_round(schedule, step);
+    }
+  }
+  return schedule;
+}
+
+Schedule make(const Problem& problem) {
+  Exchange e(problem);
+  size_t within = 0;
+  for (Rank host = 0; host < e.hosts().count(); host++)
+    within = std::max(within, rounds_within(e, host));
+  Schedule schedule = transpose(e);
+  pad(schedule, within);
+  schedule = compose(std::move(schedule), exchange_between(e));
+  Schedule near = exchange_within(e);
+  pad(near, e.largest);
+  return compose(std::move(schedule), near);
+}
+
+/// If hosts are equal; else nothing.
+std::vector<Traffic> traffic(const Problem& problem) {
+  std::vector<int64_t> counts(problem.size, 1);
+  Problem counted = problem;
+  counted.counts = counted.recv_counts = counts;
+  Exchange e(counted);
+  Rank hosts = e.hosts().count(), ranks = e.largest;
+  if (ranks * hosts != problem.size) return {};
+  double block = 1.0 / problem.size;
+  std::vector<Traffic> phases;
+  for (Rank t = 0; t < ranks; t++) {
+    Traffic swaps{.messages = {}, .times = hosts - 1};
+    for (Rank rank = 0; rank < problem.size; rank++) {
+      Rank own = rank % ranks, other = (t - own + ranks) % ranks;
+      if (other != own) swaps.messages.push_back({rank, rank - own + other, block});
+    }
+    phases.push_back(std::move(swaps));
+  }
+  for (Rank distance = 1; distance < hosts; distance++) {
+    Traffic& round = phases.emplace_back();
+    for (Rank rank = 0; rank < problem.size; rank++)
+      round.messages.push_back({rank, (rank + distance * ranks) % problem.size, block * ranks});
+  }
+  Traffic near{.messages = {}, .times = ranks - 1};
+  for (Rank host = 0; host < hosts; host++)
+    add_ring(near, host_circle(e.hosts(), e.hosts().first(host), e.hosts().first(host)), block,
+             Combine::kCopy);
+  phases.push_back(std::move(near));
+  return phases;
+}
+
+}  // namespace
+
+ScheduleRow alltoall_direct_direct() {
+  return {.collective = RC_ALLTOALL,
+          .name = "direct/direct",
+          .summary = "what a host sends to a rank of another is collected, and goes as one message",
+          .cost = "steps P-1, bytes n(R-1)/R+n(H-1)/H",
+          .make = make,
+          .traffic = traffic,
+          .where = Where::kHosts,
+          .equal_counts = true};
+}
+
+}  // namespace ringcoll
