@@ -12,6 +12,14 @@ Schedule make_broadcast(const Problem& problem) {
   return chain_broadcast(Circle(problem, problem.root), {0, problem.counts[0]});
 }
 
+std::vector<Traffic> broadcast_traffic(const Problem& problem) {
+  Circle circle(problem, problem.root);
+  std::vector<Traffic> rounds;
+  for (Rank p = 0; p + 1 < circle.size; p++)
+    rounds.push_back({{{circle.rank_at(p), circle.rank_at(p + 1), 1}}});
+  return rounds;
+}
+
 }  // namespace
 
 // steps P-1, bytes n
@@ -33,7 +41,8 @@ ScheduleRow broadcast_chain() {
           .name = "chain",
           .summary = "each rank passes the vector on to the next",
           .cost = "steps 1 + ceil((P-2)/P), bytes n",
-          .make = make_broadcast};
+          .make = make_broadcast,
+          .traffic = broadcast_traffic};
 }
 
 ScheduleRow reduce_chain() {
@@ -41,7 +50,8 @@ ScheduleRow reduce_chain() {
           .name = "chain",
           .summary = "each rank adds its vector to what the next hands it, and passes it on",
           .cost = "steps 1 + ceil((P-2)/P), bytes n",
-          .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); }};
+          .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); },
+          .traffic = [](const Problem& problem) { return transposed(broadcast_traffic(problem)); }};
 }
 
 }  // namespace ringcoll

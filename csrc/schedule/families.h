@@ -80,6 +80,8 @@ Schedule backwards(Schedule schedule);
 /// this reduces where that one spreads: an allgather becomes a reduce-scatter, a broadcast a
 /// reduce.
 Schedule transposed(Schedule schedule);
+/// The same of what all ranks send; its rounds in any order.
+std::vector<Traffic> transposed(std::vector<Traffic> phases);
 /// Rounds one by one in turn: the first of each schedule, then the second of each … Schedules that
 /// are shorter than `rounds` are idle then.
 Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds);
@@ -111,6 +113,9 @@ Rank subtree_end(Rank position, Rank size);
 
 /// What the members of a circle send in a round of a ring.
 void add_ring(Traffic& traffic, const Circle& circle, double share, Combine combine);
+/// Of linear_gather() and linear_scatter(), if each position has this share.
+std::vector<Traffic> linear_gather_traffic(const Circle& circle, double share);
+std::vector<Traffic> linear_scatter_traffic(const Circle& circle, double share);
 
 // Rows: each beside its code.
 ScheduleRow allreduce_ring();

@@ -90,15 +90,6 @@ std::vector<Traffic> direct_ring_traffic(const Problem& problem) {
   return phases;
 }
 
-std::vector<Traffic> reducing(std::vector<Traffic> phases) {
-  for (Traffic& phase : phases)
-    for (Message& message : phase.messages) {
-      std::swap(message.from, message.to);
-      message.combine = Combine::kReduce;
-    }
-  return phases;
-}
-
 // steps at most 3ceil(lg R) + 3ceil(lg H)-2floor(lg H)
 Schedule make_binomial_doubling(const Problem& problem) {
   Cluster c(problem);
@@ -141,7 +132,7 @@ ScheduleRow reduce_scatter_direct_ring() {
       .summary = "each rank of a host takes its share of every block's sum round a ring of hosts",
       .cost = "steps R-1+(H-1)R, bytes n(P-1)/P",
       .make = [](const Problem& problem) { return transposed(make_direct_ring(problem)); },
-      .traffic = [](const Problem& problem) { return reducing(direct_ring_traffic(problem)); },
+      .traffic = [](const Problem& problem) { return transposed(direct_ring_traffic(problem)); },
       .where = Where::kHosts};
 }
 

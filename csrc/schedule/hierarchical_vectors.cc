@@ -70,6 +70,34 @@ Schedule make_direct_chain(const Problem& problem) {
   return compose(std::move(schedule), within);
 }
 
+/// If hosts are equal; else nothing.
+std::vector<Traffic> direct_chain_traffic(const Problem& problem) {
+  std::vector<int64_t> counts = {0};
+  Problem counted = problem;
+  counted.counts = counts;
+  Cluster c(counted);
+  Rank hosts = c.hosts().count(), ranks = c.largest;
+  if (ranks * hosts != problem.size) return {};
+  double share = 1.0 / ranks;
+  std::vector<Traffic> rounds =
+      linear_scatter_traffic(host_circle(c.hosts(), c.root, c.root), share);
+  for (Rank i = 0; i + 1 < hosts; i++) {
+    Rank from = c.hosts().first((c.root_host + i) % hosts);
+    Rank to = c.hosts().first((c.root_host + i + 1) % hosts);
+    Traffic& round = rounds.emplace_back();
+    for (Rank lane = 0; lane < ranks; lane++)
+      round.messages.push_back({from + lane, to + lane, share});
+  }
+  for (Rank distance = 1; distance < ranks; distance++) {
+    Traffic& round = rounds.emplace_back();
+    for (Rank rank = 0; rank < problem.size; rank++) {
+      Rank first = rank / ranks * ranks, to = first + (rank - first + distance) % ranks;
+      if (to != c.root) round.messages.push_back({rank, to, share});
+    }
+  }
+  return rounds;
+}
+
 // steps ceil(lg H) + ceil(lg R), bytes n (ceil(lg H)+ceil(lg R))
 Schedule make_binomial_binomial(const Problem& problem) {
   Cluster c(problem);
@@ -91,6 +119,7 @@ ScheduleRow broadcast_direct_chain() {
           .summary = "each rank of a host passes its share on along the hosts",
           .cost = "steps 2R-1, bytes 2n(R-1)/R+n/R",
           .make = make_direct_chain,
+          .traffic = direct_chain_traffic,
           .where = Where::kHosts};
 }
 
@@ -104,12 +133,14 @@ ScheduleRow broadcast_binomial_binomial() {
 }
 
 ScheduleRow reduce_direct_chain() {
-  return {.collective = RC_REDUCE,
-          .name = "direct/chain",
-          .summary = "each rank of a host adds its share to what comes along the hosts",
-          .cost = "steps 2R-1, bytes n",
-          .make = [](const Problem& problem) { return transposed(make_direct_chain(problem)); },
-          .where = Where::kHosts};
+  return {
+      .collective = RC_REDUCE,
+      .name = "direct/chain",
+      .summary = "each rank of a host adds its share to what comes along the hosts",
+      .cost = "steps 2R-1, bytes n",
+      .make = [](const Problem& problem) { return transposed(make_direct_chain(problem)); },
+      .traffic = [](const Problem& problem) { return transposed(direct_chain_traffic(problem)); },
+      .where = Where::kHosts};
 }
 
 ScheduleRow reduce_binomial_binomial() {

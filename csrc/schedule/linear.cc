@@ -48,6 +48,14 @@ Schedule make_broadcast(const Problem& problem) {
   return schedule;
 }
 
+std::vector<Traffic> gather_traffic(const Problem& problem) {
+  return linear_gather_traffic(from_root(problem), 1.0 / problem.size);
+}
+
+std::vector<Traffic> scatter_traffic(const Problem& problem) {
+  return linear_scatter_traffic(from_root(problem), 1.0 / problem.size);
+}
+
 }  // namespace
 
 Schedule linear_gather(const Circle& circle, const Chunks& chunks) {
@@ -55,6 +63,19 @@ Schedule linear_gather(const Circle& circle, const Chunks& chunks) {
 }
 Schedule linear_scatter(const Circle& circle, const Chunks& chunks) {
   return scatter(circle, chunks, false);
+}
+
+std::vector<Traffic> linear_gather_traffic(const Circle& circle, double share) {
+  std::vector<Traffic> rounds;
+  for (Rank i = 1; i < circle.size; i++)
+    rounds.push_back({{{circle.rank_at(i), circle.root, share}}});
+  return rounds;
+}
+
+std::vector<Traffic> linear_scatter_traffic(const Circle& circle, double share) {
+  std::vector<Traffic> rounds = linear_gather_traffic(circle, share);
+  for (Traffic& round : rounds) std::swap(round.messages[0].from, round.messages[0].to);
+  return rounds;
 }
 
 ScheduleRow broadcast_direct() {
@@ -71,9 +92,11 @@ ScheduleRow gather_direct() {
           .name = "direct",
           .summary = "every rank sends its chunk to the root",
           .cost = "steps P-1, bytes n/P",
-          .make = [](const Problem& problem) {
-            return gather(from_root(problem), Chunks(problem.counts), true);
-          }};
+          .make =
+              [](const Problem& problem) {
+                return gather(from_root(problem), Chunks(problem.counts), true);
+              },
+          .traffic = gather_traffic};
 }
 
 ScheduleRow scatter_direct() {
@@ -81,9 +104,11 @@ ScheduleRow scatter_direct() {
           .name = "direct",
           .summary = "the root sends each rank its chunk",
           .cost = "steps P-1, bytes n(P-1)/P",
-          .make = [](const Problem& problem) {
-            return scatter(from_root(problem), Chunks(problem.counts), true);
-          }};
+          .make =
+              [](const Problem& problem) {
+                return scatter(from_root(problem), Chunks(problem.counts), true);
+              },
+          .traffic = scatter_traffic};
 }
 
 }  // namespace ringcoll

@@ -40,6 +40,14 @@ Schedule make_reduce(const Problem& problem) {
   return compose(ring_reduce_scatter(circle, chunks), linear_gather(circle, chunks));
 }
 
+std::vector<Traffic> reduce_traffic(const Problem& problem) {
+  Circle circle(problem, problem.root);
+  double share = 1.0 / problem.size;
+  std::vector<Traffic> rounds = linear_gather_traffic(circle, share);
+  add_ring(rounds.emplace_back(Traffic{{}, circle.size - 1}), circle, share, Combine::kReduce);
+  return rounds;
+}
+
 }  // namespace
 
 ScheduleRow broadcast_scatter_allgather() {
@@ -55,7 +63,8 @@ ScheduleRow reduce_scatter_gather() {
           .name = "scatter_gather",
           .summary = "reduce-scatter round a ring, then every chunk to the root",
           .cost = "steps 2(P-1), bytes n",
-          .make = make_reduce};
+          .make = make_reduce,
+          .traffic = reduce_traffic};
 }
 
 }  // namespace ringcoll

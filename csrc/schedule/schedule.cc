@@ -88,6 +88,15 @@ Schedule transposed(Schedule schedule) {
   return schedule;
 }
 
+std::vector<Traffic> transposed(std::vector<Traffic> phases) {
+  for (Traffic& phase : phases)
+    for (Message& message : phase.messages) {
+      std::swap(message.from, message.to);
+      message.combine = Combine::kReduce;
+    }
+  return phases;
+}
+
 Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
   Schedule all;
   all.reserve(schedules.size() * rounds);
