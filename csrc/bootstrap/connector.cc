@@ -64,6 +64,12 @@ Code code_of(Verdict verdict) {
   return verdict == Verdict::kWrongSecret ? Code::kInvalidArgument : Code::kTransport;
 }
 
+std::string describe_finding(const Trial::Finding& found) {
+  if (!found.why.empty()) return fmt::format("does not reach others: {}", found.why);
+  if (found.bytes_per_us == Trial::kNotMeasured) return "reaches others";
+  return fmt::format("sends {:.0f} MB/s", found.bytes_per_us);
+}
+
 }  // namespace
 
 struct Connector::State {
@@ -298,6 +304,10 @@ void Connector::settle_networks(std::span<const std::string> findings,
   std::vector<Trial> trials;
   for (const std::string& text : findings)
     trials.push_back(Trial::decode(text, state.networks.size()));
+  for (size_t r = 0; r < trials.size(); r++)
+    for (size_t i = 0; i < trials[r].findings.size(); i++)
+      log_debug("network {}: {} {}", state.networks[i].name, describe(static_cast<Rank>(r)),
+                describe_finding(trials[r].findings[i]));
   state.used = choose_networks(trials, state.networks.size());
   if (state.used.empty()) throw state.no_network(trials, describe);
   for (size_t i = 0; i < state.gates.size(); i++) {

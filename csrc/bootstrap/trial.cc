@@ -1,14 +1,11 @@
 #include "bootstrap/trial.h"
 
-// Not <netinet/tcp.h>, whose tcp_info ends before tcpi_bytes_acked.
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <vector>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,85 +14,75 @@ namespace ringcoll {
 namespace {
 
 constexpr size_t kBlock = 256 << 10;
-// Of a connection on which nothing was acknowledged in time.
+// Under way at most, so that the queue of a slow link does not overflow: until what is lost has
+// been repeated, nothing arrives.
+constexpr int kMostUnderWay = 256 << 10;
+// Of a connection whose other end tells nothing in time.
 constexpr double kLeastRate = 1e-6;
+constexpr Duration kPatience = std::chrono::milliseconds(300);
+// Between two looks at what has arrived.
+constexpr Duration kLook = std::chrono::microseconds(100);
+constexpr size_t kFewLooks = 6;
+// Read at a time, so that other work of the loop goes on.
+constexpr int kMostReads = 16;
 
-uint64_t acknowledged(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  check(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0, Code::kTransport, "{}",
-        errno_text("getsockopt(TCP_INFO)", errno));
-  return info.tcpi_bytes_acked;
-}
-
-// How often what was acknowledged is looked at.
-constexpr Duration kLook = std::chrono::microseconds(250);
-
-void send_until(int fd, const std::vector<char>& block, Deadline end) {
-  while (!end.passed()) {
-    if (send(fd, block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) continue;
-    if (errno != EAGAIN && errno != EINTR) return;  // the peer has gone; that shows in the rate
-    auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end.left());
-    timespec limit{0, std::max<long>(left.count(), 0)};
-    pollfd entry{fd, POLLOUT, 0};
-    ppoll(&entry, 1, &limit, nullptr);
-  }
-}
-
-bool is_window(const Acknowledged& first, const Acknowledged& last) {
+bool is_window(const Arrived& first, const Arrived& last) {
   return last.bytes - first.bytes >= kTrialWindowBytes && last.at - first.at >= kTrialWindow;
 }
 
-double rate_between(const Acknowledged& first, const Acknowledged& last) {
+double rate_between(const Arrived& first, const Arrived& last) {
   double us = to_seconds(last.at - first.at) * 1e6;
   return us > 0 ? static_cast<double>(last.bytes - first.bytes) / us : 0;
 }
 
+bool is_enough(std::span<const Arrived> seen) {
+  if (seen.empty()) return false;
+  Duration time = seen.back().at - seen.front().at;
+  uint64_t bytes = seen.back().bytes - seen.front().bytes;
+  bool windows = time >= (kTrialWindows + 1) * kTrialWindow &&
+                 bytes >= (kTrialWindows + 1) * kTrialWindowBytes;
+  // Few looks are those of a thread that was not running: it sees more before long.
+  return windows || (time >= kTrialTime && seen.size() >= kFewLooks) || time >= 4 * kTrialTime;
+}
+
 }  // namespace
 
-double rate_of(std::span<const Acknowledged> seen) {
-  std::vector<Acknowledged> news;
-  for (const Acknowledged& now : seen)
+double rate_of(std::span<const Arrived> seen) {
+  std::vector<Arrived> news;
+  for (const Arrived& now : seen)
     if (news.empty() || now.bytes != news.back().bytes) news.push_back(now);
-  // The first of all is what had come before anybody looked.
-  if (news.size() < 3) return seen.empty() ? 0 : rate_between(seen.front(), seen.back());
+  if (news.size() < 2) return 0;
   double best = 0;
-  size_t first = 1;
-  for (size_t last = first + 1; last < news.size(); last++) {
+  size_t first = 0;
+  for (size_t last = 1; last < news.size(); last++) {
     if (!is_window(news[first], news[last])) continue;
     best = std::max(best, rate_between(news[first], news[last]));
     first = last;
   }
-  return best > 0 ? best : rate_between(news[1], news.back());
+  return best > 0 ? best : rate_between(news.front(), news.back());
 }
 
 double measure_rate(int fd) {
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kMostUnderWay, sizeof kMostUnderWay);
   std::vector<char> block(kBlock);
-  Deadline warm(kTrialWarmTime);
-  while (!warm.passed() && acknowledged(fd) < kTrialWarmBytes)
-    send_until(fd, block, Deadline(kLook));
-  std::vector<Acknowledged> seen;
-  Deadline end(kTrialTime);
-  auto enough = [&] {
-    return !seen.empty() &&
-           seen.back().bytes - seen.front().bytes >= (kTrialWindows + 1) * kTrialWindowBytes &&
-           seen.back().at - seen.front().at >= (kTrialWindows + 1) * kTrialWindow;
-  };
-  while (!enough() && !end.passed()) {
-    send_until(fd, block, Deadline(kLook));
-    seen.push_back({Clock::now(), acknowledged(fd)});
+  double rate = 0;
+  for (Deadline end(kTrialWarmTime + kTrialTime + kPatience); !end.passed();) {
+    if (recv(fd, &rate, sizeof rate, MSG_DONTWAIT) != -1) break;  // told, or closed
+    if (send(fd, block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) continue;
+    if (errno != EAGAIN && errno != EINTR) break;
+    pollfd entry{fd, POLLIN | POLLOUT, 0};
+    poll(&entry, 1, end.left_ms());
   }
-  double best = std::max(kLeastRate, rate_of(seen));
   linger at_once{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  return best;
+  return std::isfinite(rate) ? std::max(rate, kLeastRate) : kLeastRate;
 }
 
 Sink::~Sink() {
   std::vector<int> numbers;
   {
     std::lock_guard lock(mutex_);
-    for (auto& [number, fd] : open_) numbers.push_back(number);
+    for (auto& [number, stream] : open_) numbers.push_back(number);
   }
   for (int number : numbers) loop_.forget(number);
   // One that has forgotten itself may still be at it.
@@ -106,7 +93,7 @@ void Sink::take(Fd fd) {
   int number = fd.get();
   {
     std::lock_guard lock(mutex_);
-    open_.emplace(number, std::move(fd));
+    open_[number].fd = std::move(fd);
   }
   try {
     loop_.watch(number, [this, number](uint32_t) { drop_what_is_there(number); });
@@ -118,12 +105,30 @@ void Sink::take(Fd fd) {
 }
 
 void Sink::drop_what_is_there(int number) {
-  // The kernel drops it without a copy.
-  ssize_t got = recv(number, nullptr, kBlock, MSG_TRUNC | MSG_DONTWAIT);
-  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return;
-  loop_.forget(number);
   std::lock_guard lock(mutex_);
+  Stream& stream = open_[number];
+  ssize_t got = 1;
+  for (int reads = 0; got > 0 && reads < kMostReads; reads++) {
+    got = recv(number, nullptr, kBlock, MSG_TRUNC | MSG_DONTWAIT);  // the kernel drops it uncopied
+    if (got > 0) stream.bytes += static_cast<uint64_t>(got);
+  }
+  if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return look(stream);
+  loop_.forget(number);
   open_.erase(number);
+}
+
+void Sink::look(Stream& stream) {
+  if (stream.told || stream.bytes == 0) return;
+  auto now = Clock::now();
+  if (stream.begin == Clock::time_point{}) stream.begin = now;
+  if (stream.bytes < kTrialWarmBytes && now - stream.begin < kTrialWarmTime) return;
+  if (!stream.seen.empty() && now - stream.seen.back().at < kLook) return;
+  stream.seen.push_back({now, stream.bytes});
+  if (!is_enough(stream.seen)) return;
+  double rate = rate_of(stream.seen);
+  // A few bytes on a connection that has carried none in this direction; should they be refused,
+  // the other end is not told.
+  stream.told = send(stream.fd.get(), &rate, sizeof rate, MSG_DONTWAIT | MSG_NOSIGNAL) != 0;
 }
 
 }  // namespace ringcoll

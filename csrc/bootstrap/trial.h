@@ -1,11 +1,13 @@
-// How fast a network carries data: measured on one connection, in a few milliseconds, by the end
-// that sends. The other end needs no more than an event loop.
+// How fast a network carries data: measured on one connection, in a few milliseconds. What arrives
+// is looked at where it arrives, on the loop of the peer, which tells the rate: acknowledgements
+// queue up behind what their host itself is sending.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -13,33 +15,35 @@
 
 namespace ringcoll {
 
-/// Sends for a few milliseconds, on a slow network up to kTrialWarmTime + kTrialTime, and returns
-/// rate_of() what the peer's kernel acknowledged; at least a token rate, for the connection was
-/// made. What comes first is not looked at: it fills buffers, opens the congestion window and uses
-/// up what a shaped link lets through at once. `fd` is of no use afterwards but to be closed, which
-/// drops what is under way.
+/// Sends into a Sink until that tells at which rate, in bytes a microsecond. At least a token rate,
+/// for the connection was made. `fd` is of no use afterwards but to be closed, which drops what is
+/// under way.
 double measure_rate(int fd);
-inline constexpr uint64_t kTrialWarmBytes = 512 << 10;
-inline constexpr Duration kTrialWarmTime = std::chrono::milliseconds(15);
-inline constexpr Duration kTrialTime = std::chrono::milliseconds(20);
 
-/// What had been acknowledged at a time.
-struct Acknowledged {
+/// What had arrived at a time.
+struct Arrived {
   Clock::time_point at;
   uint64_t bytes;
 };
 /// The best rate of the windows of what was seen, in bytes a microsecond: in one of several, a
 /// machine that is busy with something else may not run. A window begins and ends where something
-/// was acknowledged and holds at least kTrialWindow and kTrialWindowBytes, for a slow link
-/// acknowledges tens of KiB at a time, milliseconds apart. Where there was not so much, all of it
-/// is one window, from the first look on if there were less than two acknowledgements. `seen`
-/// rises.
-double rate_of(std::span<const Acknowledged> seen);
+/// arrived and holds at least kTrialWindow and kTrialWindowBytes, for on a slow link tens of KiB
+/// arrive at a time, milliseconds apart. Where there was not so much, all of it is one window. Zero
+/// of less than two arrivals. `seen` rises.
+double rate_of(std::span<const Arrived> seen);
 inline constexpr uint64_t kTrialWindowBytes = 256 << 10;
 inline constexpr Duration kTrialWindow = std::chrono::milliseconds(1);
 inline constexpr int kTrialWindows = 3;
 
-/// Reads and drops what comes on connections, on the loop's thread, until they are closed.
+/// What arrives is looked at after so much, or so long, for kTrialWindows or about kTrialTime:
+/// first, buffers are filled, the congestion window opens, and what a shaped link lets through at
+/// once is used up.
+inline constexpr uint64_t kTrialWarmBytes = 512 << 10;
+inline constexpr Duration kTrialWarmTime = std::chrono::milliseconds(30);
+inline constexpr Duration kTrialTime = std::chrono::milliseconds(20);
+
+/// Reads and drops what comes on connections, on the loop's thread, until they are closed, and
+/// tells each once how fast it came.
 class Sink {
  public:
   explicit Sink(EventLoop& loop) : loop_(loop) {}
@@ -51,11 +55,19 @@ class Sink {
   void take(Fd fd);
 
  private:
+  struct Stream {
+    Fd fd;
+    Clock::time_point begin{};  // of its first bytes
+    uint64_t bytes = 0;
+    std::vector<Arrived> seen;  // when it is warm
+    bool told = false;
+  };
   void drop_what_is_there(int number);
+  static void look(Stream& stream);
 
   EventLoop& loop_;
   std::mutex mutex_;
-  std::map<int, Fd> open_;
+  std::map<int, Stream> open_;
 };
 
 }  // namespace ringcoll
