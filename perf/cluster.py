@@ -48,6 +48,7 @@ METHOD = (
 SIZES = [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 SHAPES = "2x1,2x2,2x4,4x2,3x2,5x4,1+2+4"
 RACKS = "4x1,4x2"
+NETWORKS = "2x1,2x2"
 AVERAGES = "2x4,3x4,4x4,5x4"
 MEMORY_SHARE = 0.6
 ANSWER_TIMEOUT_S = 400.0  # 20 ranks that fill and compare 256 MiB each on two processors
@@ -64,6 +65,11 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--racks", default=RACKS, help="shapes in two racks, at the first rate; default %(default)s"
     )
+    add(
+        "--networks",
+        default=NETWORKS,
+        help="shapes with two networks, at the first rate; default %(default)s",
+    )
     add("--averages", default=AVERAGES, help="of 256 MiB, at the first rate; default %(default)s")
     add("--sizes", help="comma-separated, such as 1K,64KiB,16M; default 1 KiB to 256 MiB")
     add("--peers", help=f"comma-separated, of: {', '.join(cluster_peers.FINDERS)}")
@@ -74,6 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--library", type=Path, help="a libringcoll.so instead of a build of this")
     add("--install-peers", action="store_true", help="get Open MPI, MPICH, Intel MPI from PyPI")
     add("--build", type=Path, default=CHECKOUT / "build/perf")
+    add("--name", default="cluster", help="what the files are called; default %(default)s")
     add("--output", type=Path, default=PERF / "results", help="a directory")
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -104,6 +111,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     found = [Case(shape, rate, sizes) for rate in rates for shape in shapes(arguments.shapes)]
     if first != UNSHAPED and large:
         found += [Case(shape, first, large, racks=True) for shape in shapes(arguments.racks)]
+        found += [Case(shape, first, large, networks=2) for shape in shapes(arguments.networks)]
     averages = shapes(arguments.averages)
     return found + [Case(shape, first, (256 * MIB,), average=True) for shape in averages]
 
@@ -154,14 +162,15 @@ class Measurement:
                 spec.environment |= settings
 
     def _add_ways(self, ours: Job, ways: dict[str, dict[str, str]]) -> rounds.Jobs:
-        by_names = {name for name in ways if name == cluster_peers.BY_NAMES}
-        self.table.by_names = next(iter(by_names), "")
+        apart = (cluster_peers.BY_NAMES, cluster_peers.ONE_NETWORK)
+        without = {name for name in ways if name in apart}
+        self.table.without = next(iter(without), "")
         self.table.streams = [name for name in ways if name.endswith(" streams")]
-        known = {*by_names, *self.table.streams}
+        known = {*without, *self.table.streams}
         self.table.rows = [name for name in ways if name not in known]
         if self._arguments.no_rows or self._case.average:
             self.table.rows = self.table.streams = []
-        chosen = [*by_names, *self.table.rows, *self.table.streams]
+        chosen = [*without, *self.table.rows, *self.table.streams]
         self.table.results.peers |= dict.fromkeys(chosen, "")
         # One process for all: they share its buffers. A name must be one word there.
         added: rounds.Jobs = {n: Way(ours, n.replace(" ", "-"), ways[n]) for n in chosen}
@@ -192,7 +201,7 @@ class Measurement:
         """Who was far behind at a smaller size is not waited for at a larger one."""
         table = self.table
         smaller = [s for s in table.sizes if HOPELESS_FROM <= s < size]
-        if name in (OURS, table.by_names) or not smaller:
+        if name in (OURS, table.without) or not smaller:
             return True
         best = table.best([OURS, *table.rows], smaller[-1])
         ratio = table.ratio(name, smaller[-1], best) if best else None
@@ -231,7 +240,7 @@ def main() -> int:
         results,
         lambda: measure(arguments, results),
         arguments.output,
-        "cluster",
+        arguments.name,
         quick=arguments.quick,
         form=cluster_report,
     )

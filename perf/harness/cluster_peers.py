@@ -33,7 +33,8 @@ YIELDING = {
     "MPICH": {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
     "Intel MPI": {"I_MPI_THREAD_YIELD": "2", "I_MPI_WAIT_MODE": "1"},
 }
-BY_NAMES, STREAMS = "ringcoll, no topology", (1, 2, 4, 8)
+BY_NAMES, ONE_NETWORK = "ringcoll, no topology", "ringcoll, one network"
+STREAMS = (1, 2, 4, 8)
 
 
 @dataclass
@@ -54,8 +55,8 @@ class Here:
 def make_cluster(case: Case) -> Cluster:
     rate = "" if case.rate == UNSHAPED else case.rate
     racks = case.rack_of_host
-    network = Network(rate, INTERFACE, racks=racks, uplink=case.uplink, mtu=JUMBO_BYTES)
-    return Cluster(case.shape.hosts, [network])
+    network = Network(rate, racks=racks, uplink=case.uplink, mtu=JUMBO_BYTES)
+    return Cluster(case.shape.hosts, [network] * case.networks)
 
 
 def install(directory: Path) -> None:
@@ -69,6 +70,8 @@ def find(options: peers.Options, names: list[str] | None, here: Here) -> tuple[l
     specs, missing = [], {}
     for name, make in FINDERS.items():
         if names and name not in names and name != OURS:
+            continue
+        if here.case.networks > 1 and name not in (OURS, "gloo"):  # they are left out there
             continue
         try:
             spec = make(options, here)
@@ -187,7 +190,8 @@ def describe(library: Path) -> dict:
 
 def ways(info: dict, here: Here) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Variables of ringcoll as it chooses, and those of its ways: every row by name and, with links
-    that are not shaped, numbers of streams; with racks, what it does without knowing of them."""
+    that are not shaped, numbers of streams; with racks, what it does without knowing of them; with
+    several networks, with one."""
     knobs = {knob["name"] for knob in info["knobs"]}
     ours: dict[str, str] = {}
     found: dict[str, dict[str, str]] = {}
@@ -197,6 +201,8 @@ def ways(info: dict, here: Here) -> tuple[dict[str, str], dict[str, dict[str, st
         file.write_text(json.dumps({host.name: f"core.rack{rack}" for host, rack in racks}))
         ours["RINGCOLL_TOPOLOGY"] = str(file)
         found[BY_NAMES] = {"RINGCOLL_TOPOLOGY": ""}
+    if here.case.networks > 1:
+        found[ONE_NETWORK] = {"RINGCOLL_INTERFACE": f"={INTERFACE}"}
     for row in info["schedules"]:
         if row["collective"] == "allreduce" and row["where"] != "one domain":
             found[row["name"]] = {"RINGCOLL_ALGORITHM": f"allreduce={row['name']}"}

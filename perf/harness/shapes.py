@@ -49,18 +49,25 @@ class Case:
     """One table: a shape, links of one rate ("1gbit"; or unshaped), and the sizes to measure.
 
     With `racks`, hosts are in two racks in turn (so that the order of their names is the worst
-    there is), and the link between the racks has a tenth of the hosts' rate."""
+    there is), and the link between the racks has a tenth of the hosts' rate. With several
+    `networks`, each host has a link of that rate in each."""
 
     shape: Shape
     rate: str
     sizes: tuple[int, ...]
     racks: bool = False
     average: bool = False
+    networks: int = 1
 
     def __str__(self) -> str:
         links = UNSHAPED if self.rate == UNSHAPED else self.rate.replace("gbit", " Gb/s")
         what = ", two racks" if self.racks else ", average" if self.average else ""
-        return f"{self.shape} ranks, {links}{what}"
+        several = f", {self.networks} networks" if self.networks > 1 else ""
+        return f"{self.shape} ranks, {links}{what}{several}"
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.racks and self.networks == 1
 
     @property
     def rack_of_host(self) -> tuple[int, ...]:
@@ -73,9 +80,9 @@ class Case:
         return f"{round(bits / SLOWER_UPLINK / 1e6)}mbit" if self.racks and bits else ""
 
     def bound_s(self, size: int) -> float | None:
-        """No allreduce takes less: 2n(H-1)/H bytes pass each host's link in each direction, and
+        """No allreduce takes less: 2n(H-1)/H bytes pass each host's links in each direction, and
         between two racks n."""
-        bits = bits_per_second(self.rate)
+        bits = self.networks * bits_per_second(self.rate)
         if not bits:
             return None
         hosts = self.shape.hosts

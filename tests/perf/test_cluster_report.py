@@ -68,7 +68,7 @@ def test_streams_and_racks_have_verdicts_of_their_own(found: Results) -> None:
     assert "number of streams (1.05): **NOT MET**" in cluster_report.to_markdown(found)
     seconds = {"ringcoll": {16 * MIB: 1.5}, "names": {16 * MIB: 4.0}}
     case = Case(Shape.parse("4x1"), "1gbit", (16 * MIB,), racks=True)
-    found.tables = [table_of(case, seconds, by_names="names")]
+    found.tables = [table_of(case, seconds, without="names")]
     text = cluster_report.to_markdown(found)
     assert "2 times as fast as by the order of names: met in all 1 cells" in text
     assert "95 % of the bound: not measured" in text

@@ -34,6 +34,14 @@ def test_the_bound_is_one_crossing_of_a_hosts_link() -> None:
     assert Case(Shape.parse("4x2"), UNSHAPED, ()).bound_s(MIB) is None
 
 
+def test_two_networks_are_twice_the_rate() -> None:
+    case = Case(Shape.parse("2x2"), "1gbit", (), networks=2)
+    assert case.bound_s(64 * MIB) == pytest.approx(0.537 / 2, rel=1e-3)
+    assert str(case) == "2 × 2 ranks, 1 Gb/s, 2 networks"
+    assert not case.is_plain
+    assert Case(Shape.parse("2x2"), "1gbit", ()).is_plain
+
+
 def test_between_racks_a_tenth_of_the_rate_is_the_bound() -> None:
     case = Case(Shape.parse("4x1"), "1gbit", (), racks=True)
     assert case.rack_of_host == (0, 1, 0, 1)
