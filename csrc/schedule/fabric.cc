@@ -2,6 +2,9 @@
 #include "schedule/fabric.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace ringcoll {
 namespace {
@@ -38,7 +41,8 @@ class Loads {
     double core = level == 0 ? alone : 0;
     if (message.combine == Combine::kReduce) core += message.share / fabric_.combined_bytes_per_us;
     load(first_of_cores_ + message.to, core);
-    latency_us_ = std::max(latency_us_, link.latency_us);
+    longest_us_ = std::max(longest_us_, link.latency_us);
+    hops_.push_back({message.from, message.to, link.latency_us});
     Rank host = fabric_.groups[0].of(message.to), ranks = fabric_.groups[0].size_of(host);
     double part = static_cast<double>(++received_[host]) / ranks;
     part_of_ranks_ = std::max(part_of_ranks_, std::min(part, 1.0));
@@ -55,12 +59,13 @@ class Loads {
       profile->busiest_us_per_byte = std::max(profile->busiest_us_per_byte, work.total);
     }
     touched_.clear();
-    if (fabric_.crowded) latency_us_ *= part_of_ranks_;
-    double latency = latency_us_ * static_cast<double>(times);
+    double latency = latency_of(times);
+    if (fabric_.crowded) latency *= part_of_ranks_;
     profile->latency_us += latency;
     if (fabric_.crowded) profile->work_us += latency;
     profile->us_per_byte += longest * static_cast<double>(times);
-    latency_us_ = part_of_ranks_ = 0;
+    longest_us_ = part_of_ranks_ = 0;
+    hops_.clear();
     std::ranges::fill(received_, 0);
   }
 
@@ -78,16 +83,70 @@ class Loads {
     if (rate > 0) load(first_of_groups_[level] + 2 * group + direction, share / rate);
   }
 
+  struct Hop {
+    Rank from, to;
+    double latency_us;
+  };
+  /// A rank sends in a round what it has received in the one before: rounds that are alike take the
+  /// latencies of the dearest way along their messages that is as many hops long.
+  double latency_of(int64_t times) {
+    double longest = longest_us_ * static_cast<double>(times);
+    if (times == 1) return longest;
+    std::ranges::sort(hops_, {}, &Hop::from);
+    double dearest = 0;
+    for (std::vector<bool> seen(hops_.size(), false);;) {
+      size_t begin = std::ranges::find(seen, false) - seen.begin();
+      if (begin == seen.size()) return dearest;
+      std::vector<double> circle = circle_from(begin, &seen);
+      if (circle.empty()) return longest;
+      dearest = std::max(dearest, dearest_way(circle, times));
+    }
+  }
+  /// The latencies round the circle of messages that a hop belongs to; none if it is in none.
+  std::vector<double> circle_from(size_t begin, std::vector<bool>* seen) const {
+    std::vector<double> circle;
+    size_t at = begin;
+    do {
+      if ((*seen)[at]) return {};
+      (*seen)[at] = true;
+      circle.push_back(hops_[at].latency_us);
+      auto [first, end] = std::ranges::equal_range(hops_, hops_[at].to, {}, &Hop::from);
+      if (end - first != 1) return {};
+      at = static_cast<size_t>(first - hops_.begin());
+    } while (at != begin);
+    return circle;
+  }
+  static double dearest_way(std::vector<double> circle, int64_t hops) {
+    auto length = static_cast<int64_t>(circle.size());
+    double whole = std::accumulate(circle.begin(), circle.end(), 0.0);
+    auto rest = circle.begin() + hops % length;
+    double part = std::accumulate(circle.begin(), rest, 0.0), dearest = part;
+    for (int64_t i = 0; i < length; i++) {
+      part += circle[static_cast<size_t>((i + hops) % length)] - circle[static_cast<size_t>(i)];
+      dearest = std::max(dearest, part);
+    }
+    return static_cast<double>(hops / length) * whole + dearest;
+  }
+
   const Fabric& fabric_;
   std::vector<size_t> first_of_ranks_, first_of_groups_;  // of each level
   size_t first_of_cores_ = 0;
   std::vector<Work> work_;
   std::vector<size_t> touched_;  // in this round
   // Of this round.
-  double latency_us_ = 0;
+  double longest_us_ = 0;
+  std::vector<Hop> hops_;
   std::vector<int> received_;  // messages, of each host
   double part_of_ranks_ = 0;   // of the host with most of them
 };
+
+/// But for what rounding adds to a share.
+bool are_alike(const Traffic& a, const Traffic& b) {
+  return std::ranges::equal(a.messages, b.messages, [](const Message& m, const Message& n) {
+    return m.from == n.from && m.to == n.to && m.combine == n.combine &&
+           std::abs(m.share - n.share) < 1e-9;
+  });
+}
 
 }  // namespace
 
@@ -102,11 +161,22 @@ bool Fabric::has_hosts_of_several() const {
 }
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {
+  // Rounds that are alike are one kind, wherever they are: those between them have latencies of
+  // their own.
+  std::vector<std::pair<const Traffic*, int64_t>> kinds;
+  for (const Traffic& rounds : traffic) {
+    auto known =
+        std::ranges::find_if(kinds, [&](auto& kind) { return are_alike(*kind.first, rounds); });
+    if (known == kinds.end())
+      kinds.emplace_back(&rounds, rounds.times);
+    else
+      known->second += rounds.times;
+  }
   Loads loads(fabric);
   Profile profile;
-  for (const Traffic& rounds : traffic) {
-    for (const Message& message : rounds.messages) loads.add(message);
-    loads.end_round(rounds.times, &profile);
+  for (auto [rounds, times] : kinds) {
+    for (const Message& message : rounds->messages) loads.add(message);
+    loads.end_round(times, &profile);
   }
   return profile;
 }
