@@ -135,14 +135,18 @@ void Executor::run_alone(const Call& call, const Choice& choice) {
 
 void Executor::run_pipeline(const Call& call, const Choice& choice) {
   auto slots = static_cast<int64_t>(slots_.size());
-  int64_t started = 0, finished = 0;
+  int64_t started = 0, finished = 0, next_start = 0;
   pieces_.resize(std::min(slots, choice.pieces));
   for (int64_t tick = 0; finished < choice.pieces; tick++) {
-    if (started < choice.pieces && started - finished < slots) {
+    if (started < choice.pieces && started - finished < slots && tick >= next_start) {
       Piece& piece = pieces_[started % slots];
       piece.index = started++;
       piece.start = tick;
       begin(piece, call, choice);
+      // Spread over the rounds, so that every tick has some that cross the network and some that
+      // do not.
+      auto rounds = static_cast<int64_t>(piece.plan->actions.size());
+      next_start = tick + std::max<int64_t>(1, (rounds + slots - 1) / slots);
     }
     // What the next tick receives, in the order in which it does.
     for (int64_t k = started - 1; comm_.wants_places() && k >= finished; k--) {
