@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 
-from ringcoll.checkup.hosts import Host, Views, some
 from ringcoll.checkup.show import format_rate
+from ringcoll.cluster.hosts import Host, Views, some
 from ringcoll.findings import FAILED, NOTE, Finding
 
 Values = Mapping[tuple[int, int], float]

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringcoll.checkup.hosts import Host, Report, Views
 from ringcoll.checkup.paths import find_narrow, find_unreached
 from ringcoll.checkup.settings import compare_settings, find_absent, find_containers, find_failures
 from ringcoll.checkup.speeds import find_slow
+from ringcoll.cluster.hosts import Host, Report, Views
 from ringcoll.findings import Finding
 
 
