@@ -10,7 +10,7 @@ import pytest
 
 from ringcoll.checkup.paths import find_unreached
 from ringcoll.checkup.settings import compare_settings, find_containers
-from ringcoll.checkup.speeds import find_slow, suspects
+from ringcoll.checkup.speeds import find_slow_hosts, find_slow_pairs, suspects
 from ringcoll.checkup.verdict import judge
 from ringcoll.cluster.board import open_board
 from ringcoll.cluster.hosts import Host, find_hosts, rounds
@@ -39,6 +39,10 @@ def views(count, rate=lambda sender, receiver: FAST, trip=lambda a, b: 100.0):
         (a, b): View(True, "a", "", trip(a, b), rate(b, a), 1500)
         for a, b in permutations(range(count), 2)
     }
+
+
+def find_slow(hosts, found):
+    return [*find_slow_hosts(hosts, found), *find_slow_pairs(hosts, found)]
 
 
 @pytest.mark.parametrize("count", range(1, 12))
