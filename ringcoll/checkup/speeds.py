@@ -126,7 +126,7 @@ def _slow_pairs(
     text: Callable[[float], str],
 ) -> Iterator[Finding]:
     groups = _groups(set(values) - set(odd))
-    if len(groups) > 1 and all(len(group) > 1 for group in groups):
+    if odd and len(groups) > 1 and all(len(group) > 1 for group in groups):
         worst = min(value for value, _ in odd.values())
         members = "; ".join(some([hosts[number].name for number in group]) for group in groups)
         yield Finding(

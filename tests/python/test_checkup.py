@@ -104,6 +104,14 @@ def test_racks_are_no_fault():
     assert finding.status == "note" and "h0, h1, h2; h3, h4, h5" in finding.detail
 
 
+def test_pairs_that_there_was_no_time_for_are_no_slow_links():
+    _, hosts = cluster(4)
+    assert (
+        find_slow(hosts, {pair: view for pair, view in views(4).items() if sum(pair) in (1, 5)})
+        == []
+    )
+
+
 def test_a_host_that_nobody_reaches():
     _, hosts = cluster(4)
     found = views(4)
