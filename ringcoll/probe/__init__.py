@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ringcoll.cluster import Leader
 from ringcoll.cluster.hosts import Host, encode_views, rounds
 from ringcoll.cluster.pair import Aims, View
-from ringcoll.findings import Finding
+from ringcoll.findings import FAILED, Finding
 from ringcoll.probe.structure import Structure, find_structure
 from ringcoll.probe.tour import Pairs, rounds_over
 from ringcoll.probe.verdict import find_gaps, find_odd, suspects
@@ -72,7 +72,9 @@ def survey(leader: Leader) -> Survey:
         leader.look([again], _ALONE)
     found = find_structure(count, leader.views)
     gaps = find_gaps(leader.reports, leader.size, leader.hosts, leader.views)
-    odd = [*find_odd(leader.hosts, leader.views, found), *leader.unseen()]
+    # A part of the pairs can show groups that are none.
+    gaps += [replace(finding, status=FAILED) for finding in leader.unseen()]
+    odd = list(find_odd(leader.hosts, leader.views, found))
     return Survey(leader.hosts, leader.views, found, gaps, odd)
 
 

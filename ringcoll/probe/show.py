@@ -28,14 +28,15 @@ def print_survey(console: Console, found: Survey) -> None:
 
 def verdict(found: Survey) -> str:
     count, levels = len(found.hosts), found.structure.levels
+    where = " in the pairs that were measured" if len(found.views) < count * (count - 1) else ""
     if levels:
         names = [plural(level, len(groups)) for level, groups in enumerate(levels)]
-        return f"{' in '.join(names)} were found."
+        return f"{' in '.join(names)} were found{where}."
     if count < 4:
         hosts = f"{count} host{'s' if count > 1 else ''}"
         return f"{hosts}: there is nothing to find, for a group has two hosts at least."
-    if len(found.views) < count * (count - 1):
-        return "No structure was found in the pairs that were measured."
+    if where:
+        return f"No structure was found{where}."
     return "No structure was found: all hosts are alike, one group."
 
 

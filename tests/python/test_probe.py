@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from itertools import combinations, permutations
 
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from ringcoll.cluster.hosts import find_hosts
 from ringcoll.cluster.pair import View
 from ringcoll.errors import InvalidArgument
+from ringcoll.findings import Finding
 from ringcoll.outputs import check_file, write_file
-from ringcoll.probe import Survey
+from ringcoll.probe import Survey, survey
 from ringcoll.probe.show import verdict
 from ringcoll.probe.structure import Structure, find_structure, group_name
 from ringcoll.probe.tour import rounds_over
@@ -207,6 +209,66 @@ def test_rounds_over_two_levels():
     assert len(tour) == 7 and all(len(pairs) == 4 for pairs in tour)
     apart = [{structure.distance(a, b) for a, b in pairs} for pairs in tour]
     assert apart == [{2}] * 4 + [{1}] * 2 + [{0}]
+
+
+class Uplinks:
+    """A Leader of hosts in racks. What joins a rack to the others carries ``1 / times`` of what its
+    hosts can send, and the pairs of a look share it."""
+
+    def __init__(self, racks, times, looks=1000, seed=0):
+        count = sum(map(len, racks))
+        self.hosts, self.size, self.views = hosts_of(count), count, {}
+        self.reports = {i: {"hostname": f"h{i}"} for i in range(count)}
+        self._racks, self._times, self._looks = racks, times, looks
+        self._chance = random.Random(seed)
+
+    def look(self, pairs, aims):
+        self._looks -= 1
+        if self._looks < 0:
+            return
+        across = Counter()
+        for b, a in pairs:
+            if (rack := group_of(self._racks, a)) != group_of(self._racks, b):
+                across[rack] += 1
+        for b, a in pairs:
+            view = View(True, "a", "", self._about(TRIP) if aims.round_trip else None)
+            if aims.rate_s:
+                view.bytes_per_s = self._about(self._rate(a, b, across))
+            self.views[b, a] = view.better(self.views.get((b, a), View()))
+
+    def unseen(self):
+        missing = self.size * (self.size - 1) - len(self.views)
+        return [Finding("pairs of hosts", "note", f"{missing} are missing")] if missing else []
+
+    def _rate(self, a, b, across):
+        racks = [group_of(self._racks, host) for host in (a, b)]
+        if racks[0] == racks[1]:
+            return PORT
+        shares = [len(self._racks[rack]) * PORT / self._times / across[rack] for rack in racks]
+        return min(PORT, *shares)
+
+    def _about(self, value):
+        return value * (1 + self._chance.uniform(-0.2, 0.2))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("times", [6, 10, 20])
+@pytest.mark.parametrize("groups", [*SHAPES.values(), [list(range(8)), list(range(8, 16))]])
+def test_racks_that_share_an_uplink(groups, times, seed):
+    found = survey(Uplinks(groups, times, seed=seed))
+    assert found.structure.levels == [groups] and found.findings == []
+
+
+def test_switches_without_a_narrow_link():
+    found = survey(Uplinks(SHAPES["unequal"], 1))
+    assert found.structure.levels == [] and found.findings == []
+
+
+def test_a_survey_that_has_no_time_for_all_pairs_is_no_file():
+    found = survey(Uplinks(SHAPES["unequal"], 10, looks=8))
+    [gap] = found.gaps
+    assert (gap.part, gap.status) == ("pairs of hosts", "failed")
+    assert verdict(found).endswith("in the pairs that were measured.")
 
 
 def a_survey(count, seen):
