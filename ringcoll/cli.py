@@ -1,4 +1,4 @@
-"""The command ``ringcoll``: doctor, info, compare, simulate, horovod."""
+"""The command ``ringcoll``: doctor, probe, info, compare, simulate, horovod."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ringcoll import __version__, compare, doctor, info, simulate
 from ringcoll.errors import Error
 from ringcoll.horovod import cli as horovod
+from ringcoll.probe import cli as probe
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -18,6 +19,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ringcoll {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     doctor.add_parser(commands)
+    probe.add_parser(commands)
     info.add_parser(commands)
     compare.add_parser(commands)
     simulate.add_parser(commands)

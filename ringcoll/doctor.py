@@ -17,6 +17,8 @@ from typing import Any
 from ringcoll import _core
 from ringcoll.checkup import Checkup, check
 from ringcoll.checkup.show import make_findings_table, print_checkup
+from ringcoll.cluster import take_part
+from ringcoll.cluster.options import add_options, is_another_rank
 from ringcoll.environment import Job, find_job
 from ringcoll.errors import Error
 from ringcoll.findings import FAILED, NOTE, OK, Finding, can_run
@@ -51,48 +53,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor",
         help="whether ringcoll can run here, and why not; under a launcher, every pair of hosts",
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument(
-        "--wait",
-        type=positive_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long rank 0 waits for the other ranks of a job (default 30)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=positive_seconds,
-        default=120.0,
-        metavar="SECONDS",
-        help="after this no further pairs of hosts are examined (default 120)",
-    )
+    add_options(parser)
     parser.set_defaults(run=run)
-
-
-def positive_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:
     job, launcher = _find_launcher()
-    if job is None and _is_another_rank():
+    if job is None and is_another_rank():
         return 1
     findings = examine(launcher)
     if job is None or job.size == 1:
         return _show(findings, None, arguments.json)
     try:
-        found = check(job, findings, arguments.wait, arguments.limit)
+        found = take_part(job, check, arguments.wait, arguments.limit, findings)
     except Error as error:
-        if job.rank != 0:  # rank 0 may never hear of it
-            where = f"rank {job.rank} on {socket.gethostname()}"
-            raise type(error)(f"{where}: {error}", error.rank) from error
+        if job.rank != 0:
+            raise
         failure = Finding("meeting place", FAILED, str(error))
         return _show([*findings, failure], None, arguments.json)
-    finally:
-        job.tidy()
     return 0 if found is None else _show(findings, found, arguments.json)
 
 
@@ -253,14 +231,6 @@ def _find_launcher() -> tuple[Job | None, Finding]:
         return job, Finding("launcher", OK, "none: ringcoll.init() here makes a job of one rank")
     where = f"{job.launcher}: rank {job.rank} of {job.size}, store {job.store}"
     return job, Finding("launcher", OK, where)
-
-
-def _is_another_rank() -> bool:
-    """Of a job whose meeting place is missing: rank 0 says so."""
-    try:
-        return find_job(store="local://none").rank != 0
-    except Error:
-        return False
 
 
 def _horovod() -> Iterator[Finding]:

@@ -20,8 +20,9 @@ from rich.table import Table
 
 from ringcoll import _core
 from ringcoll.compare import parse_size
-from ringcoll.errors import Error, InvalidArgument
+from ringcoll.errors import InvalidArgument
 from ringcoll.info import wide_console
+from ringcoll.outputs import check_picture, write_picture
 
 DEFAULT_SIZES = "1K..256M"
 COLLECTIVES = (
@@ -298,11 +299,7 @@ def _with_gaps(values: list[float | None]) -> list[float]:
 
 def plot(prediction: Prediction, path: Path) -> None:
     """Time by size, a curve for each row, the bound dashed. Needs matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise Error("--plot needs matplotlib: pip install matplotlib") from None
-    matplotlib.use("Agg")
+    check_picture("--plot", path)
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots(figsize=(7.5, 5))
@@ -324,9 +321,5 @@ def plot(prediction: Prediction, path: Path) -> None:
         f"{prediction['collective']}, {prediction['ranks']} ranks on {prediction['hosts']} hosts"
     )
     figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"--plot {path}: {error}") from None
-    finally:
-        plt.close(figure)
+    write_picture("--plot", path, figure)
+    plt.close(figure)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ringcoll.checkup.hosts import Host, Views, everywhere, some
-from ringcoll.checkup.pair import MAX_MTU, View
+from ringcoll.cluster.hosts import Host, Views, everywhere, some
+from ringcoll.cluster.pair import MAX_MTU, View
 from ringcoll.findings import FAILED, NOTE, Finding
 
 

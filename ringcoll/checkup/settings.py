@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ringcoll.checkup.hosts import Host, Report, name_ranks, places, some
+from ringcoll.cluster.hosts import Host, Report, name_ranks, places, some
 from ringcoll.findings import FAILED, NOTE, Finding
 
 # Settings that hosts may well have of their own.

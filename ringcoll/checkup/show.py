@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ringcoll.checkup.hosts import Host, Views
-from ringcoll.checkup.pair import View
+from ringcoll.cluster.hosts import Host, Views
+from ringcoll.cluster.pair import View
 from ringcoll.findings import FAILED, NOTE, OK, Finding
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 
-from ringcoll.checkup.hosts import Host, Views, some
 from ringcoll.checkup.show import format_rate
+from ringcoll.cluster.hosts import Host, Views, some
 from ringcoll.findings import FAILED, NOTE, Finding
 
 Values = Mapping[tuple[int, int], float]
@@ -72,20 +72,27 @@ def _odd_pairs(values: Values, is_odd: IsOdd) -> dict[tuple[int, int], tuple[flo
 
 def suspects(views: Views) -> list[tuple[int, int]]:
     """Views that were slower or later than others: chance may have had a hand in it."""
-    trips, rates = _trips(views), _rates(views)
-    seen = _suspects(trips, _trip_is_odd)
-    return sorted(seen | {(to, of) for of, to in _suspects(rates, _rate_is_odd)})
+    return sorted(slow_pairs(views) | pairs_of_slow_hosts(views))
 
 
-def _suspects(values: Values, is_odd: IsOdd) -> set[tuple[int, int]]:
-    found = set(_odd_pairs(values, is_odd))
-    for side in (0, 1):
-        odd = _odd_hosts(values, side, is_odd)
-        found |= {pair for pair in values if pair[side] in odd}
-    return found
+def slow_pairs(views: Views) -> set[tuple[int, int]]:
+    """Views of pairs that fall short of what both hosts show with others."""
+    rates = _odd_pairs(_rates(views), _rate_is_odd)
+    return {*_odd_pairs(_trips(views), _trip_is_odd), *((to, of) for of, to in rates)}
 
 
-def find_slow(hosts: list[Host], views: Views) -> Iterator[Finding]:
+def pairs_of_slow_hosts(views: Views) -> set[tuple[int, int]]:
+    """Views of hosts that are slow with everybody, in the direction in which they are slow."""
+    rates = _of_odd_hosts(_rates(views), _rate_is_odd)
+    return {*_of_odd_hosts(_trips(views), _trip_is_odd), *((to, of) for of, to in rates)}
+
+
+def _of_odd_hosts(values: Values, is_odd: IsOdd) -> set[tuple[int, int]]:
+    odd = [_odd_hosts(values, side, is_odd) for side in (0, 1)]
+    return {pair for pair in values if pair[0] in odd[0] or pair[1] in odd[1]}
+
+
+def find_slow_hosts(hosts: list[Host], views: Views) -> Iterator[Finding]:
     rates, trips = _rates(views), _trips(views)
     for side, says in ((0, "sends"), (1, "receives")):
         for number, (value, usual) in _odd_hosts(rates, side, _rate_is_odd).items():
@@ -103,6 +110,10 @@ def find_slow(hosts: list[Host], views: Views) -> Iterator[Finding]:
             f"answers after {_trip(value)} at best, the others after {_trip(usual)}: it is busy, "
             "further away, or its interface waits before it interrupts (ethtool -c)",
         )
+
+
+def find_slow_pairs(hosts: list[Host], views: Views) -> Iterator[Finding]:
+    rates, trips = _rates(views), _trips(views)
     yield from _slow_pairs("rate", _odd_pairs(rates, _rate_is_odd), hosts, rates, format_rate)
     yield from _slow_pairs("round trip", _odd_pairs(trips, _trip_is_odd), hosts, trips, _trip)
 
@@ -115,14 +126,14 @@ def _slow_pairs(
     text: Callable[[float], str],
 ) -> Iterator[Finding]:
     groups = _groups(set(values) - set(odd))
-    if len(groups) > 1 and all(len(group) > 1 for group in groups):
+    if odd and len(groups) > 1 and all(len(group) > 1 for group in groups):
         worst = min(value for value, _ in odd.values())
         members = "; ".join(some([hosts[number].name for number in group]) for group in groups)
         yield Finding(
             what,
             NOTE,
             f"{len(groups)} groups of hosts, joined by slower links ({text(worst)}): {members}. "
-            "If these are racks, say so by RINGCOLL_TOPOLOGY",
+            "If these are racks, say so by RINGCOLL_TOPOLOGY; ringcoll probe writes the file",
         )
         return
     for (a, b), (value, usual) in sorted(odd.items()):

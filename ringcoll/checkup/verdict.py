@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringcoll.checkup.hosts import Host, Report, Views
 from ringcoll.checkup.paths import find_narrow, find_unreached
 from ringcoll.checkup.settings import compare_settings, find_absent, find_containers, find_failures
-from ringcoll.checkup.speeds import find_slow
+from ringcoll.checkup.speeds import find_slow_hosts, find_slow_pairs
+from ringcoll.cluster.hosts import Host, Report, Views
 from ringcoll.findings import Finding
 
 
@@ -24,5 +24,6 @@ def judge(
         *find_containers(reports, hosts),
         *find_unreached(hosts, views),
         *find_narrow(hosts, views),
-        *find_slow(hosts, views),
+        *find_slow_hosts(hosts, views),
+        *find_slow_pairs(hosts, views),
     ]

@@ -95,8 +95,8 @@ def test_they_may_meet_in_a_directory(emulate, places, doctor, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
     # What a run that was killed may have left.
-    (store / "ringcoll-doctor.hello.1").write_text('{"token": "old", "report": {}}')
-    (store / "ringcoll-doctor.go").write_text('{"run": "old", "tokens": {"1": "old"}}')
+    (store / "ringcoll-cluster.hello.1").write_text('{"token": "old", "report": {}}')
+    (store / "ringcoll-cluster.go").write_text('{"run": "old", "tokens": {"1": "old"}}')
     told = doctor(places(emulate(2), 1, 1), {"RINGCOLL_STORE": f"file://{store}"})
     assert told.wrong == [] and told.status == [0, 0], told
     assert list(store.iterdir()) == []

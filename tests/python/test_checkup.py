@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 import time
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 
-from ringcoll.checkup.board import open_board
-from ringcoll.checkup.hosts import Host, find_hosts, rounds
-from ringcoll.checkup.pair import View
 from ringcoll.checkup.paths import find_unreached
 from ringcoll.checkup.settings import compare_settings, find_containers
-from ringcoll.checkup.speeds import find_slow, suspects
+from ringcoll.checkup.speeds import find_slow_hosts, find_slow_pairs, suspects
 from ringcoll.checkup.verdict import judge
+from ringcoll.cluster.board import open_board
+from ringcoll.cluster.hosts import Host, find_hosts, rounds
+from ringcoll.cluster.pair import View
 from ringcoll.errors import InvalidArgument, TransportError
 from ringcoll.interfaces import Interface, usable_interfaces
 
@@ -41,14 +41,18 @@ def views(count, rate=lambda sender, receiver: FAST, trip=lambda a, b: 100.0):
     }
 
 
+def find_slow(hosts, found):
+    return [*find_slow_hosts(hosts, found), *find_slow_pairs(hosts, found)]
+
+
 @pytest.mark.parametrize("count", range(1, 12))
-def test_rounds_hold_every_ordered_pair_once_and_no_host_twice(count):
+def test_rounds_hold_every_pair_once_and_no_host_twice(count):
     seen = []
     for pairs in rounds(count):
         players = [host for pair in pairs for host in pair]
         assert len(players) == len(set(players))
-        seen += pairs
-    assert sorted(seen) == sorted(permutations(range(count), 2))
+        seen += [tuple(sorted(pair)) for pair in pairs]
+    assert sorted(seen) == sorted(combinations(range(count), 2))
 
 
 def test_hosts_of_one_name_are_told_apart():
@@ -98,6 +102,14 @@ def test_racks_are_no_fault():
     found = views(6, lambda a, b: FAST if a // 3 == b // 3 else SLOW)
     [finding] = find_slow(hosts, found)
     assert finding.status == "note" and "h0, h1, h2; h3, h4, h5" in finding.detail
+
+
+def test_pairs_that_there_was_no_time_for_are_no_slow_links():
+    _, hosts = cluster(4)
+    assert (
+        find_slow(hosts, {pair: view for pair, view in views(4).items() if sum(pair) in (1, 5)})
+        == []
+    )
 
 
 def test_a_host_that_nobody_reaches():

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringcoll.checkup.pair import View
+from ringcoll.cluster.pair import View
 
-Report = dict[str, Any]  # what a rank tells of itself: checkup.about
+Report = dict[str, Any]  # what a rank tells of itself: cluster.about
 Views = Mapping[tuple[int, int], View]  # of (who looks, who is looked at), numbers of hosts
 
 _MOST_NAMES = 12
@@ -46,18 +46,24 @@ def find_hosts(reports: Mapping[int, Report]) -> list[Host]:
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Every ordered pair of ``count`` hosts, in rounds in which each host has one partner at most:
-    the round-robin tournament, and then again with the sides changed."""
+    """Every pair of ``count`` hosts, in rounds in which each host has one partner at most: the
+    round-robin tournament."""
     players: list[int | None] = [*range(count)]
     if count % 2:
         players.append(None)
     half = len(players) // 2
     for _ in range(len(players) - 1):
         meet = zip(players[:half], reversed(players[half:]), strict=True)
-        pairs = [(a, b) for a, b in meet if a is not None and b is not None]
-        yield pairs
-        yield [(b, a) for a, b in pairs]
+        yield [(a, b) for a, b in meet if a is not None and b is not None]
         players = [players[0], players[-1], *players[1:-1]]
+
+
+def encode_views(hosts: list[Host], views: Views) -> list[dict[str, Any]]:
+    """As JSON."""
+    names = [host.name for host in hosts]
+    return [
+        {"from": names[a], "to": names[b]} | view.encode() for (a, b), view in sorted(views.items())
+    ]
 
 
 def everywhere(pairs: set[tuple[int, int]], views: Views, side: int) -> list[int]:

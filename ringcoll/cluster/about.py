@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from ringcoll.interfaces import usable_interfaces
 # Packages whose version matters to a job, and are not read where they are not installed.
 _PACKAGES = ("horovod", "torch", "tensorflow", "tensorflow-cpu", "numpy")
 _SECRET = "RINGCOLL_SECRET"
+_HOSTID = "RINGCOLL_HOSTID"
 
 
-def describe(rank: int, store: str, findings: list[Finding]) -> dict[str, Any]:
-    """A report; JSON. ``findings`` are those of doctor on this rank."""
+def describe(rank: int, store: str, findings: Sequence[Finding]) -> dict[str, Any]:
+    """A report; JSON. ``findings`` are those of the command on this rank."""
     return {
         "rank": rank,
-        "hostname": socket.gethostname(),
+        "hostname": os.environ.get(_HOSTID) or socket.gethostname(),  # as ringcoll calls it
         "process": os.getpid(),
         "host": host_key(),
         "machine": _read("/proc/sys/kernel/random/boot_id"),
@@ -42,7 +44,7 @@ def describe(rank: int, store: str, findings: list[Finding]) -> dict[str, Any]:
 def host_key() -> str:
     """Equal for processes that can map one another's memory: those of one machine in one namespace
     of processes and of users, unless RINGCOLL_HOSTID says otherwise."""
-    named = os.environ.get("RINGCOLL_HOSTID")
+    named = os.environ.get(_HOSTID)
     if named:
         return f"named {named}"
     places = [_read("/proc/sys/kernel/random/boot_id")]

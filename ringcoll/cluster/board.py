@@ -2,7 +2,7 @@
 ``ringcoll.init()`` would use, by means of Python alone, so that it works where the library fails.
 
 Notes are JSON objects under keys. They may be overwritten, and what an earlier run has left can
-still be there: :mod:`ringcoll.checkup.meeting` sees to both.
+still be there: :mod:`ringcoll.cluster.meeting` sees to both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ringcoll.checkup.wire import Wire
+from ringcoll.cluster.wire import Wire
 from ringcoll.errors import InvalidArgument, TransportError
 
 Note = dict[str, Any]
@@ -32,7 +32,7 @@ _REQUEST_S = 10.0
 _PROOF_BYTES = 4096
 _STREAM = socket.SOCK_STREAM
 _SEGMENT_BYTES = 500  # every network carries that (RFC 791: 576 bytes with headers)
-_PREFIX = "ringcoll-doctor."
+_PREFIX = "ringcoll-cluster."
 
 
 class Board(ABC):

@@ -11,10 +11,10 @@ import secrets
 import time
 from typing import Any
 
-from ringcoll.checkup.board import Board
+from ringcoll.cluster.board import Board
 from ringcoll.errors import Timeout
 
-Report = dict[str, Any]  # what a rank tells of itself: checkup.about
+Report = dict[str, Any]  # what a rank tells of itself: cluster.about
 Step = dict[str, Any]  # what rank 0 tells all
 Answer = dict[str, Any]  # what a rank tells rank 0 of a step
 
@@ -83,7 +83,7 @@ class Follow:
                 board.remove(f"hello.{rank}")
                 raise Timeout(
                     f"rank 0 did not begin within {patience_s:.0f} s: has it started, and does it "
-                    "run ringcoll doctor too?",
+                    "run the same command?",
                     0,
                 )
             time.sleep(_PAUSE_S)

@@ -32,7 +32,7 @@ class Wire:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise TransportError("what came is no message of ringcoll doctor")
+            raise TransportError("what came is no message of ringcoll")
         return message
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ringcoll.checkup.wire import Wire
+from ringcoll.cluster.wire import Wire
 from ringcoll.errors import TransportError
 
 # Longer than any examination: connecting takes 4 s at most for each address, and the waits of what
@@ -29,8 +29,8 @@ _ANSWER_S = 2.0
 _HELLO_BYTES = 4096
 _MOST_ADDRESSES = 3
 _ROUND_TRIPS, _ROUND_TRIPS_S = 40, 0.5
-_RATE_S = 0.2
 _WARM_UP_S = 0.04
+_MOST_DATA_S = 2.0  # a look that is not heard of any more ends
 _CHUNK_BYTES = 1 << 20
 MAX_MTU = 65000  # a datagram holds no more: loopback's own is 65536
 _LEAST_MTU, _MTU_TRIES, _MTU_ANSWER_S = 576, 3, 0.05
@@ -40,6 +40,25 @@ _MTU_DISCOVER = {
     socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3),
 }
 _HEADER_BYTES = {socket.AF_INET: 20 + 8, socket.AF_INET6: 40 + 8}  # IP, UDP
+
+
+@dataclass(frozen=True)
+class Aims:
+    """What a look measures, beside whether the other answers."""
+
+    round_trip: bool = False
+    path_mtu: bool = False
+    rate_s: float = 0.0  # for so long; 0: not at all
+    # The flow goes on for so long after that: those that look at the same time began later, and are
+    # to have the company that this look had.
+    company_s: float = 0.0
+
+    def encode(self) -> dict[str, Any]:
+        return {"aims": asdict(self)}
+
+    @staticmethod
+    def decode(step: dict[str, Any]) -> Aims:
+        return Aims(**step["aims"])
 
 
 @dataclass
@@ -118,7 +137,7 @@ class Service:
             while wire.receive(_HELLO_BYTES).get("want") == "echo":
                 wire.send({})
             payload = bytes(_CHUNK_BYTES)
-            end = time.monotonic() + 4 * _RATE_S
+            end = time.monotonic() + _MOST_DATA_S
             while time.monotonic() < end:
                 connection.send(payload)
 
@@ -131,7 +150,7 @@ class Service:
                     self._datagrams.sendto(data[: len(self._run)] + _size_note(len(data)), sender)
 
 
-def examine(peer: dict[str, Any], run: str) -> View:
+def examine(peer: dict[str, Any], run: str, aims: Aims) -> View:
     """Examines the rank whose report is ``peer``, in less than LIMIT_S."""
     addresses = [each["address"] for each in peer["interfaces"][:_MOST_ADDRESSES]]
     view = View(error="" if addresses else "it has no interface that is up and may be used")
@@ -143,10 +162,13 @@ def examine(peer: dict[str, Any], run: str) -> View:
             continue
         view.reached, view.address = True, address
         with contextlib.suppress(OSError, TransportError), contextlib.closing(wire):
-            view.round_trip_us = _round_trip(wire)
-            view.path_mtu = _path_mtu(address, peer["ports"][1], run)
-            view.bytes_per_s = 0.0
-            view.bytes_per_s = _rate(wire)
+            if aims.round_trip:
+                view.round_trip_us = _round_trip(wire)
+            if aims.path_mtu:
+                view.path_mtu = _path_mtu(address, peer["ports"][1], run)
+            if aims.rate_s:
+                view.bytes_per_s = 0.0
+                view.bytes_per_s = _rate(wire, aims)
         break
     return view
 
@@ -196,11 +218,11 @@ def _round_trip(wire: Wire) -> float:
     return shortest * 1e6
 
 
-def _rate(wire: Wire) -> float:
+def _rate(wire: Wire, aims: Aims) -> float:
     """Bytes a second from the peer to here, once the flow has begun."""
     wire.send({"want": "data"})
     buffer = bytearray(_CHUNK_BYTES)
-    received, start, first = 0, 0.0, 0.0
+    received, start, first, rate = 0, 0.0, 0.0, 0.0
     while True:
         count = wire.socket.recv_into(buffer)
         now = time.perf_counter()
@@ -211,8 +233,10 @@ def _rate(wire: Wire) -> float:
             start = now
         elif start:
             received += count
-            if now - start >= _RATE_S:
-                return received / (now - start)
+            if not rate and now - start >= aims.rate_s:
+                rate = received / (now - start)
+            if rate and now - start >= aims.rate_s + aims.company_s:
+                return rate
 
 
 def _path_mtu(address: str, port: int, run: str) -> int | None:

@@ -1,0 +1,41 @@
+"""What the commands that run under a launcher take, and whether they are under one."""
+
+from __future__ import annotations
+
+import argparse
+
+from ringcoll.environment import find_job
+from ringcoll.errors import Error
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--wait",
+        type=positive_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long rank 0 waits for the other ranks of a job (default 30)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=positive_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="after this no further pairs of hosts are examined (default 120)",
+    )
+
+
+def positive_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
+def is_another_rank() -> bool:
+    """Of a job whose meeting place is missing: rank 0 says so."""
+    try:
+        return find_job(store="local://none").rank != 0
+    except Error:
+        return False

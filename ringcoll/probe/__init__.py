@@ -1,0 +1,87 @@
+"""``ringcoll probe``: latency and rate of every pair of hosts of a job, and who is near whom.
+
+Rank 0 leads (:mod:`ringcoll.cluster`) and writes. What is made of the measurements is pure:
+:mod:`~ringcoll.probe.structure` finds levels, :mod:`~ringcoll.probe.verdict` what is odd.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ringcoll.cluster import Leader
+from ringcoll.cluster.hosts import Host, encode_views, rounds
+from ringcoll.cluster.pair import Aims, View
+from ringcoll.findings import FAILED, Finding
+from ringcoll.probe.structure import Structure, find_structure
+from ringcoll.probe.tour import Pairs, rounds_over
+from ringcoll.probe.verdict import find_gaps, find_odd, suspects
+
+_ROUND_TRIP = Aims(round_trip=True)
+_RATE = Aims(rate_s=0.1, company_s=0.05)
+_ALONE = Aims(round_trip=True, rate_s=0.1)
+_MOST_SECOND_LOOKS = 24
+
+
+@dataclass
+class Survey:
+    """What rank 0 knows in the end. ``gaps``: why no file can say where all hosts stand."""
+
+    hosts: list[Host]
+    views: dict[tuple[int, int], View]
+    structure: Structure
+    gaps: list[Finding]
+    odd: list[Finding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.gaps + self.odd
+
+    def places(self) -> dict[str, str]:
+        """By the names of the hosts; groups lie side by side."""
+        return {self.hosts[host].name: place for host, place in self.structure.places().items()}
+
+    def topology_file(self) -> bytes:
+        """As RINGCOLL_TOPOLOGY takes it."""
+        return (json.dumps(self.places(), indent=2, ensure_ascii=False) + "\n").encode()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "places": self.places(),
+            "hosts": [asdict(host) for host in self.hosts],
+            "views": encode_views(self.hosts, self.views),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def survey(leader: Leader) -> Survey:
+    """Measures all pairs, and once more if there seem to be groups, in rounds that load what joins
+    these evenly: that counts. Pairs that are odd even so are measured again alone."""
+    count = len(leader.hosts)
+    _measure(leader, rounds(count))
+    found = find_structure(count, leader.views)
+    if found.levels:
+        before = dict(leader.views)
+        leader.views.clear()
+        _measure(leader, rounds_over(found))
+        leader.views = before | leader.views
+        found = find_structure(count, leader.views)
+    for again in suspects(found, leader.views)[:_MOST_SECOND_LOOKS]:
+        leader.look([again], _ALONE)
+    found = find_structure(count, leader.views)
+    gaps = find_gaps(leader.reports, leader.size, leader.hosts, leader.views)
+    # A part of the pairs can show groups that are none.
+    gaps += [replace(finding, status=FAILED) for finding in leader.unseen()]
+    odd = list(find_odd(leader.hosts, leader.views, found))
+    return Survey(leader.hosts, leader.views, found, gaps, odd)
+
+
+def _measure(leader: Leader, tour: Iterable[Pairs]) -> None:
+    """Of each pair both look at the other at the same time, as a rank of a ring sends and receives;
+    the round trips while nobody sends anything large."""
+    for pairs in tour:
+        both = pairs + [(b, a) for a, b in pairs]
+        leader.look(both, _ROUND_TRIP)
+        leader.look(both, _RATE)
