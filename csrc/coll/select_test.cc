@@ -100,6 +100,26 @@ TEST(Select, LongBroadcastsAndReducesAreChains) {
   }
 }
 
+// Of P - R ranks on other hosts a rank sends to H - 1, where that is what matters and where it
+// knows what the others of its host have for them.
+TEST(Select, SmallAlltoallsAreCollectedInEachHost) {
+  Terrain terrain = cluster(4, 4, 1);
+  auto chosen = [&](int64_t each, bool equal) {
+    std::vector<int64_t> counts(16, each);
+    Call call;
+    call.collective = RC_ALLTOALL;
+    call.dtype = RC_UINT8;
+    if (!equal) call.counts = call.recv_counts = counts;
+    return Selector(terrain).choose(call, each, 32).row->name;
+  };
+  EXPECT_EQ(chosen(4, true), "direct/direct");
+  EXPECT_EQ(chosen(4, false), "direct");
+  terrain.algorithm = "alltoall=direct/direct";
+  EXPECT_EQ(chosen(4, false), "direct") << "named, but not to be had";
+  terrain.algorithm = "alltoall=direct";
+  EXPECT_EQ(chosen(4, true), "direct");
+}
+
 TEST(Select, NamedRowsAreTaken) {
   Terrain terrain = cluster(2, 2, 1);
   terrain.algorithm = "allreduce=ring,broadcast=binomial";

@@ -44,6 +44,7 @@ def test_two_hosts_of_two_ranks_train_the_same_under_ringcoll_and_gloo(train):
     gloo, _ = train("GLOO")
     assert [facts["ringcoll"] for facts in ringcoll + gloo] == [True] * 4 + [False] * 4
     assert all(facts["exact"] for facts in ringcoll + gloo)
+    assert all(facts["exchanged"] == [True] * 4 for facts in ringcoll + gloo)
     assert len({facts["weights"] for facts in ringcoll + gloo}) == 1
     places = [[0, 2, 0, 2], [1, 2, 0, 2], [0, 2, 1, 2], [1, 2, 1, 2]]
     assert [facts["local"] for facts in ringcoll] == places

@@ -29,12 +29,32 @@ for _ in range(STEPS):
     (sum(distance.square().sum() for distance in distances) / 2).backward()
     optimizer.step()
 
+
+def exchanges(rows):
+    """Whether an alltoall brings what rank `source` has for this one: rows(source, to) rows."""
+
+    def block(source, to):
+        return torch.full((rows(source, to), 3), 100.0 * source + to)
+
+    sent = torch.cat([block(rank, to) for to in range(size)])
+    got, _ = hvd.alltoall(sent, torch.tensor([rows(rank, to) for to in range(size)]).int())
+    return torch.equal(got, torch.cat([block(source, rank) for source in range(size)]))
+
+
+# Equal on all ranks; on each for itself; on some; on none.
+splits = [
+    lambda source, to: 5,
+    lambda source, to: 5 + source,
+    lambda source, to: 5 + source // 2 * to,
+    lambda source, to: (source + 2 * to) % 4,
+]
 means = [sum(target(n, other) for other in range(size)) / size for n in SIZES]
 wanted = [mean * (1 - 0.5**STEPS) for mean in means]
 results.write(
     rank,
     exact=all(torch.equal(w, right) for w, right in zip(weights, wanted, strict=True)),
     weights=hashlib.sha256(b"".join(w.detach().numpy().tobytes() for w in weights)).hexdigest(),
+    exchanged=[exchanges(rows) for rows in splits],
     local=[hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()],
     ringcoll=hvd.ringcoll_enabled(),
 )
