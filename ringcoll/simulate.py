@@ -50,6 +50,7 @@ class Level(TypedDict):
     latency_us: NotRequired[float]
     rank_bytes_per_us: NotRequired[float]
     group_bytes_per_us: NotRequired[float]
+    ports: NotRequired[int]  # of a host; the first level's
 
 
 class RowPrice(TypedDict):
@@ -142,6 +143,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--hosts", type=_parse_positive, required=True)
     parser.add_argument("--ranks", type=_parse_positive, default=1, help="of each host (1)")
+    parser.add_argument(
+        "--ports",
+        type=_parse_positive,
+        default=1,
+        help="of each host, which its ranks share out; no more than ranks (1)",
+    )
     parser.add_argument("--leaf", type=_parse_positive, metavar="HOSTS", help="of each leaf switch")
     parser.add_argument(
         "--oversubscription",
@@ -173,7 +180,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def levels_of(arguments: argparse.Namespace) -> list[Level]:
     """The levels that the command line describes."""
     ranks, leaf = arguments.ranks, arguments.leaf
-    hosts = Level(level="host", ranks=ranks)
+    if arguments.ports > ranks:
+        raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
+    hosts = Level(level="host", ranks=ranks, ports=arguments.ports)
     if arguments.hosts == 1:
         levels = [hosts]
     elif leaf is None:
@@ -198,11 +207,12 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
             level["latency_us"] = arguments.latency * (i + 1)  # twice as many links
         if arguments.network is not None:
             level["rank_bytes_per_us"] = arguments.network
-            level["group_bytes_per_us"] = arguments.network
+            level["group_bytes_per_us"] = arguments.network * arguments.ports
     if len(levels) == 3:
         if arguments.network is None:
             raise InvalidArgument("--leaf wants --network, or --costs with the uplinks' rate")
-        levels[2]["group_bytes_per_us"] = arguments.network * leaf / arguments.oversubscription
+        of_leaf = arguments.network * arguments.ports * leaf
+        levels[2]["group_bytes_per_us"] = of_leaf / arguments.oversubscription
     elif arguments.oversubscription != 1:
         raise InvalidArgument("--oversubscription is that of leaves: give --leaf too")
     return levels
@@ -225,7 +235,7 @@ def _with_costs(levels: list[Level], path: Path) -> list[Level]:
             f"{len(levels) - 1} are wanted: one without --leaf, two with it, none of one host"
         )
     return [
-        cast(Level, {**given.get(name, {}), "level": name, "ranks": level["ranks"]})
+        cast(Level, {**given.get(name, {}), **level, "level": name})
         for name, level in zip(["host", *names], levels, strict=True)
     ]
 

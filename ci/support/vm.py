@@ -37,6 +37,7 @@ _BOOT_LIMIT_S = 120
 _END_LIMIT_S = 5
 _GUEST = setup.CI / "guest"
 _PORTS = ("words", "out", "err")
+_CABLES = 2  # between two guests, each a network of its own
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PR_SET_PDEATHSIG = 1
 # The clock is what the emulator says it is, and nothing here needs guarding against Spectre.
@@ -92,7 +93,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
         f"after a timeout, {GUEST_DIED} if a guest crashed, {CANNOT_BOOT} if none can boot here.",
     )
     add = parser.add_argument
-    add("--guests", type=int, choices=(1, 2), default=1, help="two are joined by a cable")
+    add("--guests", type=int, choices=(1, 2), default=1, help="two are joined by two cables")
     add("--memory", type=lambda text: _number(text, 512), default=4096, metavar="MiB")
     add("--cpus", type=lambda text: _number(text, 1), metavar="N", help="2; of two guests, 1 each")
     add("--timeout", type=_seconds, default=600.0, metavar="S", help="the command's, in seconds")
@@ -249,9 +250,10 @@ def _port(number: int, name: str, descriptor: int) -> list[str]:
     return ["-chardev", there, "-device", f"virtserialport,chardev={name},name={name},nr={number}"]
 
 
-def _cable(number: int, descriptor: int) -> list[str]:
-    card = f"virtio-net-pci,netdev=cable,mac=52:54:00:77:00:{number + 1:02x},host_mtu=9000,romfile="
-    return ["-netdev", f"socket,id=cable,fd={descriptor}", "-device", card]
+def _cable(number: int, which: int, descriptor: int) -> list[str]:
+    mac = f"52:54:00:77:{which:02x}:{number + 1:02x}"  # by which ci/guest/start knows the cable
+    card = f"virtio-net-pci,netdev=cable{which},mac={mac},host_mtu=9000,romfile="
+    return ["-netdev", f"socket,id=cable{which},fd={descriptor}", "-device", card]
 
 
 def qemu_command(
@@ -259,7 +261,7 @@ def qemu_command(
 ) -> list[str]:
     """The command line of one guest, whose files lie in `folder` and whose ports write to `ports`.
 
-    Without its cable.
+    Without its cables.
     """
     accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[options.accelerator]
     command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"]
@@ -292,7 +294,7 @@ class Guest:
         number: int,
         kernel: vm_kernel.Kernel,
         folder: Path,
-        cable: socket.socket | None,
+        cables: Sequence[socket.socket],
     ) -> None:
         self.number = number
         self._folder = folder
@@ -307,8 +309,8 @@ class Guest:
         writers = [writer for _, writer in pipes]
         command = qemu_command(options, number, kernel, folder, writers)
         passed = [*writers]
-        if cable:
-            command += _cable(number, cable.fileno())
+        for which, cable in enumerate(cables):
+            command += _cable(number, which, cable.fileno())
             passed.append(cable.fileno())
         with (folder / "qemu").open("wb") as errors:
             self.process = subprocess.Popen(
@@ -419,14 +421,13 @@ def _status(guests: Sequence[Guest]) -> int:
 
 
 @contextlib.contextmanager
-def _cables(guests: int) -> Iterator[list[socket.socket | None]]:
-    """A connected pair of sockets, one for each of two guests: nothing listens anywhere."""
-    if guests == 1:
-        yield [None]
-        return
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield [ours, theirs]
+def _cables(guests: int) -> Iterator[list[list[socket.socket]]]:
+    """For each guest its ends of the cables, pairs of sockets: nothing listens anywhere."""
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(_CABLES if guests == 2 else 0)]
+        for end in (end for pair in pairs for end in pair):
+            stack.enter_context(end)
+        yield [[pair[number] for pair in pairs] for number in range(guests)]
 
 
 def run(options: Options, kernel: vm_kernel.Kernel) -> int:
@@ -439,10 +440,10 @@ def run(options: Options, kernel: vm_kernel.Kernel) -> int:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rdma-vm-")))
         guests = []
         with _cables(options.guests) as cables:
-            for number, cable in enumerate(cables):
+            for number, ends in enumerate(cables):
                 folder = scratch / str(number)
                 folder.mkdir()
                 (folder / "initramfs").write_bytes(image)
-                guests.append(Guest(options, number, kernel, folder, cable))
+                guests.append(Guest(options, number, kernel, folder, ends))
                 stack.callback(guests[-1].close)
         return watch(guests, options.timeout_s)

@@ -90,8 +90,9 @@ const std::vector<Row>& table() {
       {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 0, 16, false}, "0",
        "TCP connections to each peer that carry data. 0: up to 4, as many as are seen to pay"},
       {"RINGCOLL_DEVICES", Text{&Config::devices, {}}, "",
-       "RDMA port to use, such as mlx5_0:1; a name alone is its first active port. Of several the "
-       "first that is usable. Empty: the fastest"},
+       "RDMA ports to use, \"mlx5_0:1,mlx5_1\"; a name alone is its first active port. The ranks "
+       "of a host share out those that are usable. Empty: the fastest, in networks that all hosts "
+       "have"},
       {"RINGCOLL_GID_INDEX", Integer{&Config::gid_index, -1, 255, false}, "-1",
        "entry of the RDMA port's GID table. -1: RoCE v2, the port's own interface, IPv4 first"},
       {"RINGCOLL_TRAFFIC_CLASS", Integer{&Config::traffic_class, 0, 255, false}, "0",

@@ -1,6 +1,8 @@
 // see the header
 #include "coll/terrain.h"
 
+#include <map>
+#include <string>
 #include <utility>
 
 namespace ringcoll {
@@ -16,6 +18,19 @@ Groups groups_of(const Topology& topology, int level) {
   return Groups(std::move(firsts), topology.size());
 }
 
+// The ports that are used between hosts, numbered in the order of the ring; none if links have
+// none.
+std::vector<Rank> ports_of(const Communicator& comm) {
+  std::map<std::pair<int, std::string>, Rank> numbers;
+  std::vector<Rank> ports;
+  for (Rank rank : comm.topology().ring_order()) {
+    std::pair port(comm.topology().host_of(rank), comm.port_of(rank));
+    if (port.second.empty()) return {};
+    ports.push_back(numbers.try_emplace(port, static_cast<Rank>(numbers.size())).first->second);
+  }
+  return ports;
+}
+
 }  // namespace
 
 Terrain terrain_of(const Communicator& comm) {
@@ -26,6 +41,7 @@ Terrain terrain_of(const Communicator& comm) {
   terrain.algorithm = comm.config().algorithm;
   terrain.fabric.combined_bytes_per_us = kCombinedBytesPerUs;
   terrain.fabric.crowded = terrain.oversubscribed;
+  terrain.fabric.ports = ports_of(comm);
   for (int level = 0; level < comm.topology().levels(); level++) {
     const LevelCost& cost = comm.costs().levels[level];
     terrain.fabric.groups.push_back(groups_of(comm.topology(), level));

@@ -1,14 +1,16 @@
 #include "comm/communicator.h"
 
-#include <fmt/ranges.h>
+#include <fmt/core.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "base/log.h"
+#include "topology/numa.h"
 
 namespace ringcoll {
 namespace {
@@ -60,9 +62,6 @@ const TransportRow* common_row(int mask) {
     if (mask & bit_of(transports()[i])) return &transports()[i];
   return nullptr;
 }
-
-// Ranks of the ring that the line at the start shows.
-constexpr size_t kMostShown = 16;
 
 std::string to_blob(const Json& json) {
   auto bytes = Json::to_cbor(json);
@@ -123,7 +122,7 @@ Communicator::Communicator(Config config, std::string name, Exchange& exchange,
   exchange.while_waiting([this] { throw_if_poisoned(); });
   try {
     join_ring();
-    make_transports(exchange, deadline);
+    make_transports(exchange, whole, deadline);
     connect(neighbours());
     settle_costs(exchange, deadline);
   } catch (const Error& error) {
@@ -236,16 +235,31 @@ void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline
   spin_ = std::chrono::microseconds(config_.spin_us);
 }
 
+// Machines, and not hosts: containers share the ports that they have in common. In a part ranks
+// keep their ports, for all parts are at work at the same time.
+Seats Communicator::seats(const Communicator* whole) const {
+  std::map<std::string_view, int> machines;
+  Seats seats{.order = topology_.ring_order(),
+              .node_distances = numa_distances(topology_.at(rank_).numa_node),
+              .port = whole ? whole->port_of(whole->rank()) : ""};
+  for (Rank r = 0; r < size_; r++)
+    seats.machine_of.push_back(
+        machines.try_emplace(topology_.at(r).machine, static_cast<int>(machines.size()))
+            .first->second);
+  return seats;
+}
+
 // Second round: the arena, the addresses of every transport that works here, and what was found out
 // about the networks.
-void Communicator::make_transports(Exchange& exchange, Deadline deadline) {
+void Communicator::make_transports(Exchange& exchange, const Communicator* whole,
+                                   Deadline deadline) {
   std::string failure, networks;
   std::vector<const TransportRow*> rows;
   Json addresses = Json::object();
   try {
     networks = connector_->try_networks(deadline);
     arena_ = SharedMemory::create(config_.arena_bytes, config_.huge_pages);
-    TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline};
+    TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline, seats(whole)};
     bool named = config_.transport != "auto";
     check(!named || find_transport(config_.transport), Code::kInvalidArgument,
           "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);
@@ -392,32 +406,12 @@ Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answ
                            topology_.describe(b), reasons(a, b, answers)));
 }
 
-void Communicator::say_hello() const {
-  std::set<std::string_view> near, far;
-  for (Rank a = 1; a < size_; a++)
-    (link_of(a) == LinkClass::kNetwork ? far : near).insert(transport_of(a));
-  std::string links = near.empty() ? "" : fmt::format("{} within hosts", fmt::join(near, " and "));
-  if (!far.empty())
-    links += fmt::format("{}{} between {}", near.empty() ? "" : ", ", fmt::join(far, " and "),
-                         topology_.hosts() > 1 ? "hosts" : "ranks");
-  if (topology_.hosts() > 1) links += fmt::format("; network {}", network());
-  auto plural = [](int n) { return n == 1 ? "" : "s"; };
-  auto shown = std::span(topology_.ring_order()).first(std::min<size_t>(size_, kMostShown));
-  auto text =
-      fmt::format("{} ({}): {} rank{} on {} host{}; {}; ring {}{} by {}", RINGCOLL_VERSION, name_,
-                  size_, plural(size_), topology_.hosts(), plural(topology_.hosts()),
-                  links.empty() ? "no links" : links, fmt::join(shown, "-"),
-                  shown.size() < topology_.ring_order().size() ? "-…" : "", topology_.source());
-  if (size_ > 1) text += fmt::format("; {} ({})", describe(costs_.levels), costs_.source);
-  for (const std::string& line : topology_.explain(kMostShown)) log_debug("{}: {}", name_, line);
-  if (name_.starts_with("world") || name_.starts_with("horovod"))
-    log_info("{}", text);
-  else
-    log_debug("{}", text);
-}
-
 std::string_view Communicator::transport_of(Rank peer) const {
   return links_[peer].row ? links_[peer].row->name : "self";
+}
+
+std::string Communicator::port_of(Rank rank) const {
+  return network_ ? network_->port_of(rank) : "";
 }
 
 LinkClass Communicator::link_of(Rank peer) const {

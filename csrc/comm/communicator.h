@@ -70,6 +70,8 @@ class Communicator {
   /// The transport of the pair, "shm"; known from the start.
   std::string_view transport_of(Rank peer) const;
   LinkClass link_of(Rank peer) const;
+  /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
+  std::string port_of(Rank rank) const;
   bool one_domain() const {
     return one_domain_;
   }  // every pair by shared memory (or inside one process)
@@ -143,7 +145,8 @@ class Communicator {
   void connect_one(Rank peer, Deadline deadline);
   void waiting_for(Rank peer, const std::function<void()>& body);
   void agree(Exchange& exchange, const Communicator* whole, Deadline deadline);
-  void make_transports(Exchange& exchange, Deadline deadline);
+  Seats seats(const Communicator* whole) const;
+  void make_transports(Exchange& exchange, const Communicator* whole, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
   void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
   void settle_networks(const std::vector<std::string>& blobs);
@@ -159,6 +162,7 @@ class Communicator {
   void settle_costs(Exchange& exchange, Deadline deadline);
   std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
   int ranks_for_each_cpu() const;
+  std::string ports_of_this_host() const;
   void say_hello() const;
 
   // Destroyed from the last to the first: links before transports, both before the threads and the

@@ -11,6 +11,7 @@
 
 #include "bootstrap/store.h"
 #include "comm/communicator.h"
+#include "transport/verbs/device_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -100,6 +101,31 @@ TEST(Hosts, ByIdAreNotJoinedBySharedMemory) {
         << error;
 }
 
+// Each host's first rank has the one port, its second the other, and ranks of a lane share a
+// network.
+TEST(Hosts, HaveTheirPortsSharedOut) {
+  verbs::FakeVerbs fake({.devices = testing::two_devices(), .in_background = true});
+  EXPECT_EQ(run(on({"h1", "h1", "h2", "h2"}),
+                [&](Communicator& comm) {
+                  Rank rank = comm.rank();
+                  EXPECT_EQ(comm.transport_of((rank + 2) % 4), "verbs");
+                  for (Rank r = 0; r < 4; r++)
+                    EXPECT_EQ(comm.port_of(r), r % 2 ? "fake1:1" : "fake0:1");
+                  // A part of the ranks, with which another may be at work.
+                  std::string url = rank % 2 ? "local://lane1" : "local://lane0";
+                  auto store = open_store(url, "", rank / 2, 2, Deadline(seconds(60)));
+                  auto exchange = make_store_exchange(std::move(store), "w", rank / 2, 2);
+                  Communicator lane(comm.config(), "lane", *exchange, &comm);
+                  for (Rank r = 0; r < 2; r++) EXPECT_EQ(lane.port_of(r), comm.port_of(rank));
+                }),
+            kFour);
+  EXPECT_EQ(fake.misuses(), std::vector<std::string>());
+  EXPECT_EQ(fake.objects_left(), 0);
+  EXPECT_EQ(
+      run(on({"h1", "h2"}, "tcp"), [](Communicator& comm) { EXPECT_EQ(comm.port_of(0), ""); }),
+      std::vector<std::string>(2));
+}
+
 // A rank that only talks tcp maps nobody.
 TEST(Hosts, AreSeveralWhereMemoryIsNotMapped) {
   auto configs = on({"", "", "", ""});
@@ -125,7 +151,7 @@ TEST(Hosts, WithOneIdHaveToMapOneAnother) {
 }
 
 /// Four ranks on h1 … h4, in threads, with the file of that name in a folder of the test.
-class TopologyFiles : public testing::Test {
+class TopologyFiles : public ::testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -50,7 +50,8 @@ std::string stats_json(Communicator& comm) {
                      {"pid", at.pid},
                      {"numa_node", at.numa_node},
                      {"groups", groups},
-                     {"transport", comm.transport_of(r)}});
+                     {"transport", comm.transport_of(r)},
+                     {"port", comm.port_of(r)}});
   }
   return Json{{"name", comm.name()},
               {"rank", comm.rank()},

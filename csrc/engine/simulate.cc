@@ -106,13 +106,26 @@ Groups groups_of(int64_t ranks_each, int64_t ranks) {
   return {std::move(firsts), static_cast<Rank>(ranks)};
 }
 
+// As ranks that are bound nowhere share them out. Nobody has a port that is more than the ranks.
+std::vector<Rank> ports_of(const Groups& hosts, int64_t ports_each) {
+  std::vector<Rank> ports;
+  Rank first = 0;
+  for (Rank host = 0; host < hosts.count(); host++) {
+    auto own = static_cast<Rank>(std::min<int64_t>(ports_each, hosts.size_of(host)));
+    for (Rank i = 0; i < hosts.size_of(host); i++) ports.push_back(first + i % own);
+    first += own;
+  }
+  return ports;
+}
+
 Fabric fabric_of(const Fields& request) {
-  constexpr std::array<std::string_view, 5> kKnown = {"level", "ranks", "latency_us",
-                                                      "rank_bytes_per_us", "group_bytes_per_us"};
+  constexpr std::array<std::string_view, 6> kKnown = {
+      "level", "ranks", "latency_us", "rank_bytes_per_us", "group_bytes_per_us", "ports"};
   Fabric fabric;
   fabric.combined_bytes_per_us = request.rate("combined_bytes_per_us", kCombinedBytesPerUs);
   const Json& levels = array_of(request, "levels", 16);
   std::vector<int64_t> ranks;
+  int64_t ports = 1;
   for (size_t i = 0; i < levels.size(); i++) {
     Fields level(levels[i], fmt::format("levels[{}]", i), kKnown);
     ranks.push_back(level.whole("ranks", 1, kMostRanks));
@@ -124,12 +137,16 @@ Fabric fabric_of(const Fields& request) {
           "fewer)",
           level.at("ranks"), ranks[i], i ? ranks[i - 1] : 0,
           i ? levels[i - 1]["level"].dump() : "");
+    check(i == 0 || !level.find("ports"), Code::kInvalidArgument,
+          "simulate: {}: hosts have ports, and they are the first level", level.at("ports"));
+    if (i == 0) ports = level.whole("ports", 1, kMostRanks, 1);
     LevelCost cost = default_cost(level.text("level"), i == 0, false);
     fabric.links.push_back({level.rate("latency_us", cost.latency_us),
                             level.rate("rank_bytes_per_us", cost.rank_bytes_per_us),
                             level.rate("group_bytes_per_us", cost.group_bytes_per_us)});
   }
   for (int64_t each : ranks) fabric.groups.push_back(groups_of(each, ranks.back()));
+  fabric.ports = ports_of(fabric.groups.front(), ports);
   return fabric;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace ringcoll {
@@ -14,12 +15,14 @@ class Loads {
  public:
   explicit Loads(const Fabric& fabric) : fabric_(fabric) {
     auto ranks = static_cast<size_t>(fabric.ranks());
+    find_ports();
     for (size_t level = 0; level < fabric.links.size(); level++) {
       first_of_ranks_.push_back(work_.size());
       work_.resize(work_.size() + 2 * ranks);
       first_of_groups_.push_back(work_.size());
       const Groups& below = fabric.groups[level == 0 ? 0 : level - 1];
-      work_.resize(work_.size() + 2 * static_cast<size_t>(below.count()));
+      auto ways = level == 1 ? ports_.size() : static_cast<size_t>(below.count());
+      work_.resize(work_.size() + 2 * ways);
     }
     first_of_cores_ = work_.size();
     work_.resize(work_.size() + ranks);
@@ -33,7 +36,11 @@ class Loads {
     load(first_of_ranks_[level] + 2 * message.from, alone);
     load(first_of_ranks_[level] + 2 * message.to + 1, alone);
     if (level == 0) shared(0, fabric_.groups[0].of(message.to), 0, message.share);
-    for (size_t l = 1; l <= level; l++) {
+    if (level >= 1) {
+      through_port(message.from, 0, message.share);
+      through_port(message.to, 1, message.share);
+    }
+    for (size_t l = 2; l <= level; l++) {
       shared(l, fabric_.groups[l - 1].of(message.from), 0, message.share);
       shared(l, fabric_.groups[l - 1].of(message.to), 1, message.share);
     }
@@ -78,6 +85,21 @@ class Loads {
     if (work_[resource].round == 0) touched_.push_back(resource);
     work_[resource].round += work;
   }
+  // `share` of the vector by one of a host's ports takes as long as that of all by all of them.
+  void through_port(Rank rank, size_t direction, double share) {
+    Rank port = fabric_.ports.empty() ? fabric_.groups[0].of(rank) : fabric_.ports[rank];
+    shared(1, port, direction, share * ports_[port]);
+  }
+  void find_ports() {
+    const Groups& hosts = fabric_.groups[0];
+    if (fabric_.ports.empty()) ports_.assign(static_cast<size_t>(hosts.count()), 1);
+    for (Rank host = 0; !fabric_.ports.empty() && host < hosts.count(); host++) {
+      std::set<Rank> own(fabric_.ports.begin() + hosts.first(host),
+                         fabric_.ports.begin() + hosts.end(host));
+      ports_.resize(std::max(ports_.size(), static_cast<size_t>(*own.rbegin()) + 1));
+      for (Rank port : own) ports_[port] = static_cast<int>(own.size());
+    }
+  }
   void shared(size_t level, Rank group, size_t direction, double share) {
     double rate = fabric_.links[level].group_bytes_per_us;
     if (rate > 0) load(first_of_groups_[level] + 2 * group + direction, share / rate);
@@ -93,14 +115,15 @@ class Loads {
     double longest = longest_us_ * static_cast<double>(times);
     if (times == 1) return longest;
     std::ranges::sort(hops_, {}, &Hop::from);
+    std::vector<bool> seen(hops_.size(), false);
     double dearest = 0;
-    for (std::vector<bool> seen(hops_.size(), false);;) {
-      size_t begin = std::ranges::find(seen, false) - seen.begin();
-      if (begin == seen.size()) return dearest;
+    for (size_t begin = 0; begin < hops_.size(); begin++) {
+      if (seen[begin]) continue;
       std::vector<double> circle = circle_from(begin, &seen);
       if (circle.empty()) return longest;
       dearest = std::max(dearest, dearest_way(circle, times));
     }
+    return dearest;
   }
   /// The latencies round the circle of messages that a hop belongs to; none if it is in none.
   std::vector<double> circle_from(size_t begin, std::vector<bool>* seen) const {
@@ -129,6 +152,7 @@ class Loads {
   }
 
   const Fabric& fabric_;
+  std::vector<int> ports_;                                // of the host of each port
   std::vector<size_t> first_of_ranks_, first_of_groups_;  // of each level
   size_t first_of_cores_ = 0;
   std::vector<Work> work_;

@@ -2,10 +2,11 @@
 //
 // A fabric is the levels of a cluster (hosts, leaves, spines) with what their links give. What a
 // row sends (Traffic) loads resources: a rank's own sending and receiving, the memory of a host,
-// the way out of and into each group of a level (a host's port, a leaf's uplinks). A round takes
+// the way out of and into each group of a level (a host's ports, a leaf's uplinks). A round takes
 // its latency and as long as its busiest resource works; pieces in a pipeline follow one another at
 // the pace of the resource that is busiest over all rounds. So two ranks of one host that send at
-// the same time share its port, and what crosses a spine pays for it, as on the wire.
+// the same time share its port, unless it has one for each, and what crosses a spine pays for it,
+// as on the wire.
 //
 // The model is LogGP's (Alexandrov et al., SPAA 1995) with resources that are shared, as in Thakur
 // et al. (2005) with the counts of Chan et al., "Collective communication: theory, practice, and
@@ -32,6 +33,9 @@ struct LinkCost {
 struct Fabric {
   std::vector<Groups> groups;   // as Problem::levels: hosts first, the last is all ranks
   std::vector<LinkCost> links;  // of each level
+  /// Of each rank the port by which it reaches other hosts, numbered over all hosts. The ports of a
+  /// host give the same each, together what the host does. Empty: each host has one.
+  std::vector<Rank> ports;
   double combined_bytes_per_us = 0;
   /// Ranks share cores. Then a latency is work that the cores of a host do, one rank after another:
   /// a round takes as large a part of it as of a host's ranks have a message in it.

@@ -80,6 +80,35 @@ TEST(Traffic, OfLanesIsTheBoundOfTheNetwork) {
   }
 }
 
+// Two ranks with a port each: what both give is for both. One rank alone has its own port only.
+TEST(Traffic, OfSeveralPortsLoadsEach) {
+  Fabric one = fabric_of(simulator::cluster_of(8, 2, 0)), two = one;
+  for (Rank rank = 0; rank < 8; rank++) two.ports.push_back(rank);
+  one.links[1] = {30, 125, 125};
+  two.links[1] = {30, 125, 250};
+  auto busiest = [](const char* row, const Fabric& fabric) {
+    return closed(*find_schedule(RC_ALLREDUCE, row), fabric).busiest_us_per_byte;
+  };
+  double lanes = busiest("direct/ring", one), ring = busiest("ring", one);
+  EXPECT_NEAR(lanes, 2.0 * 3 / 4 / 125, 1e-9);
+  EXPECT_NEAR(busiest("direct/ring", two), lanes / 2, 1e-9);
+  EXPECT_NEAR(busiest("ring", two), ring, 1e-9) << "one of the two ranks sends, the other receives";
+}
+
+// Four ranks with two ports: who shares one is what counts, and not how much the host does.
+TEST(Traffic, OfRanksThatShareAPortIsThatOfThePort) {
+  Fabric fabric = fabric_of(simulator::cluster_of(8, 4, 0));
+  fabric.links[1] = {30, 125, 250};
+  auto busiest = [&](std::vector<Rank> ports) {
+    fabric.ports = std::move(ports);
+    std::vector<Message> messages = {{0, 4, 0.5}, {1, 5, 0.5}};
+    return profile_of(std::vector<Traffic>{{messages}}, fabric).busiest_us_per_byte;
+  };
+  EXPECT_NEAR(busiest({}), 1.0 / 250, 1e-12);
+  EXPECT_NEAR(busiest({0, 1, 0, 1, 2, 3, 2, 3}), 0.5 / 125, 1e-12);
+  EXPECT_NEAR(busiest({0, 0, 1, 1, 2, 2, 3, 3}), 1.0 / 125, 1e-12);
+}
+
 // Hosts with 1, 2 and 4 ranks: the port of each is as busy as that of the others.
 TEST(Traffic, OfUnevenHostsIsTheBoundToo) {
   std::vector<Groups> levels = {Groups({0, 1, 3}, 7), Groups({0}, 7)};

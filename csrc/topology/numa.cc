@@ -134,4 +134,16 @@ int numa_node_of(const std::vector<int>& cpus, const std::string& nodes) {
   return -1;
 }
 
+// A node's file "distance" has a number for each node, in their order.
+std::map<int, int> numa_distances(int node, const std::string& nodes) {
+  std::map<int, int> distances;
+  std::ifstream file(fs::path(nodes) / fmt::format("node{}", node) / "distance");
+  for (const auto& [number, cpus] : numa_nodes(nodes)) {
+    int distance = 0;
+    if (!(file >> distance)) return {};
+    distances[number] = distance;
+  }
+  return distances;
+}
+
 }  // namespace ringcoll

@@ -24,5 +24,8 @@ std::map<int, std::vector<int>> numa_nodes(const std::string& nodes = "/sys/devi
 /// The one node that holds all of `cpus`; -1 if they lie on several, or it is not known.
 int numa_node_of(const std::vector<int>& cpus,
                  const std::string& nodes = "/sys/devices/system/node");
+/// How far each node is from `node`, as the firmware has it (10: the node itself); empty if that is
+/// not known.
+std::map<int, int> numa_distances(int node, const std::string& nodes = "/sys/devices/system/node");
 
 }  // namespace ringcoll

@@ -39,6 +39,9 @@ class FakeNodes {
     std::filesystem::create_directory(path_ / name);
     std::ofstream(path_ / name / "cpulist") << cpus;
   }
+  void set_distances(const std::string& name, const std::string& distances) {
+    std::ofstream(path_ / name / "distance") << distances;
+  }
   std::string path() const { return path_.string(); }
 
  private:
@@ -74,6 +77,15 @@ TEST(Numa, FindsTheNodes) {
   EXPECT_EQ(numa_node_of({77}, nodes.path()), -1);
   EXPECT_EQ(numa_node_of({}, nodes.path()), -1);
   EXPECT_EQ(numa_node_of({0}, nodes.path() + "/none"), -1);
+}
+
+TEST(Numa, ReadsDistances) {
+  FakeNodes nodes;
+  for (const char* name : {"node0", "node1", "node4"}) nodes.add(name, "");
+  nodes.set_distances("node1", "21 10 32\n");
+  nodes.set_distances("node4", "32 21\n");  // of fewer nodes than there are
+  EXPECT_EQ(numa_distances(1, nodes.path()), (std::map<int, int>{{0, 21}, {1, 10}, {4, 32}}));
+  for (int unknown : {0, 4, 7, -1}) EXPECT_TRUE(numa_distances(unknown, nodes.path()).empty());
 }
 
 TEST(Location, KnowsThisProcess) {

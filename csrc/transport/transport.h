@@ -11,10 +11,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -111,6 +113,14 @@ class Dialer {
 inline constexpr uint32_t kLifelineChannel = 0;
 inline constexpr uint32_t kFirstDataChannel = 1;
 
+/// Where ranks are, for a transport whose ranks share something of their machine.
+struct Seats {
+  std::vector<int> machine_of;        // by rank; empty: nothing is known
+  std::vector<Rank> order;            // of the ring
+  std::map<int, int> node_distances;  // from this rank's NUMA node; empty: it has not one
+  std::string port;                   // of this rank in the whole that this is a part of; or ""
+};
+
 /// What a transport is given. References outlive it.
 struct TransportOptions {
   Rank rank = 0;
@@ -119,6 +129,7 @@ struct TransportOptions {
   SharedMemory& arena;  // shared with the domain; sends come from here
   Dialer& dialer;
   Deadline deadline;  // of the setup
+  Seats seats = {};
 };
 
 /// Memory of the caller's, offered to a transport for one call.
@@ -139,11 +150,15 @@ class Transport {
   /// comparing a nonce).
   /// "" if so, else the reason in words. The peer's answer may differ; the caller joins both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
-  /// The link, on demand, after reach() was "" on both sides. Both ends call it, and the link's
-  /// try_establish() and try_prove(), before either sends; blocks to the deadline.
+  /// The link, on demand, after reach() was asked of all peers, and "" on both sides. Both ends
+  /// call it, and the link's try_establish() and try_prove(), before either sends; blocks to the
+  /// deadline.
   virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
   /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
   virtual bool wants_places() const { return false; }
+  /// The port of its machine that a rank uses ("mlx5_0:1"), once every rank that is reached has
+  /// been; "" if the transport knows of none. Equal on all ranks.
+  virtual std::string port_of(Rank /*rank*/) { return ""; }
   /// Grants loans at the beginning of a call: sends may come from that memory, and receives go
   /// there where it is `written`, without a copy. They end with the call, when all sends from them
   /// are complete. What is not granted has to go through the arena.
@@ -151,7 +166,7 @@ class Transport {
   /// After a failure: when it has returned, neither a device nor a peer touches what was lent.
   virtual void revoke() noexcept {}
 };
-inline constexpr size_t kMaxAddressBytes = 256;
+inline constexpr size_t kMaxAddressBytes = 2048;
 
 /// Result of a probe: usable, or the reason why not and the remedy.
 struct Probe {

@@ -93,12 +93,12 @@ inline Config test_config() {
 /// One rank: what a communicator would give a transport.
 struct TestRank {
   TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
-           const Config& config = test_config())
+           const Config& config = test_config(), const Seats& seats = {})
       : config(config),
         arena(SharedMemory::create(arena_bytes, false)),
         dialer(board, rank),
         transport(row.make(
-            {rank, size, this->config, arena, dialer, Deadline(seconds(config.timeout_s))})),
+            {rank, size, this->config, arena, dialer, Deadline(seconds(config.timeout_s)), seats})),
         links(static_cast<size_t>(size)) {}
 
   void connect(Rank peer, std::string_view address) {
@@ -127,9 +127,13 @@ struct TestRank {
 /// All ranks in one process, every pair connected.
 class World {
  public:
-  World(const TransportRow& row, Rank size, size_t arena_bytes) {
+  World(const TransportRow& row, Rank size, size_t arena_bytes, const Seats& seats = {}) {
     for (Rank r = 0; r < size; r++)
-      ranks_.push_back(std::make_unique<TestRank>(row, r, size, board_, arena_bytes));
+      ranks_.push_back(
+          std::make_unique<TestRank>(row, r, size, board_, arena_bytes, test_config(), seats));
+    for (Rank r = 0; r < size; r++)
+      for (Rank p = 0; p < size; p++)
+        if (p != r) ranks_[r]->transport->reach(p, ranks_[p]->transport->address());
     for (Rank r = 0; r < size; r++)
       for (Rank p = 0; p < size; p++)
         if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());

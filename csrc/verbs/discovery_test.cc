@@ -173,6 +173,26 @@ TEST(Selection, ObeysTheOrderOfTheWishes) {
   EXPECT_NE(why.find("fake0:3: the device has 1 ports"), std::string::npos) << why;
 }
 
+TEST(Selection, OfSharedPortsTheFastestOrAllThatAreNamed) {
+  auto port = [](const char* device, double gigabits, LinkLayer layer) {
+    return UsablePort{.device = device, .port = {.link_layer = layer, .gigabits = gigabits}};
+  };
+  Selection chosen{
+      .usable = {port("a", 200, LinkLayer::kEthernet), port("b", 200, LinkLayer::kInfiniBand),
+                 port("c", 200, LinkLayer::kEthernet), port("d", 25, LinkLayer::kEthernet)}};
+  auto names = [&] {
+    std::string text;
+    for (const UsablePort& shared : chosen.shared()) text += shared.device;
+    return text;
+  };
+  EXPECT_EQ(names(), "ac");
+  chosen.named = true;
+  EXPECT_EQ(names(), "abcd");
+  FakeVerbs fake({.devices = {named("fake0"), named("fake1")}});
+  EXPECT_FALSE(choose(survey(no_sysfs())).named);
+  EXPECT_TRUE(choose(survey(no_sysfs()), "fake1").named);
+}
+
 TEST(Selection, AGidIndexOutOfRangeRefusesThePort) {
   FakeVerbs fake;
   Survey found = survey(no_sysfs());
@@ -218,8 +238,10 @@ bool says(const nlohmann::json& row, const char* part) {
 }
 
 TEST(Report, ShowsWhatIsUsedAndWhyNot) {
+  FakePort other{
+      .link_layer = LinkLayer::kInfiniBand, .lid = 4, .gids = {{"fe80::1", GidType::kInfiniBand}}};
   FakeVerbs fake({.devices = {named("fake0", {FakePort{}, FakePort{.state = PortState::kDown}}),
-                              named("fake1")}});
+                              named("fake1"), named("fake2", {other})}});
   auto json = report();
   EXPECT_EQ(json["queue_pairs"]["retries"], 6);
   EXPECT_NEAR(json["queue_pairs"]["gives_up_after_s"], 3.76, 0.01);
@@ -235,8 +257,11 @@ TEST(Report, ShowsWhatIsUsedAndWhyNot) {
   EXPECT_FALSE(ports[1]["chosen"]);
   EXPECT_TRUE(says(ports[1], "the port is down"));
   auto second = json["devices"][1]["ports"][0];
-  EXPECT_FALSE(second["chosen"]);
-  EXPECT_TRUE(says(second, "fake0:1, gid 3 comes first"));
+  EXPECT_TRUE(second["chosen"]);
+  EXPECT_TRUE(says(second, "share it and fake0:1"));
+  auto third = json["devices"][2]["ports"][0];
+  EXPECT_FALSE(third["chosen"]);
+  EXPECT_TRUE(says(third, "fake0:1, gid 3 comes first"));
 }
 
 TEST(Report, ShowsWhatTheKnobDoesNotName) {

@@ -1,6 +1,6 @@
 #include "verbs/report.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -11,14 +11,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const UsablePort* find_usable(const Selection& selection, const Device& device, const Port& port) {
-  for (const UsablePort& usable : selection.usable)
+const UsablePort* find(const std::vector<UsablePort>& ports, const Device& device,
+                       const Port& port) {
+  for (const UsablePort& usable : ports)
     if (usable.device == device.name && usable.port.number == port.number) return &usable;
   return nullptr;
 }
 
 std::string place_of(const Device& device, const Port& port) {
   return Link{device.name, port.number}.text();
+}
+
+std::string others(const std::vector<UsablePort>& shared, const std::string& place) {
+  std::vector<std::string> names;
+  for (const UsablePort& port : shared)
+    if (std::string name = Link{port.device, port.port.number}.text(); name != place)
+      names.push_back(std::move(name));
+  return names.empty()
+             ? ""
+             : fmt::format("; the ranks of a host share it and {}", fmt::join(names, ", "));
 }
 
 // Of a port that is not usable.
@@ -47,12 +58,14 @@ Json json_of_gids(const Port& port, const GidChoice& choice, bool port_is_chosen
 }
 
 Json json_of(const Device& device, const Port& port, const Selection& selection) {
-  const UsablePort* usable = find_usable(selection, device, port);
-  bool chosen = usable && usable == &selection.usable.front();
+  const std::vector<UsablePort> shared = selection.shared();
+  const UsablePort* usable = find(selection.usable, device, port);
+  bool chosen = find(shared, device, port) != nullptr;
   std::string place = place_of(device, port);
   std::string verdict =
-      chosen   ? fmt::format("with gid {}", usable->gid.index)
-      : usable ? fmt::format("usable, but {} comes first", selection.usable.front().link().text())
+      chosen   ? fmt::format("with gid {}{}", usable->gid.index, others(shared, place))
+      : usable ? fmt::format("usable, but {} comes first, and it is not as fast or of another kind",
+                             shared.front().link().text())
                : why_refused(selection, place);
   GidChoice choice = usable ? usable->gid : choose_gid(port, {});
   return {{"place", place},

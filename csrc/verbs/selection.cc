@@ -111,6 +111,7 @@ std::string objection(const Device& device, const Port& port, const GidChoice& g
 
 Selection select_ports(const Survey& survey, std::span<const PortWish> wishes, const GidWish& gid) {
   Considered considered{survey, gid, {}};
+  considered.selection.named = !wishes.empty();
   for (const PortWish& wish : wishes) considered.consider(wish);
   if (wishes.empty()) {
     for (const Device& device : survey.devices) considered.consider_all(device);
@@ -123,6 +124,16 @@ Selection select_ports(const Survey& survey, std::span<const PortWish> wishes, c
 Selection select_ports(const Survey& survey, const Config& config) {
   GidWish gid{.index = static_cast<int>(config.gid_index)};
   return select_ports(survey, parse_devices(config.devices), gid);
+}
+
+std::vector<UsablePort> Selection::shared() const {
+  std::vector<UsablePort> ports;
+  for (const UsablePort& port : usable) {
+    const Port &first = usable.front().port, &other = port.port;
+    bool alike = other.gigabits == first.gigabits && other.link_layer == first.link_layer;
+    if (named || alike) ports.push_back(port);
+  }
+  return ports;
 }
 
 std::string Selection::why_none(const Survey& survey) const {

@@ -32,6 +32,7 @@ struct UsablePort {
 };
 
 struct Selection {
+  bool named = false;              // there were wishes
   std::vector<UsablePort> usable;  // as wished; without wishes the fastest first
   struct Refused {
     std::string place;  // "mlx5_0:2"
@@ -39,6 +40,9 @@ struct Selection {
   };
   std::vector<Refused> refused;  // what was wished, or is there, and cannot be used
 
+  /// Those that the ranks of a host share out: all that were wished; without wishes those that are
+  /// as fast as the first, and of the same kind.
+  std::vector<UsablePort> shared() const;
   /// Why nothing is usable, in one line.
   std::string why_none(const Survey& survey) const;
 };

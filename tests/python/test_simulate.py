@@ -156,6 +156,20 @@ def test_the_command_as_json_with_leaves():
     assert [line["bytes"] for line in found["sizes"]] == [1024, MIB]
 
 
+def test_ports_of_a_host_are_shared_out():
+    """Lanes have one each, which halves the time of a large vector; one rank alone has its own."""
+
+    def prices(*arguments: str) -> dict[str, float]:
+        links = ["--network", "10gbit", "--latency", "1us", "--sizes", "256M", "--json"]
+        done = command("--hosts", "16", "--ranks", "2", *links, *arguments)
+        (line,) = json.loads(done.stdout)["sizes"]
+        return {row["name"]: row["microseconds"] for row in line["rows"]}
+
+    one, two = prices(), prices("--ports", "2")
+    assert two["direct/ring"] < 0.6 * one["direct/ring"]
+    assert two["ring"] == pytest.approx(one["ring"])
+
+
 def test_the_command_says_where_there_is_no_price():
     done = command("--hosts", "4096", "--collective", "broadcast", "--sizes", "1M")
     assert done.returncode == 0 and "no price" in done.stdout
@@ -181,6 +195,7 @@ def test_costs_come_from_a_file(tmp_path: Path):
         (["--hosts", "2", "--sizes", "1M..1K"], 2, "ends before it begins"),
         (["--hosts", "2", "--leaf", "2", "--network", "1gbit"], 1, "--leaf 2"),
         (["--hosts", "4", "--leaf", "2"], 1, "--leaf wants --network"),
+        (["--hosts", "4", "--ports", "2"], 1, "1 ranks use 1 at most"),
         (["--hosts", "4", "--oversubscription", "4"], 1, "give --leaf"),
         (["--hosts", "2", "--costs", "/nonexistent"], 1, "No such file"),
         (["--hosts", "2", "--costs", "/dev/null"], 1, 'an object "levels"'),

@@ -289,6 +289,12 @@ def device() -> Device:
 
 
 @pytest.fixture(scope="session")
+def devices(device: Device) -> list[Device]:
+    """All ports that are up, or the one that RINGCOLL_TEST_DEVICE names."""
+    return [device] if DEVICE else list(_ports())
+
+
+@pytest.fixture(scope="session")
 def in_guest() -> bool:
     """Whether the interfaces here are a guest's, which a test may break."""
     return WHERE == "guest"
@@ -300,6 +306,7 @@ class Hosts:
 
     index: int
     addresses: list[str]
+    device: Device  # of this one
     test: str
     exchanges: int = 0
 
@@ -346,10 +353,10 @@ def _swap(connection: socket.socket, text: str) -> str:
 
 
 @pytest.fixture
-def hosts(request: pytest.FixtureRequest) -> Hosts:
+def hosts(request: pytest.FixtureRequest, device: Device) -> Hosts:
     """In a module of two guests; on real hosts RINGCOLL_TEST_HOSTS has both addresses."""
     if not HOSTS:
         pytest.skip("RINGCOLL_TEST_HOSTS does not name two hosts")
-    found = Hosts(INDEX, HOSTS.split(","), request.node.nodeid)
+    found = Hosts(INDEX, HOSTS.split(","), device, request.node.nodeid)
     found.meet()
     return found

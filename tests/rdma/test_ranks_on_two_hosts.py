@@ -1,5 +1,5 @@
-"""A job on two hosts with two ranks each: shared memory within, RDMA between; and what becomes of
-it when the cable between them loses packets, or is pulled."""
+"""A job on two hosts with two ranks each: shared memory within, RDMA between, by one cable or
+two; and what becomes of it when the cable between them loses packets, or is pulled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ COUNT = 200_003
 
 
 def start_job(start_ranks, hosts, body, port, **knobs):
-    """`body(world)` on the two ranks of this host, of four in all."""
+    """`body(world)` on the two ranks of this host, of four in all. Over the first device, unless
+    `knobs` say otherwise."""
     host, store = hosts.index, f"tcp://{hosts.addresses[0]}:{port}"
 
     def of_this_host(rank, _size, _store):
         return body(ringcoll.init(2 * host + rank, 4, store))
 
-    env = {"RINGCOLL_INTERFACE": "rdma0", "RINGCOLL_TIMEOUT_S": "60", **knobs}
+    env = {
+        "RINGCOLL_INTERFACE": "rdma0",
+        "RINGCOLL_DEVICES": f"{hosts.device.name}:{hosts.device.port}",
+        "RINGCOLL_TIMEOUT_S": "60",
+        **knobs,
+    }
     return start_ranks(2, of_this_host, env=env, connect=False)
 
 
@@ -74,6 +80,35 @@ def test_shm_within_and_verbs_between(start_ranks, device, hosts):
         by = {peer["rank"]: peer["transport"] for peer in one["peers"]}
         assert (by[near], by[far]) == ("shm", "verbs"), one
     assert device.packets_sent(moved) >= 3 * 4 * COUNT / 4096 / 2
+
+
+def test_each_rank_of_a_host_has_a_port_of_its_own(start_ranks, devices, hosts):
+    """The cables are networks that do not reach each other, and the ring has hops from a rank with
+    the one port to a rank with the other. Loads of both devices are those of an even share."""
+    if len(devices) < 2:
+        pytest.skip("one port is up")
+
+    def body(world):
+        stats = sums(world)
+        before = [device.packets_sent(device.counters()) for device in devices]
+        world.barrier()
+        for _ in range(3):
+            world.allreduce(np.ones(4 * COUNT, "f4"))
+        world.barrier()
+        after = [device.packets_sent(device.counters()) for device in devices]
+        return stats, [b - a for a, b in zip(before, after, strict=True)]
+
+    names = [f"{device.name}:{device.port}" for device in devices[:2]]
+    lanes = {"RINGCOLL_DEVICES": "", "RINGCOLL_ALGORITHM": "allreduce=direct/ring"}
+    for stats, sent in values_of(start_job(start_ranks, hosts, body, PORT + 5, **lanes)):
+        assert [peer["port"] for peer in stats["peers"]] == names + names
+        # Each of the two lanes sends half of each vector.
+        assert min(sent[:2]) > 3 * 4 * 4 * COUNT / 2 / 4096 * 0.9, sent
+        assert max(sent[:2]) < 1.5 * min(sent[:2]), sent
+    ring = {"RINGCOLL_DEVICES": ",".join(names), "RINGCOLL_ALGORITHM": "allreduce=ring"}
+    for stats, _ in values_of(start_job(start_ranks, hosts, body, PORT + 6, **ring)):
+        assert [peer["port"] for peer in stats["peers"]] == names + names
+    hosts.exchange()
 
 
 def test_loss_and_reordering_are_survived(start_ranks, device, hosts):

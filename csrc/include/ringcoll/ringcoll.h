@@ -203,7 +203,9 @@ RINGCOLL_API rc_status ringcoll_info(char** json);
  *   levels              array, hosts first: {"level": "host", "ranks": 4, "latency_us",
  *                       "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of each group,
  *                       which are a multiple of those of the level before; the last level's are
- *                       all. Numbers that are left out are those assumed where nothing is measured
+ *                       all. Numbers that are left out are those assumed where nothing is measured.
+ *                       The first level may have "ports", those of a host that its ranks share out;
+ *                       what a host sends in all is that of all of them
  *   sizes               array of bytes of the whole vector
  *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
  *   combined_bytes_per_us                            of a core, reducing; optional

@@ -1,11 +1,14 @@
 // The RDMA device of tests: one in software, or with RINGCOLL_TEST_RDMA=host the host's own.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "verbs/fake_testing.h"
 
@@ -25,21 +28,41 @@ class RdmaForTests : public ::testing::Environment {
   static verbs::FakeVerbs* fake() { return fake_; }
 
   void SetUp() override {
-    if (rdma_of_the_host()) return;
-    device_ = std::make_unique<verbs::FakeVerbs>(verbs::FakeOptions{.in_background = true});
-    fake_ = device_.get();
+    if (!rdma_of_the_host()) replace({verbs::FakeDevice{}});
   }
-  void TearDown() override {
-    if (!device_) return;
-    EXPECT_EQ(device_->misuses(), std::vector<std::string>());
-    EXPECT_EQ(device_->objects_left(), 0);
-    fake_ = nullptr;
-    device_.reset();
-  }
+  void TearDown() override { remove(); }
+
+  /// While it lives, there are other devices.
+  class Instead {
+   public:
+    explicit Instead(const std::vector<verbs::FakeDevice>& devices) { replace(devices); }
+    ~Instead() { replace({verbs::FakeDevice{}}); }
+    Instead(const Instead&) = delete;
+    Instead& operator=(const Instead&) = delete;
+  };
 
  private:
+  static void replace(const std::vector<verbs::FakeDevice>& devices) {
+    remove();
+    fake_ = new verbs::FakeVerbs({.devices = devices, .in_background = true});
+  }
+  static void remove() {
+    if (!fake_) return;
+    EXPECT_EQ(fake_->misuses(), std::vector<std::string>());
+    EXPECT_EQ(fake_->objects_left(), 0);
+    delete std::exchange(fake_, nullptr);
+  }
+
   static inline verbs::FakeVerbs* fake_ = nullptr;
-  std::unique_ptr<verbs::FakeVerbs> device_;
 };
+
+/// Two devices in networks of their own.
+inline std::vector<verbs::FakeDevice> two_devices() {
+  std::vector<verbs::FakeDevice> devices(2);
+  for (int i = 0; i < 2; i++)
+    devices[i] = {.name = fmt::format("fake{}", i),
+                  .ports = {{.gids = {{fmt::format("fd7{}::1", i)}}}}};
+  return devices;
+}
 
 }  // namespace ringcoll::testing

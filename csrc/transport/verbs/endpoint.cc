@@ -39,30 +39,39 @@ uint32_t random_psn() {
 
 }  // namespace
 
-std::string Shared::failure() const {
+OpenPort::OpenPort(verbs::UsablePort usable, const SharedMemory& arena)
+    : port(std::move(usable)),
+      context(port.device),
+      domain(context),
+      channel(context),
+      arena_region(domain, arena.data(), arena.bytes(), verbs::Access::kRemoteWrite),
+      landing(domain) {}
+
+std::string OpenPort::failure() const {
   std::lock_guard lock(mutex_);
   return failure_;
 }
 
-void Shared::fail(const std::string& why) {
+void OpenPort::fail(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (failure_.empty()) failure_ = why;
   failed_.store(true, std::memory_order_release);
 }
 
-VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
+VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, OpenPort& port)
     : rank_(rank),
       peer_(peer),
       shared_(shared),
+      port_(port),
       layout_(shared.slot_bytes),
-      inbox_(shared.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
-      outbox_(shared.domain, layout_.bytes(), verbs::Access::kLocalRead),
-      queue_(shared.context, kSendRequests + kReceiveRequests, &shared.channel),
-      pair_(shared.domain, queue_, queue_,
+      inbox_(port.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
+      outbox_(port.domain, layout_.bytes(), verbs::Access::kLocalRead),
+      queue_(port.context, kSendRequests + kReceiveRequests, &port.channel),
+      pair_(port.domain, queue_, queue_,
             {.send_requests = kSendRequests,
              .receive_requests = kReceiveRequests,
              .send_pieces = 2,
-             .inline_bytes = std::min(kInlineBytes, shared.port.limits.inline_bytes)}),
+             .inline_bytes = std::min(kInlineBytes, port.port.limits.inline_bytes)}),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       psn_(random_psn()) {
   check(bool(wake_), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
@@ -72,7 +81,7 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared)
 VerbsEndpoint::~VerbsEndpoint() { std::erase(shared_.endpoints, this); }
 
 std::string VerbsEndpoint::link() const {
-  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, shared_.port.link().text());
+  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, port_.port.link().text());
 }
 
 void VerbsEndpoint::corrupt(const std::string& what) const {
@@ -83,8 +92,8 @@ void VerbsEndpoint::corrupt(const std::string& what) const {
 void VerbsEndpoint::throw_if_failed() const {
   if (failed_) [[unlikely]]
     throw *failed_;
-  if (shared_.failed()) [[unlikely]]
-    throw Error(Code::kTransport, fmt::format("{} {}", shared_.failure(), link()), peer_);
+  if (port_.failed()) [[unlikely]]
+    throw Error(Code::kTransport, fmt::format("{} {}", port_.failure(), link()), peer_);
 }
 
 // ---- Posting ----
@@ -93,8 +102,8 @@ void VerbsEndpoint::throw_if_failed() const {
 const verbs::MemoryRegion* VerbsEndpoint::region_of(const void* data, uint64_t bytes,
                                                     bool written) const {
   if (!data) return nullptr;
-  if (shared_.arena->contains(data, bytes)) return &shared_.arena_region;
-  return shared_.lent->find(data, bytes, written);
+  if (shared_.arena->contains(data, bytes)) return &port_.arena_region;
+  return shared_.lent->find(port_.domain, data, bytes, written);
 }
 
 bool VerbsEndpoint::room(uint64_t writes) const {
@@ -110,7 +119,7 @@ uint64_t VerbsEndpoint::post(verbs::Write write, bool signaled) {
 }
 
 uint64_t VerbsEndpoint::writes_for(uint64_t bytes) const {
-  uint64_t most = shared_.port.port.max_message_bytes;
+  uint64_t most = port_.port.port.max_message_bytes;
   return (bytes + most - 1) / most;
 }
 
@@ -141,7 +150,7 @@ uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
 
 // A long payload to the place that the peer has named, in writes that the port can carry.
 void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Place& place) {
-  uint64_t most = shared_.port.port.max_message_bytes;
+  uint64_t most = port_.port.port.max_message_bytes;
   const verbs::MemoryRegion& region = *region_of(data, bytes, false);
   for (uint64_t at = 0; at < bytes; at += most) {
     auto length = static_cast<uint32_t>(std::min(most, bytes - at));
@@ -234,13 +243,13 @@ uint64_t VerbsEndpoint::completed() {
 // transport's.
 void VerbsEndpoint::name_place(uint64_t number, void* place, uint64_t bytes) {
   In& message = in(number);
-  if (message.buffer) shared_.landing->give_back(std::move(message.buffer));
+  if (message.buffer) port_.landing.give_back(std::move(message.buffer));
   message.place = {.number = number, .bytes = bytes};
   if (const verbs::MemoryRegion* region = region_of(place, bytes, true)) {
     message.place.address = reinterpret_cast<uintptr_t>(place);
     message.place.rkey = region->rkey();
   } else {
-    message.buffer = shared_.landing->take(bytes);
+    message.buffer = port_.landing.take(bytes);
     message.place.address = message.buffer->region().address();
     message.place.rkey = message.buffer->region().rkey();
   }
@@ -299,7 +308,7 @@ bool VerbsEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
 void VerbsEndpoint::release() {
   invariant(released_ < received_, "release() without a view {}", link());
   In& message = in(++released_);
-  if (message.buffer) shared_.landing->give_back(std::move(message.buffer));
+  if (message.buffer) port_.landing.give_back(std::move(message.buffer));
   message = {};
   owes_credit_ |= released_ - told_ >= kWindow / 4;
   tell_credit();
@@ -415,11 +424,14 @@ void VerbsEndpoint::wait(Duration limit) {
     if (other == this || other->busy()) other->queue_.arm();
   if (progress_busy()) return;  // what was there before a queue was armed raises no event
   // The socket is that of the setup, and afterwards -1, which poll() leaves out.
-  std::array<pollfd, 3> fds = {
-      {{shared_.channel.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
+  std::array<pollfd, 2 + kMostPorts> fds = {{{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
+  nfds_t used = 2;
+  for (const auto& port : shared_.ports)
+    if (port) fds.at(used++) = {port->channel.fd(), POLLIN, 0};
   auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-  ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
-  shared_.channel.drain();
+  ::poll(fds.data(), used, static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
+  for (const auto& port : shared_.ports)
+    if (port) port->channel.drain();
   uint64_t count = 0;
   [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
   progress_busy();

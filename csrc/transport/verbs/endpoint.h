@@ -44,26 +44,18 @@ class VerbsEndpoint;
 // places and credits for those of the other direction.
 inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
 
-/// What the endpoints of a transport share. One thread at a time, but for `failure`.
-struct Shared {
+/// A port that is open, and what its endpoints share. One thread at a time, but for `failure`.
+class OpenPort {
+ public:
+  /// Throws Error(kTransport).
+  OpenPort(verbs::UsablePort port, const SharedMemory& arena);
+
   verbs::UsablePort port;
   verbs::Context context;
   verbs::ProtectionDomain domain;
   verbs::CompletionChannel channel;
-  const SharedMemory* arena = nullptr;
   verbs::MemoryRegion arena_region;
-  std::unique_ptr<Landing> landing;
-  std::unique_ptr<Registrations> lent;
-  uint32_t slot_bytes = 0;
-  uint64_t most_bytes = 0;    // a message that claims to be longer is corrupt
-  double retry_seconds = 0;   // until the device gives up on a peer
-  int64_t traffic_class = 0;  // and the rest of the knobs
-  int64_t service_level = 0;
-  int64_t qp_timeout = 0;
-  int64_t qp_retries = 0;
-  // A wait for one moves the queued sends of the others as well: the peer that is waited for may
-  // itself wait for those.
-  std::vector<VerbsEndpoint*> endpoints;
+  Landing landing;
 
   /// Why the device cannot be used any more (an asynchronous event), or "". Any thread.
   std::string failure() const;
@@ -76,10 +68,27 @@ struct Shared {
   std::string failure_;
 };
 
+/// What the endpoints of a transport share, whatever their ports. One thread at a time.
+struct Shared {
+  const SharedMemory* arena = nullptr;
+  std::vector<std::unique_ptr<OpenPort>> ports;  // by their numbers; null: not open
+  std::unique_ptr<Registrations> lent;
+  uint32_t slot_bytes = 0;
+  uint64_t most_bytes = 0;    // a message that claims to be longer is corrupt
+  double retry_seconds = 0;   // until the device gives up on a peer
+  int64_t traffic_class = 0;  // and the rest of the knobs
+  int64_t service_level = 0;
+  int64_t qp_timeout = 0;
+  int64_t qp_retries = 0;
+  // A wait for one moves the queued sends of the others as well: the peer that is waited for may
+  // itself wait for those.
+  std::vector<VerbsEndpoint*> endpoints;
+};
+
 class VerbsEndpoint final : public Endpoint {
  public:
   /// Makes the queue pair and the inbox. Throws Error(kTransport).
-  VerbsEndpoint(Rank rank, Rank peer, Shared& shared);
+  VerbsEndpoint(Rank rank, Rank peer, Shared& shared, OpenPort& port);
   ~VerbsEndpoint() override;
 
   /// Says hello over `socket`, an authenticated connection to the peer. `mine` is this rank's port.
@@ -164,6 +173,7 @@ class VerbsEndpoint final : public Endpoint {
   const Rank rank_;
   const Rank peer_;
   Shared& shared_;
+  OpenPort& port_;
   const Layout layout_;
   Registered inbox_;
   Registered outbox_;

@@ -87,8 +87,8 @@ class Intruder {
     Deadline deadline(seconds(20));
     rdma::Hello mine{.address = address,
                      .qp_num = pair_.number(),
-                     .psn = kPsn,
                      .inbox = memory_.region().address(),
+                     .psn = kPsn,
                      .rkey = memory_.region().rkey()};
     send_all(socket_.get(), &mine, sizeof mine, deadline, "intruder");
     recv_all(socket_.get(), &theirs_, sizeof theirs_, deadline, "intruder");

@@ -20,8 +20,8 @@ void VerbsEndpoint::connect(Fd socket, const Address& mine, Deadline deadline) {
   socket_ = std::move(socket);
   mine_ = {.address = mine,
            .qp_num = pair_.number(),
-           .psn = psn_,
            .inbox = inbox_.region().address(),
+           .psn = psn_,
            .rkey = inbox_.region().rkey()};
   send_all(socket_.get(), &mine_, sizeof mine_, deadline, link());
 }
@@ -41,7 +41,7 @@ uint32_t VerbsEndpoint::path_mtu_bytes() const {
 
 verbs::Connection VerbsEndpoint::connection() const {
   verbs::Connection c;
-  const verbs::UsablePort& port = shared_.port;
+  const verbs::UsablePort& port = port_.port;
   c.port = static_cast<uint8_t>(port.port.number);
   c.remote_qp_num = theirs_.qp_num;
   c.local_psn = psn_;

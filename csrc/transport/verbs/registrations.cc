@@ -14,23 +14,47 @@ constexpr size_t kMostSightings = 1 << 16;
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
+verbs::Access access_of(bool written) {
+  return written ? verbs::Access::kRemoteWrite : verbs::Access::kLocalRead;
+}
+
 }  // namespace
+
+void Registrations::add(const verbs::ProtectionDomain& domain) {
+  take_changes();
+  try {
+    for (auto& [first, entry] : entries_)
+      entry.regions.emplace_back(domain, reinterpret_cast<void*>(first), entry.bytes,
+                                 access_of(entry.written));
+  } catch (const Error&) {
+    forget_all();  // none may outlive the domain
+    throw;
+  }
+  domains_.push_back(&domain);
+}
+
+void Registrations::take_changes() {
+  if (watch_ && !entries_.empty())
+    watch_->take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
+}
 
 void Registrations::lend(std::span<Loan> loans) {
   call_++;
   if (loans.empty()) return;
-  if (watch_ && !entries_.empty())
-    watch_->take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
+  take_changes();
   for (Loan& loan : loans) loan.granted = grant(loan);
 }
 
-const verbs::MemoryRegion* Registrations::find(const void* data, uint64_t bytes,
+const verbs::MemoryRegion* Registrations::find(const verbs::ProtectionDomain& domain,
+                                               const void* data, uint64_t bytes,
                                                bool written) const {
   auto after = entries_.upper_bound(address_of(data));
   if (after == entries_.begin()) return nullptr;
   const auto& [first, entry] = *std::prev(after);
   bool inside = address_of(data) + bytes <= first + entry.bytes;
-  return inside && entry.call == call_ && (entry.written || !written) ? &entry.region : nullptr;
+  if (!inside || entry.call != call_ || (written && !entry.written)) return nullptr;
+  return &entry.regions.at(
+      static_cast<size_t>(std::ranges::find(domains_, &domain) - domains_.begin()));
 }
 
 bool Registrations::grant(const Loan& loan) {
@@ -57,9 +81,10 @@ bool Registrations::add(const Loan& loan) {
   bool written = sightings_[first].written;
   if (!make_room(first, loan.bytes) || !watch(loan)) return false;
   try {
-    auto access = written ? verbs::Access::kRemoteWrite : verbs::Access::kLocalRead;
-    verbs::MemoryRegion region(domain_, loan.data, loan.bytes, access);
-    entries_[first] = {loan.bytes, written, call_, std::move(region)};
+    std::vector<verbs::MemoryRegion> regions;
+    for (const verbs::ProtectionDomain* domain : domains_)
+      regions.emplace_back(*domain, loan.data, loan.bytes, access_of(written));
+    entries_[first] = {loan.bytes, written, call_, std::move(regions)};
   } catch (const Error& error) {
     // Most likely the limit of locked memory; what is registered goes on being used.
     log_debug("{} bytes are packed and not sent as they lie: {}", loan.bytes, error.what());

@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "shm/unmap_watch.h"
 #include "transport/transport.h"
@@ -27,16 +28,18 @@ namespace ringcoll::rdma {
 /// One thread at a time.
 class Registrations {
  public:
-  /// `domain` outlives it.
-  Registrations(const verbs::ProtectionDomain& domain, uint64_t most_bytes)
-      : domain_(domain), most_bytes_(most_bytes) {}
+  explicit Registrations(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
+  /// From now on memory is registered in this domain, too, and what was granted is at once. It
+  /// outlives this. Throws Error(kTransport).
+  void add(const verbs::ProtectionDomain& domain);
   /// A call begins: grants of its loans what is registered, or can be now. Never throws for memory
   /// that cannot be registered; that is not granted.
   void lend(std::span<Loan> loans);
-  /// The region of memory that was granted to this call, `written` if it may be written to; null:
-  /// it was not granted.
-  const verbs::MemoryRegion* find(const void* data, uint64_t bytes, bool written) const;
+  /// The region, in one of the domains, of memory that was granted to this call, `written` if it
+  /// may be written to; null: it was not granted.
+  const verbs::MemoryRegion* find(const verbs::ProtectionDomain& domain, const void* data,
+                                  uint64_t bytes, bool written) const;
   /// Until the next call, no device and no peer reaches any of it.
   void forget_all() { entries_.clear(), registered_bytes_ = 0; }
 
@@ -46,8 +49,8 @@ class Registrations {
   struct Entry {
     uint64_t bytes = 0;
     bool written = false;
-    uint64_t call = 0;  // that used it last
-    verbs::MemoryRegion region;
+    uint64_t call = 0;                         // that used it last
+    std::vector<verbs::MemoryRegion> regions;  // in each domain
   };
   using Entries = std::map<uintptr_t, Entry>;  // by address; disjoint
   struct Sighting {
@@ -58,13 +61,14 @@ class Registrations {
   bool grant(const Loan& loan);
   bool seen_before(const Loan& loan);
   bool add(const Loan& loan);
+  void take_changes();
   bool make_room(uintptr_t first, uint64_t bytes);
   bool watch(const Loan& loan);
   void forget(uintptr_t first, uintptr_t end);
   Entries::iterator erase(Entries::iterator entry);
   Entries::iterator first_reaching(uintptr_t address);
 
-  const verbs::ProtectionDomain& domain_;
+  std::vector<const verbs::ProtectionDomain*> domains_;
   uint64_t most_bytes_;
   uint64_t registered_bytes_ = 0;
   uint64_t call_ = 0;

@@ -51,7 +51,8 @@ class RegistrationsTest : public ::testing::Test {
     make(16 * kBytes);
   }
   void make(uint64_t most_bytes) {
-    registrations_ = std::make_unique<Registrations>(domain_, most_bytes);
+    registrations_ = std::make_unique<Registrations>(most_bytes);
+    registrations_->add(domain_);
   }
   /// A call with these loans; which were granted.
   std::vector<bool> lend(std::vector<Loan> loans) {
@@ -64,7 +65,7 @@ class RegistrationsTest : public ::testing::Test {
     return lend({{const_cast<std::byte*>(data), kBytes, written}})[0];
   }
   const verbs::MemoryRegion* find(const std::byte* data, uint64_t bytes = 1, bool written = false) {
-    return registrations_->find(data, bytes, written);
+    return registrations_->find(domain_, data, bytes, written);
   }
 
   verbs::Context context_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -177,6 +178,114 @@ TEST_F(Breaking, ALinkMadeAfterAnAddressHasChangedUsesTheNewOne) {
   b[0].release();
   EXPECT_NE(a.transport->address(), of_a);
   fake().set_gids("fake0", 1, verbs::FakePort{}.gids);
+}
+
+/// Three ranks of one machine with two devices: 0 and 2 use the first, 1 the second, and the pair
+/// of 1 and 2 the second, too.
+class TwoPorts : public Breaking {
+ protected:
+  void SetUp() override {
+    Breaking::SetUp();
+    if (!IsSkipped()) devices_.emplace(two_devices());
+  }
+  // Of which two ports may be locked by any user.
+  static constexpr size_t kSmallArena = 1 << 20;
+  Seats seats_{.machine_of = {0, 0, 0}, .order = {0, 1, 2}};
+
+ private:
+  std::optional<RdmaForTests::Instead> devices_;
+};
+
+TEST_F(TwoPorts, AreSharedOut) {
+  World world(row(), 3, kSmallArena, seats_);
+  for (Rank r = 0; r < 3; r++)
+    for (Rank other = 0; other < 3; other++)
+      EXPECT_EQ(world[r].transport->port_of(other), other == 1 ? "fake1:1" : "fake0:1");
+  fake().set_loss("fake1", 1, true);
+  send(world[2][0], signature_of(1), world[2].arena.data(), 1000);
+  receive(world[0][2]);
+  world[0][2].release();
+  // What is lost on the second is no matter of the first's.
+  send(world[2][1], signature_of(1), world[2].arena.data(), 1000);
+  View view;
+  for (Deadline tried(std::chrono::milliseconds(200)); !tried.passed();)
+    EXPECT_FALSE(world[1][2].try_recv(nullptr, UINT64_MAX, &view));
+  fake().set_loss("fake1", 1, false);
+}
+
+TEST_F(TwoPorts, MemoryIsLentToBoth) {
+  World world(row(), 3, kSmallArena, seats_);
+  constexpr uint64_t kBytes = 1 << 19;
+  auto sent = std::make_unique<std::byte[]>(kBytes);
+  Loan loan{sent.get(), kBytes, false};
+  for (int call = 0; call < 2; call++) world[2].transport->lend({&loan, 1});
+  if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
+  fill(sent.get(), kBytes, 7);
+  for (Rank peer : {0, 1}) {
+    world[peer][2].expect(world[peer].arena.data(), kBytes);
+    send(world[2][peer], signature_of(1), sent.get(), kBytes);
+  }
+  for (Rank peer : {0, 1}) {
+    flush(world[2][peer]);
+    View view = receive(world[peer][2], world[peer].arena.data(), kBytes);
+    EXPECT_TRUE(filled(view.data, kBytes, 7)) << peer;
+    complete(world[2][peer], 1);
+  }
+}
+
+// While one link is waited for, what is queued on the others moves, whatever their ports.
+TEST_F(TwoPorts, AWaitForOneMovesTheOther) {
+  World world(row(), 3, kSmallArena, seats_);
+  constexpr uint64_t kBytes = 1 << 18;
+  fill(world[2].arena.data(), kBytes, 3);
+  send(world[2][1], signature_of(1), world[2].arena.data(), kBytes);
+  EXPECT_TRUE(world[2][1].busy()) << "no place is named yet";
+  world[1][2].expect(world[1].arena.data(), kBytes);
+  View view;
+  until(world[2][0], "wait", [&] { return world[1][2].try_recv(nullptr, kBytes, &view); });
+  EXPECT_TRUE(filled(view.data, kBytes, 3));
+}
+
+// A port that is opened during a call has what was lent to the call.
+TEST_F(TwoPorts, OneThatIsOpenedLaterHasWhatIsLent) {
+  Switchboard board;
+  auto rank = [&](Rank r) {
+    return std::make_unique<TestRank>(row(), r, 3, board, kSmallArena, test_config(), seats_);
+  };
+  auto zero = rank(0), one = rank(1), two = rank(2);
+  auto join = [](TestRank& a, Rank number_a, TestRank& b, Rank number_b) {
+    std::string of_a = a.transport->address(), of_b = b.transport->address();
+    a.connect(number_b, of_b);
+    b.connect(number_a, of_a);
+    for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
+      for (Endpoint* link : {&a[number_b], &b[number_a]})
+        until(*link, "set up", [&] { return (link->*step)(Deadline(seconds(20))); });
+  };
+  join(*zero, 0, *two, 2);
+  constexpr uint64_t kBytes = 1 << 19;
+  auto sent = std::make_unique<std::byte[]>(kBytes);
+  Loan loan{sent.get(), kBytes, false};
+  for (int call = 0; call < 2; call++) two->transport->lend({&loan, 1});
+  if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
+  join(*one, 1, *two, 2);
+  EXPECT_EQ(two->transport->port_of(1), "fake1:1");
+  fill(sent.get(), kBytes, 5);
+  (*one)[2].expect(one->arena.data(), kBytes);
+  send((*two)[1], signature_of(1), sent.get(), kBytes);
+  flush((*two)[1]);
+  EXPECT_TRUE(filled(receive((*one)[2], one->arena.data(), kBytes).data, kBytes, 5));
+}
+
+TEST_F(TwoPorts, AKnobNamesThoseThatAreUsed) {
+  Switchboard board;
+  Config config = test_config();
+  config.devices = "fake1,fake7";
+  TestRank rank(row(), 0, 3, board, kSmallArena, config, seats_);
+  EXPECT_EQ(rank.transport->port_of(0), "fake1:1");
+  config.devices = "fake7,fake8";
+  Error error = error_of([&] { TestRank other(row(), 1, 3, board, kSmallArena, config, seats_); });
+  EXPECT_TRUE(says(error, "fake7: RINGCOLL_DEVICES names it")) << error.what();
+  EXPECT_TRUE(says(error, "there are: fake0, fake1")) << error.what();
 }
 
 TEST(VerbsReach, SaysWhyNot) {

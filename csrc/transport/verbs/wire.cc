@@ -6,11 +6,28 @@
 
 namespace ringcoll::rdma {
 
+std::string place_of(const Address& address) {
+  return {address.place, ::strnlen(address.place, sizeof address.place)};
+}
+
 std::string text_of(const Address& address) {
-  return fmt::format(
-      "{} ({}, {})",
-      std::string_view(address.place, ::strnlen(address.place, sizeof address.place)),
-      name_of(static_cast<verbs::LinkLayer>(address.link_layer)), address.gid.text());
+  return fmt::format("{} ({}, {})", place_of(address),
+                     name_of(static_cast<verbs::LinkLayer>(address.link_layer)),
+                     address.gid.text());
+}
+
+std::string encode_ports(const std::vector<Address>& ports) {
+  return {reinterpret_cast<const char*>(ports.data()), ports.size() * sizeof(Address)};
+}
+
+std::vector<Address> decode_ports(std::string_view text) {
+  size_t count = text.size() / sizeof(Address);
+  if (text.size() % sizeof(Address) != 0 || count > kMostPorts) return {};
+  std::vector<Address> ports(count);
+  if (count > 0) std::memcpy(ports.data(), text.data(), text.size());
+  for (const Address& port : ports)
+    if (port.magic != kMagic || port.version != kVersion) return {};
+  return ports;
 }
 
 std::string mismatch(const Address& theirs, const Address& mine) {

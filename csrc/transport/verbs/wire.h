@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "transport/transport.h"
 #include "verbs/port.h"
@@ -18,13 +20,14 @@ namespace ringcoll::rdma {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr uint32_t kMagic = 0x616d6472;  // "rdma"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 
 /// Messages of one direction that may be unreleased.
 inline constexpr uint64_t kWindow = 32;
 
-/// A rank's port. As Transport::address() all ranks learn it of all, to see whether they can reach
-/// one another; when two connect they tell it again, for the port's GIDs may have changed.
+/// A port that a rank may use. All ranks learn those of all, as Transport::address(), and from them
+/// which are shared out to whom (sharing.h); when two connect they tell theirs again, for the
+/// port's GIDs may have changed.
 struct Address {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -32,16 +35,28 @@ struct Address {
   uint32_t slot_bytes = 0;
   uint32_t mtu_bytes = 0;
   uint16_t lid = 0;
-  uint8_t link_layer = 0;  // verbs::LinkLayer
-  uint8_t gid_type = 0;    // verbs::GidType
+  uint8_t link_layer = 0;   // verbs::LinkLayer
+  uint8_t gid_type = 0;     // verbs::GidType
+  uint8_t prefix_bits = 0;  // of the IP network that the GID is in; 0: not known
+  uint8_t distance = 0;     // from the rank's NUMA node; of a rank that has none alike for all
+  uint8_t named = 0;        // RINGCOLL_DEVICES has it
+  uint8_t reserved = 0;
   verbs::Gid gid;
   char place[32] = {};  // "mlx5_0:1", for messages
 };
-static_assert(sizeof(Address) == 72 && sizeof(Address) <= kMaxAddressBytes);
+/// Of those that a rank may use. More would not fit into what is exchanged.
+inline constexpr size_t kMostPorts = 16;
+static_assert(sizeof(Address) == 76 && kMostPorts * sizeof(Address) <= kMaxAddressBytes);
+
+/// The ports of a rank, as Transport::address() has them.
+std::string encode_ports(const std::vector<Address>& ports);
+/// Empty if they are not of this version.
+std::vector<Address> decode_ports(std::string_view text);
 
 /// Why a queue pair cannot join these two, in words with what to do; "" if it can.
 std::string mismatch(const Address& theirs, const Address& mine);
-/// "mlx5_0:1 (Ethernet, 10.0.0.1)".
+/// "mlx5_0:1", and "mlx5_0:1 (Ethernet, 10.0.0.1)".
+std::string place_of(const Address& address);
 std::string text_of(const Address& address);
 
 /// What a pair tells each other over an authenticated connection when it connects. The keys of an
@@ -49,10 +64,9 @@ std::string text_of(const Address& address);
 struct Hello {
   Address address;
   uint32_t qp_num = 0;
-  uint32_t psn = 0;
   uint64_t inbox = 0;  // where the inbox begins
-  uint32_t rkey = 0;   // of the inbox
-  uint32_t reserved = 0;
+  uint32_t psn = 0;
+  uint32_t rkey = 0;  // of the inbox
 };
 static_assert(sizeof(Hello) == 96);
 
