@@ -1,5 +1,6 @@
 // Replays the messages of a schedule in SimGrid, as coll/executor.cc would send them: a call in
-// pieces, of which some are in flight; in every tick each piece that is under way receives its last
+// pieces, of which some are in flight, begun as far apart as spreads them over the rounds; in every
+// tick each piece that is under way receives its last
 // round's message and sends the next, the newest piece first.
 //
 //   simgrid_replay PLATFORM.xml STEPS < cases
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -43,10 +45,11 @@ void run_rank(const std::vector<Action>& rounds, const Case& call) {
   static char payload;
   auto last = static_cast<int64_t>(rounds.size());
   std::vector<int64_t> starts;  // tick of each piece
-  int64_t finished = 0;
+  int64_t finished = 0, spacing = std::max<int64_t>(1, (last + call.slots - 1) / call.slots);
   for (int64_t tick = 0; finished < call.pieces; tick++) {
     auto started = static_cast<int64_t>(starts.size());
-    if (started < call.pieces && started - finished < call.slots) starts.push_back(tick);
+    bool spread = starts.empty() || tick >= starts.back() + spacing;
+    if (started < call.pieces && started - finished < call.slots && spread) starts.push_back(tick);
     for (auto k = static_cast<int64_t>(starts.size()) - 1; k >= finished; k--) {
       int64_t stage = tick - starts[k];
       if (stage > last) continue;
