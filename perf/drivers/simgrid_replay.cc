@@ -1,7 +1,7 @@
 // Replays the messages of a schedule in SimGrid, as coll/executor.cc would send them: a call in
-// pieces, of which some are in flight, begun as far apart as spreads them over the rounds; in every
-// tick each piece that is under way receives its last
-// round's message and sends the next, the newest piece first.
+// pieces, of which some are in flight, begun so far apart that they are spread over the rounds; in
+// every tick each piece that is under way receives its last round's message and sends the next, the
+// newest piece first.
 //
 //   simgrid_replay PLATFORM.xml STEPS < cases
 //
