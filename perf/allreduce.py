@@ -39,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--visit", type=float, help="seconds of one visit, default 0.1")
     parser.add_argument("--minutes", type=float, default=8, help="fewer rounds rather than longer")
     parser.add_argument("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    parser.add_argument("--before", type=Path, help="another libringcoll.so, measured beside")
     parser.add_argument("--intel-prefix", type=Path, help="where oneCCL and Intel MPI are")
     parser.add_argument("--install-peers", action="store_true", help="get those two from PyPI")
     parser.add_argument("--pin", action="store_true", help="pin the ranks of ringcoll and gloo too")
@@ -64,6 +65,7 @@ def find_peers(arguments: argparse.Namespace) -> tuple[list[peers.Spec], dict[st
         library=arguments.library and arguments.library.resolve(),
         intel_prefix=arguments.intel_prefix and arguments.intel_prefix.resolve(),
         pin=arguments.pin,
+        before=arguments.before and arguments.before.resolve(),
     )
     if arguments.install_peers and not (options.build / "peers").exists():
         rounds.progress("install oneCCL and Intel MPI into build/perf/peers")

@@ -78,6 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--visit", type=float, help="seconds of one visit, default 0.2")
     add("--minutes", type=float, default=90, help="fewer rounds rather than longer; default 90")
     add("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    add("--before", type=Path, help="another libringcoll.so, measured beside")
     add("--install-peers", action="store_true", help="get Open MPI, MPICH, Intel MPI from PyPI")
     add("--build", type=Path, default=CHECKOUT / "build/perf")
     add("--name", default="cluster", help="what the files are called; default %(default)s")
@@ -122,7 +123,8 @@ class Measurement:
     def __init__(self, case: Case, arguments: argparse.Namespace, limit_s: float) -> None:
         self._case, self._arguments, self._limit_s = case, arguments, limit_s
         library = arguments.library and arguments.library.resolve()
-        self._options = peers.Options(arguments.build.resolve(), library)
+        before = arguments.before and arguments.before.resolve()
+        self._options = peers.Options(arguments.build.resolve(), library, before=before)
         self.missing: dict[str, str] = {}
         results = report.Results(str(case), OURS, "", [], {"cpu": ""}, {})
         self.table = Table(case, results)

@@ -129,9 +129,9 @@ std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
 /// Elements of the index space of a call.
 int64_t space_of(Collective collective, const Problem& problem);
 
-/// What all ranks send, round by round, counted by making the schedule of each. With equal counts that are long
-/// enough for every message to be sent, and a problem whose rank does not matter. Empty, after the
-/// schedule of one rank, if all have more than `most_steps` in all.
+/// What all ranks send, round by round, counted by making the schedule of each. With equal counts
+/// that are long enough for every message to be sent, and a problem whose rank does not matter.
+/// Empty, after the schedule of one rank, if all have more than `most_steps` in all.
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
                                 int64_t most_steps = std::numeric_limits<int64_t>::max());
 

@@ -69,9 +69,14 @@ def find(options: peers.Options, names: list[str] | None, here: Here) -> tuple[l
     """The peers that can be started on these hosts, and for the others why not."""
     specs, missing = [], {}
     for name, make in FINDERS.items():
-        if names and name not in names and name != OURS:
+        asked = not names or name in names
+        if name != OURS and not (options.before if name == peers.BEFORE else asked):
             continue
-        if here.case.networks > 1 and name not in (OURS, "gloo"):  # they are left out there
+        if here.case.networks > 1 and name not in (
+            OURS,
+            peers.BEFORE,
+            "gloo",
+        ):  # they are left out there
             continue
         try:
             spec = make(options, here)
@@ -84,6 +89,12 @@ def find(options: peers.Options, names: list[str] | None, here: Here) -> tuple[l
             spec.environment["PERF_AVERAGE"] = "1"
         specs.append(spec)
     return specs, missing
+
+
+def _before(options: peers.Options, here: Here) -> Spec:
+    if not options.before:
+        raise peers.Missing("--before names no library")
+    return _in_parts(peers.with_library(options, options.before, peers.BEFORE), here)
 
 
 def _in_parts(spec: Spec, here: Here) -> Spec:
@@ -165,6 +176,7 @@ def _intel_mpi(options: peers.Options, here: Here) -> Spec:
 
 FINDERS: dict[str, Callable[[peers.Options, Here], Spec]] = {
     OURS: _ringcoll,
+    peers.BEFORE: _before,
     "gloo": _gloo,
     "Open MPI": _openmpi,
     "MPICH": _mpich,

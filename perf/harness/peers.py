@@ -21,6 +21,7 @@ from .figures import OURS, PACEMAKER
 from .jobs import Spec
 
 INTEL_PACKAGES = ["oneccl-devel", "impi-devel", "impi-rt"]
+BEFORE = "ringcoll before"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -30,6 +31,7 @@ class Options:
     library: Path | None = None  # libringcoll.so; None: built from the checkout
     intel_prefix: Path | None = None  # bin/mpiexec.hydra, lib/libmpi.so, lib/libccl.so
     pin: bool = False  # the ranks of ringcoll and gloo too
+    before: Path | None = None  # another libringcoll.so, to be measured beside
 
 
 class Missing(Exception):
@@ -47,6 +49,8 @@ def find(options: Options, names: list[str] | None) -> tuple[list[Spec], dict[st
             specs.append(make(options))
         except (Missing, build.BuildError) as reason:
             missing[name] = str(reason)
+    if options.before:
+        specs.append(with_library(options, options.before, BEFORE))
     return specs, missing
 
 
@@ -79,16 +83,22 @@ def _pacemaker(options: Options) -> Spec:
 
 def _ringcoll(options: Options) -> Spec:
     library = options.library or build.build_library(options.build / "ringcoll")
+    return with_library(options, library, OURS)
+
+
+def with_library(options: Options, library: Path, name: str) -> Spec:
+    """ringcoll, as a peer of that name."""
     if not library.exists():
         raise Missing(f"{library} does not exist")
     flags = [f"-I{build.CHECKOUT}/csrc/include", str(library), f"-Wl,-rpath,{library.parent}"]
     source = build.DRIVERS / "ringcoll_allreduce.c"
-    program = build.compile_c("cc", [source], options.build / "ringcoll_allreduce", flags)
+    driver = options.build / f"{name.replace(' ', '_')}_allreduce"
+    program = build.compile_c("cc", [source], driver, flags)
     text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
     match = re.search(r"\d+\.\d+\.\d+", text)
     command = [str(program), "{socket}", "{ranks}", "file://{directory}"]
     environment = {"LD_LIBRARY_PATH": str(library.parent), **_pin(options)}
-    return Spec(OURS, command, match.group() if match else "", environment)
+    return Spec(name, command, match.group() if match else "", environment)
 
 
 def _gloo(options: Options) -> Spec:
