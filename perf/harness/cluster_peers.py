@@ -215,9 +215,11 @@ def ways(info: dict, here: Here) -> tuple[dict[str, str], dict[str, dict[str, st
         found[BY_NAMES] = {"RINGCOLL_TOPOLOGY": ""}
     if here.case.networks > 1:
         found[ONE_NETWORK] = {"RINGCOLL_INTERFACE": f"={INTERFACE}"}
+    alone = here.case.shape.hosts == 1
+    not_offered = "hosts" if alone else "one domain"
     for row in info["schedules"]:
-        if row["collective"] == "allreduce" and row["where"] != "one domain":
+        if row["collective"] == "allreduce" and row["where"] != not_offered:
             found[row["name"]] = {"RINGCOLL_ALGORITHM": f"allreduce={row['name']}"}
-    if here.case.rate == UNSHAPED and "RINGCOLL_TCP_STREAMS" in knobs:
+    if here.case.rate == UNSHAPED and not alone and "RINGCOLL_TCP_STREAMS" in knobs:
         found |= {f"{n} streams": {"RINGCOLL_TCP_STREAMS": str(n)} for n in STREAMS}
     return ours, found
