@@ -356,10 +356,8 @@ void Meter::complete(Rank peer, uint64_t number) {
 
 template <typename Ready>
 void Meter::wait(Rank peer, Ready&& ready) {
-  // As long as a call spins, where nobody else wants the CPU: beginning to wait takes longer than a
-  // message between two cores.
-  int polls = share_ > 1 ? 64 : 4096;
-  for (int i = 0; i < polls; i++)
+  constexpr int kPolls = 64;
+  for (int i = 0; i < kPolls; i++)
     if (ready()) return;
   links_.wait(peer, std::ref(ready));
 }
