@@ -16,17 +16,25 @@ using std::chrono::microseconds;
 
 // In the place of the collective, so that a call never takes a message for one of its own.
 constexpr uint8_t kMeasuring = 0xff;
-enum class Phase : uint8_t { kPing, kPong, kTurn, kStream, kVerdict };
+enum class Phase : uint8_t { kRound, kPing, kPong, kTurn, kStream, kVerdict };
 
-// How long a link is measured. Between hosts long enough for TCP to open its window and for a
-// shaper's bucket (256 KB and the like at 1 Gb/s) to run empty in the first half of a stream.
-struct Effort {
-  Duration pings;
-  Duration stream;
+// How many rounds the ranks of a host exchange messages: the first ones do not count, in which each
+// place that a link of shared memory has for messages is touched, two pages that the kernel clears
+// first (measured: 2.7 us a message instead of 0.12).
+struct Rounds {
+  int uncounted;
+  int counted;
 };
-constexpr Effort kInsideHost{microseconds(100), microseconds(400)};
-constexpr Effort kNetworkInsideHost{microseconds(400), microseconds(2000)};
-constexpr Effort kBetweenHosts{microseconds(1000), microseconds(8000)};
+constexpr Rounds kInsideHost{40, 64}, kNetworkInsideHost{2, 8}, kFewestRounds{2, 8};
+
+// How long hosts ping each other.
+constexpr Duration kPings = microseconds(1000);
+
+// How long a stream lasts. Between hosts long enough for TCP to open its window and for a shaper's
+// bucket (256 KB and the like at 1 Gb/s) to run empty in the first half of it.
+constexpr Duration kStreamInsideHost = microseconds(400);
+constexpr Duration kStreamOfNetworkInsideHost = microseconds(2000);
+constexpr Duration kStreamBetweenHosts = microseconds(8000);
 // A stream over a long line: so many round trips, at most so much longer.
 constexpr int kRoundTrips = 25;
 constexpr int kLongestStream = 3;
@@ -48,6 +56,12 @@ constexpr uint64_t kLeastMessageBytes = 4 << 10, kMostMessageBytes = 256 << 10;
 constexpr uint64_t kGrowth = 16;
 
 double microseconds_of(Duration time) { return to_seconds(time) * 1e6; }
+
+Duration median(std::vector<Duration> times) {
+  auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+  std::ranges::nth_element(times, middle);
+  return *middle;
+}
 
 /// Where a rank stands when a level is measured.
 struct Turn {
@@ -144,7 +158,8 @@ class Meter {
     uint64_t before = 0;  // messages sent on this link before the stream
   };
 
-  Effort effort(Rank peer) const;
+  Duration stream_length(Rank peer) const;
+  double exchange_in_rounds(const std::vector<Rank>& host);
   double ping(Rank peer, Duration limit);
   void answer_pings(Rank peer);
   double stream_alone(Rank peer, Duration limit);
@@ -168,30 +183,35 @@ class Meter {
   const std::span<std::byte> memory_;
   const uint64_t slot_bytes_;
   int level_ = 0;
-  Duration round_trip_{};          // of the partner's link; the same on both sides
+  Duration round_trip_{};          // of the partner's link between hosts; the same on both sides
   std::map<Rank, uint64_t> sent_;  // messages, by peer
 };
 
-Effort Meter::effort(Rank peer) const {
-  if (level_ > 0) return kBetweenHosts;
-  return links_.is_network(peer) ? kNetworkInsideHost : kInsideHost;
+Duration Meter::stream_length(Rank peer) const {
+  if (level_ > 0) return kStreamBetweenHosts;
+  return links_.is_network(peer) ? kStreamOfNetworkInsideHost : kStreamInsideHost;
 }
 
 LinkSample Meter::measure(const Turn& turn, int level) {
   level_ = level;
   LinkSample sample;
   bool paired = turn.partner != kNobody;
-  Effort most = paired ? effort(turn.partner) : Effort{};
+  Duration length = paired ? stream_length(turn.partner) : Duration::zero();
   // All at once: a message costs what it costs a rank whose host is as busy as in a call.
-  if (paired && self_ < turn.partner) sample.latency_us = ping(turn.partner, most.pings * share_);
-  if (paired && self_ > turn.partner) answer_pings(turn.partner);
+  if (level == 0) {
+    sample.latency_us = exchange_in_rounds(turn.chain);
+  } else if (paired && self_ < turn.partner) {
+    sample.latency_us = ping(turn.partner, kPings * share_);
+  } else if (paired) {
+    answer_pings(turn.partner);
+  }
   pass_turn(turn, true);
   if (paired && turn.alone)
-    sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, most.stream);
+    sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, length);
   pass_turn(turn, false);
   if (paired && turn.several)
-    sample.lane_bytes_per_us = level == 0 ? stream(turn.partner, most.stream * share_, share_ > 1)
-                                          : stream(turn.partner, most.stream, false);
+    sample.lane_bytes_per_us = level == 0 ? stream(turn.partner, length * share_, share_ > 1)
+                                          : stream(turn.partner, length, false);
   return sample;
 }
 
@@ -205,6 +225,31 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
   if (to != kNobody) send(to, {Phase::kTurn});
 }
 
+// The median time of an exchange with one neighbour. All ranks of the host, in turn with the one
+// and the other neighbour, so that none is done while others have not begun: pairs that share two
+// cores would else have them to themselves, one pair after the other.
+double Meter::exchange_in_rounds(const std::vector<Rank>& host) {
+  auto at = std::ranges::find(host, self_) - host.begin(), size = std::ssize(host);
+  std::vector<Rank> neighbours;
+  for (auto neighbour : {at ^ 1, ((at + 1) ^ 1) - 1})
+    if (neighbour >= 0 && neighbour < size) neighbours.push_back(host[neighbour]);
+  auto [uncounted, counted] = links_.is_network(neighbours[0]) ? kNetworkInsideHost : kInsideHost;
+  uncounted = std::max(uncounted / share_, kFewestRounds.uncounted);
+  counted = std::max(counted / share_, kFewestRounds.counted);
+  std::vector<Duration> times;
+  for (int round = 0; round < uncounted + counted; round++) {
+    auto start = Clock::now();
+    for (Rank peer : neighbours) {
+      expect(peer, nullptr, 0);
+      send(peer, {Phase::kRound});
+      receive(peer, Phase::kRound, nullptr, 0);
+    }
+    if (round >= uncounted) times.push_back(Clock::now() - start);
+  }
+  // Those at the ends wait for the others, who have two.
+  return microseconds_of(median(std::move(times))) / static_cast<double>(size > 2 ? 2 : 1);
+}
+
 // Half the median of the round trips. The first ones only tell when both have come.
 double Meter::ping(Rank peer, Duration limit) {
   std::vector<Duration> trips;
@@ -213,11 +258,7 @@ double Meter::ping(Rank peer, Duration limit) {
   for (size_t i = 0; !last; i++) {
     if (i == kWarmUpPings) over = Deadline(limit);
     last = trips.size() >= kFewestPings && (trips.size() == kMostPings || over.passed());
-    if (last) {
-      auto middle = trips.begin() + static_cast<ptrdiff_t>(trips.size() / 2);
-      std::ranges::nth_element(trips, middle);
-      round_trip_ = std::max<Duration>(*middle, std::chrono::nanoseconds(1));
-    }
+    if (last) round_trip_ = std::max<Duration>(median(trips), std::chrono::nanoseconds(1));
     auto start = Clock::now();
     send(peer, {Phase::kPing, last ? std::chrono::nanoseconds(round_trip_).count() : 0});
     receive_empty(peer, Phase::kPong);

@@ -17,13 +17,14 @@ namespace ringcoll::testing {
 /// What goes wrong. 0 = never. Counts begin at 1 and are of one endpoint.
 struct Faults {
   // Allowed by the contract, so the caller must come through unharmed.
-  uint64_t refuse_send_every = 0;    // every n-th try_send has no credit
-  uint64_t hide_recv_every = 0;      // every n-th try_recv finds nothing
-  uint64_t lag_completed_polls = 0;  // completed() shows news only after so many calls
-  uint64_t repeat_polls = 0;         // every poll is made so many times more than asked for
-  bool wait_returns_early = false;   // wait() does not sleep
-  Duration delay_send{};             // before a message is handed on
-  Duration delay_recv{};             // before a message that has come is shown
+  uint64_t refuse_send_every = 0;     // every n-th try_send has no credit
+  uint64_t hide_recv_every = 0;       // every n-th try_recv finds nothing
+  uint64_t lag_completed_polls = 0;   // completed() shows news only after so many calls
+  uint64_t repeat_polls = 0;          // every poll is made so many times more than asked for
+  bool wait_returns_early = false;    // wait() does not sleep
+  Duration delay_send{};              // before a message is handed on
+  Duration delay_recv{};              // before a message that has come is shown,
+  uint64_t delay_recvs = UINT64_MAX;  // for the first so many
   // Failures: thrown instead of doing it, and ever after, as a broken link would.
   uint64_t fail_send = 0;  // at the n-th message sent
   uint64_t fail_recv = 0;  // at the n-th message received
@@ -69,7 +70,7 @@ class FaultyEndpoint final : public Endpoint {
     for (uint64_t i = 0; i < faults_.repeat_polls && !there; i++)
       there = inner_->try_recv(place, capacity, view);
     if (!there) return false;
-    pause(faults_.delay_recv);
+    if (received_ < faults_.delay_recvs) pause(faults_.delay_recv);
     received_++;
     return true;
   }
