@@ -55,7 +55,7 @@ bool TcpEndpoint::try_send(const Signature& signature, const void* data, uint64_
   message.header.bytes = bytes;
   message.header.signature = signature;
   message.data = static_cast<const std::byte*>(data);
-  if (bytes > kStretchBytes && completed_ == sent_) busy_since_ = Clock::now();
+  if (completed_ == sent_) begin_to_count(bytes > kStretchBytes);
   sent_ = number;
   if (message.header.streams > 1) {
     flush_all();
@@ -141,12 +141,35 @@ bool TcpEndpoint::flush_all() {
 void TcpEndpoint::count_completed() {
   while (completed_ + 1 < cutting_ && outgoing(completed_ + 1).frames == 0) {
     completed_++;
-    uint64_t bytes = outgoing(completed_).header.bytes;
-    if (bytes <= kStretchBytes) continue;
+    if (outgoing(completed_).header.bytes <= kStretchBytes) continue;
     auto now = Clock::now();
-    tuner_.sent(bytes, now - busy_since_);
+    uint64_t delivered = bytes_sent_ - unacknowledged();
+    if (counting_) tuner_.sent(delivered - delivered_, now - busy_since_);
+    counting_ = true;
     busy_since_ = now;
+    delivered_ = delivered;
   }
+}
+
+// What the kernel has taken may still be on its way, and the link at work when nothing is left
+// here. Only if there is nothing in the kernel either was it idle, since nobody knows when. Short
+// messages do not ask; after them, it may have been.
+void TcpEndpoint::begin_to_count(bool is_long) {
+  if (!is_long) {
+    counting_ = false;
+    return;
+  }
+  uint64_t left = unacknowledged();
+  if (counting_ && left > 0) return;
+  counting_ = true;
+  busy_since_ = Clock::now();
+  delivered_ = bytes_sent_ - left;
+}
+
+uint64_t TcpEndpoint::unacknowledged() const {
+  uint64_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.stream.unacknowledged();
+  return std::min(bytes, bytes_sent_);
 }
 
 uint64_t TcpEndpoint::completed() {

@@ -100,6 +100,8 @@ class TcpEndpoint final : public Endpoint {
   bool flush(size_t k);
   void drop_sent_frames(Lane& lane, uint64_t taken);
   bool flush_all();
+  void begin_to_count(bool is_long);
+  uint64_t unacknowledged() const;
   void count_completed();
   bool read_header(size_t k);
   void check_header(size_t k) const;
@@ -125,7 +127,10 @@ class TcpEndpoint final : public Endpoint {
   uint64_t cutting_ = 1;                // the first message that is not cut to its end
   uint64_t completed_ = 0;
   uint64_t bytes_sent_ = 0;
-  Clock::time_point busy_since_;  // since then the link works on long messages
+  // Since when the link has been at work without a pause, and what the peer had then.
+  bool counting_ = false;
+  Clock::time_point busy_since_;
+  uint64_t delivered_ = 0;
   // The message that arrives, number received_ + 1.
   uint64_t received_ = 0;
   bool known_ = false;  // its header has come

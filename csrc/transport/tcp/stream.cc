@@ -1,8 +1,10 @@
 #include "transport/tcp/stream.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -55,6 +57,11 @@ uint64_t Stream::send(std::span<iovec> parts) {
   if (sent >= 0) return static_cast<uint64_t>(sent);
   if (would_block(errno)) return 0;
   fail("sendmsg", errno);
+}
+
+uint64_t Stream::unacknowledged() const {
+  int bytes = 0;
+  return ::ioctl(fd_.get(), SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 uint64_t Stream::take_read_ahead(std::byte* to, uint64_t bytes) {

@@ -25,6 +25,8 @@ class Stream {
   /// Gives the kernel what it will take of `parts` now; how many bytes it was, 0 if none. Throws
   /// Error(kPeerLost / kTransport).
   uint64_t send(std::span<iovec> parts);
+  /// What the kernel has taken and the peer has not acknowledged; 0 if the kernel does not tell.
+  uint64_t unacknowledged() const;
   /// Takes up to `bytes` bytes to `to`: those read ahead first, then from the kernel. How many it
   /// was, 0 if none is there, or if it has ended().
   uint64_t receive(std::byte* to, uint64_t bytes);

@@ -19,12 +19,12 @@ class StreamTuner {
 
   /// For the next long message.
   size_t streams() const { return streams_; }
-  /// The link has taken a long message of so many bytes, in `busy`; time in which it had nothing to
-  /// send does not count.
+  /// The peer has so many bytes more, in `busy`; time in which the link had nothing to send does
+  /// not count.
   void sent(uint64_t bytes, Duration busy);
 
-  /// Bytes of one measurement: more than the kernel keeps of a stream, so that it is the peer who
-  /// takes them.
+  /// Bytes of one measurement: many times what is still on its way when it begins, by other
+  /// streams.
   static constexpr uint64_t kEpochBytes = 16 << 20;
   /// Each number is measured so often, and its best counts.
   static constexpr int kRounds = 2;
