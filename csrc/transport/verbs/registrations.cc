@@ -22,15 +22,42 @@ verbs::Access access_of(bool written) {
 
 void Registrations::add(const verbs::ProtectionDomain& domain) {
   take_changes();
+  domains_.push_back(&domain);
+  // What there is takes twice the room in two domains, three times in three.
+  forget_unused(most_bytes_ / domains_.size() * (domains_.size() - 1));
   try {
-    for (auto& [first, entry] : entries_)
-      entry.regions.emplace_back(domain, reinterpret_cast<void*>(first), entry.bytes,
-                                 access_of(entry.written));
+    try {
+      register_all(domain);
+    } catch (const Error& error) {
+      log_debug("what this call does not use is not registered any more: {}", error.what());
+      forget_unused(0);
+      register_all(domain);
+    }
   } catch (const Error&) {
     forget_all();  // none may outlive the domain
+    domains_.pop_back();
     throw;
   }
-  domains_.push_back(&domain);
+}
+
+// Those that are there already are left as they are.
+void Registrations::register_all(const verbs::ProtectionDomain& domain) {
+  for (auto& [first, entry] : entries_) {
+    if (entry.regions.size() == domains_.size()) continue;
+    entry.regions.emplace_back(domain, reinterpret_cast<void*>(first), entry.bytes,
+                               access_of(entry.written));
+    registered_bytes_ += entry.bytes;
+  }
+}
+
+// The least recently used first, until no more than so many bytes are registered.
+void Registrations::forget_unused(uint64_t most_bytes) {
+  while (registered_bytes_ > most_bytes) {
+    auto oldest =
+        std::ranges::min_element(entries_, {}, [](const auto& entry) { return entry.second.call; });
+    if (oldest == entries_.end() || oldest->second.call == call_) return;
+    erase(oldest);
+  }
 }
 
 void Registrations::take_changes() {
@@ -91,7 +118,7 @@ bool Registrations::add(const Loan& loan) {
     most_bytes_ = registered_bytes_;
     return false;
   }
-  registered_bytes_ += loan.bytes;
+  registered_bytes_ += loan.bytes * domains_.size();
   sightings_.erase(first);
   return true;
 }
@@ -102,13 +129,10 @@ bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
     if (it->second.call == call_) return false;
     it = erase(it);
   }
-  while (registered_bytes_ + bytes > most_bytes_) {
-    auto oldest =
-        std::ranges::min_element(entries_, {}, [](const auto& entry) { return entry.second.call; });
-    if (oldest == entries_.end() || oldest->second.call == call_) return false;
-    erase(oldest);
-  }
-  return true;
+  uint64_t wanted = bytes * domains_.size();
+  if (wanted > most_bytes_) return false;
+  forget_unused(most_bytes_ - wanted);
+  return registered_bytes_ + wanted <= most_bytes_;
 }
 
 // Before it is registered, so that no change is missed.
@@ -128,7 +152,7 @@ void Registrations::forget(uintptr_t first, uintptr_t end) {
 }
 
 Registrations::Entries::iterator Registrations::erase(Entries::iterator entry) {
-  registered_bytes_ -= entry->second.bytes;
+  registered_bytes_ -= entry->second.bytes * entry->second.regions.size();
   return entries_.erase(entry);
 }
 

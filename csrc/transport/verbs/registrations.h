@@ -2,7 +2,7 @@
 //
 // Registering costs about as much as copying what is registered once, so a tensor is registered
 // when it comes back (the second call with the same address and length), and stays so. At most
-// `most_bytes` are: the least recently used make room.
+// `most_bytes` are, counted in each domain: the least recently used make room.
 //
 // Safe against memory that is freed and mapped anew: a device pins the pages that were there when
 // it registered, so a region that is kept by its address would later send, and be written to,
@@ -30,8 +30,9 @@ class Registrations {
  public:
   explicit Registrations(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  /// From now on memory is registered in this domain, too, and what was granted is at once. It
-  /// outlives this. Throws Error(kTransport).
+  /// From now on memory is registered in this domain, too, and what was granted is at once; what
+  /// this call does not use makes room for it. The domain outlives this. Throws Error(kTransport)
+  /// if what this call was granted cannot be registered there.
   void add(const verbs::ProtectionDomain& domain);
   /// A call begins: grants of its loans what is registered, or can be now. Never throws for memory
   /// that cannot be registered; that is not granted.
@@ -58,6 +59,8 @@ class Registrations {
     bool written = false;
   };
 
+  void register_all(const verbs::ProtectionDomain& domain);
+  void forget_unused(uint64_t most_bytes);
   bool grant(const Loan& loan);
   bool seen_before(const Loan& loan);
   bool add(const Loan& loan);

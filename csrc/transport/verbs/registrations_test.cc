@@ -152,6 +152,27 @@ TEST_F(RegistrationsTest, MemoryThatMayNotBeLockedIsPacked) {
   EXPECT_TRUE(lend_one(a.data())) << "what is registered stays so";
 }
 
+TEST_F(RegistrationsTest, WhatIsNotInUseMakesRoomForASecondDomain) {
+  verbs::ProtectionDomain second(context_);
+  Block a, b;
+  for (int i = 0; i < 2; i++) lend_one(a.data());
+  for (int i = 0; i < 2; i++) lend_one(b.data());
+  ASSERT_TRUE(find(b.data()));
+  RdmaForTests::fake()->fail(verbs::FakeCall::kRegisterMemory, 1, ENOMEM);
+  registrations_->add(second);
+  EXPECT_TRUE(find(b.data())) << "what this call uses stays";
+  EXPECT_TRUE(registrations_->find(second, b.data(), 1, true));
+  EXPECT_EQ(registrations_->registered_bytes(), 2 * kBytes) << "once in each domain";
+  EXPECT_FALSE(lend_one(a.data())) << "it was not in use";
+  make(3 * kBytes);
+  for (int i = 0; i < 2; i++) lend_one(a.data());
+  for (int i = 0; i < 2; i++) lend_one(b.data());
+  EXPECT_EQ(registrations_->registered_bytes(), 2 * kBytes);
+  registrations_->add(second);
+  EXPECT_EQ(registrations_->registered_bytes(), 2 * kBytes) << "the limit is that of all domains";
+  registrations_.reset();
+}
+
 TEST_F(RegistrationsTest, NothingIsRegisteredIfSwitchedOff) {
   make(0);
   Block block;

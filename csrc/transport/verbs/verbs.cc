@@ -301,14 +301,14 @@ std::string VerbsTransport::address() const {
 std::string VerbsTransport::reach(Rank peer, std::string_view text) {
   auto theirs = rdma::decode_ports(text);
   if (theirs.empty()) return "its address is not one of this version of ringcoll";
-  auto [lower, higher] = rdma::join_ports({told_, 0}, {theirs, 0});
-  std::string why = mismatch(theirs[higher], told_[lower]);
-  if (!why.empty()) return why;
   if (theirs[0].rank != peer)
     return fmt::format("it is rank {} and not rank {}", theirs[0].rank, peer);
+  auto [lower, higher] = rdma::join_ports({told_, 0}, {theirs, 0});
+  std::string why = mismatch(theirs[higher], told_[lower]);
+  // Also if it cannot be reached from here: all ranks share ports out alike, whom each reaches.
   peer_of(peer).ports = std::move(theirs);
   shared_out_ = false;
-  return "";
+  return why;
 }
 
 std::unique_ptr<Endpoint> VerbsTransport::connect(Rank peer, Deadline deadline) {
