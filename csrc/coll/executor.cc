@@ -41,20 +41,14 @@ Executor::Executor(Communicator& comm)
   self_ = position_[comm.rank()];
   const Config& config = comm.config();
   check_algorithm(config.algorithm);
-  Terrain terrain = terrain_of(comm);
-  int64_t slots = config.slots > 0 ? config.slots : best_slots(terrain, config.arena_bytes);
-  terrain.slots = slots;
-  terrain.largest_piece_bytes = largest_piece_bytes(config.arena_bytes, slots);
-  check(terrain.largest_piece_bytes > 0, Code::kInvalidArgument,
-        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", config.arena_bytes, slots);
-  auto bank_bytes = static_cast<size_t>(2 * terrain.largest_piece_bytes);
+  selector_.emplace(terrain_of(comm));
+  auto bank_bytes = static_cast<size_t>(selector_->bank_bytes());
   std::byte* at = comm.arena().data();
-  for (int64_t i = 0; i < slots; i++, at += 2 * bank_bytes)
+  for (int64_t i = 0; i < selector_->slots(); i++, at += 2 * bank_bytes)
     slots_.push_back({{at, at + bank_bytes}, {}, 0});
   auto far = [&](Rank rank) { return comm.link_of(rank) == LinkClass::kNetwork; };
   if (std::ranges::any_of(order_, far))
     for (Rank rank : order_) zero_copy_.push_back(far(rank));
-  selector_.emplace(std::move(terrain));
 }
 
 Executor::~Executor() {

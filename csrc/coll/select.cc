@@ -20,28 +20,11 @@ constexpr int64_t kOversubscribedPieceBytes = 2 << 20;
 constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
 constexpr int64_t kMostNetworkPieceBytes = 4 << 20;
 constexpr int64_t kCacheLine = 64;
-// Schedules of all ranks together that are walked to price a row: a tenth of a second.
+// Steps of all ranks together that are walked to price a row: a tenth of a second.
 constexpr int64_t kMostStepsWalked = 1 << 20;
 // Calls of this size should be in flight in the best number of pieces.
 constexpr double kLargeBytes = 64 << 20;
 constexpr int64_t kBankAlignment = 4096;
-
-// The schedule that RINGCOLL_ALGORITHM names for a collective, if it names one.
-std::optional<std::string> named(const std::string& algorithm, Collective collective) {
-  std::optional<std::string> found;
-  size_t at = 0;
-  while (at < algorithm.size()) {
-    size_t end = std::min(algorithm.find(',', at), algorithm.size());
-    std::string item = algorithm.substr(at, end - at);
-    size_t equals = item.find('=');
-    if (equals == std::string::npos)
-      found = item;
-    else if (item.substr(0, equals) == name_of(collective))
-      return item.substr(equals + 1);
-    at = end + 1;
-  }
-  return found;
-}
 
 std::string names_of(std::optional<Collective> collective) {
   std::set<std::string> names;
@@ -62,20 +45,23 @@ bool serves(const ScheduleRow& row, const Call& call) {
   return row.collective == call.collective && (!row.equal_counts || call.has_equal_counts());
 }
 
-/// Bytes of a piece to try.
-std::vector<int64_t> piece_sizes(const Terrain& terrain) {
-  int64_t most = terrain.largest_piece_bytes;
-  if (terrain.segment_bytes > 0) return {std::min(terrain.segment_bytes, most)};
-  if (terrain.one_domain)
-    return {std::min(terrain.oversubscribed ? kOversubscribedPieceBytes : kDomainPieceBytes, most)};
-  std::vector<int64_t> sizes;
-  for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)
-    if (bytes <= most) sizes.push_back(bytes);
-  if (sizes.empty()) sizes.push_back(most);
-  return sizes;
-}
-
 }  // namespace
+
+std::optional<std::string> named(const std::string& algorithm, Collective collective) {
+  std::optional<std::string> found;
+  size_t at = 0;
+  while (at < algorithm.size()) {
+    size_t end = std::min(algorithm.find(',', at), algorithm.size());
+    std::string item = algorithm.substr(at, end - at);
+    size_t equals = item.find('=');
+    if (equals == std::string::npos)
+      found = item;
+    else if (item.substr(0, equals) == name_of(collective))
+      return item.substr(equals + 1);
+    at = end + 1;
+  }
+  return found;
+}
 
 void check_algorithm(const std::string& algorithm) {
   size_t at = 0;
@@ -101,6 +87,53 @@ void check_algorithm(const std::string& algorithm) {
   }
 }
 
+Selector::Selector(Terrain terrain) : terrain_(std::move(terrain)) {
+  set_slots(terrain_.slots > 0 ? terrain_.slots : best_slots());
+  check(largest_piece_bytes_ > 0, Code::kInvalidArgument,
+        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", terrain_.arena_bytes, slots_);
+}
+
+void Selector::set_slots(int64_t slots) {
+  slots_ = slots;
+  largest_piece_bytes_ = terrain_.arena_bytes / slots / 2 / kBankAlignment * kBankAlignment / 2;
+}
+
+// How many pieces in flight large calls are fastest with: more hide more latency, and are smaller.
+int64_t Selector::best_slots() {
+  constexpr int64_t kFewest = 4, kMost = 16;
+  // More slots are more memory: worth it from two percent on.
+  constexpr double kWorthIt = 0.98;
+  Call large;
+  large.collective = RC_ALLREDUCE;
+  int64_t best = kFewest;
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t slots = kFewest; slots <= kMost && !terrain_.one_domain; slots *= 2) {
+    set_slots(slots);
+    if (largest_piece_bytes_ < kLeastNetworkPieceBytes) break;
+    int64_t piece_bytes = 0;
+    auto price = estimate(*row_for(large, kLargeBytes, &piece_bytes), kLargeBytes);
+    if (price && price->microseconds < least * kWorthIt) {
+      least = price->microseconds;
+      best = slots;
+    }
+  }
+  return best;
+}
+
+/// Bytes of a piece to try.
+std::vector<int64_t> Selector::piece_sizes() const {
+  int64_t most = largest_piece_bytes_;
+  if (terrain_.segment_bytes > 0) return {std::min(terrain_.segment_bytes, most)};
+  if (terrain_.one_domain)
+    return {
+        std::min(terrain_.oversubscribed ? kOversubscribedPieceBytes : kDomainPieceBytes, most)};
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)
+    if (bytes <= most) sizes.push_back(bytes);
+  if (sizes.empty()) sizes.push_back(most);
+  return sizes;
+}
+
 const Profile* Selector::profile_of(const ScheduleRow& row) {
   auto [it, fresh] = profiles_.try_emplace(&row);
   if (fresh && is_offered(row, terrain_.fabric, terrain_.one_domain)) {
@@ -118,9 +151,9 @@ std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, dou
   const Profile* profile = profile_of(row);
   if (!profile) return {};
   std::optional<Estimate> best;
-  for (int64_t piece : piece_sizes(terrain_)) {
+  for (int64_t piece : piece_sizes()) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
-    double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), terrain_.slots);
+    double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), slots_);
     if (!best || us < best->microseconds) best = {us, piece};
   }
   return best;
@@ -144,6 +177,15 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   return best;
 }
 
+// The row that RINGCOLL_ALGORITHM names, if it serves the call; else the cheapest.
+const ScheduleRow* Selector::row_for(const Call& call, double bytes, int64_t* piece_bytes) {
+  auto name = named(terrain_.algorithm, call.collective);
+  const ScheduleRow* row = name ? find_schedule(call.collective, *name) : nullptr;
+  if (!row || !serves(*row, call)) return cheapest(call, bytes, piece_bytes);
+  if (auto price = estimate(*row, bytes)) *piece_bytes = price->piece_bytes;
+  return row;
+}
+
 // The price is that of a vector, or of chunks that are as long as the longest. What an alltoall
 // with counts sends differs from rank to rank: it may not matter there.
 Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
@@ -153,19 +195,18 @@ Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
   bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
   int64_t priced = known ? longest_lane * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
-  int64_t piece_bytes = piece_sizes(terrain_).front();
+  int64_t piece_bytes = piece_sizes().front();
   Choice choice;
-  if (auto name = named(terrain_.algorithm, call.collective))
-    choice.row = find_schedule(call.collective, *name);
-  if (!choice.row || !serves(*choice.row, call))
-    choice.row = cheapest(call, bytes, &piece_bytes);
-  else if (auto price = estimate(*choice.row, bytes))
-    piece_bytes = price->piece_bytes;
+  choice.row = row_for(call, bytes, &piece_bytes);
   if (call.collective == RC_BARRIER) {
     choice.pieces = 1;
     return choice;
   }
   if (longest_lane == 0) return choice;
+  check(element * static_cast<int64_t>(lanes) <= bank_bytes(), Code::kInvalidArgument,
+        "{}: an element of each of {} ranks does not fit into a piece: raise "
+        "RINGCOLL_ARENA_BYTES={} or lower RINGCOLL_SLOTS={}",
+        name_of(call.collective), terrain_.fabric.ranks(), terrain_.arena_bytes, slots_);
   int64_t most = std::max<int64_t>(1, piece_bytes / (element * sharing));
   choice.pieces = (longest_lane + most - 1) / most;
   // Pieces of equal length, in whole cache lines. Chunked collectives have lanes of different
@@ -178,32 +219,6 @@ Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
     choice.pieces = (longest_lane + choice.stretch - 1) / choice.stretch;
   }
   return choice;
-}
-
-int64_t largest_piece_bytes(int64_t arena_bytes, int64_t slots) {
-  return arena_bytes / slots / 2 / kBankAlignment * kBankAlignment / 2;
-}
-
-int64_t best_slots(Terrain terrain, int64_t arena_bytes) {
-  constexpr int64_t kFewest = 4;
-  int64_t best = kFewest;
-  double least = std::numeric_limits<double>::infinity();
-  for (int64_t slots = kFewest; slots <= 16 && !terrain.one_domain; slots *= 2) {
-    terrain.slots = slots;
-    terrain.largest_piece_bytes = largest_piece_bytes(arena_bytes, slots);
-    if (terrain.largest_piece_bytes < kLeastNetworkPieceBytes) break;
-    Selector selector(terrain);
-    for (const ScheduleRow& row : schedules()) {
-      if (row.collective != RC_ALLREDUCE) continue;
-      auto price = selector.estimate(row, kLargeBytes);
-      // More slots are more memory: worth it from two percent on.
-      if (price && price->microseconds < least * 0.98) {
-        least = price->microseconds;
-        best = slots;
-      }
-    }
-  }
-  return best;
 }
 
 }  // namespace ringcoll

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "coll/call.h"
 #include "schedule/fabric.h"
@@ -18,12 +18,12 @@ namespace ringcoll {
 /// What the choice depends on besides the call.
 struct Terrain {
   Fabric fabric;
-  bool one_domain = false;          // all pairs by shared memory
-  bool oversubscribed = false;      // more ranks than cores on some host
-  int64_t segment_bytes = 0;        // RINGCOLL_SEGMENT_BYTES
-  int64_t largest_piece_bytes = 0;  // that the arena allows
-  int64_t slots = 1;                // pieces in flight at most
-  std::string algorithm;            // RINGCOLL_ALGORITHM
+  bool one_domain = false;      // all pairs by shared memory
+  bool oversubscribed = false;  // more ranks than cores on some host
+  int64_t segment_bytes = 0;    // RINGCOLL_SEGMENT_BYTES
+  int64_t arena_bytes = 0;      // RINGCOLL_ARENA_BYTES: the slots share it
+  int64_t slots = 0;            // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
+  std::string algorithm;        // RINGCOLL_ALGORITHM
 };
 
 struct Choice {
@@ -34,10 +34,16 @@ struct Choice {
 
 class Selector {
  public:
-  explicit Selector(Terrain terrain) : terrain_(std::move(terrain)) {}
+  /// Throws Error(kInvalidArgument) if the arena is too small for the slots.
+  explicit Selector(Terrain terrain);
 
   const Terrain& terrain() const { return terrain_; }
+  /// Pieces in flight at most.
+  int64_t slots() const { return slots_; }
+  /// Memory of a slot's bank: room for a piece, whichever its lanes.
+  int64_t bank_bytes() const { return 2 * largest_piece_bytes_; }
   /// `longest_lane`: elements of the longest lane; `lanes`: lanes that share a piece's memory.
+  /// Throws Error(kInvalidArgument) if one element of each does not fit into a bank.
   Choice choose(const Call& call, int64_t longest_lane, size_t lanes);
   /// What a vector of `bytes` (as in docs/algorithms.md) is expected to take with a row, in pieces
   /// of the best size. Null if the row is not offered here, or nobody can work out its price.
@@ -49,18 +55,20 @@ class Selector {
 
  private:
   const Profile* profile_of(const ScheduleRow& row);
+  const ScheduleRow* row_for(const Call& call, double bytes, int64_t* piece_bytes);
   const ScheduleRow* cheapest(const Call& call, double bytes, int64_t* piece_bytes);
+  std::vector<int64_t> piece_sizes() const;
+  void set_slots(int64_t slots);
+  int64_t best_slots();
 
   Terrain terrain_;
+  int64_t slots_ = 0;
+  int64_t largest_piece_bytes_ = 0;
   std::unordered_map<const ScheduleRow*, std::optional<Profile>> profiles_;
 };
 
-/// How many pieces in flight large calls are fastest with, if a rank's arena has `arena_bytes`:
-/// more pieces hide more latency, and are smaller.
-int64_t best_slots(Terrain terrain, int64_t arena_bytes);
-/// The largest piece of an arena in so many slots.
-int64_t largest_piece_bytes(int64_t arena_bytes, int64_t slots);
-
+/// The schedule that RINGCOLL_ALGORITHM names for a collective, if it names one.
+std::optional<std::string> named(const std::string& algorithm, Collective collective);
 /// Throws Error(kInvalidArgument) for a RINGCOLL_ALGORITHM that names no schedule, with the names
 /// there are.
 void check_algorithm(const std::string& algorithm);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 
@@ -29,7 +31,7 @@ Terrain cluster(Rank hosts, Rank ranks, double gbit) {
   }
   terrain.one_domain = hosts == 1;
   terrain.slots = 4;
-  terrain.largest_piece_bytes = largest_piece_bytes(kArenaBytes, terrain.slots);
+  terrain.arena_bytes = kArenaBytes;
   return terrain;
 }
 
@@ -145,7 +147,7 @@ TEST(Select, PiecesFollowFromTheLinks) {
       Choice choice = choose(terrain, RC_ALLREDUCE, bytes);
       EXPECT_GE(choice.stretch * choice.pieces, bytes);
       EXPECT_LT(choice.stretch * (choice.pieces - 1), bytes);
-      EXPECT_LE(choice.stretch, terrain.largest_piece_bytes);
+      EXPECT_LE(choice.stretch, Selector(terrain).bank_bytes());
     }
   }
   Terrain fixed = cluster(4, 1, 1);
@@ -154,12 +156,67 @@ TEST(Select, PiecesFollowFromTheLinks) {
 }
 
 TEST(Select, SlotsFollowFromTheLinks) {
-  EXPECT_EQ(best_slots(cluster(1, 4, 0), kArenaBytes), 4);
-  EXPECT_GT(best_slots(cluster(4, 2, 1), kArenaBytes), 4);
+  auto best = [](Terrain terrain) {
+    terrain.slots = 0;
+    return Selector(terrain).slots();
+  };
+  EXPECT_EQ(best(cluster(1, 4, 0)), 4);
+  EXPECT_GT(best(cluster(4, 2, 1)), 4);
   Terrain far = cluster(4, 1, 100);  // fast, and far away
   far.fabric.links[1].latency_us = 3000;
-  EXPECT_GT(best_slots(far, kArenaBytes), 4);
-  EXPECT_EQ(best_slots(far, 2 * kMiB), 4);  // a small arena has room for few
+  EXPECT_GT(best(far), 4);
+  Terrain small = far;
+  small.arena_bytes = 2 * kMiB;  // has room for few
+  EXPECT_EQ(best(small), 4);
+}
+
+// They are those of the row that is named, though another would be cheaper.
+TEST(Select, SlotsAreThoseOfTheRowThatIsNamed) {
+  Terrain terrain = cluster(16, 1, 100);
+  terrain.slots = 0;
+  terrain.fabric.links[1].latency_us = 100;
+  std::set<int64_t> found;
+  for (const char* name : {"", "ring", "recursive_doubling"}) {
+    terrain.algorithm = name;
+    int64_t expected = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t slots : {4, 8, 16}) {
+      Terrain fixed = terrain;
+      fixed.slots = slots;
+      Selector selector(fixed);
+      Call call;
+      call.collective = RC_ALLREDUCE;
+      call.dtype = RC_UINT8;
+      const ScheduleRow* row = selector.choose(call, 64 * kMiB, 1).row;
+      double price = selector.estimate(*row, 64 * kMiB)->microseconds;
+      if (price < least * 0.98) least = price, expected = slots;
+    }
+    Selector chosen(terrain);
+    EXPECT_EQ(chosen.slots(), expected) << name;
+    found.insert(chosen.slots());
+  }
+  EXPECT_GT(found.size(), 1u) << "or the name does not matter";
+}
+
+// Memory that has not even room for an element of each rank is refused, not written past.
+TEST(Select, APieceFitsIntoItsBank) {
+  Terrain terrain = cluster(171, 3, 10);
+  terrain.arena_bytes = kMiB;
+  terrain.slots = 64;
+  Call call;
+  call.collective = RC_ALLTOALL;
+  call.dtype = RC_FLOAT64;
+  Selector selector(terrain);
+  EXPECT_EQ(selector.bank_bytes(), 8192);
+  try {
+    selector.choose(call, 1, 2 * 513);
+    FAIL() << "2 * 513 * 8 bytes do not fit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("RINGCOLL_ARENA_BYTES"), std::string::npos);
+  }
+  call.dtype = RC_FLOAT32;
+  EXPECT_EQ(selector.choose(call, 1, 2 * 513).stretch, 1);
 }
 
 // Collectives of which there is one row need no price, however many ranks there are.

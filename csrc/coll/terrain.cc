@@ -38,6 +38,8 @@ Terrain terrain_of(const Communicator& comm) {
   terrain.one_domain = comm.one_domain();
   terrain.oversubscribed = comm.oversubscribed();
   terrain.segment_bytes = comm.config().segment_bytes;
+  terrain.arena_bytes = comm.config().arena_bytes;
+  terrain.slots = comm.config().slots;
   terrain.algorithm = comm.config().algorithm;
   terrain.fabric.combined_bytes_per_us = kCombinedBytesPerUs;
   terrain.fabric.crowded = terrain.oversubscribed;

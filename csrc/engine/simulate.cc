@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostRanks = 65536;
+constexpr int64_t kMostRanks = 16384;
 constexpr int64_t kMostBytes = int64_t{1} << 50;
 constexpr size_t kMostSizes = 1000;
 // Of a schedule whose messages are asked for.
@@ -141,9 +141,10 @@ Fabric fabric_of(const Fields& request) {
           "simulate: {}: hosts have ports, and they are the first level", level.at("ports"));
     if (i == 0) ports = level.whole("ports", 1, kMostRanks, 1);
     LevelCost cost = default_cost(level.text("level"), i == 0, false);
-    fabric.links.push_back({level.rate("latency_us", cost.latency_us),
-                            level.rate("rank_bytes_per_us", cost.rank_bytes_per_us),
-                            level.rate("group_bytes_per_us", cost.group_bytes_per_us)});
+    double rank = level.rate("rank_bytes_per_us", cost.rank_bytes_per_us);
+    double group = level.find("rank_bytes_per_us") ? rank : cost.group_bytes_per_us;
+    fabric.links.push_back(
+        {level.rate("latency_us", cost.latency_us), rank, level.rate("group_bytes_per_us", group)});
   }
   for (int64_t each : ranks) fabric.groups.push_back(groups_of(each, ranks.back()));
   fabric.ports = ports_of(fabric.groups.front(), ports);
@@ -171,12 +172,8 @@ Terrain terrain_of(const Fields& request) {
   terrain.segment_bytes = request.whole("segment_bytes", 0, kMostBytes, defaults.segment_bytes);
   if (request.find("algorithm")) terrain.algorithm = request.text("algorithm");
   check_algorithm(terrain.algorithm);
-  int64_t arena = request.whole("arena_bytes", 1, kMostBytes, defaults.arena_bytes);
+  terrain.arena_bytes = request.whole("arena_bytes", 1, kMostBytes, defaults.arena_bytes);
   terrain.slots = request.whole("slots", 0, 64, defaults.slots);
-  if (terrain.slots == 0) terrain.slots = best_slots(terrain, arena);
-  terrain.largest_piece_bytes = largest_piece_bytes(arena, terrain.slots);
-  check(terrain.largest_piece_bytes > 0, Code::kInvalidArgument,
-        "simulate: arena_bytes is {}: too small for {} slots", arena, terrain.slots);
   return terrain;
 }
 
@@ -248,7 +245,8 @@ Json size_json(Selector& selector, Collective collective, DataType dtype, int64_
 }
 
 Json rounds_json(const Fields& request, const Fabric& fabric, Collective collective) {
-  std::string name = request.text("algorithm");
+  std::string text = request.text("algorithm");
+  std::string name = ringcoll::named(text, collective).value_or(text);
   const ScheduleRow* row = find_schedule(collective, name);
   check(row, Code::kInvalidArgument,
         "simulate: messages are those of the row that algorithm names, and \"{}\" is none of {}",
@@ -305,7 +303,7 @@ std::string simulate_json(std::string_view text) {
                  {"ranks", fabric.ranks()},
                  {"hosts", fabric.groups.front().count()},
                  {"levels", levels},
-                 {"slots", selector.terrain().slots},
+                 {"slots", selector.slots()},
                  {"sizes", Json::array()}};
   for (int64_t bytes : sizes)
     answer["sizes"].push_back(size_json(selector, collective, dtype, bytes));

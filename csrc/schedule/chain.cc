@@ -22,7 +22,7 @@ std::vector<Traffic> broadcast_traffic(const Problem& problem) {
 
 }  // namespace
 
-// steps P-1, bytes n
+// rounds P-1, bytes n
 Schedule chain_broadcast(const Circle& circle, Range range) {
   Schedule schedule;
   for (Rank round = 0; round + 1 < circle.size; round++) {

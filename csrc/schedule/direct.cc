@@ -25,31 +25,31 @@ Schedule make_alltoall(const Problem& problem) {
   return schedule;
 }
 
-/// Of round i, rank r to rank r + i. If groups of a level are equal, all rounds cost the same in
-/// which no message stays within the largest groups that are not all ranks; else, and where these
-/// are so large that it would not pay, nothing.
 std::vector<Traffic> alltoall_traffic(const Problem& problem) {
+  return traffic_by_distance(problem, 1, 1.0 / problem.size);
+}
+
+}  // namespace
+
+std::vector<Traffic> traffic_by_distance(const Problem& problem, Rank stride, double share) {
   constexpr int64_t kMostMessages = 4 << 20;
-  Rank size = problem.size, near = 1;
+  Rank size = problem.size, near = stride;
   for (const Groups& groups : problem.levels) {
-    if (groups.size_of(0) * groups.count() != size) return {};
     for (Rank group = 0; group < groups.count(); group++)
       if (groups.size_of(group) != groups.size_of(0)) return {};
     if (groups.count() > 1) near = groups.size_of(0);
   }
-  if (int64_t{2} * near * size > kMostMessages) return {};
+  if (int64_t{2} * near / stride * size > kMostMessages) return {};
   std::vector<Traffic> rounds;
-  for (Rank i = 1; i < size; i++) {
+  for (Rank i = stride; i < size; i += stride) {
     bool far = i >= near && i <= size - near;
-    Traffic& round = rounds.emplace_back(Traffic{{}, far ? size - 2 * near + 1 : 1});
+    Traffic& round = rounds.emplace_back(Traffic{{}, far ? (size - 2 * near) / stride + 1 : 1});
     for (Rank rank = 0; rank < size; rank++)
-      round.messages.push_back({rank, (rank + i) % size, 1.0 / size});
+      round.messages.push_back({rank, (rank + i) % size, share});
     if (far) i = size - near;
   }
   return rounds;
 }
-
-}  // namespace
 
 // steps P-1, bytes n(P-1)/P
 Schedule pairwise_reduce_scatter(const Circle& circle, const Chunks& chunks) {

@@ -49,9 +49,9 @@ struct Fabric {
 /// What a row costs on a fabric, for each byte of the vector.
 struct Profile {
   double latency_us = 0;           // of all rounds, one after another
-  double work_us = 0;              // of that, what cores are busy with
-  double us_per_byte = 0;          // the same for the time of bytes
+  double us_per_byte = 0;          // of all rounds, each as long as its busiest resource works
   double busiest_us_per_byte = 0;  // of the resource that has most to do in all
+  double work_us = 0;              // of latency_us, what cores are busy with
 };
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric);

@@ -98,10 +98,8 @@ Schedule halving_doubling(const Circle& circle, Range range);
 /// Position 0 has the range; all get it.
 Schedule binomial_broadcast(const Circle& circle, Range range);
 Schedule chain_broadcast(const Circle& circle, Range range);
-/// Each position sends its chunk to position 0.
+/// Each position sends its chunk to position 0. Back to front, position 0 hands them out.
 Schedule linear_gather(const Circle& circle, const Chunks& chunks);
-/// Position 0 hands out the chunks, one by one.
-Schedule linear_scatter(const Circle& circle, const Chunks& chunks);
 /// Position 0 hands out the chunks; a position then has those of its subtree. And the way back.
 Schedule binomial_scatter(const Circle& circle, const Chunks& chunks);
 Schedule binomial_gather(const Circle& circle, const Chunks& chunks);
@@ -111,9 +109,16 @@ Schedule binomial_completion(const Circle& circle, const Chunks& chunks, Range w
 /// The position after the last of the subtree below `position`.
 Rank subtree_end(Rank position, Rank size);
 
+/// Elements of a vector whose closed forms are worked out: so many that what rounding adds is
+/// nothing.
+inline constexpr int64_t kPricedElements = int64_t{1} << 40;
 /// What the members of a circle send in a round of a ring.
 void add_ring(Traffic& traffic, const Circle& circle, double share, Combine combine);
-/// Of linear_gather() and linear_scatter(), if each position has this share.
+/// Rounds in which each rank sends `share` to the one that is i * `stride` further, i from 1 on, of
+/// all ranks in a circle. Those are alike in which no message stays within the largest groups that
+/// are not all ranks. Nothing if groups of a level differ in size, or if it is too much to tell.
+std::vector<Traffic> traffic_by_distance(const Problem& problem, Rank stride, double share);
+/// Of linear_gather() and its way back, if each position has this share.
 std::vector<Traffic> linear_gather_traffic(const Circle& circle, double share);
 std::vector<Traffic> linear_scatter_traffic(const Circle& circle, double share);
 

@@ -70,12 +70,11 @@ Schedule make(const Problem& problem, const Composition& how) {
 }
 
 std::vector<Traffic> traffic(const Problem& problem, const Composition& how) {
-  constexpr int64_t kElements = int64_t{1} << 40;
-  auto levels = levels_of(problem, how, kElements);
+  auto levels = levels_of(problem, how, kPricedElements);
   size_t joined = joined_one_by_one(how, levels);
   std::vector<Traffic> all;
   auto add = [&](size_t level, const Spread& spread, bool reduces) {
-    auto rounds = traffic_of(levels[level], spread, kElements, reduces);
+    auto rounds = traffic_of(levels[level], spread, kPricedElements, reduces);
     std::ranges::move(rounds, std::back_inserter(all));
   };
   for (bool reduces : {true, false})

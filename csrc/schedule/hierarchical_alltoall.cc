@@ -152,14 +152,12 @@ Schedule make(const Problem& problem) {
 
 /// If hosts are equal; else nothing.
 std::vector<Traffic> traffic(const Problem& problem) {
-  std::vector<int64_t> counts(problem.size, 1);
-  Problem counted = problem;
-  counted.counts = counted.recv_counts = counts;
-  Exchange e(counted);
-  Rank hosts = e.hosts().count(), ranks = e.largest;
-  if (ranks * hosts != problem.size) return {};
+  HostView view(problem);
+  if (!view.hosts_are_equal()) return {};
+  Rank hosts = view.hosts().count(), ranks = view.largest;
   double block = 1.0 / problem.size;
-  std::vector<Traffic> phases;
+  std::vector<Traffic> phases = traffic_by_distance(problem, ranks, block * ranks);
+  if (phases.empty()) return {};
   for (Rank t = 0; t < ranks; t++) {
     Traffic swaps{.messages = {}, .times = hosts - 1};
     for (Rank rank = 0; rank < problem.size; rank++) {
@@ -168,15 +166,9 @@ std::vector<Traffic> traffic(const Problem& problem) {
     }
     phases.push_back(std::move(swaps));
   }
-  for (Rank distance = 1; distance < hosts; distance++) {
-    Traffic& round = phases.emplace_back();
-    for (Rank rank = 0; rank < problem.size; rank++)
-      round.messages.push_back({rank, (rank + distance * ranks) % problem.size, block * ranks});
-  }
   Traffic near{.messages = {}, .times = ranks - 1};
   for (Rank host = 0; host < hosts; host++)
-    add_ring(near, host_circle(e.hosts(), e.hosts().first(host), e.hosts().first(host)), block,
-             Combine::kCopy);
+    add_ring(near, view.circle_of(host), block, Combine::kCopy);
   phases.push_back(std::move(near));
   return phases;
 }

@@ -2,6 +2,8 @@
 //
 // Sources: see schedule/lanes.h; Traff and Hunold 2020 for allgather by lanes.
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "schedule/families.h"
@@ -28,37 +30,58 @@ std::vector<int64_t> own_counts(const Cluster& c) {
   return counts;
 }
 
+/// The lanes of the hosts' blocks. Blocks of one length have the same ones, each from its own
+/// beginning on: where hosts are equal, one set serves all.
+class BlockLanes {
+ public:
+  explicit BlockLanes(const Cluster& c) {
+    for (Rank host = 0; host < c.hosts().count(); host++) {
+      Range block = c.block(host);
+      auto [lanes, fresh] = by_length_.try_emplace(block.count);
+      if (fresh) lanes->second = lanes_between(c.hosts(), {0, block.count});
+      turns_ = std::max(turns_, lanes->second.turns);
+    }
+  }
+  /// Of the longest turn.
+  size_t turns() const { return turns_; }
+  /// Calls visit(lane, range) for those that `rank`, of `host`, carries.
+  template <typename Visit>
+  void for_each(Range block, Rank host, Rank rank, Visit&& visit) const {
+    for (const Lane& lane : by_length_.at(block.count).of_group[0])
+      if (lane.carriers[host] == rank)
+        visit(lane, Range{block.first + lane.range.first, lane.range.count});
+  }
+
+ private:
+  std::map<int64_t, LaneLevel> by_length_;
+  size_t turns_ = 0;
+};
+
 /// One step of the lanes' ring: the carriers of each host pass on the block that came to them last.
-Schedule pass_on(const Cluster& c, const std::vector<LaneLevel>& lanes_of_blocks, Rank step) {
+Schedule pass_on(const Cluster& c, const BlockLanes& lanes, Rank step) {
   Rank count = c.hosts().count();
   Rank sent = (c.host - step + count) % count, received = (sent - 1 + count) % count;
   Rank next = (c.host + 1) % count, before = (c.host - 1 + count) % count;
-  size_t turns = 0;
-  for (const LaneLevel& level : lanes_of_blocks) turns = std::max(turns, level.turns);
-  Schedule schedule(turns);
-  for (const Lane& lane : lanes_of_blocks[sent].of_group[0])
-    if (lane.carriers[c.host] == c.rank) {
-      schedule[lane.turn].send_to = lane.carriers[next];
-      schedule[lane.turn].send = lane.range;
-    }
-  for (const Lane& lane : lanes_of_blocks[received].of_group[0])
-    if (lane.carriers[c.host] == c.rank) {
-      schedule[lane.turn].recv_from = lane.carriers[before];
-      schedule[lane.turn].recv = lane.range;
-    }
+  Schedule schedule(lanes.turns());
+  lanes.for_each(c.block(sent), c.host, c.rank, [&](const Lane& lane, Range range) {
+    schedule[lane.turn].send_to = lane.carriers[next];
+    schedule[lane.turn].send = range;
+  });
+  lanes.for_each(c.block(received), c.host, c.rank, [&](const Lane& lane, Range range) {
+    schedule[lane.turn].recv_from = lane.carriers[before];
+    schedule[lane.turn].recv = range;
+  });
   return schedule;
 }
 
 // steps R-1 + (H-1)R, bytes n(R-1)/P + n(H-1)/P + n(R-1)(H-1)/P
 Schedule make_direct_ring(const Problem& problem) {
   Cluster c(problem);
-  std::vector<LaneLevel> lanes_of_blocks;
-  for (Rank h = 0; h < c.hosts().count(); h++)
-    lanes_of_blocks.push_back(lanes_of(c.levels, c.block(h), HostLanes::kEveryRank).back());
+  BlockLanes lanes(c);
   Schedule schedule = pairwise_allgather(c.circle, Chunks(own_counts(c), c.block(c.host).first));
   pad(schedule, c.largest - 1);
   for (Rank step = 0; step + 1 < c.hosts().count(); step++) {
-    schedule = compose(std::move(schedule), pass_on(c, lanes_of_blocks, step));
+    schedule = compose(std::move(schedule), pass_on(c, lanes, step));
     Rank block = (c.host - step - 1 + c.hosts().count()) % c.hosts().count();
     Schedule within = pairwise_allgather(c.circle, even_chunks(c.block(block), c.circle.size));
     pad(within, c.largest - 1);
@@ -67,26 +90,30 @@ Schedule make_direct_ring(const Problem& problem) {
   return schedule;
 }
 
-/// Rounds alike, if hosts are equal; else nothing.
+/// Where hosts are not equal, as if each had a block of the mean length.
 std::vector<Traffic> direct_ring_traffic(const Problem& problem) {
-  std::vector<int64_t> counts(problem.size, 1);
-  Problem counted = problem;
-  counted.counts = counts;
-  Cluster c(counted);
-  Rank hosts = c.hosts().count();
-  if (c.largest * hosts != problem.size) return {};
-  double share = 1.0 / problem.size;
-  std::vector<Traffic> phases(2);
-  phases[0].times = static_cast<int64_t>(c.largest - 1) * hosts;
-  for (Rank h = 0; h < hosts; h++)
-    add_ring(phases[0], host_circle(c.hosts(), c.hosts().first(h), c.hosts().first(h)), share,
-             Combine::kCopy);
-  phases[1].times = hosts - 1;
-  for (Rank lane = 0; lane < c.largest; lane++) {
-    std::vector<Rank> carriers;
-    for (Rank h = 0; h < hosts; h++) carriers.push_back(c.hosts().first(h) + lane);
-    add_ring(phases[1], Circle(0, carriers), share, Combine::kCopy);
+  HostView view(problem);
+  Rank hosts = view.hosts().count();
+  std::vector<Traffic> phases;
+  // Within hosts: the larger ones are at it longer.
+  std::set<Rank> sizes;
+  for (Rank h = 0; h < hosts; h++) sizes.insert(view.hosts().size_of(h));
+  for (Rank rounds = 0; Rank size : sizes) {
+    Traffic& within = phases.emplace_back();
+    within.times = int64_t{size - 1 - rounds} * hosts;
+    rounds = size - 1;
+    for (Rank h = 0; h < hosts; h++)
+      if (view.hosts().size_of(h) >= size)
+        add_ring(within, view.circle_of(h), 1.0 / hosts / view.hosts().size_of(h), Combine::kCopy);
   }
+  LaneLevel level = lanes_between(view.hosts(), {0, kPricedElements});
+  size_t first = phases.size();
+  phases.resize(first + level.turns, Traffic{{}, hosts - 1});
+  for (const Lane& lane : level.of_group[0]) {
+    double share = static_cast<double>(lane.range.count) / static_cast<double>(kPricedElements);
+    add_ring(phases[first + lane.turn], Circle(0, lane.carriers), share / hosts, Combine::kCopy);
+  }
+  std::erase_if(phases, [](const Traffic& phase) { return phase.messages.empty(); });
   return phases;
 }
 

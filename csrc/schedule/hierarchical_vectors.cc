@@ -14,11 +14,8 @@ struct Cluster : HostView {
   Rank root;
   Rank root_host;
 
-  explicit Cluster(const Problem& problem)
-      : HostView(problem),
-        whole{0, problem.counts[0]},
-        root(problem.root),
-        root_host(hosts().of(root)) {}
+  Cluster(const Problem& problem, int64_t elements)
+      : HostView(problem), whole{0, elements}, root(problem.root), root_host(hosts().of(root)) {}
   /// One rank of each host, `of_host[h]`, in the order in which the root's host reaches them.
   Circle across(const std::vector<Rank>& of_host) const {
     std::vector<Rank> members;
@@ -34,10 +31,10 @@ Schedule scatter_shares(const Cluster& c) {
   Rank size = c.hosts().size_of(c.root_host), first = c.hosts().first(c.root_host);
   Chunks shares = even_chunks(c.whole, size);
   for (Rank i = 1; i < size; i++) {
-    Rank place = (c.root - first + i) % size, to = first + place;
+    Rank at = (c.root - first + i) % size, to = first + at;
     Step step;
-    if (c.rank == c.root) step = {to, shares.at(place), kNobody, {}, Combine::kCopy};
-    if (c.rank == to) step = {kNobody, {}, c.root, shares.at(place), Combine::kCopy};
+    if (c.rank == c.root) step = {to, shares.at(at), kNobody, {}, Combine::kCopy};
+    if (c.rank == to) step = {kNobody, {}, c.root, shares.at(at), Combine::kCopy};
     add_round(schedule, step);
   }
   return schedule;
@@ -54,11 +51,11 @@ Schedule gather_shares(const Cluster& c) {
   return schedule;
 }
 
-// steps R-1 + H-1 + R-1, bytes n
+// rounds R-1 + H-1 + R-1, bytes n
 Schedule make_direct_chain(const Problem& problem) {
-  Cluster c(problem);
+  Cluster c(problem, problem.counts[0]);
   Schedule schedule = scatter_shares(c);
-  LaneLevel level = lanes_of(c.levels, c.whole, HostLanes::kEveryRank).back();
+  LaneLevel level = lanes_between(c.hosts(), c.whole);
   std::vector<Schedule> turns(level.turns);
   for (const Lane& lane : level.of_group[0])
     if (lane.carriers[c.host] == c.rank)
@@ -70,29 +67,29 @@ Schedule make_direct_chain(const Problem& problem) {
   return compose(std::move(schedule), within);
 }
 
-/// If hosts are equal; else nothing.
 std::vector<Traffic> direct_chain_traffic(const Problem& problem) {
-  std::vector<int64_t> counts = {0};
-  Problem counted = problem;
-  counted.counts = counts;
-  Cluster c(counted);
-  Rank hosts = c.hosts().count(), ranks = c.largest;
-  if (ranks * hosts != problem.size) return {};
-  double share = 1.0 / ranks;
-  std::vector<Traffic> rounds =
-      linear_scatter_traffic(host_circle(c.hosts(), c.root, c.root), share);
+  Cluster c(problem, kPricedElements);
+  Rank hosts = c.hosts().count();
+  std::vector<Traffic> rounds = linear_scatter_traffic(host_circle(c.hosts(), c.root, c.root),
+                                                       1.0 / c.hosts().size_of(c.root_host));
+  LaneLevel level = lanes_between(c.hosts(), c.whole);
   for (Rank i = 0; i + 1 < hosts; i++) {
-    Rank from = c.hosts().first((c.root_host + i) % hosts);
-    Rank to = c.hosts().first((c.root_host + i + 1) % hosts);
-    Traffic& round = rounds.emplace_back();
-    for (Rank lane = 0; lane < ranks; lane++)
-      round.messages.push_back({from + lane, to + lane, share});
+    Rank from = (c.root_host + i) % hosts, to = (from + 1) % hosts;
+    size_t first = rounds.size();
+    rounds.resize(first + level.turns);
+    for (const Lane& lane : level.of_group[0]) {
+      double share = static_cast<double>(lane.range.count) / static_cast<double>(c.whole.count);
+      rounds[first + lane.turn].messages.push_back({lane.carriers[from], lane.carriers[to], share});
+    }
   }
-  for (Rank distance = 1; distance < ranks; distance++) {
+  for (Rank distance = 1; distance < c.largest; distance++) {
     Traffic& round = rounds.emplace_back();
-    for (Rank rank = 0; rank < problem.size; rank++) {
-      Rank first = rank / ranks * ranks, to = first + (rank - first + distance) % ranks;
-      if (to != c.root) round.messages.push_back({rank, to, share});
+    for (Rank host = 0; host < hosts; host++) {
+      Circle circle = c.circle_of(host);
+      for (Rank at = 0; at < circle.size && distance < circle.size; at++) {
+        Rank to = circle.rank_at(at + distance);
+        if (to != c.root) round.messages.push_back({circle.rank_at(at), to, 1.0 / circle.size});
+      }
     }
   }
   return rounds;
@@ -100,7 +97,7 @@ std::vector<Traffic> direct_chain_traffic(const Problem& problem) {
 
 // steps ceil(lg H) + ceil(lg R), bytes n (ceil(lg H)+ceil(lg R))
 Schedule make_binomial_binomial(const Problem& problem) {
-  Cluster c(problem);
+  Cluster c(problem, problem.counts[0]);
   std::vector<Rank> leaders;
   for (Rank h = 0; h < c.hosts().count(); h++)
     leaders.push_back(h == c.root_host ? c.root : c.hosts().first(h));

@@ -95,6 +95,23 @@ std::vector<LaneLevel> lanes_of(std::span<const Groups> levels, Range range, Hos
   return all;
 }
 
+LaneLevel lanes_between(const Groups& hosts, Range range) {
+  LaneLevel level;
+  level.carriers = static_cast<size_t>(hosts.count());
+  auto& lanes = level.of_group.emplace_back();
+  if (range.empty()) return level;
+  std::vector<Holdings> held;
+  for (Rank host = 0; host < hosts.count(); host++) {
+    Chunks parts = even_chunks(range, hosts.size_of(host));
+    Holdings& own = held.emplace_back();
+    for (Rank i = 0; i < parts.size(); i++)
+      if (!parts.at(i).empty()) own.push_back({parts.at(i), hosts.first(host) + i});
+  }
+  lanes = lanes_among(held);
+  for (const Lane& lane : lanes) level.turns = std::max(level.turns, lane.turn + 1);
+  return level;
+}
+
 Schedule schedule_of(const LaneLevel& level, Rank group, Rank rank, const Spread& spread) {
   std::vector<Schedule> turns(level.turns);
   for (const Lane& lane : level.of_group[group]) {
@@ -149,6 +166,10 @@ std::vector<Groups> two_levels(const Problem& problem) {
 HostView::HostView(const Problem& problem)
     : levels(two_levels(problem)), rank(problem.rank), host(hosts().of(rank)) {
   for (Rank h = 0; h < hosts().count(); h++) largest = std::max(largest, hosts().size_of(h));
+}
+
+Circle HostView::circle_of(Rank host) const {
+  return host_circle(hosts(), hosts().first(host), hosts().first(host));
 }
 
 void pad(Schedule& schedule, size_t rounds) { schedule.resize(std::max(schedule.size(), rounds)); }

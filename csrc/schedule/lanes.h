@@ -53,6 +53,8 @@ enum class HostLanes : uint8_t { kEveryRank, kFirstRank };
 /// of its lanes, the next one joins across its groups. With kFirstRank the first rank of a host has
 /// all of the range from there on.
 std::vector<LaneLevel> lanes_of(std::span<const Groups> levels, Range range, HostLanes lanes);
+/// Those of the last level, if there are but hosts and every rank has its part.
+LaneLevel lanes_between(const Groups& hosts, Range range);
 
 /// A collective over the carriers of a lane: what each has of the range, or what the first has, is
 /// spread to all. `alike`: all of its rounds cost the same, as those of a ring do.
@@ -79,6 +81,11 @@ struct HostView {
 
   explicit HostView(const Problem& problem);
   const Groups& hosts() const { return levels.front(); }
+  bool hosts_are_equal() const {
+    return largest * hosts().count() == hosts().end(hosts().count() - 1);
+  }
+  /// A host's ranks, from the first on.
+  Circle circle_of(Rank host) const;
 };
 
 /// The circle of a host's ranks, beginning with `first`.

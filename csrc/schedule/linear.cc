@@ -26,15 +26,6 @@ Schedule gather(const Circle& circle, const Chunks& chunks, bool by_rank) {
   return schedule;
 }
 
-Schedule scatter(const Circle& circle, const Chunks& chunks, bool by_rank) {
-  Schedule schedule = gather(circle, chunks, by_rank);
-  for (Step& step : schedule) {
-    std::swap(step.send_to, step.recv_from);
-    std::swap(step.send, step.recv);
-  }
-  return schedule;
-}
-
 Schedule make_broadcast(const Problem& problem) {
   Circle circle = from_root(problem);
   Range all = {0, problem.counts[0]};
@@ -60,9 +51,6 @@ std::vector<Traffic> scatter_traffic(const Problem& problem) {
 
 Schedule linear_gather(const Circle& circle, const Chunks& chunks) {
   return gather(circle, chunks, false);
-}
-Schedule linear_scatter(const Circle& circle, const Chunks& chunks) {
-  return scatter(circle, chunks, false);
 }
 
 std::vector<Traffic> linear_gather_traffic(const Circle& circle, double share) {
@@ -106,7 +94,7 @@ ScheduleRow scatter_direct() {
           .cost = "steps P-1, bytes n(P-1)/P",
           .make =
               [](const Problem& problem) {
-                return scatter(from_root(problem), Chunks(problem.counts), true);
+                return backwards(gather(from_root(problem), Chunks(problem.counts), true));
               },
           .traffic = scatter_traffic};
 }

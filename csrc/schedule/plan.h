@@ -9,8 +9,7 @@
 //  - the first combine into a range that was never packed reads the input directly (three operands,
 //    no packing copy);
 //  - a value that is final and not sent any more goes straight from the peer's view to the output;
-//  - a final value that is still to be sent goes to the arena and, while hot, to the output as
-//  well;
+//  - a final value that is still to be sent goes to the arena, and while hot to the output too;
 //  - a range that leaves in the same round is not overwritten: the result goes to the other bank;
 //    one that left in an earlier round is, after that send has completed (`after`).
 // Pure: no pointers, no I/O.

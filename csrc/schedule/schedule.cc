@@ -15,8 +15,12 @@ Schedule compose(Schedule first, Schedule second) {
 }
 
 std::vector<int64_t> even_counts(int64_t count, Rank parts) {
-  std::vector<int64_t> counts(parts, count / parts);
-  for (int64_t i = 0; i < count % parts; i++) counts[i]++;
+  // Chunk i begins at count * i / parts, rounded up.
+  int64_t each = count / parts, rest = count % parts;
+  auto start = [&](int64_t i) { return each * i + (rest * i + parts - 1) / parts; };
+  std::vector<int64_t> counts;
+  counts.reserve(parts);
+  for (Rank i = 0; i < parts; i++) counts.push_back(start(i + 1) - start(i));
   return counts;
 }
 
@@ -107,12 +111,10 @@ Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
 
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
                                 int64_t most_steps) {
-  // Long enough that no chunk of a chunk is empty, and that what rounding adds is nothing.
-  constexpr int64_t kElements = int64_t{1} << 40;
   bool chunked = row.collective != RC_ALLREDUCE && row.collective != RC_BROADCAST &&
                  row.collective != RC_REDUCE;
-  std::vector<int64_t> counts(chunked ? problem.size : 1, kElements);
-  double whole = static_cast<double>(kElements) * static_cast<double>(counts.size());
+  std::vector<int64_t> counts(chunked ? problem.size : 1, kPricedElements);
+  double whole = static_cast<double>(kPricedElements) * static_cast<double>(counts.size());
   Problem one = problem;
   one.counts = one.recv_counts = counts;
   std::vector<Traffic> rounds;

@@ -105,8 +105,9 @@ struct ScheduleRow {
   /// each; n = bytes of the whole vector.
   std::string_view cost;
   Schedule (*make)(const Problem&);
-  /// What all ranks send if counts are equal, without making their schedules one by one; `counts`
-  /// are not looked at. Null: nobody has worked it out, and it is counted by traffic_of().
+  /// What all ranks send if counts are equal, without making the schedule of every rank; `counts`
+  /// are not looked at. Null, or nothing for these levels: nobody has worked it out, and it is
+  /// counted by traffic_of().
   std::vector<Traffic> (*traffic)(const Problem&) = nullptr;
   Where where = Where::kAnywhere;
   /// Of alltoall: only where every rank sends as much to each as any other does, and all know it.
@@ -120,8 +121,9 @@ const ScheduleRow* find_schedule(Collective collective, std::string_view name);
 /// `first`, then `second`: allreduce_ring = compose(reduce_scatter_ring, allgather_ring).
 Schedule compose(Schedule first, Schedule second);
 
-/// The split of `count` elements into `parts` chunks whose sizes differ by at most one, larger ones
-/// first.
+/// The split of `count` elements into `parts` chunks whose sizes differ by at most one; none is
+/// larger than the first. Equal parts of one range end at the same element, whatever the number of
+/// chunks: two of four are one of two.
 std::vector<int64_t> even_counts(int64_t count, Rank parts);
 /// Offsets of chunks of these counts, one after another; one more entry than counts, the last is
 /// the sum.

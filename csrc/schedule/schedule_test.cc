@@ -165,12 +165,26 @@ TEST(Registry, FindsByName) {
 }
 
 TEST(EvenCounts, DifferByOneAndAddUp) {
-  EXPECT_EQ(even_counts(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(even_counts(10, 4), (std::vector<int64_t>{3, 2, 3, 2}));
   EXPECT_EQ(even_counts(0, 3), (std::vector<int64_t>{0, 0, 0}));
   EXPECT_EQ(even_counts(2, 3), (std::vector<int64_t>{1, 1, 0}));
   int64_t large = (int64_t{1} << 40) + 1;
   std::vector<int64_t> counts = even_counts(large, 3);
   EXPECT_EQ(offsets_of(counts).back(), large);
+}
+
+// Hosts of two and of four ranks have one boundary in common, whatever the length: two lanes of
+// which each host's ranks carry what they hold, and none of a single element.
+TEST(EvenCounts, EqualPartsEndAtTheSameElement) {
+  for (int64_t count = 0; count < 100; count++)
+    for (Rank parts = 1; parts <= 6; parts++)
+      for (Rank times = 1; times <= 4; times++) {
+        auto few = offsets_of(even_counts(count, parts));
+        auto many = offsets_of(even_counts(count, parts * times));
+        for (Rank i = 0; i <= parts; i++)
+          EXPECT_EQ(few[i], many[i * times]) << count << " in " << parts << " and " << times;
+        EXPECT_EQ(std::ranges::max(even_counts(count, parts)), even_counts(count, parts)[0]);
+      }
 }
 
 TEST(Space, IsThatOfTheTable) {

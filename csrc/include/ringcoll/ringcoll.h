@@ -174,8 +174,10 @@ RINGCOLL_API void ringcoll_comm_destroy(rc_comm* comm);
 RINGCOLL_API void ringcoll_comm_abort(rc_comm* comm, const char* reason);
 RINGCOLL_API int ringcoll_comm_rank(const rc_comm* comm);
 RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
-/* JSON: rank, size, hosts, links, ring order, and counters (calls, bytes, copies, waits, rejected
- * connections). The string is malloc'ed; free it with ringcoll_free. */
+/* JSON: name, rank, size, hosts, levels and topology (with where it is known from), network,
+ * ring_order, peers (host, pid, NUMA node, groups, transport and port of each), costs (of the links
+ * of each level, where they are from, and how long measuring took), and counters (calls, bytes,
+ * copies, waits, rejected connections). The string is malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call to its end in the calling thread. */
@@ -190,32 +192,37 @@ RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int*
 /* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
 
-/* JSON: version, transports (name, help, usable, reason, and what was found of them), schedules
- * (collective, name, summary, cost) and knobs (name, type, default, range, help, value). Needs no
- * communicator. */
+/* JSON: version, abi, simd (the instruction set in use), transports (name, help, usable, reason,
+ * and what was found of them), schedules (collective, name, summary, cost, where they are offered),
+ * knobs (name, type, default, range, help, value) and costs (the file of RINGCOLL_COSTS, or what is
+ * wrong with it). Needs no communicator. The string is malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_info(char** json);
 /* What collectives would take on a cluster, by the prices that schedules are chosen by
  * (docs/algorithms.md, "What a schedule costs"). Needs no communicator and looks at no environment.
  *
  * The request, JSON:
  *   collective          "allreduce", …
- *   dtype               "float32", …; optional
- *   levels              array, hosts first: {"level": "host", "ranks": 4, "latency_us",
- *                       "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of each group,
- *                       which are a multiple of those of the level before; the last level's are
- *                       all. Numbers that are left out are those assumed where nothing is measured.
- *                       The first level may have "ports", those of a host that its ranks share out;
- *                       what a host sends in all is that of all of them
- *   sizes               array of bytes of the whole vector
+ *   dtype               "float32", …; optional, then float32
+ *   levels              array of at most 16, hosts first: {"level": "host", "ranks": 4,
+ *                       "latency_us", "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of
+ *                       each group, which are a multiple of those of the level before; the last
+ *                       level's are all, at most 16,384. Numbers that are left out are those
+ *                       assumed where nothing is measured; a group has what one rank has, if that
+ *                       is given. The first level may have "ports", those of a host that its ranks
+ *                       share out; what a host sends in all is that of all of them
+ *   sizes               array of at most 1,000, bytes of the whole vector, at most 2^50
  *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
  *   combined_bytes_per_us                            of a core, reducing; optional
- *   messages            true: of the row that algorithm names, all messages of each round
+ *   messages            true: of the row that algorithm names, all messages of each round; rows
+ *                       of at most four million
  *
- * The answer, JSON: ranks, hosts, levels, slots, and for each of sizes bytes, chosen (a row),
- * bound_us (what a host's port needs at least; null on one host) and rows: name, microseconds
- * (null: no price, the row has too many steps to walk), piece_bytes, pieces; rows that are not
- * offered there are left out. With messages: rounds, for each an array of from, to, share of the
- * vector, from, to, … The string is malloc'ed; free it with ringcoll_free. */
+ * A request that cannot be served is RC_INVALID_ARGUMENT; ringcoll_error_message names the field,
+ * and *json is not touched. The answer, JSON: collective, dtype, ranks, hosts, levels, slots, and
+ * sizes, an array: bytes, chosen (a row), bound_us (what a host's port needs at least; null on one
+ * host and of a barrier) and rows: name, microseconds (null: no price, the row has too many steps
+ * to walk), piece_bytes, pieces; rows that are not offered there are left out. With messages:
+ * rounds, for each an array of from, to, share of the vector, from, to, … The string is malloc'ed;
+ * free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_simulate(const char* request, char** json);
 RINGCOLL_API void ringcoll_free(void* pointer);
 
