@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import combinations, permutations
+from pathlib import Path
 
 import pytest
 
@@ -308,15 +309,26 @@ def test_the_picture(count, measured, tmp_path):
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
-    for path in (tmp_path, tmp_path / "none" / "file"):
+    loop, queue = tmp_path / "loop", tmp_path / "queue"
+    loop.symlink_to(loop)
+    os.mkfifo(queue)
+    for path in (tmp_path, tmp_path / "none" / "file", loop, queue, Path("/dev/null")):
         with pytest.raises(InvalidArgument, match=r"--output .*: cannot be written"):
             check_file("--output", path)
-    path = tmp_path / "file"
+
+
+def test_a_file_is_replaced_and_a_link_followed(tmp_path):
+    path, link = tmp_path / "folder" / "file", tmp_path / "link"
+    path.parent.mkdir()
+    link.symlink_to(path)
     path.write_text("before")
-    check_file("--output", path)
-    assert path.read_text() == "before"
-    write_file("--output", path, b"after")
-    assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
+    for place, content in ((path, "after"), (link, "by the link")):
+        before = path.read_text()
+        check_file("--output", place)
+        assert path.read_text() == before
+        write_file("--output", place, content.encode())
+        assert path.read_text() == content
+    assert link.is_symlink() and list(path.parent.iterdir()) == [path]
 
 
 def start(*arguments, **env):
