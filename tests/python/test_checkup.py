@@ -179,6 +179,21 @@ def test_interfaces_may_have_other_names():
     assert [finding.status for finding in compare_settings(reports, hosts)] == ["note"]
 
 
+@pytest.mark.parametrize("name", ["RINGCOLL_TOPOLOGY", "RINGCOLL_COSTS"])
+@pytest.mark.parametrize(
+    ("values", "differing"),
+    [
+        (["a", "", "a"], []),  # rank 0's, and others may have none
+        (["a", "a", "b"], ["failed"]),
+        (["", "a", ""], ["failed"]),
+    ],
+)
+def test_files_that_rank_0_reads(name, values, differing):
+    reports = {r: report(r, f"h{r}", knobs={name: value}) for r, value in enumerate(values)}
+    found = compare_settings(reports, find_hosts(reports))
+    assert [finding.status for finding in found] == differing
+
+
 def test_containers_of_one_machine():
     reports = {rank: report(rank, f"pod{rank}", machine="m") for rank in range(2)}
     [finding] = find_containers(reports, find_hosts(reports))
