@@ -29,7 +29,7 @@ from harness import (
 from harness.build import CHECKOUT, PERF
 from harness.cluster_report import Table
 from harness.figures import KIB, MIB, OURS
-from harness.jobs import Job, JobError, Spec, Way, end_on_sigterm
+from harness.jobs import Job, JobError, Way, end_on_sigterm
 from harness.shapes import UNSHAPED, Case, Shape, bits_per_second
 from support import hosts
 
@@ -146,7 +146,7 @@ class Measurement:
         results.peers |= {spec.name: spec.version for spec in specs}
         info = cluster_peers.describe(cluster_peers.library_of(self._options))
         settings, ways = cluster_peers.ways(info, here)
-        self._tell_ours(specs, settings)
+        cluster_peers.tell(specs, settings)
         logs = self._arguments.build / "logs"
         started = rounds.start_jobs(specs, ranks, logs, results)
         try:
@@ -157,11 +157,6 @@ class Measurement:
                 self._measure_size(started, size)
         finally:
             rounds.close_jobs(started)
-
-    def _tell_ours(self, specs: list[Spec], settings: dict[str, str]) -> None:
-        for spec in specs:
-            if spec.name == OURS:
-                spec.environment |= settings
 
     def _add_ways(self, ours: Job, ways: dict[str, dict[str, str]]) -> rounds.Jobs:
         apart = (cluster_peers.BY_NAMES, cluster_peers.ONE_NETWORK)

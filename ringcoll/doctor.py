@@ -24,7 +24,8 @@ from ringcoll.errors import Error
 from ringcoll.findings import FAILED, NOTE, OK, Finding, can_run
 from ringcoll.horovod.installed import find_installed
 from ringcoll.info import OTHER_VARIABLES, costs_text, library_info, wide_console
-from ringcoll.interfaces import ipv4_address
+from ringcoll.interfaces import list_interfaces
+from ringcoll.sysfs import read_value
 
 
 def examine(launcher: Finding) -> list[Finding]:
@@ -180,15 +181,17 @@ def _device_files() -> Iterator[Finding]:
 
 
 def _interfaces() -> Iterator[Finding]:
-    for _, name in socket.if_nameindex():
+    addresses: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    for each in list_interfaces():
+        addresses.setdefault(each.name, []).append(each.address)
+    for name, its in addresses.items():
         folder = Path("/sys/class/net") / name
-        state = _read(folder / "operstate") or "unknown"
-        speed = _read(folder / "speed")
-        address = ipv4_address(name)
-        detail = f"{address or 'no IPv4 address'}, {'loopback' if name == 'lo' else state}"
+        state = read_value(folder / "operstate") or "unknown"
+        speed = read_value(folder / "speed")
+        detail = f"{', '.join(its) or 'no address'}, {'loopback' if name == 'lo' else state}"
         if speed and not speed.startswith("-"):
             detail += f", {speed} Mb/s"
-        yield Finding(f"interface {name}", OK if address else NOTE, detail)
+        yield Finding(f"interface {name}", OK if its else NOTE, detail)
 
 
 def _limits() -> Iterator[Finding]:
@@ -222,7 +225,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _find_launcher() -> tuple[Job | None, Finding]:
-    """The job, unless it has one rank or its variables make no sense, and what to say of it."""
+    """The job, unless its variables make no sense, and what to say of it."""
     try:
         job = find_job()
     except Error as error:
@@ -243,13 +246,6 @@ def _horovod() -> Iterator[Finding]:
         remedy = "`ringcoll horovod install` builds one that has it"
         detail = f"{installed.version}, without the backend RINGCOLL; {remedy}"
         yield Finding("horovod", NOTE, detail)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
 
 
 def _size(count: int) -> str:

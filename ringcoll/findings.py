@@ -1,4 +1,4 @@
-"""What ``ringcoll doctor`` says: findings."""
+"""What ``ringcoll doctor`` and ``ringcoll probe`` say: findings."""
 
 from __future__ import annotations
 

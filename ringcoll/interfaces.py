@@ -1,110 +1,148 @@
-"""The network interfaces of this host, and which of them ringcoll would use."""
+"""The network interfaces of this host, and which of them the library would use: the rules of
+csrc/net/interfaces.cc and csrc/bootstrap/connector.cc, for doctor and probe, which say why the
+library fails."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import ctypes
 import ipaddress
 import os
 import socket
-import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_SIOCGIFADDR = 0x8915
-# As csrc/net/interfaces.cc and base/config.cc have them.
+from ringcoll.sysfs import read_value
+
 _VIRTUAL = ("docker", "virbr", "veth", "br-")
-_OF_LAUNCHERS = ("NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME")
-_IPV6_GLOBAL = "00"
+_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # <net/if.h>
+# Where the address stands in sockaddr_in and sockaddr_in6, and how long it is.
+_ADDRESSES: dict[int, tuple[int, int]] = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
 @dataclass(frozen=True)
 class Interface:
+    """One address of an interface."""
+
     name: str
-    address: str  # IPv4 where there is one, else IPv6
-    mtu: int
+    address: str
+    mtu: int  # 0: unknown
     speed: int  # Mb/s as the driver says, 0: unknown
-    up: bool
+    up: bool  # and running: it has a carrier
     loopback: bool
 
 
+class _Entry(ctypes.Structure):
+    """struct ifaddrs of <ifaddrs.h>."""
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("broadcast", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
+
+
 def list_interfaces() -> list[Interface]:
-    """Those with an address, in the kernel's order."""
+    """One for each address, IPv6 link-local ones left out, in the kernel's order, IPv4 first.
+    Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    first = ctypes.POINTER(_Entry)()
+    if libc.getifaddrs(ctypes.byref(first)):
+        number = ctypes.get_errno()
+        raise OSError(number, f"getifaddrs: {os.strerror(number)}")
     found = []
-    for _, name in socket.if_nameindex():
-        address = ipv4_address(name) or _ipv6_address(name)
-        if address is None:
-            continue
-        folder = Path("/sys/class/net") / name
-        state = _read(folder / "operstate")
-        speed = _read(folder / "speed")
-        found.append(
-            Interface(
-                name,
-                address,
-                int(_read(folder / "mtu") or 0),
-                max(0, int(speed or 0)),
-                state in ("up", "unknown"),
-                name == "lo",
-            )
-        )
-    return found
+    try:
+        entry = first
+        while entry:
+            each = entry.contents
+            if address := _address_of(each):
+                found.append(_describe(each.name.decode(), address, each.flags))
+            entry = each.next
+    finally:
+        libc.freeifaddrs(first)
+    return sorted(found, key=lambda each: ":" in each.address)
+
+
+def _address_of(entry: _Entry) -> str:
+    """Empty if it is of another family, or needs the interface's number in addition."""
+    if not entry.address:
+        return ""
+    family = ctypes.c_ushort.from_address(entry.address).value
+    if family not in _ADDRESSES:
+        return ""
+    place, length = _ADDRESSES[family]
+    address = ipaddress.ip_address(ctypes.string_at(entry.address + place, length))
+    return "" if address.version == 6 and address.is_link_local else str(address)
+
+
+def _describe(name: str, address: str, flags: int) -> Interface:
+    folder = Path("/sys/class/net") / name
+    return Interface(
+        name,
+        address,
+        int(read_value(folder / "mtu") or 0),
+        max(0, int(read_value(folder / "speed") or 0)),
+        flags & (_UP | _RUNNING) == _UP | _RUNNING,
+        bool(flags & _LOOPBACK),
+    )
 
 
 def usable_interfaces() -> list[Interface]:
-    """Those that are up and wanted, in the kernel's order: what RINGCOLL_INTERFACE says, else the
-    launcher, else all but loopback and bridges; loopback if there is no other."""
-    up = [each for each in list_interfaces() if each.up]
-    if wanted := os.environ.get("RINGCOLL_INTERFACE", ""):
-        return [each for each in up if _is_wanted(wanted, each)]
-    for name in _OF_LAUNCHERS:
-        named = os.environ.get(name, "").split(",")
-        if found := [each for each in up if each.name in named]:
-            return found
-    return [each for each in up if _is_outward(each)] or [each for each in up if each.loopback]
+    """What RINGCOLL_INTERFACE says, else what the launcher was told or found if that is of use
+    here, else all; the fastest first. Empty if RINGCOLL_INTERFACE names none."""
+    there = list_interfaces()
+    if wanted := os.environ.get("RINGCOLL_INTERFACE"):
+        found = select_interfaces(wanted, there)
+    else:
+        told = _told_by_launcher()
+        found = select_interfaces(told, there) if told else []
+        found = found or select_interfaces("", there)
+    return sorted(found, key=lambda each: -each.speed)
 
 
-def _is_outward(interface: Interface) -> bool:
-    return not interface.loopback and not interface.name.startswith(_VIRTUAL)
+def _told_by_launcher() -> str:
+    """As RINGCOLL_INTERFACE would say it. horovodrun puts one interface that it found into
+    HOROVOD_GLOO_IFACE, by chance, and all of them into NCCL_SOCKET_IFNAME."""
+    names = ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    horovod, gloo, nccl = (os.environ.get(name, "") for name in names)
+    if horovod and f",{horovod}," in f",{nccl},":
+        return f"={nccl}"
+    return f"={horovod or gloo}" if horovod or gloo else nccl
 
 
-def _is_wanted(wanted: str, interface: Interface) -> bool:
-    """As ringcoll reads it: "eth,10.1.0.0/16", "=eth0", "^docker"."""
-    excluded, text = wanted.startswith("^"), wanted.removeprefix("^")
+def select_interfaces(wanted: str, there: Iterable[Interface]) -> list[Interface]:
+    """Those that ``wanted`` allows, in their order; those that are down only if no other is:
+    "eth,10.1.0.0/16" (names that begin so, networks), "=eth0" (whole names), "^docker" (not these,
+    nor loopback); empty: all but loopback and bridges. Loopback where that leaves nothing up."""
+    there = list(there)
+    exclude, text = wanted.startswith("^"), wanted.removeprefix("^")
     whole, entries = text.startswith("="), text.removeprefix("=").split(",")
-    named = any(_matches(entry, whole, interface) for entry in entries if entry)
-    return not (named or interface.loopback) if excluded else named
+
+    def is_named(each: Interface) -> bool:
+        return any(_matches(entry, whole, each) for entry in entries if entry)
+
+    def is_outward(each: Interface) -> bool:
+        left_out = is_named(each) if exclude else each.name.startswith(_VIRTUAL)
+        return each.up and not each.loopback and not left_out
+
+    if wanted and not exclude:
+        found = [each for each in there if is_named(each)]
+    else:
+        found = [each for each in there if is_outward(each)]
+        found = found or [each for each in there if each.loopback and not is_named(each)]
+    return [each for each in found if each.up] or found
 
 
 def _matches(entry: str, whole: bool, interface: Interface) -> bool:
-    if "/" in entry:
+    _, slash, bits = entry.partition("/")
+    if slash and bits.isdecimal():
         with contextlib.suppress(ValueError):
             network = ipaddress.ip_network(entry, strict=False)
             return ipaddress.ip_address(interface.address) in network
     return interface.name == entry if whole else interface.name.startswith(entry)
-
-
-def ipv4_address(interface: str) -> str | None:
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
-
-
-def _ipv6_address(interface: str) -> str | None:
-    """One of global scope: those of a link need its number in addition."""
-    for line in _read(Path("/proc/net/if_inet6")).splitlines():
-        address, _, _, scope, _, name = line.split()
-        if name == interface and (scope == _IPV6_GLOBAL or interface == "lo"):
-            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:  # a speed that the driver does not know, among others
-        return ""

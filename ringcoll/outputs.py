@@ -1,11 +1,13 @@
-"""Files that commands write: seen to be possible before the work, whole or not at all after it.
-Earlier ones are overwritten. Pictures need matplotlib, which only they import."""
+"""Files that commands write: seen to be possible before the work (check_…), whole or not at all
+after it (write_…). Earlier ones are replaced, and links to them followed. Pictures need matplotlib,
+which nothing imports without them."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raises InvalidArgument if no file can be written there."""
+    """Raises InvalidArgument if no file can be written there. What is no regular file, such as
+    /dev/stdout, is not replaced by one."""
     try:
-        if path.is_dir():
-            raise IsADirectoryError("it is a directory")
-        with tempfile.TemporaryFile(dir=path.parent):
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise OSError("it is no regular file")
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
             pass
     except OSError as error:
         why = error.strerror or str(error)
@@ -31,11 +35,9 @@ def check_file(option: str, path: Path) -> None:
 def check_picture(option: str, path: Path) -> None:
     """The same for a picture. Raises Error if there is no matplotlib."""
     try:
-        import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         raise Error(f"{option} needs matplotlib: pip install matplotlib") from None
-    matplotlib.use("Agg")
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
         raise InvalidArgument(f"{option} {path}: its name is to end in one of {', '.join(kinds)}")
@@ -44,10 +46,11 @@ def check_picture(option: str, path: Path) -> None:
 
 def write_file(option: str, path: Path, content: bytes) -> None:
     """Raises InvalidArgument if it cannot."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    place = path.resolve()
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         fresh.write_bytes(content)
-        fresh.replace(path)
+        fresh.replace(place)
     except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()

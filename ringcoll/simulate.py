@@ -184,6 +184,7 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
         raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
     hosts = Level(level="host", ranks=ranks, ports=arguments.ports)
     if arguments.hosts == 1:
+        _refuse_links(arguments)
         levels = [hosts]
     elif leaf is None:
         levels = [hosts, Level(level="network", ranks=arguments.hosts * ranks)]
@@ -218,6 +219,14 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
     return levels
 
 
+def _refuse_links(arguments: argparse.Namespace) -> None:
+    for name in ("leaf", "network", "latency"):
+        if getattr(arguments, name) is not None:
+            raise InvalidArgument(
+                f"--{name} is of links between hosts, which --hosts 1 has none of"
+            )
+
+
 def _with_costs(levels: list[Level], path: Path) -> list[Level]:
     try:
         costs = json.loads(path.read_text())["levels"]
@@ -241,6 +250,8 @@ def _with_costs(levels: list[Level], path: Path) -> list[Level]:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.plot is not None:
+        check_picture("--plot", arguments.plot)
     prediction = predict(levels_of(arguments), arguments.sizes, arguments.collective)
     if arguments.plot is not None:
         plot(prediction, arguments.plot)
@@ -308,11 +319,11 @@ def _with_gaps(values: list[float | None]) -> list[float]:
 
 
 def plot(prediction: Prediction, path: Path) -> None:
-    """Time by size, a curve for each row, the bound dashed. Needs matplotlib."""
-    check_picture("--plot", path)
-    import matplotlib.pyplot as plt
+    """Time by size, a curve for each row, the bound dashed. ``path`` has passed check_picture."""
+    from matplotlib.figure import Figure
 
-    figure, axis = plt.subplots(figsize=(7.5, 5))
+    figure = Figure(figsize=(7.5, 5), layout="tight")
+    axis = figure.subplots()
     sizes = [line["bytes"] for line in prediction["sizes"]]
     curves: dict[str, list[float | None]] = {}
     for i, first in enumerate(prediction["sizes"][0]["rows"]):
@@ -330,6 +341,4 @@ def plot(prediction: Prediction, path: Path) -> None:
     axis.set_title(
         f"{prediction['collective']}, {prediction['ranks']} ranks on {prediction['hosts']} hosts"
     )
-    figure.tight_layout()
     write_picture("--plot", path, figure)
-    plt.close(figure)

@@ -91,6 +91,13 @@ def find(options: peers.Options, names: list[str] | None, here: Here) -> tuple[l
     return specs, missing
 
 
+def tell(specs: list[Spec], settings: dict[str, str]) -> None:
+    """Has ringcoll, this one and the one before, run with these variables."""
+    for spec in specs:
+        if spec.name in (OURS, peers.BEFORE):
+            spec.environment |= settings
+
+
 def _before(options: peers.Options, here: Here) -> Spec:
     if not options.before:
         raise peers.Missing("--before names no library")

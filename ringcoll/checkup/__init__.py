@@ -17,8 +17,6 @@ from ringcoll.cluster.pair import Aims, View
 from ringcoll.findings import Finding
 
 _EVERYTHING = Aims(round_trip=True, path_mtu=True, rate_s=0.2)
-# Pairs that seemed odd are looked at again, alone, before they are called so.
-_MOST_SECOND_LOOKS = 24
 
 
 @dataclass
@@ -42,7 +40,6 @@ def check(leader: Leader) -> Checkup:
     for pairs in rounds(len(leader.hosts)):
         leader.look(pairs, _EVERYTHING)
         leader.look([(b, a) for a, b in pairs], _EVERYTHING)
-    for again in suspects(leader.views)[:_MOST_SECOND_LOOKS]:
-        leader.look([again], _EVERYTHING)
+    leader.look_again(suspects(leader.views), _EVERYTHING)
     findings = judge(leader.reports, leader.size, leader.hosts, leader.views)
     return Checkup(leader.hosts, leader.views, findings + leader.unseen())

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ringcoll.cluster.hosts import Host, Report, name_ranks, places, some
+from ringcoll.cluster.hosts import Host, Report, name_hosts, name_ranks, some
 from ringcoll.findings import FAILED, NOTE, Finding
 
 # Settings that hosts may well have of their own.
 _OF_A_HOST = {"RINGCOLL_INTERFACE", "RINGCOLL_HOSTID", "RINGCOLL_DEVICES", "RINGCOLL_GID_INDEX"}
+# Settings that count on rank 0; others have the same, or none.
+_OF_RANK_0 = {"RINGCOLL_TOPOLOGY", "RINGCOLL_COSTS"}
 _MUST_AGREE = {"ringcoll", "horovod"}
 
 
@@ -43,6 +45,8 @@ def compare_settings(reports: Mapping[int, Report], hosts: list[Host]) -> Iterat
         yield from _differing(f"version of {name}", status, values, hosts, remedy)
     for name, values in sorted(_by_name(reports, "knobs").items()):
         status = NOTE if name in _OF_A_HOST else FAILED
+        if name in _OF_RANK_0:
+            values = {rank: value for rank, value in values.items() if value or rank == 0}
         remedy = "set it to the same value on all ranks; does the launcher pass it on?"
         yield from _differing(name, status, values, hosts, remedy)
     for name, unit in (("mtu", "bytes"), ("speed", "Mb/s")):
@@ -77,7 +81,7 @@ def _differing(
         return
     usual, times = counts.most_common(1)[0]
     groups = [
-        f"{places([r for r, v in values.items() if v == value], hosts)} {_quote(value)}"
+        f"{name_hosts([r for r, v in values.items() if v == value], hosts)} {_quote(value)}"
         for value in counts
         if value != usual or 2 * times <= len(values)
     ]

@@ -17,18 +17,19 @@ from typing import Any, TypeVar
 
 from ringcoll.cluster import about, pair
 from ringcoll.cluster.board import open_board
-from ringcoll.cluster.hosts import find_hosts
+from ringcoll.cluster.hosts import find_hosts, name_ranks
 from ringcoll.cluster.meeting import Follow, Lead
 from ringcoll.cluster.pair import Aims, Service, View
 from ringcoll.environment import Job
 from ringcoll.errors import Error
-from ringcoll.findings import NOTE, Finding
+from ringcoll.findings import FAILED, NOTE, Finding
 
 Found = TypeVar("Found")
 
 # The other ranks wait longer than rank 0, so that it is rank 0 that says who is missing.
 _LONGER_S = 10.0
 _FAREWELL_S = 3.0
+_MOST_SECOND_LOOKS = 24
 
 
 def take_part(
@@ -87,12 +88,15 @@ def _take_part(
 
 class Leader:
     """Rank 0, once the ranks have met. ``reports`` are by ranks; ``views``, what was seen so far,
-    by numbers of ``hosts``: (who looks, who is looked at)."""
+    by numbers of ``hosts``: (who looks, who is looked at). ``silent``: ranks that did not say what
+    they saw. Nobody waits for them again, and what was seen of them, perhaps as they ended, is
+    forgotten."""
 
     def __init__(self, meeting: Lead, size: int, limit_s: float) -> None:
         self.size, self.reports = size, meeting.reports
         self.hosts = find_hosts(meeting.reports)
         self.views: dict[tuple[int, int], View] = {}
+        self.silent: set[int] = set()
         self._meeting = meeting
         self._firsts = [host.first for host in self.hosts]
         meeting.announce({"reports": {str(r): self.reports[r] for r in self._firsts}})
@@ -101,37 +105,62 @@ class Leader:
 
     def look(self, pairs: list[tuple[int, int]], aims: Aims) -> None:
         """Every first of a pair looks at the second, all at once; a host is the first of one pair
-        at most. What is seen a second time counts where it is better. Once the time is over,
-        nothing is done."""
+        at most. What is seen a second time counts where it is better. Pairs with a silent rank are
+        left out. Once the time is over, nothing is done."""
+        pairs = [each for each in pairs if not self._is_silent(each)]
         if not pairs or time.monotonic() > self._end:
             return
-        looks = {self._firsts[a]: self._firsts[b] for a, b in pairs}
-        self._meeting.announce({"looks": {str(a): b for a, b in looks.items()}} | aims.encode())
-        own = None
-        if 0 in looks:
-            own = pair.examine(self.reports[looks[0]], self._meeting.name, aims)
-        answers = self._meeting.gather(list(looks), pair.LIMIT_S)
+        seen = self._ask({self._firsts[a]: self._firsts[b] for a, b in pairs}, aims)
         for a, b in pairs:
-            view = own if self._firsts[a] == 0 else None
-            if self._firsts[a] in answers:
-                view = View(**answers[self._firsts[a]])
-            if view is not None:
+            if view := seen.get(self._firsts[a]):
                 before = self.views.get((a, b))
                 self.views[a, b] = view.better(before) if before else view
+        if len(seen) < len(pairs):
+            self.silent |= {self._firsts[a] for a, _ in pairs} - seen.keys()
+            kept = [each for each in self.views if not self._is_silent(each)]
+            self.views = {each: self.views[each] for each in kept}
+
+    def look_again(self, pairs: list[tuple[int, int]], aims: Aims) -> None:
+        """Each pair alone, some of them at most: those that seemed odd, before they are called
+        so."""
+        for each in pairs[:_MOST_SECOND_LOOKS]:
+            self.look([each], aims)
 
     def end(self) -> None:
         """Releases the others."""
         self._meeting.announce({"end": True})
-        self._meeting.gather(self._firsts, _FAREWELL_S)
+        self._meeting.gather(
+            [rank for rank in self._firsts if rank not in self.silent], _FAREWELL_S
+        )
 
     def unseen(self) -> list[Finding]:
-        """How many pairs there was no time for."""
-        count = len(self.hosts)
-        missing = count * (count - 1) - len(self.views)
-        if not missing:
-            return []
-        detail = f"{missing} of {count * (count - 1)} were not examined: --limit gives more time"
-        return [Finding("pairs of hosts", NOTE, detail)]
+        """Ranks that stopped answering, and how many of the other pairs there was no time for."""
+        findings = []
+        if self.silent:
+            detail = (
+                f"{name_ranks(sorted(self.silent))} stopped answering: what was written there says "
+                "why; if nothing, the process was killed, or its host or network went away"
+            )
+            findings.append(Finding("ranks", FAILED, detail))
+        count = sum(rank not in self.silent for rank in self._firsts)
+        pairs = count * (count - 1)
+        missing = pairs - sum(not self._is_silent(each) for each in self.views)
+        if missing:
+            detail = f"{missing} of {pairs} were not examined: --limit gives more time"
+            findings.append(Finding("pairs of hosts", NOTE, detail))
+        return findings
+
+    def _ask(self, looks: dict[int, int], aims: Aims) -> dict[int, View]:
+        """What each of these ranks sees of the other; those that do not answer are left out."""
+        self._meeting.announce({"looks": {str(a): b for a, b in looks.items()}} | aims.encode())
+        seen = {}
+        if 0 in looks:
+            seen[0] = pair.examine(self.reports[looks[0]], self._meeting.name, aims)
+        answers = self._meeting.gather(list(looks), pair.LIMIT_S)
+        return seen | {rank: View(**answer) for rank, answer in answers.items()}
+
+    def _is_silent(self, pair: tuple[int, int]) -> bool:
+        return any(self._firsts[host] in self.silent for host in pair)
 
 
 def _follow(follow: Follow, rank: int, service: Service, patience_s: float) -> None:

@@ -17,11 +17,13 @@ from ringcoll.errors import Error
 from ringcoll.findings import FAILED, Finding
 from ringcoll.info import OTHER_VARIABLES, library_info
 from ringcoll.interfaces import usable_interfaces
+from ringcoll.sysfs import read_value
 
 # Packages whose version matters to a job, and are not read where they are not installed.
 _PACKAGES = ("horovod", "torch", "tensorflow", "tensorflow-cpu", "numpy")
 _SECRET = "RINGCOLL_SECRET"
 _HOSTID = "RINGCOLL_HOSTID"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def describe(rank: int, store: str, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def describe(rank: int, store: str, findings: Sequence[Finding]) -> dict[str, An
         "hostname": os.environ.get(_HOSTID) or socket.gethostname(),  # as ringcoll calls it
         "process": os.getpid(),
         "host": host_key(),
-        "machine": _read("/proc/sys/kernel/random/boot_id"),
+        "machine": read_value(_BOOT_ID),
         "interfaces": [vars(interface) for interface in usable_interfaces()],
         "versions": _versions(),
         "knobs": _knobs(store),
@@ -47,7 +49,7 @@ def host_key() -> str:
     named = os.environ.get(_HOSTID)
     if named:
         return f"named {named}"
-    places = [_read("/proc/sys/kernel/random/boot_id")]
+    places = [read_value(_BOOT_ID)]
     places += [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("pid", "user")]
     return " ".join(places)
 
@@ -78,10 +80,3 @@ def _knobs(store: str) -> dict[str, str]:
         digest = hmac.new(knobs[_SECRET].encode(), store.encode(), hashlib.sha256).hexdigest()
         knobs[_SECRET] = f"(secret {digest[:8]})"
     return knobs
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""

@@ -134,8 +134,9 @@ class _HttpBoard(Board):
         pass
 
     def _request(self, method: str, key: str, body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=_REQUEST_S)
+        connection = http.client.HTTPConnection(self._host, self._port)
         try:
+            connection.sock = _connect_in_small_packets(self._host, self._port, _REQUEST_S)
             connection.request(method, f"/{self._scope}/{_PREFIX}{key}", body)
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -170,6 +171,8 @@ class _ServingBoard(Board):
         return self._notes.get(key)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
         self._listener.close()
 
     def _accept(self) -> None:
@@ -249,6 +252,7 @@ def _connect_in_small_packets(host: str, port: int, timeout_s: float) -> socket.
         connection = socket.socket(family, kind, protocol)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(timeout_s)
             connection.connect(address)
             return connection

@@ -73,7 +73,7 @@ def everywhere(pairs: set[tuple[int, int]], views: Views, side: int) -> list[int
     return sorted(number for number, count in those.items() if count == all_[number] >= 2)
 
 
-def places(ranks: list[int], hosts: list[Host]) -> str:
+def name_hosts(ranks: list[int], hosts: list[Host]) -> str:
     """Whole hosts by name, else ranks."""
     whole = [host for host in hosts if set(host.ranks) & set(ranks)]
     named = [host.name for host in whole]

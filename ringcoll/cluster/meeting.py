@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 from ringcoll.cluster.board import Board
+from ringcoll.cluster.hosts import Report
 from ringcoll.errors import Timeout
 
-Report = dict[str, Any]  # what a rank tells of itself: cluster.about
 Step = dict[str, Any]  # what rank 0 tells all
 Answer = dict[str, Any]  # what a rank tells rank 0 of a step
 

@@ -147,7 +147,9 @@ class Service:
             while True:
                 data, sender = self._datagrams.recvfrom(1 << 16)
                 if data.startswith(self._run.encode()):
-                    self._datagrams.sendto(data[: len(self._run)] + _size_note(len(data)), sender)
+                    answer = data[: len(self._run)] + _size_note(len(data))
+                    with contextlib.suppress(OSError):  # a firewall may refuse this one
+                        self._datagrams.sendto(answer, sender)
 
 
 def examine(peer: dict[str, Any], run: str, aims: Aims) -> View:

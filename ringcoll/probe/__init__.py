@@ -22,7 +22,6 @@ from ringcoll.probe.verdict import find_gaps, find_odd, suspects
 _ROUND_TRIP = Aims(round_trip=True)
 _RATE = Aims(rate_s=0.1, company_s=0.05)
 _ALONE = Aims(round_trip=True, rate_s=0.1)
-_MOST_SECOND_LOOKS = 24
 
 
 @dataclass
@@ -62,18 +61,18 @@ def survey(leader: Leader) -> Survey:
     count = len(leader.hosts)
     _measure(leader, rounds(count))
     found = find_structure(count, leader.views)
+    unseen: list[Finding] = []
     if found.levels:
-        before = dict(leader.views)
-        leader.views.clear()
+        before, leader.views = leader.views, {}
         _measure(leader, rounds_over(found))
+        unseen = leader.unseen()  # of this pass, which decides
         leader.views = before | leader.views
         found = find_structure(count, leader.views)
-    for again in suspects(found, leader.views)[:_MOST_SECOND_LOOKS]:
-        leader.look([again], _ALONE)
+    leader.look_again(suspects(found, leader.views), _ALONE)
     found = find_structure(count, leader.views)
     gaps = find_gaps(leader.reports, leader.size, leader.hosts, leader.views)
     # A part of the pairs can show groups that are none.
-    gaps += [replace(finding, status=FAILED) for finding in leader.unseen()]
+    gaps += [replace(finding, status=FAILED) for finding in unseen or leader.unseen()]
     odd = list(find_odd(leader.hosts, leader.views, found))
     return Survey(leader.hosts, leader.views, found, gaps, odd)
 

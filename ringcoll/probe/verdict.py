@@ -19,10 +19,11 @@ from ringcoll.probe.structure import Structure
 
 
 def suspects(structure: Structure, views: Views) -> list[tuple[int, int]]:
-    """Views that may be worse than they had to be. Of pairs of different leaves nothing is
-    expected: what they share makes them slow."""
-    near = [slow_pairs(_inside(leaf, views)) for leaf in structure.leaves]
-    return sorted(pairs_of_slow_hosts(views).union(*near))
+    """Views within leaves that may be worse than they had to be. Of pairs of different leaves
+    nothing is expected: what they share makes them slow."""
+    slow = pairs_of_slow_hosts(views)
+    near = [_inside(leaf, views) for leaf in structure.leaves]
+    return sorted(pair for each in near for pair in slow_pairs(each) | slow & each.keys())
 
 
 def find_gaps(

@@ -32,19 +32,11 @@ def _drive(tmp_path, body, **more):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **more)
 
 
-def _alive(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def _wait_gone(pid, limit_s=5):
     end = time.monotonic() + limit_s
-    while _alive(pid) and time.monotonic() < end:
+    while not stages.has_ended(pid) and time.monotonic() < end:
         time.sleep(0.02)
-    return not _alive(pid)
+    return stages.has_ended(pid)
 
 
 def test_failed_stage_shows_the_end_of_its_log(tmp_path):
@@ -133,7 +125,7 @@ def test_terminated_driver_leaves_nothing(tmp_path):
     body = "    stages.run(['sh', '-c', 'setsid sleep 60 & echo $!; wait'], 'x')\n    return 0"
     driver = _drive(tmp_path, body)
     child = int(_said(tmp_path / "x.log"))
-    assert _alive(child)
+    assert not stages.has_ended(child)
     os.kill(driver.pid, signal.SIGTERM)
     assert driver.wait(timeout=20) == 128 + signal.SIGTERM
     assert _wait_gone(child)

@@ -4,9 +4,7 @@ others: it names exactly that one, and nothing where all are alike."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 from support.hosts import Network
 
 RATE = "200mbit"  # what the machine can carry between all hosts at once, whatever else it does
-PORT = 29511
 
 
 @dataclass
@@ -32,47 +29,16 @@ class Told:
 
 
 @pytest.fixture
-def doctor(tmp_path):
-    """doctor(places, env={}, of={rank: env}, ranks=None, options=[]) -> Told: the ranks of a job of
-    torchrun, each on its host."""
-    running: list[subprocess.Popen[str]] = []
+def doctor(run_command):
+    """doctor(places, env={}, options=[], **as run_command) -> Told"""
 
-    def start(places, rank, env, options):
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": len(places),
-            "MASTER_ADDR": "h1",
-            "MASTER_PORT": PORT,
-            "LOCAL_WORLD_SIZE": 1,
-            "TMPDIR": tmp_path,
-            **env,
-        }
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RINGCOLL_", "HOROVOD_"))}
-        command = [sys.executable, "-m", "ringcoll", "doctor", "--json", *options]
-        process = subprocess.Popen(
-            places[rank].command(command, "/"),
-            env=clean | {name: str(value) for name, value in variables.items()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
-
-    def run(places, env=None, of=None, ranks=None, options=()):
-        running.clear()
-        ranks = range(len(places)) if ranks is None else ranks
-        for rank in ranks:
-            start(places, rank, (env or {}) | (of or {}).get(rank, {}), list(options))
-        ended = [process.communicate(timeout=150) for process in running]
-        out, errors = zip(*ended, strict=True)
+    def run(places, env=None, options=(), **more):
+        words = ["doctor", "--json", *options]
+        out, errors, status = run_command(places, words, env, **more)
         assert not any(out[1:]), "rank 0 alone prints"
-        return Told(json.loads(out[0]), [process.returncode for process in running], list(errors))
+        return Told(json.loads(out[0]), status, errors)
 
-    yield run
-    for process in running:
-        process.kill()
-        process.wait()
+    return run
 
 
 def sh(host, script: str) -> None:
@@ -163,7 +129,7 @@ def test_a_knob_that_differs(emulate, places, doctor):
 def test_a_rank_that_does_not_come_and_one_with_another_secret(emulate, places, doctor):
     hosts = places(emulate(2), 2, 2)
     of = {2: {"RINGCOLL_SECRET": "other"}}
-    told = doctor(hosts, {"RINGCOLL_SECRET": "s"}, of, ranks=[0, 1, 2], options=["--wait", "8"])
+    told = doctor(hosts, {"RINGCOLL_SECRET": "s"}, options=["--wait", 8], of=of, ranks=[0, 1, 2])
     assert ("ranks", "ranks 2, 3 of 4 did not come") in [
         (part, detail.split(".")[0]) for part, detail in told.wrong
     ]
@@ -174,41 +140,24 @@ def test_a_rank_that_does_not_come_and_one_with_another_secret(emulate, places, 
 def test_a_host_that_cannot_reach_the_meeting_place(emulate, places, doctor):
     cluster = emulate(3)
     sh(cluster.hosts[2], "ip route add blackhole 10.0.0.1/32")
-    told = doctor(places(cluster, 1, 1, 1), options=["--wait", "5"])
+    told = doctor(places(cluster, 1, 1, 1), options=["--wait", 5])
     assert told.wrong[0][1].startswith("rank 2 of 3 did not come"), told
     assert told.status == [1, 0, 1] and "tcp://h1" in told.errors[2], told.errors
     assert {host["name"] for host in told.said["hosts"]} == {"h1", "h2"}
 
 
-def test_rank_0_that_does_not_come(emulate, places, tmp_path):
-    cluster = emulate(2)
+def test_rank_0_that_does_not_come(emulate, places, run_command, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
-    done = subprocess.run(
-        places(cluster, 1, 1)[1].command(
-            [sys.executable, "-m", "ringcoll", "doctor", "--wait", "1"], "/"
-        ),
-        env=os.environ
-        | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "h1", "MASTER_PORT": str(PORT)}
-        | {"RINGCOLL_STORE": f"file://{store}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1 and "rank 0 did not begin" in done.stderr, done.stderr
+    env = {"RINGCOLL_STORE": f"file://{store}"}
+    hosts = places(emulate(2), 1, 1)
+    _, [error], [status] = run_command(hosts, ["doctor", "--wait", 1], env, ranks=[1])
+    assert status == 1 and "rank 0 did not begin" in error, error
     assert list(store.iterdir()) == []
 
 
-def test_the_table_that_people_see(emulate, places):
-    [host] = emulate(1).hosts
-    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "h1", "MASTER_PORT": str(PORT)}
-    command = host.command([sys.executable, "-m", "ringcoll", "doctor"], "/")
-    ranks = [
-        subprocess.Popen(command, env=env | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in (0, 1)
-    ]
-    out, nothing = (rank.communicate(timeout=60)[0] for rank in ranks)
-    assert nothing == "" and [rank.returncode for rank in ranks] == [0, 0], out
+def test_the_table_that_people_see(emulate, places, run_command):
+    [out, nothing], errors, status = run_command(places(emulate(1), 2), ["doctor"])
+    assert nothing == "" and status == [0, 0], (out, errors)
     for words in ("torchrun: rank 0 of 2", "1 host ", "0 to 1", "eth0, 10.0.0.1", "All hosts are"):
         assert words in out, out

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.hosts import HostsError, Network, bits_per_second
+from support.stages import has_ended
 
 CI = Path(__file__).resolve().parents[2] / "ci"
 OF_A_CREATOR = """
@@ -56,16 +57,9 @@ def interfaces():
     return {path.name for path in Path("/sys/class/net").iterdir()}
 
 
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def wait_until_gone(pids, seconds=10):
     end = time.monotonic() + seconds
-    while not all(map(is_gone, pids)):
+    while not all(map(has_ended, pids)):
         assert time.monotonic() < end, f"of {pids}, some run"
         time.sleep(0.01)
 

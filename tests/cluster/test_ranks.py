@@ -93,7 +93,8 @@ def test_one_crossing_of_a_shaped_link_takes_its_time(emulate, run_ranks, places
         return time.monotonic() - begin
 
     hosts = places(emulate(2, [Network(rate="100mbit")]), 1, 1)
-    assert min(run_ranks(2, body, hosts=hosts)) > 0.14
+    # Of the rank that began first: to the other, part of the data may have come before.
+    assert max(run_ranks(2, body, hosts=hosts)) > 0.14
 
 
 def test_sigkill_on_another_host_is_named_by_all(emulate, start_ranks, places):

@@ -9,6 +9,7 @@ import pytest
 from harness import build, figures, jobs, rounds
 from harness.jobs import Job, JobError, Spec
 from harness.report import Results
+from support.stages import has_ended
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler: cc is not on PATH")
 
@@ -18,11 +19,6 @@ def pacemaker(tmp_path_factory: pytest.TempPathFactory) -> Spec:
     directory = tmp_path_factory.mktemp("build")
     program = build.compile_c("cc", [build.PERF / "pacemaker.c"], directory / "pacemaker", [])
     return Spec("pace-maker", [str(program), "{socket}", "{ranks}", "4096", "3"])
-
-
-def is_gone(pid: int) -> bool:
-    """Ended; where nobody reaps orphans it stays as a zombie."""
-    return not Path(f"/proc/{pid}").exists() or state_of(pid) == "Z"
 
 
 def state_of(pid: int) -> str:
@@ -65,7 +61,7 @@ def test_close_leaves_nothing_running(pacemaker: Spec, tmp_path: Path) -> None:
     job = Job(pacemaker, 2, tmp_path)
     pids = [rank.pid for rank in job._ranks]
     job.close()
-    assert all(is_gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_paused_job_answers_and_ends(pacemaker: Spec, tmp_path: Path) -> None:
@@ -77,7 +73,7 @@ def test_paused_job_answers_and_ends(pacemaker: Spec, tmp_path: Path) -> None:
             time.sleep(0.01)
         assert [state_of(pid) for pid in pids] == ["T", "T"]
         assert len(job.ask("run 4 1 1", "times")) == 2
-    assert all(is_gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_program_that_ends_at_once_is_reported_with_its_words(tmp_path: Path) -> None:

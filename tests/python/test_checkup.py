@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from itertools import combinations, permutations
 
 import pytest
@@ -12,11 +10,8 @@ from ringcoll.checkup.paths import find_unreached
 from ringcoll.checkup.settings import compare_settings, find_containers
 from ringcoll.checkup.speeds import find_slow_hosts, find_slow_pairs, suspects
 from ringcoll.checkup.verdict import judge
-from ringcoll.cluster.board import open_board
 from ringcoll.cluster.hosts import Host, find_hosts, rounds
 from ringcoll.cluster.pair import View
-from ringcoll.errors import InvalidArgument, TransportError
-from ringcoll.interfaces import Interface, usable_interfaces
 
 FAST, SLOW = 1e9, 1e8
 ETHERNET = {"name": "eth0", "address": "10.0.0.1", "mtu": 1500, "speed": 1000, "loopback": False}
@@ -179,6 +174,21 @@ def test_interfaces_may_have_other_names():
     assert [finding.status for finding in compare_settings(reports, hosts)] == ["note"]
 
 
+@pytest.mark.parametrize("name", ["RINGCOLL_TOPOLOGY", "RINGCOLL_COSTS"])
+@pytest.mark.parametrize(
+    ("values", "differing"),
+    [
+        (["a", "", "a"], []),  # rank 0's, and others may have none
+        (["a", "a", "b"], ["failed"]),
+        (["", "a", ""], ["failed"]),
+    ],
+)
+def test_files_that_rank_0_reads(name, values, differing):
+    reports = {r: report(r, f"h{r}", knobs={name: value}) for r, value in enumerate(values)}
+    found = compare_settings(reports, find_hosts(reports))
+    assert [finding.status for finding in found] == differing
+
+
 def test_containers_of_one_machine():
     reports = {rank: report(rank, f"pod{rank}", machine="m") for rank in range(2)}
     [finding] = find_containers(reports, find_hosts(reports))
@@ -194,48 +204,3 @@ def test_a_second_look_takes_the_better():
 def test_the_host_that_a_rank_would_be_of_without_interface():
     reports = {0: report(0, "h0"), 1: report(1, "h1", interfaces=[])}
     assert find_hosts(reports)[1] == Host("h1", [1], {})
-
-
-@pytest.mark.parametrize(
-    ("wanted", "names"),
-    [
-        ("", ["eth0", "ib0"]),
-        ("ib", ["ib0"]),
-        ("=ib", []),
-        ("=eth0,lo", ["lo", "eth0"]),
-        ("^eth", ["docker0", "ib0"]),
-        ("10.1.0.0/16", ["ib0"]),
-        ("^10.0.0.0/8", []),
-    ],
-)
-def test_interfaces_that_a_rank_would_use(monkeypatch, wanted, names):
-    addresses = {"lo": "127.0.0.1", "docker0": "10.9.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1"}
-    found = [Interface(name, ip, 1500, 0, True, name == "lo") for name, ip in addresses.items()]
-    monkeypatch.setattr("ringcoll.interfaces.list_interfaces", lambda: found)
-    for name in ("NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RINGCOLL_INTERFACE", wanted)
-    assert [each.name for each in usable_interfaces()] == names
-    monkeypatch.setenv("RINGCOLL_INTERFACE", "")
-    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "ib0")
-    assert [each.name for each in usable_interfaces()] == ["ib0"]
-
-
-@pytest.mark.parametrize("store", ["local://x", "tcp://host", "ftp://h:1", "file:///nowhere"])
-def test_where_ranks_cannot_meet(store):
-    with pytest.raises(InvalidArgument):
-        open_board(store, "", 1, time.monotonic())
-
-
-def test_a_port_that_is_taken():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        store = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-    end = time.monotonic() + 5
-    first = open_board(store, "", 0, end)
-    with pytest.raises(TransportError, match="port free"):
-        open_board(store, "", 0, end)
-    client = open_board(store, "", 1, end)
-    client.put("key", {"a": 1})
-    assert first.get("key") == {"a": 1} and client.get("nothing") is None
-    client.close()
-    first.close()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from itertools import combinations, permutations
+from pathlib import Path
 
 import pytest
 
+from ringcoll.cluster import Leader
 from ringcoll.cluster.hosts import find_hosts
 from ringcoll.cluster.pair import View
 from ringcoll.errors import InvalidArgument
-from ringcoll.findings import Finding
 from ringcoll.outputs import check_file, write_file
 from ringcoll.probe import Survey, survey
 from ringcoll.probe.show import verdict
@@ -211,15 +210,18 @@ def test_rounds_over_two_levels():
     assert apart == [{2}] * 4 + [{1}] * 2 + [{0}]
 
 
-class Uplinks:
-    """A Leader of hosts in racks. What joins a rack to the others carries ``1 / times`` of what its
-    hosts can send, and the pairs of a look share it."""
+class Uplinks(Leader):
+    """Of hosts in racks. What joins a rack to the others carries ``1 / times`` of what its hosts
+    can send, and the pairs of a look share it. ``slow``: what hosts can send and receive of what
+    the others can."""
 
-    def __init__(self, racks, times, looks=1000, seed=0):
+    def __init__(self, racks, times, looks=1000, seed=0, slow=None):
         count = sum(map(len, racks))
         self.hosts, self.size, self.views = hosts_of(count), count, {}
+        self.silent, self._firsts = set(), [*range(count)]
         self.reports = {i: {"hostname": f"h{i}"} for i in range(count)}
         self._racks, self._times, self._looks = racks, times, looks
+        self._slow = slow or {}
         self._chance = random.Random(seed)
 
     def look(self, pairs, aims):
@@ -228,24 +230,23 @@ class Uplinks:
             return
         across = Counter()
         for b, a in pairs:
-            if (rack := group_of(self._racks, a)) != group_of(self._racks, b):
-                across[rack] += 1
+            for way in self._uplinks(a, b):
+                across[way] += 1
         for b, a in pairs:
             view = View(True, "a", "", self._about(TRIP) if aims.round_trip else None)
             if aims.rate_s:
                 view.bytes_per_s = self._about(self._rate(a, b, across))
             self.views[b, a] = view.better(self.views.get((b, a), View()))
 
-    def unseen(self):
-        missing = self.size * (self.size - 1) - len(self.views)
-        return [Finding("pairs of hosts", "note", f"{missing} are missing")] if missing else []
-
     def _rate(self, a, b, across):
-        racks = [group_of(self._racks, host) for host in (a, b)]
-        if racks[0] == racks[1]:
-            return PORT
-        shares = [len(self._racks[rack]) * PORT / self._times / across[rack] for rack in racks]
-        return min(PORT, *shares)
+        ports = [PORT * self._slow.get(host, 1) for host in (a, b)]
+        ways = self._uplinks(a, b)
+        shares = [len(self._racks[way[1]]) * PORT / self._times / across[way] for way in ways]
+        return min(*ports, *shares)
+
+    def _uplinks(self, a, b):
+        out, into = (group_of(self._racks, host) for host in (a, b))
+        return [("out of", out), ("into", into)] if out != into else []
 
     def _about(self, value):
         return value * (1 + self._chance.uniform(-0.2, 0.2))
@@ -264,11 +265,22 @@ def test_switches_without_a_narrow_link():
     assert found.structure.levels == [] and found.findings == []
 
 
-def test_a_survey_that_has_no_time_for_all_pairs_is_no_file():
-    found = survey(Uplinks(SHAPES["unequal"], 10, looks=8))
+@pytest.mark.parametrize("seed", range(5))
+def test_a_second_look_does_not_move_a_slow_host_to_another_rack(seed):
+    """Alone, its pairs with hosts of other racks are as fast as those with its own."""
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    found = survey(Uplinks(groups, 10, seed=seed, slow={2: 0.4}))
+    assert found.structure == Structure(8, [groups], [])
+    assert {finding.part for finding in found.findings} == {"host h2"}
+
+
+@pytest.mark.parametrize(("looks", "said"), [(8, "in the pairs that were measured."), (24, "")])
+def test_a_survey_that_has_no_time_for_all_pairs_is_no_file(looks, said):
+    """In the first pass, or in the second, which decides."""
+    found = survey(Uplinks(SHAPES["unequal"], 10, looks=looks))
     [gap] = found.gaps
     assert (gap.part, gap.status) == ("pairs of hosts", "failed")
-    assert verdict(found).endswith("in the pairs that were measured.")
+    assert verdict(found).endswith(said)
 
 
 def a_survey(count, seen):
@@ -308,26 +320,30 @@ def test_the_picture(count, measured, tmp_path):
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
-    for path in (tmp_path, tmp_path / "none" / "file"):
+    loop, queue = tmp_path / "loop", tmp_path / "queue"
+    loop.symlink_to(loop)
+    os.mkfifo(queue)
+    for path in (tmp_path, tmp_path / "none" / "file", loop, queue, Path("/dev/null")):
         with pytest.raises(InvalidArgument, match=r"--output .*: cannot be written"):
             check_file("--output", path)
-    path = tmp_path / "file"
+
+
+def test_a_file_is_replaced_and_a_link_followed(tmp_path):
+    path, link = tmp_path / "folder" / "file", tmp_path / "link"
+    path.parent.mkdir()
+    link.symlink_to(path)
     path.write_text("before")
-    check_file("--output", path)
-    assert path.read_text() == "before"
-    write_file("--output", path, b"after")
-    assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
+    for place, content in ((path, "after"), (link, "by the link")):
+        before = path.read_text()
+        check_file("--output", place)
+        assert path.read_text() == before
+        write_file("--output", place, content.encode())
+        assert path.read_text() == content
+    assert link.is_symlink() and list(path.parent.iterdir()) == [path]
 
 
-def start(*arguments, **env):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RINGCOLL_")}
-    command = [sys.executable, "-m", "ringcoll", "probe", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": "/"}
-    return subprocess.Popen(command, env=clean | env, **pipes)
-
-
-def test_it_wants_a_launcher():
-    _, said = start().communicate(timeout=60)
+def test_it_wants_a_launcher(start):
+    _, said = start("probe").communicate(timeout=60)
     assert "start it by a launcher" in said and "horovodrun" in said
 
 
@@ -337,19 +353,20 @@ def job_of(size, store):
     return job | {"RINGCOLL_STORE": f"file://{store}"}
 
 
-def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
+def test_a_path_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, start):
     """And the other ranks end with rank 0, not at their deadline."""
     job = job_of(2, tmp_path / "store")
     missing = tmp_path / "none" / "topology.json"
-    ranks = [start("--output", missing, **job, RANK=str(rank)) for rank in (0, 1)]
+    ranks = [start("probe", "--output", missing, **job, RANK=str(rank)) for rank in (0, 1)]
     (out, said), _ = (rank.communicate(timeout=20) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [1, 0] and out == ""
     assert f"--output {missing}: cannot be written: No such file" in said, said
 
 
-def test_a_rank_that_does_not_come_is_named_and_no_file_is_written(tmp_path):
+def test_a_rank_that_does_not_come_is_named_and_no_file_is_written(tmp_path, start):
     job, path = job_of(3, tmp_path / "store"), tmp_path / "topology.json"
-    ranks = [start("--output", path, "--wait", "2", **job, RANK=str(rank)) for rank in (0, 1)]
+    words = ["probe", "--output", path, "--wait", 2]
+    ranks = [start(*words, **job, RANK=str(rank)) for rank in (0, 1)]
     (out, said), _ = (rank.communicate(timeout=30) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [1, 0] and not path.exists()
     assert "rank 2 of 3 did not come" in out and "1 host: there is nothing to find" in out, out

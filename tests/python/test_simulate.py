@@ -201,6 +201,10 @@ def test_costs_come_from_a_file(tmp_path: Path):
         (["--hosts", "2", "--costs", "/dev/null"], 1, 'an object "levels"'),
         (["--hosts", "2", "--costs", "/dev/null", "--latency", "1us"], 1, "already"),
         (["--hosts", "70000"], 1, "levels[1].ranks is 70000"),
+        (["--hosts", "70000", "--plot", "/none/out.svg"], 1, "--plot"),  # before the work
+        (["--hosts", "1", "--leaf", "4"], 1, "--leaf is of links between hosts"),
+        (["--hosts", "1", "--network", "10gbit"], 1, "--network is of links between hosts"),
+        (["--hosts", "1", "--latency", "20us"], 1, "--latency is of links between hosts"),
     ],
 )
 def test_the_command_refuses_nonsense(arguments: list[str], status: int, said: str):
@@ -229,5 +233,6 @@ def test_the_plot(tmp_path: Path):
 def test_without_matplotlib_the_plot_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from ringcoll import cli
 
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.backends.backend_agg"):  # another test may have it
+        monkeypatch.setitem(sys.modules, name, None)
     assert cli.main(["simulate", "--hosts", "2", "--plot", str(tmp_path / "out.svg")]) == 1
