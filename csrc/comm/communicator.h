@@ -161,7 +161,6 @@ class Communicator {
   void check_given_levels() const;
   void settle_costs(Exchange& exchange, Deadline deadline);
   std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
-  int ranks_for_each_cpu() const;
   std::string ports_of_this_host() const;
   void say_hello() const;
 

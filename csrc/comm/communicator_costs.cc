@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/communicator.h"
@@ -116,22 +115,11 @@ void Communicator::settle_costs(Exchange& exchange, Deadline deadline) {
 std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& wanted) {
   connect(measured_peers(topology_, rank_, wanted));
   Measured links(*this);
-  auto samples = measure_links(topology_, rank_, wanted, ranks_for_each_cpu(), links);
+  auto samples = measure_links(topology_, rank_, wanted,
+                               std::min(topology_.ranks_for_each_cpu(), kMostShare), links);
   for (Rank peer : connected_) links_[peer].sent_in_setup = endpoint(peer).completed();
   counters_ = {};  // they are of calls
   return samples;
-}
-
-int Communicator::ranks_for_each_cpu() const {
-  if (!oversubscribed_) return 1;
-  std::map<std::string, std::pair<size_t, size_t>> machines;  // ranks, CPUs
-  size_t most = 1;
-  for (Rank r = 0; r < size_; r++) {
-    auto& [ranks, cpus] = machines[topology_.at(r).machine];
-    cpus = std::max({size_t{1}, cpus, topology_.at(r).cpus.size()});
-    most = std::max(most, (++ranks + cpus - 1) / cpus);
-  }
-  return static_cast<int>(std::min<size_t>(most, kMostShare));
 }
 
 }  // namespace ringcoll
