@@ -1,10 +1,15 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "base/machine.h"
 #include "base/types.h"
 
 namespace ringcoll {
@@ -103,6 +108,31 @@ TEST(Types, NamesAndSizes) {
   EXPECT_TRUE(overlap({0, 4}, {3, 1}));
   EXPECT_FALSE(overlap({0, 4}, {4, 1}));
   EXPECT_FALSE(overlap({0, 4}, {2, 0}));
+}
+
+TEST(SmallFile, IsReadWhole) {
+  auto path = std::filesystem::temp_directory_path() / fmt::format("ringcoll-file-{}", ::getpid());
+  const std::string content("a\n\0b", 4);
+  std::ofstream(path, std::ios::binary) << content;
+  std::string failure;
+  EXPECT_EQ(read_small_file(path, 4, &failure), content);
+  EXPECT_EQ(read_small_file(path, 3, &failure), std::nullopt);
+  EXPECT_EQ(failure, "it has 4 bytes; at most 3 are read");
+  std::filesystem::remove(path);
+  EXPECT_EQ(read_small_file(path, 4, &failure), std::nullopt);
+  EXPECT_EQ(failure, "No such file or directory");
+  for (const char* other : {"/tmp", "/dev/zero"}) {
+    EXPECT_EQ(read_small_file(other, 4, &failure), std::nullopt);
+    EXPECT_EQ(failure, "it is no regular file") << other;
+  }
+}
+
+TEST(Machine, IsNamedAlikeEachTime) {
+  EXPECT_FALSE(host_name().empty());
+  EXPECT_FALSE(machine_id().empty());
+  EXPECT_EQ(machine_id(), machine_id());
+  EXPECT_TRUE(namespace_id("net").starts_with("net:[")) << namespace_id("net");
+  EXPECT_EQ(namespace_id("nonesuch"), "");
 }
 
 TEST(Deadline, CountsDown) {

@@ -54,8 +54,7 @@ const std::vector<Row>& table() {
        "network interfaces for TCP: \"eth0,ib\" (names that begin so), \"=eth0\" (whole names), "
        "\"10.1.0.0/16\", \"^docker\" (all but these). Empty: those that the launcher found "
        "(HOROVOD_GLOO_IFACE, GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), else all. Of several "
-       "networks "
-       "the fastest that joins all hosts, as measured"},
+       "networks the fastest that joins all hosts, as measured"},
       {"RINGCOLL_HOSTID", Text{&Config::hostid, {}}, "",
        "id and name of this host: ranks with different ones are on different hosts, which do not "
        "share memory. Empty: by who can map whose memory"},
@@ -110,8 +109,7 @@ const std::vector<Row>& table() {
        "is 3.8 s at least; on Soft-RoCE 7 is without end"},
       {"RINGCOLL_REGISTER_BYTES", Integer{&Config::register_bytes, 0, 1024 * kGiB, true}, "4G",
        "RDMA: tensors that come back are registered, up to this many bytes, and then not copied. "
-       "0: "
-       "none"},
+       "0: none"},
       {"RINGCOLL_HUGE_PAGES", Boolean{&Config::huge_pages}, "1",
        "ask for transparent huge pages in the arena"},
   };

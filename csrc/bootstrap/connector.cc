@@ -1,23 +1,25 @@
 #include "bootstrap/connector.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "bootstrap/gate.h"
 #include "bootstrap/networks.h"
-#include "bootstrap/trial.h"
+#include "bootstrap/rate.h"
 #include "net/interfaces.h"
 #include "net/socket.h"
 
@@ -31,6 +33,10 @@ constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
 // In which a network that reaches the peer at all lets a connection be made: the kernel repeats its
 // first packet after a second, so that one may be lost.
 constexpr Duration kReach = std::chrono::milliseconds(1200);
+// A peer that tells no rate is asked so often, for it may not have been run. What is then assumed
+// of the network: it was reached, and is used if there is no other.
+constexpr int kRateTries = 3;
+constexpr double kLeastRate = 1e-6;
 // Channels of the trials of networks, one each; no transport has so many streams.
 constexpr uint32_t kTrialChannel = 0x10000;
 
@@ -40,21 +46,17 @@ std::vector<Interface> interfaces_for(const Config& config) {
   if (!config.interface.empty())
     return select_interfaces(config.interface, "RINGCOLL_INTERFACE", all);
   const LauncherInterface& told = config.launcher_interface;
-  if (!told.names.empty()) try {
-      return select_interfaces(told.names, told.variable, all);
-    } catch (const Error& error) {
-      log_warning("{}. It is not followed", error.what());
-    }
+  try {
+    if (!told.names.empty()) return select_interfaces(told.names, told.variable, all);
+  } catch (const Error& error) {
+    log_warning("{}. It is not followed", error.what());
+  }
   return select_interfaces("", "", all);
 }
 
 // Equal for processes that share their interfaces, and nowhere else.
 uint64_t own_stack() {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
-  char space[64] = "";
-  [[maybe_unused]] ssize_t length = ::readlink("/proc/self/ns/net", space, sizeof space - 1);
-  GroupId hash = make_group_id(boot_id + " " + space);
+  GroupId hash = make_group_id(machine_id() + " " + namespace_id("net"));
   uint64_t stack;
   std::memcpy(&stack, hash.data(), sizeof stack);
   return stack;
@@ -73,13 +75,22 @@ std::string describe_finding(const Trial::Finding& found) {
 }  // namespace
 
 struct Connector::State {
-  State(Rank own, const Config& config, EventLoop& loop) : rank(own), sink(loop) {
-    auto chosen = interfaces_for(config);
-    std::ranges::stable_sort(chosen, std::ranges::greater(), &Interface::speed_mbps);
-    for (const Interface& i : chosen) {
-      gates.push_back(std::make_unique<Gate>(i.address, loop));
-      offers.push_back({own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
+  State(Rank own, std::vector<Interface> interfaces, EventLoop& loop) : rank(own), sink(loop) {
+    std::ranges::stable_sort(interfaces, std::ranges::greater(), &Interface::speed_mbps);
+    std::string causes;
+    for (const Interface& i : interfaces) {
+      if (offers.size() == kMostOffers) break;
+      try {
+        gates.push_back(std::make_unique<Gate>(i.address, loop));
+        offers.push_back(
+            {own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
+      } catch (const Error& error) {
+        log_warning("{} is not used: {}", i.name, error.what());
+        causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
+      }
     }
+    check(!offers.empty(), Code::kTransport,
+          "no network interface can be used: {}. Name one with RINGCOLL_INTERFACE", causes);
   }
 
   const Rank rank;
@@ -97,6 +108,7 @@ struct Connector::State {
   std::map<std::pair<Rank, uint32_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
   bool interrupted = false;
+  std::set<int> dialling;        // sockets that a connect_at() waits on
   uint64_t rejected_before = 0;  // by gates that are closed
 
   Sink sink;
@@ -134,13 +146,41 @@ struct Connector::State {
   const Offer& offer_of(Rank peer, int network) const {
     return of_rank[peer][networks[network].offer_of[peer]];
   }
+  void throw_if_interrupted(const std::string& link) const {
+    check(!interrupted, Code::kTransport, "{}: given up, for the communicator has failed", link);
+  }
+  bool is_interrupted() {
+    std::lock_guard lock(mutex);
+    return interrupted;
+  }
   std::vector<int> networks_for(uint32_t channel) const;
+  class Dialling;
   Fd connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach, Deadline deadline);
   Fd connect(Rank peer, uint32_t channel, Deadline deadline);
   Fd accept(Rank peer, uint32_t channel, Deadline deadline);
   void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
   Error no_network(std::span<const Trial> trials,
                    const std::function<std::string(Rank)>& describe) const;
+};
+
+/// While it lives, interrupt() ends what waits on the socket.
+class Connector::State::Dialling {
+ public:
+  Dialling(State& state, int fd, const std::string& link) : state_(state), fd_(fd) {
+    std::lock_guard lock(state_.mutex);
+    state_.throw_if_interrupted(link);
+    state_.dialling.insert(fd_);
+  }
+  ~Dialling() {
+    std::lock_guard lock(state_.mutex);
+    state_.dialling.erase(fd_);
+  }
+  Dialling(const Dialling&) = delete;
+  Dialling& operator=(const Dialling&) = delete;
+
+ private:
+  State& state_;
+  const int fd_;
 };
 
 // Streams of data are dealt out to the networks in turn, the best first.
@@ -166,7 +206,7 @@ Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
       try {
         return connect_at(offer_of(peer, network), peer, channel, reach, deadline);
       } catch (const Error& error) {
-        if (error.code() == Code::kInvalidArgument) throw;
+        if (error.code() == Code::kInvalidArgument || is_interrupted()) throw;
         in_doubt |= error.code() == Code::kTimeout;
         causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
         if (!in_doubt && network == open.back()) throw Error(error.code(), causes);
@@ -184,7 +224,9 @@ Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel,
                                  offer.address.text(), channel);
   for (;;) {
     int error = 0;
-    Fd fd = try_connect(offer.address, reach, &error);
+    Fd fd = begin_connect(offer.address, &error);
+    Dialling dialling(*this, fd.get(), link);
+    if (fd) error = finish_connect(fd.get(), offer.address, reach);
     // The peer listened before it told its address: refused means that it has ended.
     check(error != ECONNREFUSED, Code::kTransport,
           "{}: connect: Connection refused; the process has ended, or a firewall rejects", link);
@@ -194,8 +236,7 @@ Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel,
         describe_offers(offers), describe_offers(of_rank[peer]));
     check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline; {}",
           link, where);
-    check(static_cast<bool>(fd), Code::kTransport, "{}: {}; {}", link, errno_text("connect", error),
-          where);
+    check(error == 0, Code::kTransport, "{}: {}; {}", link, errno_text("connect", error), where);
     Verdict verdict = prove(fd.get(), secret, {rank, peer, channel, group}, deadline, link);
     if (verdict == Verdict::kAccepted) return fd;
     bool again = verdict == Verdict::kClosed && !reach.passed();
@@ -214,7 +255,7 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
     return found != parked.end() || refusals.contains(peer) || interrupted;
   });
   if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
-  check(!interrupted, Code::kTransport, "{}: given up, for the communicator has failed", link);
+  throw_if_interrupted(link);
   check(!decided, Code::kInvalidArgument, "{}: {}", link, refusals[peer]);
   std::string strangers =
       rejected() ? fmt::format(" ({} connections of strangers were rejected)", rejected()) : "";
@@ -226,13 +267,16 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
 }
 
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
-    : state_(std::make_unique<State>(rank, config, loop)) {}
+    : Connector(rank, interfaces_for(config), loop) {}
+Connector::Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop)
+    : state_(std::make_unique<State>(rank, std::move(interfaces), loop)) {}
 Connector::~Connector() = default;
 
 void Connector::interrupt() {
   {
     std::lock_guard lock(state_->mutex);
     state_->interrupted = true;
+    for (int fd : state_->dialling) ::shutdown(fd, SHUT_RDWR);
   }
   state_->changed.notify_all();
 }
@@ -271,13 +315,19 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
     if (!found.why.empty()) continue;
     auto network = static_cast<int>(i);
     auto channel = kTrialChannel + static_cast<uint32_t>(i);
-    Deadline reach(std::min(kReach, deadline.left()));
     try {
-      Fd fd = connect_at(offer_of(peer, network), peer, channel, reach, deadline);
-      if (measure) found.bytes_per_us = measure_rate(fd.get());
+      std::optional<double> told;
+      for (int tries = 0; !told && tries < (measure ? kRateTries : 1); tries++) {
+        Deadline reach(std::min(kReach, deadline.left()));
+        Fd fd = connect_at(offer_of(peer, network), peer, channel, reach, deadline);
+        if (measure) told = measure_rate(fd.get());
+      }
+      if (measure) found.bytes_per_us = std::max(told.value_or(kLeastRate), kLeastRate);
     } catch (const Error& error) {
       // Who was reached and then does not answer is stopped: no matter of the network.
-      if (error.code() == Code::kTimeout && deadline.passed()) throw;
+      if (error.code() == Code::kTimeout && deadline.passed())
+        throw Error(error.code(), error.what(), peer);
+      if (is_interrupted()) throw;
       found = {Trial::kNotReached, error.what()};
     }
   }

@@ -20,12 +20,17 @@
 
 namespace ringcoll {
 
+struct Interface;
+
 class Connector : public Dialer {
  public:
   /// Listens. `loop` serves the listening sockets. Throws Error(kTransport) /
   /// Error(kInvalidArgument) naming interface and cause (an interface that does not exist, the ones
   /// that do).
   Connector(Rank rank, const Config& config, EventLoop& loop);
+  /// Listens at these, on the fastest kMostOffers at most. One at which it cannot is left out, with
+  /// a warning; Error(kTransport) if there is no other.
+  Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop);
   ~Connector() override;
 
   /// Where this rank listens; to be published to the peers (bootstrap/networks.h).
@@ -39,8 +44,8 @@ class Connector : public Dialer {
 
   /// Tries the networks, if there are several, between the lowest ranks of each network stack (of
   /// each host, but for containers): those connect to one another, and measure; the others need not
-  /// be here yet. What was found, to be published. Throws Error(kTimeout) if a peer does not answer
-  /// any more.
+  /// be here yet. What was found, to be published. Throws Error(kTimeout) naming the peer that does
+  /// not answer any more.
   std::string try_networks(Deadline deadline);
   /// Takes the findings of all ranks; from now on dial() uses what follows from them, and nothing
   /// else listens. Throws Error(kTransport), alike on all ranks, if no network reaches everybody,
@@ -57,8 +62,8 @@ class Connector : public Dialer {
   /// wrong secret, …), or Error(kInvalidArgument) on both ends if their secrets differ. The socket
   /// is non-blocking and tuned. Any thread but the loop's.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
-  /// Ends the waits for peers that are to connect, now and later, with Error(kTransport): the
-  /// communicator has failed. Any thread.
+  /// Ends each dial(), now and later, with Error(kTransport): the communicator has failed. Any
+  /// thread.
   void interrupt();
   /// Connections that were closed because they did not know the secret, spoke something else, or
   /// came too late.

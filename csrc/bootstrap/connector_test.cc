@@ -1,13 +1,19 @@
 #include "bootstrap/connector.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/gate.h"
 #include "bootstrap/networks.h"
-#include "bootstrap/trial.h"
+#include "bootstrap/rate.h"
+#include "net/interfaces.h"
 #include "net/socket.h"
 
 namespace ringcoll {
@@ -152,6 +158,67 @@ TEST(Connector, APeerThatIsStoppedIsNamedAtTheDeadline) {
   EXPECT_EQ(error.rank(), 1);
 }
 
+// Its host does not answer at all, or the kernel accepts and the process does nothing.
+TEST(Connector, AnInterruptEndsADial) {
+  for (bool accepts : {true, false}) {
+    EventLoop loop("test");
+    Connector connector(0, on_loopback(), loop);
+    Fd stopped = listen_on(Address::parse("127.0.0.1:0"));
+    Address address = local_address(stopped.get());
+    std::vector<Fd> waiting;  // in a short queue: who comes later hears nothing
+    if (!accepts) ::listen(stopped.get(), 0);
+    for (int i = 0; !accepts && i < 8; i++) {
+      int error = 0;
+      waiting.push_back(begin_connect(address, &error));
+    }
+    Offer offers[] = {at(address)};
+    connector.set_peers({connector.offers(), encode_offers(offers)}, "sesame");
+    std::thread thread([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      connector.interrupt();
+    });
+    auto start = Clock::now();
+    Error error = error_of([&] { connector.dial(1, 0, Deadline(seconds(30))); });
+    EXPECT_LT(to_seconds(Clock::now() - start), 10);
+    EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+    thread.join();
+    error = error_of([&] { connector.dial(1, 0, Deadline(seconds(30))); });
+    EXPECT_TRUE(contains(error, "the communicator has failed")) << error.what();
+  }
+}
+
+std::vector<Interface> interfaces(const std::vector<std::string>& addresses) {
+  std::vector<Interface> all;
+  for (const std::string& address : addresses)
+    all.push_back({"lo", Address::parse(address + ":0"), true, true, 8, 0});
+  return all;
+}
+
+// Say an IPv6 address that the kernel still looks for duplicates of. 198.51.100.0/24 is for
+// documents.
+TEST(Connector, AnAddressThatCannotBeBoundIsLeftOut) {
+  EventLoop loop("test");
+  Connector connector(0, interfaces({"198.51.100.1", "127.0.0.1", "203.0.113.1"}), loop);
+  auto offers = decode_offers(connector.offers());
+  ASSERT_EQ(offers.size(), 1u);
+  EXPECT_EQ(offers[0].address.host(), "127.0.0.1");
+  Error error = error_of([&] { Connector(0, interfaces({"198.51.100.1"}), loop); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  for (const char* part : {"198.51.100.1", "bind", "RINGCOLL_INTERFACE"})
+    EXPECT_TRUE(contains(error, part)) << error.what();
+}
+
+TEST(Connector, OfVeryManyAddressesTheFastestAreOffered) {
+  std::vector<std::string> addresses;
+  for (size_t i = 1; i <= kMostOffers + 6; i++) addresses.push_back(fmt::format("127.0.0.{}", i));
+  auto all = interfaces(addresses);
+  all.back().speed_mbps = 1000;
+  EventLoop loop("test");
+  auto offers = decode_offers(Connector(0, all, loop).offers());
+  EXPECT_EQ(offers.size(), kMostOffers);
+  EXPECT_EQ(offers[0].address.host(), addresses.back());
+}
+
 TEST(Connector, AnAddressThatIsNoneIsAnError) {
   EventLoop loop("test");
   Connector connector(0, on_loopback(), loop);
@@ -245,6 +312,37 @@ TEST(Connector, WhoIsTriedAndDoesNotAnswerIsNamed) {
   Error error = error_of([&] { ranks.connectors[0]->try_networks(Deadline(seconds(0.1))); });
   EXPECT_EQ(error.code(), Code::kTimeout);
   EXPECT_TRUE(contains(error, "rank 0 -> 1")) << error.what();
+  EXPECT_EQ(error.rank(), 1);
+}
+
+// A peer that is not run for a moment says nothing of the network; it is asked again.
+TEST(Connector, ARateThatIsNotToldIsMeasuredAgain) {
+  EventLoop loop("test");
+  Sink sink(loop);
+  std::mutex mutex;
+  std::vector<Fd> ignored;
+  std::set<uint32_t> asked;  // channels
+  Gate gate(Address::parse("127.0.0.1:0"), loop);
+  Connector connector(0, on_loopback(), loop);
+  auto own = decode_offers(connector.offers());
+  own.push_back({own[0].stack, "eth0", Address::parse("127.0.0.1:1"), 24, 0});
+  std::vector<Offer> theirs = own;
+  for (Offer& offer : theirs) offer.address = gate.address(), offer.stack++;
+  std::vector<std::string> offers = {encode_offers(own), encode_offers(theirs)};
+  gate.open(
+      {"sesame", 1, 0, 0, make_group_id(offers[0] + '\n' + offers[1] + '\n')},
+      [&](const Identity& from, Fd fd) {
+        std::lock_guard lock(mutex);
+        if (asked.insert(from.channel).second)
+          ignored.push_back(std::move(fd));
+        else
+          sink.take(std::move(fd));
+      },
+      [](const Gate::Refusal&) {});
+  connector.set_peers(offers, "sesame");
+  auto findings = Trial::decode(connector.try_networks(Deadline(seconds(30))), 2).findings;
+  ASSERT_EQ(findings.size(), 2u);
+  for (const auto& found : findings) EXPECT_GT(found.bytes_per_us, 1) << found.why;
 }
 
 TEST(Rate, IsMeasuredIntoASink) {
@@ -258,6 +356,14 @@ TEST(Rate, IsMeasuredIntoASink) {
   ASSERT_TRUE(in);
   sink.take(std::move(in));
   EXPECT_GT(measure_rate(out.get()), 1);  // a megabyte a second
+}
+
+TEST(Rate, ThatNobodyTellsIsNone) {
+  Fd listener = listen_on(Address::parse("127.0.0.1:0"));
+  int error = 0;
+  Fd out = try_connect(local_address(listener.get()), Deadline(seconds(20)), &error);
+  ASSERT_TRUE(out);
+  EXPECT_EQ(measure_rate(out.get()), std::nullopt);
 }
 
 // On a link of `rate` bytes a microsecond, `each` bytes arriving at a time.

@@ -45,7 +45,7 @@ std::unique_ptr<Exchange> make_store_exchange(std::unique_ptr<Store> store,
                                               const std::string& prefix, Rank rank, Rank size);
 
 /// Over a function that gathers blobs of equal length (the C ABI's rc_exchange_fn, MPI_Allgather);
-/// lengths are agreed first. `gather` returns false on failure.
+/// lengths are agreed first, and long blobs go in blocks. `gather` returns false on failure.
 using GatherFunction = std::function<bool(const void* mine, size_t bytes, void* all)>;
 std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank rank, Rank size);
 

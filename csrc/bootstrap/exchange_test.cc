@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
@@ -346,6 +347,31 @@ TEST(FunctionExchange, GathersBlobsOfAnyLength) {
           exchange->all_gather(std::string(rank * 5, static_cast<char>('a' + rank)), soon());
       EXPECT_EQ(blobs, (std::vector<std::string>{"", "bbbbb", "cccccccccc"}));
       EXPECT_EQ(exchange->all_gather("", soon()), std::vector<std::string>(kSize));
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+// Every rank has room for what all others gather: little, whatever one of them says.
+TEST(FunctionExchange, ALongBlobOfOneRankTakesNoMemoryForTheOthers) {
+  constexpr Rank kSize = 3;
+  const size_t lengths[kSize] = {(1 << 20) + 7, 3, 100'000};
+  std::vector<std::string> wanted;
+  for (Rank rank = 0; rank < kSize; rank++) {
+    wanted.emplace_back();
+    for (size_t i = 0; i < lengths[rank]; i++) wanted[rank] += static_cast<char>(i * 7 + i / 999);
+  }
+  ThreadGather gather(kSize);
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < kSize; rank++)
+    threads.emplace_back([&, rank] {
+      size_t most = 0;
+      auto counted = [&, inner = gather.of(rank)](const void* mine, size_t bytes, void* all) {
+        most = std::max(most, bytes);
+        return inner(mine, bytes, all);
+      };
+      auto exchange = make_function_exchange(counted, rank, kSize);
+      EXPECT_EQ(exchange->all_gather(wanted[rank], soon()), wanted);
+      EXPECT_LE(most, size_t{64} << 10);
     });
   for (auto& thread : threads) thread.join();
 }

@@ -9,6 +9,10 @@
 namespace ringcoll {
 namespace {
 
+// Gathered at a time from every rank: the function wants as much of all as the longest blob has,
+// and rank 0's may hold a topology of megabytes.
+constexpr size_t kBlockBytes = 64 << 10;
+
 class FunctionExchange : public Exchange {
  public:
   FunctionExchange(GatherFunction gather, Rank rank, Rank size)
@@ -25,13 +29,18 @@ class FunctionExchange : public Exchange {
     uint64_t longest = *std::ranges::max_element(lengths);
     check(longest <= kMaxValueBytes, Code::kTransport,
           "the exchange function reports a blob of {} bytes; it must gather by rank", longest);
-    if (longest == 0) return std::vector<std::string>(size_);
-    std::vector<char> padded(longest);
-    std::ranges::copy(mine, padded.begin());
-    std::vector<char> all = gather_equal(padded);
-    std::vector<std::string> blobs;
-    for (Rank rank = 0; rank < size_; rank++)
-      blobs.emplace_back(all.data() + longest * rank, lengths[rank]);
+    std::vector<std::string> blobs(size_);
+    for (uint64_t at = 0; at < longest; at += kBlockBytes) {
+      std::vector<char> block(std::min<uint64_t>(longest - at, kBlockBytes));
+      auto part = [&](uint64_t length) {
+        return std::min<uint64_t>(length - std::min(at, length), block.size());
+      };
+      std::copy_n(mine.begin() + static_cast<ptrdiff_t>(std::min(at, mine.size())),
+                  part(mine.size()), block.begin());
+      std::vector<char> all = gather_equal(block);
+      for (Rank rank = 0; rank < size_; rank++)
+        blobs[rank].append(all.data() + block.size() * rank, part(lengths[rank]));
+    }
     return blobs;
   }
 

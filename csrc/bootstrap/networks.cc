@@ -14,7 +14,6 @@
 namespace ringcoll {
 namespace {
 
-constexpr size_t kMostOffers = 64;
 constexpr size_t kMostText = 256;
 constexpr double kFastest = 1e9;  // bytes/us; what is said to be faster is nonsense
 

@@ -24,9 +24,11 @@ struct Offer {
   std::string network() const;  // "10.0.0.0/24"
 };
 
-/// As text, to be published. decode() throws Error(kTransport) if it is none, or empty.
+/// As text, to be published, at most kMostOffers. decode() throws Error(kTransport) if it is none,
+/// or empty.
 std::string encode_offers(std::span<const Offer> offers);
 std::vector<Offer> decode_offers(std::string_view text);
+inline constexpr size_t kMostOffers = 64;
 /// "eth0 10.0.0.5/24, ib0 10.1.0.5/16".
 std::string describe_offers(std::span<const Offer> offers);
 

@@ -4,13 +4,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "base/log.h"
-#include "topology/numa.h"
 
 namespace ringcoll {
 namespace {
@@ -18,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Changes when ranks of different builds could not understand each other.
-constexpr int kWireVersion = 3;
+constexpr int kWireVersion = 4;
 // A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
 constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
 // The same while other links have sends queued that only this thread moves.
@@ -41,28 +39,6 @@ constexpr Duration kLongestDrain = std::chrono::seconds(1);
 // run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 
-// No bit set, and a printable character.
-constexpr char kNothing = '@';
-
-char bit_of(const TransportRow& row) {
-  return static_cast<char>(1 << (&row - transports().data()));
-}
-
-// The bits of all transports with links of this class.
-int bits_of(LinkClass link) {
-  int mask = 0;
-  for (const TransportRow& row : transports())
-    if (row.link == link) mask |= bit_of(row);
-  return mask;
-}
-
-// The first transport, in order of preference, whose bit is set.
-const TransportRow* common_row(int mask) {
-  for (size_t i = 0; i < transports().size(); i++)
-    if (mask & bit_of(transports()[i])) return &transports()[i];
-  return nullptr;
-}
-
 std::string to_blob(const Json& json) {
   auto bytes = Json::to_cbor(json);
   return {bytes.begin(), bytes.end()};
@@ -75,6 +51,37 @@ Json from_blob(const std::string& blob, Rank rank) {
         "ringcoll, uses the same store",
         rank);
   return json;
+}
+
+// What a rank raises, as the others are to raise it.
+Json to_json(const Error& error) {
+  return {{"code", static_cast<int>(error.code())},
+          {"rank", error.rank()},
+          {"text", std::string(error.what())}};
+}
+
+Error error_of(const Json& json) {
+  return {static_cast<Code>(json.at("code").get<int>()), json.at("text"), json.at("rank")};
+}
+
+// Before anything else of an introduction is read. Ranks of different releases may cut and order
+// their calls in different ways, though they understand one another.
+void check_version(const Json& theirs, Rank rank, Rank own) {
+  check(
+      theirs.at("wire") == kWireVersion && theirs.at("version") == RINGCOLL_VERSION,
+      Code::kTransport,
+      "rank {} runs ringcoll {} (wire version {}), this rank {} {} (wire version {}): install the "
+      "same version on all hosts",
+      rank, theirs.at("version").get<std::string>(), theirs.at("wire").get<int>(), own,
+      RINGCOLL_VERSION, kWireVersion);
+}
+
+Location location_of(const Json& theirs, Rank rank) {
+  try {
+    return Location::decode(theirs.at("location").get<std::string>());
+  } catch (const Error& error) {
+    throw error.within(fmt::format("rank {}", rank));
+  }
 }
 
 Json agreed_values(const Config& c) {
@@ -123,8 +130,7 @@ Communicator::Communicator(Config config, std::string name, Exchange& exchange,
   try {
     join_ring();
     make_transports(exchange, whole, deadline);
-    connect(neighbours());
-    settle_costs(exchange, deadline);
+    settle_costs(exchange);
   } catch (const Error& error) {
     exchange.while_waiting({});
     throw fail(error);  // the others learn why from this rank, and not that it has left
@@ -170,6 +176,36 @@ void Communicator::drain(Rank peer, Deadline deadline) {
   }
 }
 
+// What a rank does on its own between two rounds. Should it fail, it says so to all, so that nobody
+// waits for it there, and goes on to the next round with its error, so that nobody waits for it
+// here: over a function of the caller that wait has no deadline. Not after one who is gone or
+// stopped, and does not come either.
+std::optional<Error> Communicator::attempt(const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const std::exception& caught) {
+    Error error = fail(as_error(caught));
+    if (error.code() == Code::kPeerLost || error.code() == Code::kTimeout) throw Error(error);
+    return error;
+  }
+}
+
+// What every rank says, or the failure of one, which all raise.
+std::vector<Json> Communicator::round(Exchange& exchange, Json mine,
+                                      const std::optional<Error>& failure,
+                                      Deadline deadline) const {
+  mine["failure"] = failure ? to_json(*failure) : Json();
+  auto blobs = exchange.all_gather(to_blob(mine), deadline);
+  std::vector<Json> all;
+  for (Rank r = 0; r < size_; r++) {
+    all.push_back(from_blob(blobs[r], r));
+    const Json& failed = all.back().at("failure");
+    if (!failed.is_null()) throw error_of(failed);
+  }
+  return all;
+}
+
 // First round: who and where everybody is, rank 0's agreed knobs and secret.
 void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline deadline) {
   bool own_secret = !config_.secret.empty();
@@ -194,19 +230,18 @@ void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline
   if (rank_ == 0 && !own_secret) mine["secret"] = random_secret();
   auto blobs = exchange.all_gather(to_blob(mine), deadline);
 
+  std::vector<Json> introductions;
+  for (Rank r = 0; r < size_; r++) {
+    introductions.push_back(from_blob(blobs[r], r));
+    check_version(introductions.back(), r, rank_);
+  }
+  const Json& first = introductions[0];
   std::vector<Location> locations;
   std::vector<std::string> offers;
-  Json first;
   for (Rank r = 0; r < size_; r++) {
-    Json theirs = from_blob(blobs[r], r);
-    if (r == 0) first = theirs;
-    locations.push_back(Location::decode(theirs.at("location").get<std::string>()));
+    const Json& theirs = introductions[r];
+    locations.push_back(location_of(theirs, r));
     offers.push_back(theirs.at("offers"));
-    check(theirs.at("wire") == kWireVersion, Code::kTransport,
-          "rank {} runs ringcoll {} (wire version {}), this rank {} (wire version {}): install the "
-          "same version on all hosts",
-          r, theirs.at("version").get<std::string>(), theirs.at("wire").get<int>(),
-          RINGCOLL_VERSION, kWireVersion);
     std::string text = theirs.at("failure");
     if (!text.empty())
       throw Error(Code::kTransport,
@@ -218,7 +253,7 @@ void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline
   }
   adopt(first.at("agreed"), &config_);
   topology_ = Topology(find_places(std::move(locations)));
-  adopt_given_costs(blobs);
+  adopt_given_costs(introductions);
   std::string secret = own_secret ? config_.secret : first.at("secret").get<std::string>();
   connector_->set_peers(offers, secret);
   lifelines_ = std::make_unique<Lifelines>(
@@ -235,184 +270,11 @@ void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline
   spin_ = std::chrono::microseconds(config_.spin_us);
 }
 
-// Machines, and not hosts: containers share the ports that they have in common. In a part ranks
-// keep their ports, for all parts are at work at the same time.
-Seats Communicator::seats(const Communicator* whole) const {
-  std::map<std::string_view, int> machines;
-  Seats seats{.order = topology_.ring_order(),
-              .node_distances = numa_distances(topology_.at(rank_).numa_node),
-              .port = whole ? whole->port_of(whole->rank()) : ""};
-  for (Rank r = 0; r < size_; r++)
-    seats.machine_of.push_back(
-        machines.try_emplace(topology_.at(r).machine, static_cast<int>(machines.size()))
-            .first->second);
-  return seats;
-}
-
-// Second round: the arena, the addresses of every transport that works here, and what was found out
-// about the networks.
-void Communicator::make_transports(Exchange& exchange, const Communicator* whole,
-                                   Deadline deadline) {
-  std::string failure, networks;
-  std::vector<const TransportRow*> rows;
-  Json addresses = Json::object();
-  try {
-    networks = connector_->try_networks(deadline);
-    arena_ = SharedMemory::create(config_.arena_bytes, config_.huge_pages);
-    TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline, seats(whole)};
-    bool named = config_.transport != "auto";
-    check(!named || find_transport(config_.transport), Code::kInvalidArgument,
-          "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);
-    for (const TransportRow& row : transports()) {
-      if (named ? row.name != config_.transport : !row.automatic) continue;
-      Probe probe = row.probe(config_);
-      check(probe.usable || !named, Code::kTransport, "RINGCOLL_TRANSPORT={} cannot be used: {}",
-            row.name, probe.detail);
-      if (!probe.usable || !make_transport(row, options, named)) continue;
-      rows.push_back(&row);
-      addresses[std::string(row.name)] = made_.back()->address();
-    }
-    check(!rows.empty(), Code::kTransport, "no transport works here; `ringcoll doctor` says why");
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  auto blobs = exchange.all_gather(
-      to_blob({{"failure", failure}, {"addresses", addresses}, {"networks", networks}}), deadline);
-  settle_networks(blobs);
-  choose_links(exchange, blobs, rows, deadline);
-}
-
-void Communicator::settle_networks(const std::vector<std::string>& blobs) {
-  std::vector<std::string> findings;
-  for (Rank r = 0; r < size_; r++) {
-    Json theirs = from_blob(blobs[r], r);
-    std::string text = theirs.at("failure");
-    if (!text.empty()) throw Error(Code::kTransport, fmt::format("rank {}: {}", r, text), r);
-    findings.push_back(theirs.at("networks"));
-  }
-  connector_->settle_networks(findings, [this](Rank r) { return topology_.describe(r); });
-  config_.interface = connector_->own_addresses();  // what is split off uses the same
-}
-
-// A transport that was not asked for by name and fails here (memory that may not be locked, say) is
-// not used; that is said.
-bool Communicator::make_transport(const TransportRow& row, const TransportOptions& options,
-                                  bool named) {
-  try {
-    made_.push_back(row.make(options));
-    return true;
-  } catch (const Error& error) {
-    if (named) throw;
-    log_warning("{} is not used: {}", row.name, error.what());
-    return false;
-  }
-}
-
-// Third round: what every rank reaches, as one character a peer (a bit for each row of the
-// registry). Every rank then derives the link of every pair by the same rule: within a host the
-// first transport by which both reach each other; of the networks one for all, the first that joins
-// every pair that has no nearer link, so that a mixed cluster runs at one pace.
-void Communicator::choose_links(Exchange& exchange, const std::vector<std::string>& blobs,
-                                const std::vector<const TransportRow*>& rows, Deadline deadline) {
-  std::string reached(size_, kNothing);
-  std::vector<std::string> why(size_);
-  for (const TransportRow* row : rows) reached[rank_] |= bit_of(*row);  // what is offered here
-  for (Rank r = 0; r < size_; r++) {
-    Json theirs = from_blob(blobs[r], r);
-    if (r == rank_) continue;
-    for (size_t i = 0; i < rows.size(); i++) {
-      std::string name(rows[i]->name), reason = "not offered there";
-      if (rows[i]->link == LinkClass::kHost && !topology_.same_host(r, rank_))
-        reason = "other host";
-      else if (theirs.at("addresses").contains(name))
-        reason = made_[i]->reach(r, theirs.at("addresses").at(name).get<std::string>());
-      if (reason.empty())
-        reached[r] |= bit_of(*rows[i]);
-      else
-        why[r] += fmt::format("{}{}: {}", why[r].empty() ? "" : "; ", name, reason);
-    }
-  }
-  auto answers = exchange.all_gather(to_blob({{"reached", reached}, {"why", why}}), deadline);
-  assign_links(answers, rows);
-}
-
-// `answers`: the masks of all ranks, and their reasons. Equal on all ranks, but for the endpoints.
-void Communicator::assign_links(const std::vector<std::string>& answers,
-                                const std::vector<const TransportRow*>& rows) {
-  std::vector<std::string> masks;
-  for (Rank r = 0; r < size_; r++) masks.push_back(from_blob(answers[r], r).at("reached"));
-  settle_hosts(masks, answers);
-  one_domain_ = topology_.hosts() <= 1;
-  auto common = [&](Rank a, Rank b) {
-    int within = topology_.same_host(a, b) ? ~0 : ~bits_of(LinkClass::kHost);
-    return masks.at(a).at(b) & masks.at(b).at(a) & within;
-  };
-  int networks = ~0;
-  for_each_pair([&](Rank a, Rank b) {
-    const TransportRow* row = common_row(common(a, b));
-    if (row && row->link == LinkClass::kNetwork) networks &= common(a, b);
-  });
-  for_each_pair([&](Rank a, Rank b) {
-    const TransportRow* row = common_row(common(a, b));
-    if (row && row->link == LinkClass::kNetwork) row = common_row(networks);
-    if (!row) throw no_link(a, b, answers);
-    one_domain_ &= row->link != LinkClass::kNetwork;
-    if (a != rank_ && b != rank_) return;
-    auto mine = std::ranges::find(rows, row) - rows.begin();
-    links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
-    if (row->link == LinkClass::kNetwork) network_ = made_[mine].get();
-    wants_places_ |= made_[mine]->wants_places();
-  });
-}
-
-// Ranks that were supposed to be of one host but cannot map one another's memory are of several.
-// Where nobody offers shared memory (RINGCOLL_TRANSPORT=tcp, say) nothing is known against it.
-void Communicator::settle_hosts(const std::vector<std::string>& masks,
-                                const std::vector<std::string>& answers) {
-  const int near = bits_of(LinkClass::kHost);
-  bool offered = false;
-  for (Rank r = 0; r < size_; r++) offered |= (masks.at(r).at(r) & near) != 0;
-  if (!offered) return;
-  std::vector<Location> locations;
-  for (Rank r = 0; r < size_; r++) locations.push_back(topology_.at(r));
-  topology_ = Topology(separate_hosts(locations, [&](Rank a, Rank b) {
-    bool maps = (masks.at(a).at(b) & masks.at(b).at(a) & near) != 0;
-    if (!maps && locations[a].host_given)
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("RINGCOLL_HOSTID={} is set on {} and on {}, but they cannot map one "
-                              "another's memory: give them different ids, or none. {}",
-                              locations[a].host_id, topology_.describe(a), topology_.describe(b),
-                              reasons(a, b, answers)));
-    return maps;
-  }));
-}
-
-void Communicator::for_each_pair(const std::function<void(Rank, Rank)>& visit) const {
-  for (Rank a = 0; a < size_; a++)
-    for (Rank b = a + 1; b < size_; b++) visit(a, b);
-}
-
-// Why links of two ranks are missing, in the words of both.
-std::string Communicator::reasons(Rank a, Rank b, const std::vector<std::string>& answers) {
-  auto seen = [&](Rank from, Rank to) {
-    return from_blob(answers[from], from).at("why").at(to).get<std::string>();
-  };
-  return fmt::format("Seen from rank {}: {}. Seen from rank {}: {}", a, seen(a, b), b, seen(b, a));
-}
-
-Error Communicator::no_link(Rank a, Rank b, const std::vector<std::string>& answers) const {
-  return Error(Code::kTransport,
-               fmt::format("no transport joins {} and {}. {}", topology_.describe(a),
-                           topology_.describe(b), reasons(a, b, answers)));
-}
-
 std::string_view Communicator::transport_of(Rank peer) const {
   return links_[peer].row ? links_[peer].row->name : "self";
 }
 
-std::string Communicator::port_of(Rank rank) const {
-  return network_ ? network_->port_of(rank) : "";
-}
+std::string Communicator::port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 
 LinkClass Communicator::link_of(Rank peer) const {
   return links_[peer].row ? links_[peer].row->link : LinkClass::kProcess;
@@ -563,7 +425,7 @@ Error Communicator::fail(const Error& error) {
   Deadline grace(may_be_a_consequence ? kCauseGrace : Duration::zero());
   while (!poisoned() && !grace.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   poison(error);
-  if (network_) network_->revoke();
+  if (far_) far_->revoke();
   return this->error();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -72,10 +73,8 @@ class Communicator {
   LinkClass link_of(Rank peer) const;
   /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
   std::string port_of(Rank rank) const;
-  bool one_domain() const {
-    return one_domain_;
-  }  // every pair by shared memory (or inside one process)
-
+  /// Every pair by shared memory, or inside one process.
+  bool one_domain() const { return one_domain_; }
   /// Whether what a link receives is wanted ahead (Endpoint::expect).
   bool wants_places() const { return wants_places_; }
 
@@ -95,7 +94,7 @@ class Communicator {
   /// Offers the memory of the call that begins to the network: what is granted can be sent to, and
   /// received from, ranks with links of class kNetwork without a copy.
   void lend(std::span<Loan> loans) {
-    if (network_) network_->lend(loans);
+    if (far_) far_->lend(loans);
   }
   /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
   /// own) arrives first. What was lent is not touched any more. Returns the error to raise.
@@ -120,6 +119,7 @@ class Communicator {
   Error error() const { return lifelines_->error(); }
 
  private:
+  using Json = nlohmann::json;
   static constexpr int kFirstPolls = 64;
   struct Link {
     const TransportRow* row = nullptr;
@@ -144,24 +144,27 @@ class Communicator {
   void wake_all();
   void connect_one(Rank peer, Deadline deadline);
   void waiting_for(Rank peer, const std::function<void()>& body);
+  std::optional<Error> attempt(const std::function<void()>& body);
+  std::vector<Json> round(Exchange& exchange, Json mine, const std::optional<Error>& failure,
+                          Deadline deadline) const;
   void agree(Exchange& exchange, const Communicator* whole, Deadline deadline);
   Seats seats(const Communicator* whole) const;
   void make_transports(Exchange& exchange, const Communicator* whole, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
   void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
-  void settle_networks(const std::vector<std::string>& blobs);
-  void choose_links(Exchange& exchange, const std::vector<std::string>& addresses,
+  void settle_networks(const std::vector<Json>& introductions);
+  void choose_links(Exchange& exchange, const std::vector<Json>& introductions,
                     const std::vector<const TransportRow*>& rows, Deadline deadline);
-  void assign_links(const std::vector<std::string>& answers,
-                    const std::vector<const TransportRow*>& rows);
-  void settle_hosts(const std::vector<std::string>& masks, const std::vector<std::string>& answers);
-  static std::string reasons(Rank a, Rank b, const std::vector<std::string>& answers);
-  Error no_link(Rank a, Rank b, const std::vector<std::string>& answers) const;
-  void adopt_given_costs(const std::vector<std::string>& blobs);
+  Json look_around(const std::vector<Json>& introductions,
+                   const std::vector<const TransportRow*>& rows);
+  void assign_links(const std::vector<Json>& answers, const std::vector<const TransportRow*>& rows);
+  void settle_hosts(const std::vector<std::string>& masks, const std::vector<Json>& answers);
+  static std::string reasons(Rank a, Rank b, const std::vector<Json>& answers);
+  Error no_link(Rank a, Rank b, const std::vector<Json>& answers) const;
+  void adopt_given_costs(const std::vector<Json>& introductions);
   void check_given_levels() const;
-  void settle_costs(Exchange& exchange, Deadline deadline);
+  void settle_costs(Exchange& exchange);
   std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
-  int ranks_for_each_cpu() const;
   std::string ports_of_this_host() const;
   void say_hello() const;
 
@@ -181,7 +184,7 @@ class Communicator {
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<Transport>> made_;
   std::vector<Link> links_;
-  Transport* network_ = nullptr;  // of the links of class kNetwork; null: there are none
+  Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
   bool wants_places_ = false;
   bool one_domain_ = false;
   bool oversubscribed_ = false;

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/communicator.h"
@@ -15,6 +14,9 @@ using Json = nlohmann::json;
 
 // Of the ranks that share a CPU so many are waited for, and not all where they are very many.
 constexpr int kMostShare = 8;
+// By so much longer than a wait for a link is the last round waited for: who waits for a rank that
+// is stopped can name it, and of those who miss ranks in the round nobody knows why.
+constexpr Duration kFirsthand = std::chrono::seconds(2);
 
 Json to_json(const std::vector<LevelSamples>& samples) {
   Json json = Json::array();
@@ -27,9 +29,8 @@ Json to_json(const std::vector<LevelSamples>& samples) {
   return json;
 }
 
-std::vector<LevelSamples> samples_of(const std::string& blob, size_t levels, Rank rank) {
+std::vector<LevelSamples> samples_of(const Json& json, size_t levels, Rank rank) {
   constexpr size_t kNumbers = 3;
-  Json json = Json::from_cbor(blob, true, false);
   check(json.is_array() && json.size() == levels * kMeasuringRounds * kNumbers &&
             std::ranges::all_of(json, [](const Json& number) { return number.is_number(); }),
         Code::kTransport,
@@ -65,13 +66,11 @@ class Communicator::Measured final : public MeasuredLinks {
   Communicator& comm_;
 };
 
-// Rank 0's file counts; a rank with another one would expect something else. `blobs`: the
-// introductions of all ranks, so that all see the same.
-void Communicator::adopt_given_costs(const std::vector<std::string>& blobs) {
+// Rank 0's file counts; a rank with another one would expect something else.
+void Communicator::adopt_given_costs(const std::vector<Json>& introductions) {
   std::string first_file, first;
   for (Rank r = 0; r < size_; r++) {
-    Json theirs = Json::from_cbor(blobs[r]);
-    std::string file = theirs.at("costs_file"), costs = theirs.at("costs");
+    std::string file = introductions[r].at("costs_file"), costs = introductions[r].at("costs");
     if (r == 0) first_file = file, first = costs;
     check(file.empty() || costs == first, Code::kInvalidArgument,
           "RINGCOLL_COSTS: rank {} has {} with {}, rank 0 {}: give all ranks the same file, or "
@@ -97,41 +96,37 @@ void Communicator::check_given_levels() const {
           fmt::join(names, ", "));
 }
 
-// Fourth round: what each rank measured.
-void Communicator::settle_costs(Exchange& exchange, Deadline deadline) {
+// Fourth round: what each rank measured. It has a deadline of its own, for the waits before it
+// have.
+void Communicator::settle_costs(Exchange& exchange) {
   check_given_levels();
   std::vector<bool> wanted;
   for (int level = 0; level < topology_.levels(); level++)
     wanted.push_back(
         std::ranges::count(costs_.levels, topology_.level_name(level), &LevelCost::level) == 0);
-  auto began = Clock::now();
-  auto mine = Json::to_cbor(to_json(measure_costs(wanted)));
-  measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
-  auto blobs = exchange.all_gather({mine.begin(), mine.end()}, deadline);
+  std::vector<LevelSamples> mine;
+  auto failure = attempt([&] {
+    connect(neighbours());
+    auto began = Clock::now();
+    mine = measure_costs(wanted);
+    measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
+  });
+  auto findings = round(exchange, {{"samples", to_json(mine)}}, failure,
+                        Deadline(seconds(config_.timeout_s) + kFirsthand));
   std::vector<std::vector<LevelSamples>> samples;
-  for (Rank r = 0; r < size_; r++) samples.push_back(samples_of(blobs[r], wanted.size(), r));
+  for (Rank r = 0; r < size_; r++)
+    samples.push_back(samples_of(findings[r].at("samples"), wanted.size(), r));
   costs_ = agree_on_costs(topology_, samples, costs_.levels, costs_.source, oversubscribed_);
 }
 
 std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& wanted) {
   connect(measured_peers(topology_, rank_, wanted));
   Measured links(*this);
-  auto samples = measure_links(topology_, rank_, wanted, ranks_for_each_cpu(), links);
+  auto samples = measure_links(topology_, rank_, wanted,
+                               std::min(topology_.ranks_for_each_cpu(), kMostShare), links);
   for (Rank peer : connected_) links_[peer].sent_in_setup = endpoint(peer).completed();
   counters_ = {};  // they are of calls
   return samples;
-}
-
-int Communicator::ranks_for_each_cpu() const {
-  if (!oversubscribed_) return 1;
-  std::map<std::string, std::pair<size_t, size_t>> machines;  // ranks, CPUs
-  size_t most = 1;
-  for (Rank r = 0; r < size_; r++) {
-    auto& [ranks, cpus] = machines[topology_.at(r).machine];
-    cpus = std::max({size_t{1}, cpus, topology_.at(r).cpus.size()});
-    most = std::max(most, (++ranks + cpus - 1) / cpus);
-  }
-  return static_cast<int>(std::min<size_t>(most, kMostShare));
 }
 
 }  // namespace ringcoll

@@ -3,13 +3,17 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -56,6 +60,43 @@ class EndingExchange final : public Exchange {
   const int rounds_;
   const std::function<void()> end_;
   int made_ = 0;
+};
+
+/// MPI_Allgather among processes that begin after it: waits without a deadline.
+class ProcessGather {
+ public:
+  explicit ProcessGather(Rank size) : size_(size) {
+    void* memory =
+        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    check(memory != MAP_FAILED, Code::kInternal, "mmap");
+    shared_ = new (memory) Shared;
+  }
+  ~ProcessGather() { ::munmap(shared_, sizeof(Shared)); }
+  ProcessGather(const ProcessGather&) = delete;
+  ProcessGather& operator=(const ProcessGather&) = delete;
+
+  bool gather(Rank rank, const void* mine, size_t bytes, void* all) {
+    check(bytes * size_ <= sizeof shared_->bytes, Code::kInternal, "{} bytes", bytes);
+    std::memcpy(shared_->bytes + bytes * rank, mine, bytes);
+    wait();
+    std::memcpy(all, shared_->bytes, bytes * size_);
+    wait();
+    return true;
+  }
+
+ private:
+  struct Shared {
+    std::atomic<int> arrived{0};
+    char bytes[1 << 20];
+  };
+  void wait() {
+    for (int all = ++waits_ * size_, now = ++shared_->arrived; now < all; now = shared_->arrived)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+  const Rank size_;
+  Shared* shared_;
+  int waits_ = 0;
 };
 
 struct Case {
@@ -179,6 +220,88 @@ class StopInSetup : public DeathInSetup {
     return costs_json(comm.costs().levels);
   }
 };
+
+// A host each, so that each pair of ranks measures by itself.
+class ApartInSetup : public DeathInSetup {
+ protected:
+  static Config alone(Rank rank, double timeout_s) {
+    Config config = config_of("tcp");
+    config.hostid = fmt::format("h{}", rank);
+    config.timeout_s = timeout_s;
+    return config;
+  }
+  static std::string outcome(const std::function<void()>& make) {
+    try {
+      make();
+      return "connected";
+    } catch (const Error& error) {
+      return fmt::format("{} {} {}", name_of(error.code()), error.rank(), error.what());
+    }
+  }
+  std::vector<std::string> outcomes(Rank size, Rank but = kNobody) {
+    std::vector<int> pipes;
+    std::vector<std::string> said;
+    for (Rank rank = 0; rank < size; rank++) pipes.push_back(start(rank));
+    for (Rank rank = 0; rank < size; rank++)
+      if (rank != but) said.push_back(line(pipes[rank]));
+    return said;
+  }
+};
+
+// Ranks that do not wait for the one that fails have measured by then, and are in the last round.
+class FailureInSetup : public ApartInSetup {
+ protected:
+  static constexpr Rank kRanks = 6;
+  std::string be(Rank rank) override {
+    GatherFunction function = [&](const void* mine, size_t bytes, void* all) {
+      return gather_.gather(rank, mine, bytes, all);
+    };
+    EndingExchange exchange(make_function_exchange(function, rank, kRanks),
+                            rank == 0 ? Communicator::kExchanges - 1 : 0, no_more_descriptors);
+    return outcome([&] { Communicator(alone(rank, kTimeoutSeconds), "test", exchange); });
+  }
+  static void no_more_descriptors() {
+    int next = ::dup(0);
+    ::close(next);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(next);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ProcessGather gather_{kRanks};
+};
+INSTANTIATE_TEST_SUITE_P(, FailureInSetup, testing::Values(Case{"tcp", 0, 0}),
+                         [](const auto& info) { return info.param.transport; });
+
+TEST_P(FailureInSetup, EndsTheRoundOfAllOthers) {
+  auto said = outcomes(kRanks);
+  for (const std::string& text : said) EXPECT_EQ(text, said[0]);
+  EXPECT_TRUE(said[0].starts_with("Transport ")) << said[0];
+  EXPECT_NE(said[0].find("Too many open files"), std::string::npos) << said[0];
+}
+
+// One is stopped for good while links are measured: those who wait for it know better who it is
+// than those who wait in the round that follows.
+class BlameInSetup : public ApartInSetup {
+ protected:
+  static constexpr Rank kRanks = 6;
+  static constexpr Rank kStopped = 3;
+  std::string be(Rank rank) override {
+    Deadline deadline(seconds(kTimeoutSeconds));
+    auto store = open_store("file://" + folder_.string(), "", rank, kRanks, deadline);
+    EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kRanks),
+                            rank == kStopped ? Communicator::kExchanges - 1 : 0,
+                            [] { soon([] { ::kill(::getpid(), SIGSTOP); }); });
+    return outcome([&] { Communicator(alone(rank, 3), "test", exchange); });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, BlameInSetup, testing::Values(Case{"tcp", 3, 0}),
+                         [](const auto& info) { return info.param.transport; });
+
+TEST_P(BlameInSetup, FallsOnTheOneThatIsStopped) {
+  for (const std::string& text : outcomes(kRanks, kStopped))
+    EXPECT_TRUE(text.starts_with("Timeout 3 ")) << text;
+}
 
 INSTANTIATE_TEST_SUITE_P(, StopInSetup, testing::Values(Case{"shm", 1, 0}, Case{"tcp", 1, 0}),
                          [](const auto& info) { return info.param.transport; });

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
@@ -29,8 +32,9 @@ using Configs = std::vector<Config>;
 
 /// Makes a communicator of as many ranks and calls `body` with each. What they threw, as "code
 /// text"; "" where nothing.
-std::vector<std::string> run(const Configs& configs,
-                             const std::function<void(Communicator&)>& body = {}) {
+std::vector<std::string> run_over(
+    const Configs& configs, const std::function<void(Communicator&)>& body,
+    const std::function<std::unique_ptr<Exchange>(std::unique_ptr<Exchange>)>& wrap) {
   static std::atomic<int> worlds{0};
   std::string url = "local://hosts" + std::to_string(worlds++);
   auto size = static_cast<Rank>(configs.size());
@@ -41,7 +45,7 @@ std::vector<std::string> run(const Configs& configs,
       try {
         Deadline deadline(seconds(60));
         auto exchange =
-            make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
+            wrap(make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size));
         Communicator comm(configs[rank], "test", *exchange);
         if (body) body(comm);
       } catch (const Error& error) {
@@ -52,6 +56,11 @@ std::vector<std::string> run(const Configs& configs,
   return errors;
 }
 
+std::vector<std::string> run(const Configs& configs,
+                             const std::function<void(Communicator&)>& body = {}) {
+  return run_over(configs, body, [](std::unique_ptr<Exchange> exchange) { return exchange; });
+}
+
 /// Ranks on hosts with these ids.
 Configs on(const std::vector<std::string>& hosts, const std::string& transport = "auto") {
   Configs configs(hosts.size(), config_of(transport));
@@ -60,6 +69,84 @@ Configs on(const std::vector<std::string>& hosts, const std::string& transport =
 }
 
 const std::vector<std::string> kFour(4);  // no errors
+
+/// Sees, and may change, what a rank says in each round.
+class LookedAtExchange final : public Exchange {
+ public:
+  using Change = std::function<void(int round, nlohmann::json*)>;
+  LookedAtExchange(std::unique_ptr<Exchange> inner, Change change)
+      : inner_(std::move(inner)), change_(std::move(change)) {
+    inner_->while_waiting([this] { this->look(); });
+  }
+  Rank rank() const override { return inner_->rank(); }
+  Rank size() const override { return inner_->size(); }
+  std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override {
+    auto json = nlohmann::json::from_cbor(mine);
+    change_(++round_, &json);
+    auto said = nlohmann::json::to_cbor(json);
+    return inner_->all_gather({said.begin(), said.end()}, deadline);
+  }
+
+ private:
+  std::unique_ptr<Exchange> inner_;
+  const Change change_;
+  int round_ = 0;
+};
+
+/// The same as run(), with a look at what each rank says.
+std::vector<std::string> run_looked_at(
+    const Configs& configs, const std::function<void(Rank, int, nlohmann::json*)>& look) {
+  return run_over(
+      configs, {}, [&](std::unique_ptr<Exchange> exchange) -> std::unique_ptr<Exchange> {
+        Rank rank = exchange->rank();
+        return std::make_unique<LookedAtExchange>(
+            std::move(exchange),
+            [&look, rank](int round, nlohmann::json* json) { look(rank, round, json); });
+      });
+}
+
+TEST(Rounds, SayLittleOfEachOtherRank) {
+  std::map<size_t, std::atomic<size_t>> most;
+  for (size_t ranks : {2, 8}) {
+    std::vector<std::string> hosts;
+    for (size_t i = 0; i < ranks; i++) hosts.push_back(fmt::format("h{}", i));
+    auto& bytes = most[ranks];
+    auto errors = run_looked_at(on(hosts), [&](Rank, int round, nlohmann::json* json) {
+      if (round != 3) return;
+      size_t said = nlohmann::json::to_cbor(*json).size(), before = bytes;
+      while (before < said && !bytes.compare_exchange_weak(before, said)) {
+      }
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(ranks));
+  }
+  EXPECT_LE(most[8], most[2] + 6 * 2) << "the store has to take ranks times ranks of it";
+}
+
+// Of another release even the place may look otherwise.
+TEST(Rounds, OfAnotherReleaseAreNamedBeforeAnythingElseIsRead) {
+  for (const char* field : {"wire", "version"}) {
+    auto errors = run_looked_at(on({"", "", ""}), [&](Rank rank, int round, nlohmann::json* json) {
+      if (rank != 1 || round != 1) return;
+      (*json)["location"] = "elsewhere";
+      if (field == std::string("wire"))
+        (*json)["wire"] = 1;
+      else
+        (*json)["version"] = "0.0.1";
+    });
+    for (Rank rank : {0, 2}) {
+      EXPECT_TRUE(errors[rank].starts_with("Transport rank 1 runs ringcoll ")) << errors[rank];
+      EXPECT_NE(errors[rank].find("install the same version"), std::string::npos) << errors[rank];
+    }
+  }
+}
+
+TEST(Rounds, OfARankThatCannotBeReadNameIt) {
+  auto errors = run_looked_at(on({"", "", ""}), [&](Rank rank, int round, nlohmann::json* json) {
+    if (rank == 1 && round == 1) (*json)["location"] = "elsewhere";
+  });
+  for (const std::string& error : errors)
+    EXPECT_TRUE(error.starts_with("Transport rank 1: the location")) << error;
+}
 
 TEST(Hosts, WithoutIdsAreWhereMemoryCanBeMapped) {
   EXPECT_EQ(run(on({"", "", "", ""}),

@@ -69,10 +69,11 @@ struct Turn {
   Rank partner = kNobody;
   bool alone = false;       // this pair is the one that first streams alone
   bool several = false;     // other pairs stream beside it afterwards
-  std::vector<Rank> chain;  // who waits meanwhile, the alone first
+  std::vector<Rank> chain;  // who measures, and waits meanwhile; the alone first
 };
 
-// The cells' lanes, or inside a host all its ranks, wait for one another along the ring.
+// The cells' lanes that have a partner, or inside a host all its ranks, wait for one another along
+// the ring.
 std::vector<Turn> turns_of(const Topology& topology, Rank self, int level) {
   std::vector<Turn> turns;
   for (const Section& section : sections_of(topology, level)) {
@@ -88,10 +89,11 @@ std::vector<Turn> turns_of(const Topology& topology, Rank self, int level) {
       const auto *mine = &section.cells[pair.a], *theirs = &section.cells[pair.b];
       if (std::ranges::count(*mine, self) == 0) std::swap(mine, theirs);
       size_t lane = std::ranges::find(*mine, self) - mine->begin();
-      if (lane == mine->size()) continue;
-      Turn turn{pair.round, kNobody, lane == 0, std::min(mine->size(), theirs->size()) > 1, *mine};
-      if (lane < theirs->size()) turn.partner = (*theirs)[lane];
-      turns.push_back(std::move(turn));
+      size_t lanes = std::min(mine->size(), theirs->size());
+      if (lane >= lanes) continue;
+      auto chain = std::span(*mine).first(lanes);
+      turns.push_back(
+          {pair.round, (*theirs)[lane], lane == 0, lanes > 1, {chain.begin(), chain.end()}});
     }
   }
   return turns;
@@ -210,8 +212,7 @@ LinkSample Meter::measure(const Turn& turn, int level) {
     sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, length);
   pass_turn(turn, false);
   if (paired && turn.several)
-    sample.lane_bytes_per_us = level == 0 ? stream(turn.partner, length * share_, share_ > 1)
-                                          : stream(turn.partner, length, false);
+    sample.lane_bytes_per_us = stream(turn.partner, length * share_, share_ > 1);
   return sample;
 }
 

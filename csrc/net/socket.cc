@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -48,16 +49,6 @@ Address name_of_socket(int fd, int (*call)(int, sockaddr*, socklen_t*), const ch
   return {reinterpret_cast<sockaddr*>(&storage), length};
 }
 
-int connect_within(int fd, const Address& address, Deadline deadline) {
-  if (connect(fd, address.get(), address.length()) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  if (!wait_for(fd, POLLOUT, deadline)) return ETIMEDOUT;
-  int error = 0;
-  socklen_t length = sizeof error;
-  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  return error;
-}
-
 }  // namespace
 
 void tune(int fd) {
@@ -91,18 +82,31 @@ Fd listen_on(const Address& address) {
 Address local_address(int fd) { return name_of_socket(fd, getsockname, "getsockname"); }
 Address peer_address(int fd) { return name_of_socket(fd, getpeername, "getpeername"); }
 
-Fd try_connect(const Address& address, Deadline deadline, int* error) {
+Fd begin_connect(const Address& address, int* error) {
   Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  *error = fd ? connect_within(fd.get(), address, deadline) : errno;
-  if (*error != 0) return {};
+  bool begun =
+      fd && (connect(fd.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS);
+  *error = begun ? 0 : errno;
+  return begun ? std::move(fd) : Fd();
+}
+
+int finish_connect(int fd, const Address& address, Deadline deadline) {
+  if (!wait_for(fd, POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) return error;
   // A port of the ephemeral range to which nobody listens can be given to this very socket, which
   // then talks to itself.
-  if (local_address(fd.get()).text() == address.text()) {
-    *error = ECONNREFUSED;
-    return {};
-  }
-  tune(fd.get());
-  return fd;
+  if (local_address(fd).text() == address.text()) return ECONNREFUSED;
+  tune(fd);
+  return 0;
+}
+
+Fd try_connect(const Address& address, Deadline deadline, int* error) {
+  Fd fd = begin_connect(address, error);
+  if (fd) *error = finish_connect(fd.get(), address, deadline);
+  return *error == 0 ? std::move(fd) : Fd();
 }
 
 void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const std::string& link) {

@@ -3,15 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace ringcoll {
 namespace {
@@ -25,6 +22,7 @@ struct Field {
 constexpr Field kFields[] = {{"latency_us", &LevelCost::latency_us},
                              {"rank_bytes_per_us", &LevelCost::rank_bytes_per_us},
                              {"group_bytes_per_us", &LevelCost::group_bytes_per_us}};
+constexpr size_t kMaxCostsBytes = 1 << 20;
 // Beside the levels in what stats() says; not read.
 constexpr std::string_view kRemarks[] = {"source", "measuring_ms"};
 
@@ -180,13 +178,10 @@ std::vector<LevelCost> parse_costs(std::string_view text, std::string_view origi
 
 std::vector<LevelCost> read_costs(const std::string& path) {
   if (path.empty()) return {};
-  std::ifstream file(path, std::ios::binary);
-  check(file.is_open(), Code::kInvalidArgument, "RINGCOLL_COSTS={}: {}", path,
-        errno_text("open", errno));
-  check(!std::filesystem::is_directory(path), Code::kInvalidArgument,
-        "RINGCOLL_COSTS={} is a directory", path);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  return parse_costs(text, "RINGCOLL_COSTS=" + path);
+  std::string origin = "RINGCOLL_COSTS=" + path, failure;
+  auto text = read_small_file(path, kMaxCostsBytes, &failure);
+  check(text.has_value(), Code::kInvalidArgument, "{}: {}", origin, failure);
+  return parse_costs(*text, origin);
 }
 
 std::string costs_json(std::span<const LevelCost> levels) {
@@ -197,10 +192,14 @@ std::string costs_json(std::span<const LevelCost> levels) {
 }
 
 std::string describe(std::span<const LevelCost> levels) {
+  // Two digits, and from there on without an exponent.
+  auto brief = [](double x) {
+    return x < 99.5 ? fmt::format("{:.2g}", x) : fmt::format("{:.0f}", x);
+  };
   std::string text;
   for (const LevelCost& cost : levels)
-    text += fmt::format("{}{} {:.2g} us {:.2g} GB/s", text.empty() ? "" : ", ", cost.level,
-                        cost.latency_us, cost.rank_bytes_per_us / 1e3);
+    text += fmt::format("{}{} {} us {} GB/s", text.empty() ? "" : ", ", cost.level,
+                        brief(cost.latency_us), brief(cost.rank_bytes_per_us / 1e3));
   return text;
 }
 

@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
@@ -98,6 +101,29 @@ TEST(CostsFile, ThatCannotBeReadIsNamed) {
       EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
     }
   }
+}
+
+// A pipe has no end before somebody writes to it, a device may have none at all.
+TEST(CostsFile, ThatIsNoFileIsNotOpened) {
+  auto pipe = std::filesystem::temp_directory_path() / fmt::format("ringcoll-pipe-{}", ::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe.string(), std::string("/dev/zero")}) {
+    try {
+      read_costs(path);
+      ADD_FAILURE() << path;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   fmt::format("RINGCOLL_COSTS={}: it is no regular file", path).c_str());
+    }
+  }
+  std::filesystem::remove(pipe);
+}
+
+TEST(CostsFile, IsDescribedInTwoDigits) {
+  std::vector<LevelCost> levels = {{"host", 0.314, 8123, 1}, {"network", 99.7, 12e3, 1}};
+  EXPECT_EQ(describe(levels), "host 0.31 us 8.1 GB/s, network 100 us 12 GB/s");
+  levels = {{"network", 1234.4, 117.3, 1}};
+  EXPECT_EQ(describe(levels), "network 1234 us 0.12 GB/s");
 }
 
 TEST(Pairs, InsideAHostAreNeighbours) {

@@ -3,13 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "topology/hostlist.h"
 #include "topology/location.h"
 
@@ -25,27 +23,6 @@ uint64_t digest_of(std::string_view text) {
   uint64_t digest = 0xcbf29ce484222325;
   for (char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return std::max<uint64_t>(digest, 1);
-}
-
-// "" and a reason if there is no such file, or none that can be a topology.
-std::string read_file(const std::string& path, std::string* failure) {
-  std::error_code error;
-  auto bytes = std::filesystem::file_size(path, error);  // an error for what is no regular file
-  if (error) {
-    *failure = error.message();
-    return "";
-  }
-  if (bytes > kMaxTopologyBytes) {
-    *failure = fmt::format("it has {} bytes; at most {} are read", bytes, kMaxTopologyBytes);
-    return "";
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(bytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(bytes));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (!file.is_open() || file.bad()) *failure = errno_text("open", errno);
-  return text;
 }
 
 std::string name_of(Rank rank, const Location& location) {
@@ -171,10 +148,10 @@ Hints Hints::of(const std::string& file, bool first_rank) {
   hints.slurm_address = variable("SLURM_TOPOLOGY_ADDR");
   hints.slurm_pattern = variable("SLURM_TOPOLOGY_ADDR_PATTERN");
   if (file.empty()) return hints;
-  std::string text = read_file(file, &hints.failure);
-  if (!hints.failure.empty()) return hints;
-  hints.digest = digest_of(text);
-  if (first_rank) hints.text = std::move(text);
+  auto text = read_small_file(file, kMaxTopologyBytes, &hints.failure);
+  if (!text) return hints;
+  hints.digest = digest_of(*text);
+  if (first_rank) hints.text = std::move(*text);
   return hints;
 }
 

@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "net/wire.h"
 #include "topology/numa.h"
 
@@ -19,19 +18,6 @@ constexpr uint32_t kMagic = 0x33434c52;  // "RLC3": the version is in it
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxListBytes = 16 << 10;
 
-std::string read_boot_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
-}
-
-// "pid:[4026531836]": equal in one namespace and in no other of this kernel.
-std::string read_namespace(const char* kind) {
-  char target[64];
-  ssize_t length = ::readlink(fmt::format("/proc/self/ns/{}", kind).c_str(), target, sizeof target);
-  return length > 0 ? std::string(target, static_cast<size_t>(length)) : "";
-}
-
 }  // namespace
 
 Location Location::here(const Config& config, Rank rank) {
@@ -39,20 +25,14 @@ Location Location::here(const Config& config, Rank rank) {
   check(hostid.size() <= kMaxTextBytes, Code::kInvalidArgument,
         "RINGCOLL_HOSTID has {} bytes; at most {} are allowed", hostid.size(), kMaxTextBytes);
   Location location;
-  char name[HOST_NAME_MAX + 1] = "?";
-  gethostname(name, sizeof name);
-  name[sizeof name - 1] = 0;
-  location.host_name = hostid.empty() ? name : hostid;
+  location.host_name = hostid.empty() ? ringcoll::host_name() : hostid;
   location.host_given = !hostid.empty();
-  location.machine = read_boot_id();
-  // Without /proc the name has to do.
-  if (location.machine.empty()) location.machine = name;
+  location.machine = machine_id();
   // A pid means the same in one PID namespace only; what another user namespace holds may not be
   // opened.
-  location.host_id = location.host_given
-                         ? hostid
-                         : fmt::format("{} {} {}", location.machine, read_namespace("pid"),
-                                       read_namespace("user"));
+  location.host_id = location.host_given ? hostid
+                                         : fmt::format("{} {} {}", location.machine,
+                                                       namespace_id("pid"), namespace_id("user"));
   location.pid = getpid();
   location.cpus = allowed_cpus();
   location.numa_node = numa_node_of(location.cpus);

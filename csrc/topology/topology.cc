@@ -176,6 +176,24 @@ void Topology::find_crowded() {
     }
 }
 
+int Topology::ranks_for_each_cpu() const {
+  struct Crowd {
+    size_t ranks = 0;
+    std::set<int> cpus;
+  };
+  std::map<std::string_view, Crowd> machines;
+  for (Rank rank = 0; rank < size(); rank++) {
+    if (!crowded(rank)) continue;
+    Crowd& crowd = machines[at(rank).machine];
+    crowd.ranks++;
+    crowd.cpus.insert(at(rank).cpus.begin(), at(rank).cpus.end());
+  }
+  size_t most = 1;
+  for (const auto& [machine, crowd] : machines)
+    most = std::max(most, (crowd.ranks + crowd.cpus.size() - 1) / crowd.cpus.size());
+  return static_cast<int>(most);
+}
+
 std::string Topology::describe(Rank rank) const {
   if (rank < 0 || rank >= size()) return fmt::format("rank {}", rank);
   return fmt::format("rank {} (pid {} on {})", rank, locations_[rank].pid,

@@ -25,6 +25,9 @@ class Topology {
   /// More ranks than CPUs: the ranks that share a CPU with this one, be they of its host or of
   /// another on the same machine, have fewer in all.
   bool crowded(Rank rank) const { return crowded_[rank]; }
+  /// How many of the crowded ranks there are for each of their CPUs, rounded up, on the machine
+  /// where that is most; 1 if no rank is crowded.
+  int ranks_for_each_cpu() const;
   /// At least 1: level 0 is "host". The last has one group with all ranks. A level that joins
   /// nothing that the one below does not join is left out.
   int levels() const { return static_cast<int>(names_.size()); }
@@ -45,10 +48,9 @@ class Topology {
   std::string describe(Rank rank) const;
 
  private:
-  void find_crowded();
-
   void find_levels();
   void find_order();
+  void find_crowded();
 
   std::vector<Location> locations_;
   std::vector<std::vector<Rank>> hosts_;  // their ranks, rising

@@ -327,6 +327,29 @@ TEST(RingOrder, CrossesTheLinksOfEachGroupOnceInAndOnceOut) {
   }
 }
 
+TEST(Topology, CountsRanksForEachCpuWhereTheyAreCrowded) {
+  auto on = [](const char* host, std::vector<int> cpus) {
+    Location location = at(host);
+    location.machine = host;
+    location.cpus = std::move(cpus);
+    return location;
+  };
+  std::vector<Location> locations(8, on("a", {0, 1}));
+  EXPECT_EQ(Topology(locations).ranks_for_each_cpu(), 4);
+  // Each of many to a CPU of its own: they share none.
+  for (int cpu = 0; cpu < 64; cpu++) locations.push_back(on("b", {cpu}));
+  EXPECT_EQ(Topology(locations).ranks_for_each_cpu(), 4);
+  // A few on one CPU, the others by themselves.
+  std::vector<Location> some(4, on("e", {0}));
+  for (int cpu = 1; cpu < 32; cpu++) some.push_back(on("e", {cpu}));
+  EXPECT_EQ(Topology(some).ranks_for_each_cpu(), 4);
+  // Crowded in two sockets: the CPUs of both count.
+  std::vector<Location> sockets(6, on("c", {0, 1}));
+  sockets.insert(sockets.end(), 6, on("c", {2, 3}));
+  EXPECT_EQ(Topology(sockets).ranks_for_each_cpu(), 3);
+  EXPECT_EQ(Topology({on("d", {}), on("d", {})}).ranks_for_each_cpu(), 1);
+}
+
 TEST(Topology, ExplainsEachHostsPlace) {
   Topology topology({placed("a", {"s", "l"}), placed("b", {"s", "m"}), placed("a", {"s", "l"})});
   EXPECT_EQ(topology.explain(2), (Names{"host a (2 ranks, first 0): at s.l, by line 1",

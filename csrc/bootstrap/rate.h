@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,10 +16,10 @@
 
 namespace ringcoll {
 
-/// Sends into a Sink until that tells at which rate, in bytes a microsecond. At least a token rate,
-/// for the connection was made. `fd` is of no use afterwards but to be closed, which drops what is
-/// under way.
-double measure_rate(int fd);
+/// Sends into a Sink until that tells at which rate, in bytes a microsecond. Nothing if it does not
+/// in time: the network is very slow, or the peer was not run. `fd` is of no use afterwards but to
+/// be closed, which drops what is under way.
+std::optional<double> measure_rate(int fd);
 
 /// What had arrived at a time.
 struct Arrived {

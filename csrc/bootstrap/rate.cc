@@ -1,4 +1,4 @@
-#include "bootstrap/trial.h"
+#include "bootstrap/rate.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -17,8 +17,7 @@ constexpr size_t kBlock = 256 << 10;
 // Under way at most, so that the queue of a slow link does not overflow: until what is lost has
 // been repeated, nothing arrives.
 constexpr int kMostUnderWay = 256 << 10;
-// Of a connection whose other end tells nothing in time.
-constexpr double kLeastRate = 1e-6;
+// For the other end to tell what it saw.
 constexpr Duration kPatience = std::chrono::milliseconds(300);
 // Between two looks at what has arrived.
 constexpr Duration kLook = std::chrono::microseconds(100);
@@ -62,7 +61,7 @@ double rate_of(std::span<const Arrived> seen) {
   return best > 0 ? best : rate_between(news.front(), news.back());
 }
 
-double measure_rate(int fd) {
+std::optional<double> measure_rate(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kMostUnderWay, sizeof kMostUnderWay);
   std::vector<char> block(kBlock);
   double rate = 0;
@@ -75,7 +74,8 @@ double measure_rate(int fd) {
   }
   linger at_once{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  return std::isfinite(rate) ? std::max(rate, kLeastRate) : kLeastRate;
+  if (!std::isfinite(rate) || rate <= 0) return {};
+  return rate;
 }
 
 Sink::~Sink() {
