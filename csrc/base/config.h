@@ -24,16 +24,13 @@ struct Config {
   std::string interface;  // network interfaces for TCP; "" = what the launcher says, or chosen
   LauncherInterface launcher_interface;  // no knob
   std::string hostid;                    // of this host; "" = by who can map whose memory
-  std::string topology;  // file that says which switches join which hosts, as rank 0 reads it
-  std::string
-      algorithm;  // agreed; "" = by cost, else "allreduce=ring,broadcast=binomial" or "ring"
-  std::string
-      secret;  // shared by the ranks of a job; "" = rank 0 makes one and publishes it in the store
-  std::string costs;     // file with costs of links (topology/costs.h); "" = measured
-  std::string log;       // error, warning, info, debug
-  double timeout_s = 0;  // deadline of every wait
-  int64_t arena_bytes =
-      0;  // agreed; shared, registered memory of a rank that tensors are packed into
+  std::string topology;        // file that says which switches join which hosts, as rank 0 reads it
+  std::string algorithm;       // agreed; "" = by cost, else "allreduce=ring,broadcast=binomial"
+  std::string secret;          // of the job; "" = rank 0 makes one and publishes it in the store
+  std::string costs;           // file with costs of links (topology/costs.h); "" = measured
+  std::string log;             // error, warning, info, debug
+  double timeout_s = 0;        // deadline of every wait
+  int64_t arena_bytes = 0;     // agreed; shared, registered memory that tensors are packed into
   int64_t segment_bytes = 0;   // agreed; bytes of one message of a pipelined collective; 0 = chosen
   int64_t slots = 0;           // agreed; pieces of a collective in flight; 0 = chosen
   int64_t inline_bytes = 0;    // agreed; largest message that travels beside its flag

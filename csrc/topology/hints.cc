@@ -25,26 +25,22 @@ uint64_t digest_of(std::string_view text) {
   return std::max<uint64_t>(digest, 1);
 }
 
-std::string name_of(Rank rank, const Location& location) {
-  return fmt::format("rank {} (pid {} on {})", rank, location.pid, location.host_name);
-}
-
 // Ranks that have the file have the same; who cannot read it takes rank 0's.
 void check_files(const std::vector<Location>& locations) {
   const Hints& first = locations[0].hints;
   check(first.file.empty() || first.digest, Code::kInvalidArgument,
         "RINGCOLL_TOPOLOGY={} cannot be read by {}, which reads it for all: {}", first.file,
-        name_of(0, locations[0]), first.failure);
+        describe(0, locations[0]), first.failure);
   for (Rank r = 1; r < static_cast<Rank>(locations.size()); r++) {
     const Hints& hints = locations[r].hints;
     check(hints.file.empty() || !first.file.empty(), Code::kInvalidArgument,
           "RINGCOLL_TOPOLOGY={} is set on {} but not on {}, which reads it for all: set it there",
-          hints.file, name_of(r, locations[r]), name_of(0, locations[0]));
+          hints.file, describe(r, locations[r]), describe(0, locations[0]));
     check(hints.file.empty() || !hints.digest || hints.digest == first.digest,
           Code::kInvalidArgument,
           "RINGCOLL_TOPOLOGY: the file {} of {} is another than {} of {}: give all ranks the same, "
           "or only rank 0 one",
-          hints.file, name_of(r, locations[r]), first.file, name_of(0, locations[0]));
+          hints.file, describe(r, locations[r]), first.file, describe(0, locations[0]));
   }
 }
 
@@ -101,7 +97,7 @@ std::string place_by_file(std::vector<Location>* locations) {
         found, Code::kInvalidArgument,
         "{} does not name host {}, of {}; it names {}. Add the host, or have its name in the file "
         "in RINGCOLL_HOSTID",
-        source, location.host_name, name_of(r, location), some_names(places));
+        source, location.host_name, describe(r, location), some_names(places));
     if (!before) before = found;
     const HostPlace &one = before->second, &other = found->second;
     check(one.groups.size() == other.groups.size(), Code::kInvalidArgument,

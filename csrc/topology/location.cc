@@ -84,6 +84,10 @@ Location Location::decode(std::string_view blob) {
   return location;
 }
 
+std::string describe(Rank rank, const Location& location) {
+  return fmt::format("rank {} (pid {} on {})", rank, location.pid, location.host_name);
+}
+
 std::vector<Location> separate_hosts(std::vector<Location> locations,
                                      const std::function<bool(Rank, Rank)>& maps) {
   std::map<std::string, std::vector<std::vector<Rank>>> parts_of;  // by the supposed host

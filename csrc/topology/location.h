@@ -34,6 +34,9 @@ struct Location {
   static Location decode(std::string_view blob);  // throws Error(kTransport)
 };
 
+/// "rank 3 (pid 4711 on node17)".
+std::string describe(Rank rank, const Location& location);
+
 /// What was supposed to be one host, and where some pair cannot map each other, becomes several: a
 /// rank joins the first in which it and all ranks map each other. `maps` is symmetric, and asked
 /// for pairs of one id only.

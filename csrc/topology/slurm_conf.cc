@@ -2,7 +2,6 @@
 // Nodes=… with BlockSizes=….
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <span>
 
 #include "topology/hostlist.h"
@@ -60,13 +59,8 @@ std::vector<Setting> settings_of(const Line& line) {
 
 std::vector<int> sizes_of(const Line& line, std::string_view list) {
   std::vector<int> sizes;
-  for (std::string_view word : split_outside_brackets(list, ',')) {
-    int size = 0;
-    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
-    if (error != std::errc() || end != word.data() + word.size() || size < 1)
-      throw at_line(line.number, "BlockSizes={}: \"{}\" is no size", list, word);
-    sizes.push_back(size);
-  }
+  for (std::string_view word : split_outside_brackets(list, ','))
+    sizes.push_back(block_size_at(line.number, word));
   return sizes;
 }
 

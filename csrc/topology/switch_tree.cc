@@ -1,6 +1,7 @@
 #include "topology/switch_tree.h"
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_map>
 
 #include "topology/hostlist.h"
@@ -107,6 +108,14 @@ Places places_of_blocks(std::vector<Switch> blocks, const std::vector<int>& size
     below = end;
   }
   return places_of(blocks);
+}
+
+int block_size_at(int line, std::string_view word) {
+  int size = 0;
+  auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
+  if (error != std::errc() || end != word.data() + word.size() || size < 1)
+    throw at_line(line, "\"{}\" is no block size", word);
+  return size;
 }
 
 std::vector<std::string> hosts_at(int line, std::string_view list) {

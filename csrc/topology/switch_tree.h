@@ -35,6 +35,9 @@ Error at_line(int line, fmt::format_string<Args...> format, Args&&... args) {
                fmt::format("line {}: {}", line, fmt::format(format, std::forward<Args>(args)...)));
 }
 
+/// One of the sizes of blocks. Throws Error(kInvalidArgument) that names the line.
+int block_size_at(int line, std::string_view word);
+
 /// expand_hostlist() whose errors name the line.
 std::vector<std::string> hosts_at(int line, std::string_view list);
 

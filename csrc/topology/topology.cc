@@ -196,8 +196,7 @@ int Topology::ranks_for_each_cpu() const {
 
 std::string Topology::describe(Rank rank) const {
   if (rank < 0 || rank >= size()) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} (pid {} on {})", rank, locations_[rank].pid,
-                     locations_[rank].host_name);
+  return ringcoll::describe(rank, at(rank));
 }
 
 }  // namespace ringcoll

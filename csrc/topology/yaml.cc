@@ -3,7 +3,6 @@
 #include <yaml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "topology/hostlist.h"
@@ -149,14 +148,8 @@ Places read_blocks(const Node& block) {
   }
   std::vector<int> sizes;
   auto listed = block.find("block_sizes", "block");
-  for (const Node& item : listed ? listed->items("block_sizes") : std::vector<Node>()) {
-    std::string_view word = item.text("a block size");
-    int size = 0;
-    auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), size);
-    if (error != std::errc() || end != word.data() + word.size() || size < 1)
-      throw at_line(item.line(), "\"{}\" is no block size", word);
-    sizes.push_back(size);
-  }
+  for (const Node& item : listed ? listed->items("block_sizes") : std::vector<Node>())
+    sizes.push_back(block_size_at(item.line(), item.text("a block size")));
   return places_of_blocks(std::move(blocks), sizes, listed ? listed->line() : 0);
 }
 
