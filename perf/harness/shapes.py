@@ -80,8 +80,8 @@ class Case:
         return f"{round(bits / SLOWER_UPLINK / 1e6)}mbit" if self.racks and bits else ""
 
     def bound_s(self, size: int) -> float | None:
-        """No allreduce takes less: 2n(H-1)/H bytes pass each host's links in each direction, and
-        between two racks n."""
+        """No allreduce takes less, but for what a shaper's bucket lets pass (256 KB after a pause):
+        2n(H-1)/H bytes pass each host's links in each direction, and between two racks n."""
         bits = self.networks * bits_per_second(self.rate)
         if not bits:
             return None
