@@ -123,6 +123,13 @@ def test_doctor(cluster, tmp_path, run_job):
         assert part in text, text
 
 
+def test_probe(cluster, tmp_path, run_job):
+    words = ["-P", "-m", "ringcoll", "probe", "--output", tmp_path / "topology.json"]
+    text = run_job(mpirun(cluster, tmp_path, *words, RINGCOLL_STORE="tcp://h1:20002"))
+    assert "2 hosts: there is nothing to find" in text, text
+    assert list(json.loads((tmp_path / "topology.json").read_text())) == ["h1", "h2"]
+
+
 def test_doctor_asks_for_a_meeting_place(cluster, tmp_path):
     command = mpirun(cluster, tmp_path, "-P", "-m", "ringcoll", "doctor", "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -2,7 +2,7 @@
 
 
 def test_doctor_meets_at_the_rendezvous_server(start):
-    done = start("doctor.py", np=2).wait()
+    done = start("command.py", "doctor", np=2).wait()
     assert done.status == 0, done.output
     # Once, by rank 0, with the ranks of this host in a row.
     assert done.output.count("All hosts are well.") == 1, done.output
