@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bootstrap/store.h"
+#include "comm/ranks_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -29,14 +30,7 @@ namespace fs = std::filesystem;
 constexpr double kTimeoutSeconds = 60;
 constexpr int kEnded = 7;
 
-Config config_of(const std::string& transport) {
-  Config config = read_config([](const char*) -> const char* { return nullptr; });
-  config.transport = transport;
-  config.interface = "lo";
-  config.timeout_s = kTimeoutSeconds;
-  config.arena_bytes = 1 << 20;
-  return config;
-}
+using testing::config_of;
 
 void end_process() { ::_exit(kEnded); }
 
@@ -114,7 +108,7 @@ void soon(void (*act)()) {
   }).detach();
 }
 
-class DeathInSetup : public testing::TestWithParam<Case> {
+class DeathInSetup : public ::testing::TestWithParam<Case> {
  protected:
   static constexpr Rank kSize = 3;
 
@@ -189,7 +183,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, DeathInSetup, testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(, DeathInSetup, ::testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
   return fmt::format("{}_rank{}_round{}{}", c.transport, c.dies, c.after_rounds,
                      c.measuring ? "_measuring" : "");
@@ -270,7 +264,7 @@ class FailureInSetup : public ApartInSetup {
   }
   ProcessGather gather_{kRanks};
 };
-INSTANTIATE_TEST_SUITE_P(, FailureInSetup, testing::Values(Case{"tcp", 0, 0}),
+INSTANTIATE_TEST_SUITE_P(, FailureInSetup, ::testing::Values(Case{"tcp", 0, 0}),
                          [](const auto& info) { return info.param.transport; });
 
 TEST_P(FailureInSetup, EndsTheRoundOfAllOthers) {
@@ -295,7 +289,7 @@ class BlameInSetup : public ApartInSetup {
     return outcome([&] { Communicator(alone(rank, 3), "test", exchange); });
   }
 };
-INSTANTIATE_TEST_SUITE_P(, BlameInSetup, testing::Values(Case{"tcp", 3, 0}),
+INSTANTIATE_TEST_SUITE_P(, BlameInSetup, ::testing::Values(Case{"tcp", 3, 0}),
                          [](const auto& info) { return info.param.transport; });
 
 TEST_P(BlameInSetup, FallsOnTheOneThatIsStopped) {
@@ -303,7 +297,7 @@ TEST_P(BlameInSetup, FallsOnTheOneThatIsStopped) {
     EXPECT_TRUE(text.starts_with("Timeout 3 ")) << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(, StopInSetup, testing::Values(Case{"shm", 1, 0}, Case{"tcp", 1, 0}),
+INSTANTIATE_TEST_SUITE_P(, StopInSetup, ::testing::Values(Case{"shm", 1, 0}, Case{"tcp", 1, 0}),
                          [](const auto& info) { return info.param.transport; });
 
 // A rank is stopped for a while in the middle of measuring: the job starts, with costs that all

@@ -9,56 +9,21 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <vector>
 
-#include "bootstrap/store.h"
 #include "comm/communicator.h"
+#include "comm/ranks_testing.h"
 #include "transport/verbs/device_testing.h"
 
 namespace ringcoll {
 namespace {
 
-Config config_of(const std::string& transport) {
-  Config config = read_config([](const char*) -> const char* { return nullptr; });
-  config.transport = transport;
-  config.interface = "lo";
-  config.timeout_s = 60;
-  config.arena_bytes = 1 << 20;
-  return config;
-}
-
+using testing::config_of;
 using Configs = std::vector<Config>;
-
-/// Makes a communicator of as many ranks and calls `body` with each. What they threw, as "code
-/// text"; "" where nothing.
-std::vector<std::string> run_over(
-    const Configs& configs, const std::function<void(Communicator&)>& body,
-    const std::function<std::unique_ptr<Exchange>(std::unique_ptr<Exchange>)>& wrap) {
-  static std::atomic<int> worlds{0};
-  std::string url = "local://hosts" + std::to_string(worlds++);
-  auto size = static_cast<Rank>(configs.size());
-  std::vector<std::string> errors(configs.size());
-  std::vector<std::thread> threads;
-  for (Rank rank = 0; rank < size; rank++)
-    threads.emplace_back([&, rank] {
-      try {
-        Deadline deadline(seconds(60));
-        auto exchange =
-            wrap(make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size));
-        Communicator comm(configs[rank], "test", *exchange);
-        if (body) body(comm);
-      } catch (const Error& error) {
-        errors[rank] = fmt::format("{} {}", name_of(error.code()), error.what());
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  return errors;
-}
 
 std::vector<std::string> run(const Configs& configs,
                              const std::function<void(Communicator&)>& body = {}) {
-  return run_over(configs, body, [](std::unique_ptr<Exchange> exchange) { return exchange; });
+  return testing::run_ranks(configs, body);
 }
 
 /// Ranks on hosts with these ids.
@@ -96,7 +61,7 @@ class LookedAtExchange final : public Exchange {
 /// The same as run(), with a look at what each rank says.
 std::vector<std::string> run_looked_at(
     const Configs& configs, const std::function<void(Rank, int, nlohmann::json*)>& look) {
-  return run_over(
+  return testing::run_ranks(
       configs, {}, [&](std::unique_ptr<Exchange> exchange) -> std::unique_ptr<Exchange> {
         Rank rank = exchange->rank();
         return std::make_unique<LookedAtExchange>(

@@ -13,9 +13,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
-#include "comm/communicator.h"
+#include "comm/ranks_testing.h"
+#include "topology/hosts_testing.h"
 #include "transport/faulty_testing.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
@@ -25,18 +24,9 @@ namespace {
 
 using testing::Faults;
 using testing::FaultyEndpoint;
+using testing::on_hosts;
 
 constexpr size_t kArenaBytes = 1 << 20;
-
-Topology on_hosts(const std::vector<std::string>& hosts) {
-  std::vector<Location> locations;
-  for (const std::string& host : hosts) {
-    Location location;
-    location.host_id = location.host_name = host;
-    locations.push_back(std::move(location));
-  }
-  return Topology(std::move(locations));
-}
 
 /// The links of one rank of a World; ends all waits once `lost`.
 class TestLinks final : public MeasuredLinks {
@@ -208,26 +198,13 @@ TEST_P(Measuring, EndsWithALinkThatBreaks) {
 
 // --- Communicators ----------------------------------------------------------------------------
 
-std::vector<std::string> errors_or_costs(std::vector<Config> configs) {
-  static std::atomic<int> worlds{0};
-  std::string url = "local://measure" + std::to_string(worlds++);
-  auto size = static_cast<Rank>(configs.size());
-  std::vector<std::string> said(size);
-  std::vector<std::thread> threads;
-  for (Rank rank = 0; rank < size; rank++)
-    threads.emplace_back([&, rank] {
-      try {
-        Deadline deadline(seconds(60));
-        auto exchange =
-            make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
-        Communicator comm(configs[rank], "test", *exchange);
-        said[rank] = comm.costs().source + " " + costs_json(comm.costs().levels);
-        EXPECT_EQ(comm.counters().blocked_waits, 0u) << "counters are of calls";
-      } catch (const Error& error) {
-        said[rank] = error.what();
-      }
-    });
-  for (auto& thread : threads) thread.join();
+std::vector<std::string> errors_or_costs(const std::vector<Config>& configs) {
+  std::vector<std::string> said(configs.size());
+  auto errors = testing::run_ranks(configs, [&](Communicator& comm) {
+    said[comm.rank()] = comm.costs().source + " " + costs_json(comm.costs().levels);
+    EXPECT_EQ(comm.counters().blocked_waits, 0u) << "counters are of calls";
+  });
+  for (size_t rank = 0; rank < said.size(); rank++) said[rank] += errors[rank];
   return said;
 }
 
@@ -240,10 +217,7 @@ class GivenCosts : public ::testing::Test {
     return (folder_ / name).string();
   }
   static Config config(const std::string& costs) {
-    Config config = read_config([](const char*) -> const char* { return nullptr; });
-    config.transport = "loopback";
-    config.interface = "lo";
-    config.arena_bytes = kArenaBytes;
+    Config config = testing::config_of("loopback");
     config.costs = costs;
     return config;
   }

@@ -10,20 +10,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "topology/hosts_testing.h"
 
 namespace ringcoll {
 namespace {
 
-/// Ranks of the hosts, in this order.
-Topology on_hosts(const std::vector<std::string>& hosts) {
-  std::vector<Location> locations;
-  for (const std::string& host : hosts) {
-    Location location;
-    location.host_id = location.host_name = host;
-    locations.push_back(std::move(location));
-  }
-  return Topology(std::move(locations));
-}
+using testing::on_hosts;
 
 std::vector<std::vector<LevelSamples>> nothing_measured(const Topology& topology) {
   return {static_cast<size_t>(topology.size()), std::vector<LevelSamples>(topology.levels())};
