@@ -217,12 +217,12 @@ RINGCOLL_API rc_status ringcoll_info(char** json);
  *                       of at most four million
  *
  * A request that cannot be served is RC_INVALID_ARGUMENT; ringcoll_error_message names the field,
- * and *json is not touched. The answer, JSON: collective, dtype, ranks, hosts, levels, slots, and
- * sizes, an array: bytes, chosen (a row), bound_us (what a host's port needs at least; null on one
- * host and of a barrier) and rows: name, microseconds (null: no price, the row has too many steps
- * to walk), piece_bytes, pieces; rows that are not offered there are left out. With messages:
- * rounds, for each an array of from, to, share of the vector, from, to, … The string is malloc'ed;
- * free it with ringcoll_free. */
+ * or the knob that it is as, and *json is not touched. The answer, JSON: collective, dtype, ranks,
+ * hosts, levels, slots, and sizes, an array: bytes, chosen (a row), bound_us (what a host's port
+ * needs at least; null on one host and of a barrier) and rows: name, microseconds (null: no price,
+ * the row has too many steps to walk), piece_bytes, pieces; rows that are not offered there are
+ * left out. With messages: rounds, for each an array of from, to, share of the vector, from, to, …
+ * The string is malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_simulate(const char* request, char** json);
 RINGCOLL_API void ringcoll_free(void* pointer);
 
