@@ -153,7 +153,8 @@ struct Connector::State {
     std::lock_guard lock(mutex);
     return interrupted;
   }
-  std::vector<int> networks_for(uint32_t channel) const;
+  size_t place_on_host(Rank r) const;
+  std::vector<int> networks_for(Rank peer, uint32_t channel) const;
   class Dialling;
   Fd connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach, Deadline deadline);
   Fd connect(Rank peer, uint32_t channel, Deadline deadline);
@@ -183,18 +184,29 @@ class Connector::State::Dialling {
   const int fd_;
 };
 
-// Streams of data are dealt out to the networks in turn, the best first.
-std::vector<int> Connector::State::networks_for(uint32_t channel) const {
-  if (!used.empty())
-    return {used[channel < kFirstDataChannel ? 0 : (channel - kFirstDataChannel) % used.size()]
-                .network};
+// How many ranks before this one share its interfaces.
+size_t Connector::State::place_on_host(Rank r) const {
+  auto stack_of = [&](Rank of) { return of_rank[of].empty() ? 0 : of_rank[of][0].stack; };
+  size_t before = 0;
+  for (Rank other = 0; other < r; other++) before += stack_of(other) == stack_of(r);
+  return before;
+}
+
+// Streams of data are dealt out to the networks in turn. The first ones of a host's ranks, which
+// carry all that is short, go over different networks, those of its first rank over the best.
+std::vector<int> Connector::State::networks_for(Rank peer, uint32_t channel) const {
+  if (!used.empty()) {
+    bool is_data = channel >= kFirstDataChannel;
+    size_t turn = is_data ? place_on_host(std::min(rank, peer)) + channel - kFirstDataChannel : 0;
+    return {used[turn % used.size()].network};
+  }
   std::vector<int> all;
   for (size_t i = 0; i < networks.size(); i++) all.push_back(static_cast<int>(i));
   return all;
 }
 
 Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
-  std::vector<int> open = networks_for(channel);
+  std::vector<int> open = networks_for(peer, channel);
   if (open.size() == 1)
     return connect_at(offer_of(peer, open[0]), peer, channel, deadline, deadline);
   Duration patience = kFirstPatience;

@@ -430,16 +430,26 @@ TEST(StreamTuner, OnePauseDecidesNothing) {
   EXPECT_EQ(streams, 4u);
 }
 
+// Nor one in which all was taken at once.
+TEST(StreamTuner, OneBurstDecidesNothing) {
+  int calls = 0;
+  size_t streams = settled(
+      4, [&](size_t n) { return n == 1 && calls++ < 16 ? 1e11 : 1e9 * static_cast<double>(n); });
+  EXPECT_EQ(streams, 4u);
+}
+
 TEST(StreamTuner, MeasuresAgainAfterAWhile) {
   auto tuner = tcp::StreamTuner::measured(2);
   auto work = [&](uint64_t bytes, auto rate) {
     for (uint64_t sent = 0; sent < bytes; sent += 1 << 20)
       tuner.sent(1 << 20, seconds((1 << 20) / rate(tuner.streams())));
   };
-  work(tcp::StreamTuner::kEpochBytes * 4, [](size_t) { return 1e9; });
+  // One stream and two, in turn.
+  constexpr uint64_t kTrials = 2 * tcp::StreamTuner::kRounds * tcp::StreamTuner::kEpochBytes;
+  work(kTrials, [](size_t) { return 1e9; });
   EXPECT_EQ(tuner.streams(), 1u);
   auto pays = [](size_t n) { return 1e9 * static_cast<double>(n); };
-  work(tcp::StreamTuner::kRestBytes + 4 * tcp::StreamTuner::kEpochBytes, pays);
+  work(tcp::StreamTuner::kRestBytes + kTrials, pays);
   EXPECT_EQ(tuner.streams(), 2u);
 }
 

@@ -11,7 +11,7 @@ StreamTuner::StreamTuner(size_t most, bool measured)
 
 void StreamTuner::begin_trials() {
   resting_ = false;
-  best_ = {};
+  rates_ = {};
   choice_ = 0;
   round_ = 0;
   streams_ = 1;
@@ -29,8 +29,7 @@ void StreamTuner::sent(uint64_t bytes, Duration busy) {
 
 void StreamTuner::end_epoch() {
   if (resting_) return begin_trials();
-  double rate = static_cast<double>(bytes_) / std::max(to_seconds(busy_), 1e-9);
-  best_[choice_] = std::max(best_[choice_], rate);
+  rates_[choice_][round_] = static_cast<double>(bytes_) / std::max(to_seconds(busy_), 1e-9);
   choice_++;
   if (choice_ == kMostChoices || size_t{1} << choice_ > most_) {
     choice_ = 0;
@@ -41,8 +40,10 @@ void StreamTuner::end_epoch() {
 
 void StreamTuner::settle() {
   size_t chosen = 0;
+  for (auto& rates : rates_) std::ranges::sort(rates);
+  auto rate = [&](size_t choice) { return rates_[choice][kRounds / 2]; };
   for (size_t i = 1; i < kMostChoices; i++)
-    if (best_[i] > kPays * best_[chosen]) chosen = i;
+    if (rate(i) > kPays * rate(chosen)) chosen = i;
   streams_ = size_t{1} << chosen;
   resting_ = true;
 }

@@ -26,8 +26,8 @@ class StreamTuner {
   /// Bytes of one measurement: many times what is still on its way when it begins, by other
   /// streams.
   static constexpr uint64_t kEpochBytes = 16 << 20;
-  /// Each number is measured so often, and its best counts.
-  static constexpr int kRounds = 2;
+  /// Each number is measured so often, in turn, and the median counts.
+  static constexpr int kRounds = 3;
   /// Another stream has to be faster by this factor: it costs memory and a share of other traffic.
   static constexpr double kPays = 1.1;
   /// Measured again after so many bytes; the network may have changed.
@@ -47,7 +47,7 @@ class StreamTuner {
   bool resting_ = false;  // the number is settled
   size_t choice_ = 0;     // what is measured: 2 to this power
   int round_ = 0;
-  std::array<double, kMostChoices> best_{};  // bytes a second of each
+  std::array<std::array<double, kRounds>, kMostChoices> rates_{};  // bytes a second of each
   uint64_t bytes_ = 0;
   Duration busy_{};
 };
