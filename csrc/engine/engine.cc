@@ -116,10 +116,11 @@ void Engine::work() {
     } catch (const std::exception& caught) {
       error = as_error(caught);
     }
+    // First, for who is woken by the request's end may close the engine: nothing runs any more.
+    running_ = false;
     request->end(std::move(error));
     request.reset();
     lock.lock();
-    running_ = false;
   }
 }
 

@@ -101,6 +101,24 @@ TEST(Abi, WaitWithALimitReturnsAndTheCallGoesOn) {
   });
 }
 
+// A call that was waited for is over: whoever then closes disturbs nobody who is still in it. The
+// root has sent all it has to long before the last rank has it.
+TEST(Abi, ARankMayCloseAsSoonAsItsRequestHasEnded) {
+  for (int repeat = 0; repeat < 30; repeat++)
+    world(12, [](rc_comm* comm, int rank) {
+      float value = static_cast<float>(rank);
+      rc_buffer buffer{&value, &value, 1};
+      rc_call call = sum_of(&buffer);
+      call.collective = RC_BROADCAST;
+      rc_request* request = nullptr;
+      ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
+      int done = 0;
+      EXPECT_EQ(ringcoll_wait(request, -1, &done), RC_OK) << error_text();
+      EXPECT_EQ(value, 0);
+      ringcoll_request_free(request);
+    });
+}
+
 TEST(Abi, SplitMakesGroupsThatWorkAtTheSameTime) {
   world(5, [](rc_comm* comm, int rank) {
     std::vector<int32_t> even = {4, 2, 0}, odd = {1}, none;
