@@ -120,10 +120,10 @@ void Communicator::settle_costs(Exchange& exchange) {
 }
 
 std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& wanted) {
-  connect(measured_peers(topology_, rank_, wanted));
+  int share = std::min(topology_.ranks_for_each_cpu(), kMostShare);
+  connect(measured_peers(topology_, rank_, wanted, share));
   Measured links(*this);
-  auto samples = measure_links(topology_, rank_, wanted,
-                               std::min(topology_.ranks_for_each_cpu(), kMostShare), links);
+  auto samples = measure_links(topology_, rank_, wanted, share, links);
   for (Rank peer : connected_) links_[peer].sent_in_setup = endpoint(peer).completed();
   counters_ = {};  // they are of calls
   return samples;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -18,14 +19,14 @@ using std::chrono::microseconds;
 constexpr uint8_t kMeasuring = 0xff;
 enum class Phase : uint8_t { kRound, kPing, kPong, kTurn, kStream, kVerdict };
 
-// How many rounds the ranks of a host exchange messages: the first ones do not count, in which each
-// place that a link of shared memory has for messages is touched, two pages that the kernel clears
-// first (measured: 2.7 us a message instead of 0.12).
+// How many rounds ranks exchange messages in step: the first ones do not count, in which each place
+// that a link of shared memory has for messages is touched, two pages that the kernel clears first
+// (measured: 2.7 us a message instead of 0.12).
 struct Rounds {
   int uncounted;
   int counted;
 };
-constexpr Rounds kInsideHost{40, 64}, kNetworkInsideHost{2, 8}, kFewestRounds{2, 8};
+constexpr Rounds kSharedMemory{40, 64}, kNetwork{2, 8}, kFewestRounds{2, 8};
 
 // How long hosts ping each other.
 constexpr Duration kPings = microseconds(1000);
@@ -63,6 +64,14 @@ Duration median(std::vector<Duration> times) {
   return *middle;
 }
 
+// Without the longest eighth, in which somebody was stopped. Ranks that share cores run in turn: a
+// round in which all has come already is short, and the next one long.
+Duration usual(std::vector<Duration> times) {
+  std::ranges::sort(times);
+  times.resize(times.size() - times.size() / 8);
+  return std::accumulate(times.begin(), times.end(), Duration::zero()) / times.size();
+}
+
 /// Where a rank stands when a level is measured.
 struct Turn {
   int round = 0;
@@ -71,6 +80,37 @@ struct Turn {
   bool several = false;     // other pairs stream beside it afterwards
   std::vector<Rank> chain;  // who measures, and waits meanwhile; the alone first
 };
+
+// Who exchanges messages in step with this rank: the ranks of its lane in its cell and in those on
+// both sides of it, as far as they have that lane; inside a host all ranks. Itself if it is alone.
+std::vector<Rank> row_of(const Topology& topology, Rank self, int level) {
+  for (const auto& [cells] : sections_of(topology, level))
+    for (size_t own = 0; own < cells.size(); own++) {
+      size_t lane = std::ranges::find(cells[own], self) - cells[own].begin();
+      if (lane == cells[own].size()) continue;
+      size_t begin = own, end = own + 1;
+      while (begin > 0 && cells[begin - 1].size() > lane) begin--;
+      while (end < cells.size() && cells[end].size() > lane) end++;
+      std::vector<Rank> row;
+      for (size_t cell = begin; cell < end; cell++) row.push_back(cells[cell][lane]);
+      return row;
+    }
+  return {self};
+}
+
+// Those of a row with whom a rank exchanges messages: first the one, then the other.
+std::vector<Rank> neighbours_in(const std::vector<Rank>& row, Rank self) {
+  auto at = std::ranges::find(row, self) - row.begin(), size = std::ssize(row);
+  std::vector<Rank> neighbours;
+  for (auto neighbour : {at ^ 1, ((at + 1) ^ 1) - 1})
+    if (neighbour >= 0 && neighbour < size) neighbours.push_back(row[neighbour]);
+  return neighbours;
+}
+
+// Ranks of a host work on the same memory, and those that share cores on these: what a message
+// costs depends on what the others do. Hosts with cores of their own measure in pairs, so that one
+// that is slow spoils its own sample and nobody else's.
+bool is_in_step(int level, int share) { return level == 0 || share > 1; }
 
 // The cells' lanes that have a partner, or inside a host all its ranks, wait for one another along
 // the ring.
@@ -142,7 +182,7 @@ class Meter {
         memory_(links.memory()),
         slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
 
-  LinkSample measure(const Turn& turn, int level);
+  LevelSamples measure(const Topology& topology, int level);
   /// Until all that was sent is complete.
   void finish();
 
@@ -160,8 +200,9 @@ class Meter {
     uint64_t before = 0;  // messages sent on this link before the stream
   };
 
+  LinkSample measure(const Turn& turn);
   Duration stream_length(Rank peer) const;
-  double exchange_in_rounds(const std::vector<Rank>& host);
+  double exchange_in_step(const Topology& topology);
   double ping(Rank peer, Duration limit);
   void answer_pings(Rank peer);
   double stream_alone(Rank peer, Duration limit);
@@ -185,6 +226,7 @@ class Meter {
   const std::span<std::byte> memory_;
   const uint64_t slot_bytes_;
   int level_ = 0;
+  double host_round_us_ = 0;       // of exchanging messages in step, where cores are shared
   Duration round_trip_{};          // of the partner's link between hosts; the same on both sides
   std::map<Rank, uint64_t> sent_;  // messages, by peer
 };
@@ -194,19 +236,24 @@ Duration Meter::stream_length(Rank peer) const {
   return links_.is_network(peer) ? kStreamOfNetworkInsideHost : kStreamInsideHost;
 }
 
-LinkSample Meter::measure(const Turn& turn, int level) {
+LevelSamples Meter::measure(const Topology& topology, int level) {
   level_ = level;
+  LevelSamples samples;
+  double in_step_us = 0;
+  if (is_in_step(level, share_)) in_step_us = exchange_in_step(topology);
+  for (const Turn& turn : turns_of(topology, self_, level)) samples[turn.round] = measure(turn);
+  if (is_in_step(level, share_)) samples[0].latency_us = in_step_us, samples[1].latency_us = 0;
+  return samples;
+}
+
+LinkSample Meter::measure(const Turn& turn) {
   LinkSample sample;
   bool paired = turn.partner != kNobody;
   Duration length = paired ? stream_length(turn.partner) : Duration::zero();
-  // All at once: a message costs what it costs a rank whose host is as busy as in a call.
-  if (level == 0) {
-    sample.latency_us = exchange_in_rounds(turn.chain);
-  } else if (paired && self_ < turn.partner) {
-    sample.latency_us = ping(turn.partner, kPings * share_);
-  } else if (paired) {
-    answer_pings(turn.partner);
-  }
+  // In step as well: how long a stream is depends on the line.
+  Duration pings = is_in_step(level_, share_) ? Duration::zero() : kPings;
+  if (level_ > 0 && self_ < turn.partner) sample.latency_us = ping(turn.partner, pings);
+  if (level_ > 0 && self_ > turn.partner) answer_pings(turn.partner);
   pass_turn(turn, true);
   if (paired && turn.alone)
     sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, length);
@@ -226,29 +273,41 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
   if (to != kNobody) send(to, {Phase::kTurn});
 }
 
-// The median time of an exchange with one neighbour. All ranks of the host, in turn with the one
-// and the other neighbour, so that none is done while others have not begun: pairs that share two
-// cores would else have them to themselves, one pair after the other.
-double Meter::exchange_in_rounds(const std::vector<Rank>& host) {
-  auto at = std::ranges::find(host, self_) - host.begin(), size = std::ssize(host);
-  std::vector<Rank> neighbours;
-  for (auto neighbour : {at ^ 1, ((at + 1) ^ 1) - 1})
-    if (neighbour >= 0 && neighbour < size) neighbours.push_back(host[neighbour]);
-  auto [uncounted, counted] = links_.is_network(neighbours[0]) ? kNetworkInsideHost : kInsideHost;
-  uncounted = std::max(uncounted / share_, kFewestRounds.uncounted);
-  counted = std::max(counted / share_, kFewestRounds.counted);
+// The median time of an exchange with one neighbour. All of a row, in turn with the one and the
+// other neighbour, so that none is done while others have not begun: pairs that share two cores
+// would else have them to themselves, one pair after the other. Between hosts rows would, for which
+// the ranks of a host wait for one another, uncounted, before each round.
+double Meter::exchange_in_step(const Topology& topology) {
+  auto row = row_of(topology, self_, level_);
+  auto neighbours = neighbours_in(row, self_);
+  std::vector<Rank> beside;
+  if (level_ > 0) beside = neighbours_in(row_of(topology, self_, 0), self_);
+  bool network = level_ > 0 || (!neighbours.empty() && links_.is_network(neighbours[0]));
+  const Rounds& rounds = network ? kNetwork : kSharedMemory;
+  int uncounted = std::max(rounds.uncounted / share_, kFewestRounds.uncounted);
+  int counted = std::max(rounds.counted / share_, kFewestRounds.counted);
+  auto exchange = [&](Rank peer) {
+    expect(peer, nullptr, 0);
+    send(peer, {Phase::kRound});
+    receive(peer, Phase::kRound, nullptr, 0);
+  };
   std::vector<Duration> times;
   for (int round = 0; round < uncounted + counted; round++) {
     auto start = Clock::now();
-    for (Rank peer : neighbours) {
-      expect(peer, nullptr, 0);
-      send(peer, {Phase::kRound});
-      receive(peer, Phase::kRound, nullptr, 0);
-    }
+    std::ranges::for_each(beside, exchange);
+    std::ranges::for_each(neighbours, exchange);
     if (round >= uncounted) times.push_back(Clock::now() - start);
   }
+  if (neighbours.empty()) return 0;
   // Those at the ends wait for the others, who have two.
-  return microseconds_of(median(std::move(times))) / static_cast<double>(size > 2 ? 2 : 1);
+  double exchanges = row.size() > 2 ? 2 : 1;
+  if (share_ == 1) return microseconds_of(median(std::move(times))) / exchanges;
+  double whole = microseconds_of(usual(std::move(times)));
+  if (level_ == 0)
+    host_round_us_ = whole;
+  else
+    whole = std::max(whole - host_round_us_, whole / 2);
+  return whole / exchanges;
 }
 
 // Half the median of the round trips. The first ones only tell when both have come.
@@ -407,12 +466,16 @@ void Meter::wait(Rank peer, Ready&& ready) {
 }  // namespace
 
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
-                                 const std::vector<bool>& wanted) {
+                                 const std::vector<bool>& wanted, int share) {
   std::vector<Rank> peers;
-  for (int level = 0; level < topology.levels(); level++)
-    if (wanted[level])
-      for (const Turn& turn : turns_of(topology, self, level))
-        if (turn.partner != kNobody) peers.push_back(turn.partner);
+  for (int level = 0; level < topology.levels(); level++) {
+    if (!wanted[level]) continue;
+    for (const Turn& turn : turns_of(topology, self, level))
+      if (turn.partner != kNobody) peers.push_back(turn.partner);
+    if (!is_in_step(level, share)) continue;
+    for (int at : {0, level})
+      for (Rank peer : neighbours_in(row_of(topology, self, at), self)) peers.push_back(peer);
+  }
   std::ranges::sort(peers);
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
@@ -424,9 +487,7 @@ std::vector<LevelSamples> measure_links(const Topology& topology, Rank self,
   Meter meter(self, share, links);
   std::vector<LevelSamples> samples(topology.levels());
   for (int level = 0; level < topology.levels(); level++)
-    if (wanted[level])
-      for (const Turn& turn : turns_of(topology, self, level))
-        samples[level][turn.round] = meter.measure(turn, level);
+    if (wanted[level]) samples[level] = meter.measure(topology, level);
   meter.finish();
   return samples;
 }

@@ -30,7 +30,7 @@ class MeasuredLinks {
 
 /// The ranks that `self` measures with at the levels that are `wanted`.
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
-                                 const std::vector<bool>& wanted);
+                                 const std::vector<bool>& wanted, int share);
 
 /// Collective over all ranks, with equal arguments; samples by level. `share`: how many ranks share
 /// a CPU where most do, at least 1; what they measure together takes them longer. When it returns,

@@ -64,7 +64,8 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   /// What all ranks measure; `faults` of the links of a rank. A rank that throws ends the others.
   std::vector<std::vector<LevelSamples>> measure(const Topology& topology,
                                                  std::map<Rank, Faults> faults = {},
-                                                 std::map<Rank, Duration> late = {}) {
+                                                 std::map<Rank, Duration> late = {},
+                                                 int share = 1) {
     Rank size = topology.size();
     testing::World world(row(), size, kArenaBytes);
     for (auto [rank, fault] : faults)
@@ -78,7 +79,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
         TestLinks links(world[rank], row().link == LinkClass::kNetwork, lost_);
         try {
           std::this_thread::sleep_for(late[rank]);
-          samples[rank] = measure_links(topology, rank, wanted, 1, links);
+          samples[rank] = measure_links(topology, rank, wanted, share, links);
         } catch (const Error&) {
           lost_ = true;
           failed_++;
@@ -126,11 +127,43 @@ TEST_P(Measuring, GivesNumbersForEveryLevel) {
   for (const auto& hosts : std::vector<std::vector<std::string>>{
            {"a", "a"}, {"a", "b"}, {"a", "a", "a"}, {"a", "b", "a", "b"}, {"a", "b", "c", "c"}}) {
     Topology topology = on_hosts(hosts);
-    auto samples = measure(topology);
-    ASSERT_EQ(failed_, 0);
-    expect_sane(agreed(topology, samples), topology.levels());
-    EXPECT_GT(samples[0].back()[0].latency_us, 0) << "the lower rank of a pair has it";
+    for (int share : {1, 3}) {
+      auto samples = measure(topology, {}, {}, share);
+      ASSERT_EQ(failed_, 0);
+      Costs costs = agreed(topology, samples);
+      expect_sane(costs, topology.levels());
+      EXPECT_EQ(costs.source.find("network latency"), std::string::npos) << costs.source;
+      EXPECT_GT(samples[0].back()[0].latency_us, 0) << "the lower rank of a pair has it";
+    }
   }
+}
+
+// Pairs that ping each other would have the cores to themselves, one pair after the other.
+TEST_P(Measuring, RanksThatShareCoresExchangeMessagesInStep) {
+  Topology topology = on_hosts({"a", "a", "b", "b", "c", "c"});
+  std::map<Rank, Faults> faults;
+  faults[4].delay_recv = std::chrono::milliseconds(5);
+  for (int share : {1, 2}) {
+    auto samples = measure(topology, faults, {}, share);
+    ASSERT_EQ(failed_, 0);
+    for (Rank rank = 0; rank < 4; rank++) {
+      double us = samples[rank][1][0].latency_us;
+      if (share == 1)
+        EXPECT_LT(us, 2e3) << "its pair alone is slow: rank " << rank;
+      else
+        EXPECT_GE(us, 2e3) << rank;
+    }
+  }
+}
+
+// It measures with a neighbour that it never streams with.
+TEST_P(Measuring, UnequalHostsThatShareCoresToo) {
+  Topology topology = on_hosts({"a", "b", "b", "c", "c", "d"});
+  auto samples = measure(topology, {}, {}, 2);
+  ASSERT_EQ(failed_, 0);
+  EXPECT_GT(samples[2][1][0].latency_us, 0);
+  EXPECT_GT(samples[4][1][0].latency_us, 0);
+  expect_sane(agreed(topology, samples), 2);
 }
 
 TEST_P(Measuring, NeedsNothingForOneRank) {

@@ -37,6 +37,7 @@ class Loads {
     load(first_of_ranks_[level] + 2 * message.to + 1, alone);
     if (level == 0) shared(0, fabric_.groups[0].of(message.to), 0, message.share);
     if (level >= 1) {
+      between_hosts_ = true;
       through_port(message.from, 0, message.share);
       through_port(message.to, 1, message.share);
     }
@@ -69,9 +70,14 @@ class Loads {
     double latency = latency_of(times);
     if (fabric_.crowded) latency *= part_of_ranks_;
     profile->latency_us += latency;
-    if (fabric_.crowded) profile->work_us += latency;
-    profile->us_per_byte += longest * static_cast<double>(times);
+    double bytes = longest * static_cast<double>(times);
+    profile->us_per_byte += bytes;
+    if (fabric_.crowded) {
+      profile->work_us += latency;
+      if (between_hosts_) profile->wire_work_us += latency, profile->wire_us_per_byte += bytes;
+    }
     longest_us_ = part_of_ranks_ = 0;
+    between_hosts_ = false;
     hops_.clear();
     std::ranges::fill(received_, 0);
   }
@@ -159,6 +165,7 @@ class Loads {
   std::vector<size_t> touched_;  // in this round
   // Of this round.
   double longest_us_ = 0;
+  bool between_hosts_ = false;  // some message is
   std::vector<Hop> hops_;
   std::vector<int> received_;  // messages, of each host
   double part_of_ranks_ = 0;   // of the host with most of them
@@ -209,11 +216,13 @@ Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {
 // resource needs for it, and somewhat more, for a resource waits now and then for a piece that is
 // not there yet: the less, the more are in flight. How much was found on emulated hosts (4 x 2
 // ranks at 1 Gb/s, 64 MiB: 1010, 961 and 926 ms in pieces of 0.5, 1 and 2 MiB in 4 slots, 874 of 1
-// MiB in 8, 881 of 0.5 MiB in 16, on a wire that needs 805).
+// MiB in 8, 881 of 0.5 MiB in 16, on a wire that needs 805). Cores that are shared work for other
+// ranks while the bytes of one are on the wire: of the two the longer counts.
 double microseconds(const Profile& profile, double bytes, int64_t pieces, int64_t slots) {
   constexpr double kNotHidden = 0.5;
   double piece = bytes / static_cast<double>(pieces);
-  double first = profile.latency_us + piece * profile.us_per_byte;
+  double first = profile.latency_us + piece * profile.us_per_byte -
+                 std::min(profile.wire_work_us, piece * profile.wire_us_per_byte);
   double share = first / static_cast<double>(slots);
   double busiest = std::max(piece * profile.busiest_us_per_byte, profile.work_us);
   double next = std::max(busiest + kNotHidden * share, share);

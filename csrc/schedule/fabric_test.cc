@@ -178,6 +178,18 @@ TEST(Traffic, OfCrowdedHostsCostsByTheirMessages) {
   EXPECT_DOUBLE_EQ(latency("binomial/recursive_doubling"), (0.5 + 30 + 0.5) / 2);
 }
 
+// The latency of the rounds between hosts, and the bytes that are on the wire in them.
+TEST(Traffic, OfCrowdedHostsTellsWireFromMemory) {
+  Fabric fabric = fabric_of(simulator::cluster_of(4, 2, 0));
+  const ScheduleRow& row = *find_schedule(RC_ALLREDUCE, "binomial/recursive_doubling");
+  EXPECT_EQ(closed_or_walked(row, fabric).wire_work_us, 0);
+  fabric.crowded = true;
+  Profile crowded = closed_or_walked(row, fabric);
+  EXPECT_DOUBLE_EQ(crowded.wire_work_us, 30.0 / 2);
+  EXPECT_DOUBLE_EQ(crowded.wire_us_per_byte, 1 / 100.0);
+  EXPECT_LT(crowded.wire_us_per_byte, crowded.us_per_byte);
+}
+
 TEST(Microseconds, OfOnePieceAreItsRounds) {
   Profile profile = {.latency_us = 10, .us_per_byte = 0.5, .busiest_us_per_byte = 0.25};
   EXPECT_DOUBLE_EQ(microseconds(profile, 100, 1, 4), 60);
@@ -196,6 +208,17 @@ TEST(Microseconds, OfManyPiecesAreThoseOfTheBusiestResource) {
 TEST(Microseconds, OfCrowdedHostsAreTheWorkOfTheirCores) {
   Profile profile = {.latency_us = 10, .us_per_byte = 0.01, .work_us = 10};
   EXPECT_GE(microseconds(profile, 100, 10, 1000), 10 * 10);
+}
+
+// While bytes of one rank are on the wire, the cores that it shares work for the others.
+TEST(Microseconds, OfCrowdedHostsAreTheirCoresOrTheWire) {
+  Profile profile = {.latency_us = 12,
+                     .us_per_byte = 0.6,
+                     .work_us = 12,
+                     .wire_work_us = 10,
+                     .wire_us_per_byte = 0.5};
+  EXPECT_DOUBLE_EQ(microseconds(profile, 10, 1, 4), 12 + 1);
+  EXPECT_DOUBLE_EQ(microseconds(profile, 100, 1, 4), 2 + 60);
 }
 
 TEST(IsOffered, FollowsTheClusterAndTheDomain) {

@@ -83,15 +83,15 @@ class LevelMiddle {
       : samples_(samples), level_(level) {}
 
   void add(const Section& section) {
+    for (Rank rank : section.ranks())
+      for (int round = 0; round < kMeasuringRounds; round++)
+        latency_.add(of(rank, round).latency_us);
     for (const CellPair& pair : pairs_of(section, level_)) {
       const auto &a = section.cells[pair.a], &b = section.cells[pair.b];
       size_t lanes = std::min(a.size(), b.size());
       for (const auto* cell : {&a, &b})
-        for (size_t lane = 0; lane < lanes; lane++) {
-          const LinkSample& sample = of((*cell)[lane], pair.round);
-          latency_.add(sample.latency_us);
-          rank_.add(sample.rank_bytes_per_us);
-        }
+        for (size_t lane = 0; lane < lanes; lane++)
+          rank_.add(of((*cell)[lane], pair.round).rank_bytes_per_us);
       if (level_ == 0) continue;
       add_group(std::span(a).first(lanes), pair.round, lanes);
       add_group(std::span(b).first(lanes), pair.round, lanes);
