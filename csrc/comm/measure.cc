@@ -239,10 +239,10 @@ Duration Meter::stream_length(Rank peer) const {
 LevelSamples Meter::measure(const Topology& topology, int level) {
   level_ = level;
   LevelSamples samples;
-  double in_step_us = 0;
+  std::optional<double> in_step_us;
   if (is_in_step(level, share_)) in_step_us = exchange_in_step(topology);
   for (const Turn& turn : turns_of(topology, self_, level)) samples[turn.round] = measure(turn);
-  if (is_in_step(level, share_)) samples[0].latency_us = in_step_us, samples[1].latency_us = 0;
+  if (in_step_us) samples[0].latency_us = *in_step_us, samples[1].latency_us = 0;
   return samples;
 }
 
@@ -250,10 +250,14 @@ LinkSample Meter::measure(const Turn& turn) {
   LinkSample sample;
   bool paired = turn.partner != kNobody;
   Duration length = paired ? stream_length(turn.partner) : Duration::zero();
-  // In step as well: how long a stream is depends on the line.
+  // A few in any case: how long a stream is depends on the line.
   Duration pings = is_in_step(level_, share_) ? Duration::zero() : kPings;
-  if (level_ > 0 && self_ < turn.partner) sample.latency_us = ping(turn.partner, pings);
-  if (level_ > 0 && self_ > turn.partner) answer_pings(turn.partner);
+  if (paired && level_ > 0) {
+    if (self_ < turn.partner)
+      sample.latency_us = ping(turn.partner, pings);
+    else
+      answer_pings(turn.partner);
+  }
   pass_turn(turn, true);
   if (paired && turn.alone)
     sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, length);
@@ -275,8 +279,8 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
 
 // The median time of an exchange with one neighbour. All of a row, in turn with the one and the
 // other neighbour, so that none is done while others have not begun: pairs that share two cores
-// would else have them to themselves, one pair after the other. Between hosts rows would, for which
-// the ranks of a host wait for one another, uncounted, before each round.
+// would else have them to themselves, one pair after the other. Between hosts rows would; there the
+// ranks of a host exchange messages first in each round, and what that takes is taken off.
 double Meter::exchange_in_step(const Topology& topology) {
   auto row = row_of(topology, self_, level_);
   auto neighbours = neighbours_in(row, self_);
