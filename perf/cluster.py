@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ from harness import (
     jobs,
     machine,
     peers,
+    prices,
     program,
     report,
     rounds,
@@ -42,8 +45,9 @@ METHOD = (
     "visits each in turn, the others idle. In brackets: the median over rounds of a peer's time "
     "over that of ringcoll in the same round; above 1, ringcoll is faster. Regret: the same of "
     "ringcoll as it chooses, over its best row by name. Processor time is that of all ranks, for a "
-    "GiB of every rank's vector. Averages are sums that are multiplied afterwards where a peer has "
-    "no average."
+    "GiB of every rank's vector. Predicted: what ringcoll's price says of the row, with the costs "
+    "that the job has measured (ringcoll_simulate). Averages are sums that are multiplied "
+    "afterwards where a peer has no average."
 )
 SIZES = [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 SHAPES = "2x1,2x2,2x4,4x2,3x2,5x4,1+2+4"
@@ -155,6 +159,8 @@ class Measurement:
                 started |= self._add_ways(ours, ways)
             for size in self._case.sizes:
                 self._measure_size(started, size)
+            if self.table.rows and OURS in started:
+                self._predict(started[OURS])
         finally:
             rounds.close_jobs(started)
 
@@ -172,6 +178,14 @@ class Measurement:
         # One process for all: they share its buffers. A name must be one word there.
         added: rounds.Jobs = {n: Way(ours, n.replace(" ", "-"), ways[n]) for n in chosen}
         return {OURS: Way(ours, "-", {}), "the process of ringcoll": ours} | added
+
+    def _predict(self, ours: Job | Way) -> None:
+        described = ours.ask("describe", "described")[0]
+        self.table.costs = json.loads(" ".join(described))["costs"]
+        cores = len(os.sched_getaffinity(0))
+        if asked := prices.request(self._case, self.table.costs, cores):
+            library = cluster_peers.library_of(self._options)
+            self.table.predicted = prices.seconds(prices.simulate(library, asked))
 
     def _measure_size(self, started: rounds.Jobs, size: int) -> None:
         results, ranks = self.table.results, self._case.shape.size

@@ -88,8 +88,8 @@ def predict(
     """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first.
 
     ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs; combined_bytes_per_us
-    of a core; messages=True for all messages of the row that algorithm names. Raises
-    InvalidArgument that names the field.
+    of a core; crowded=True where hosts have more ranks than cores; messages=True for all messages
+    of the row that algorithm names. Raises InvalidArgument that names the field.
     """
     request = {"collective": collective, "dtype": dtype, "levels": levels, "sizes": sizes, **more}
     return cast(Prediction, json.loads(_core.simulate(json.dumps(request))))
@@ -165,6 +165,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--network", type=_parse_rate, metavar="RATE", help="of a host's port: 10gbit, 500mbit"
     )
     parser.add_argument("--latency", type=_parse_time, metavar="TIME", help="between hosts: 20us")
+    parser.add_argument("--crowded", action="store_true", help="hosts have more ranks than cores")
     parser.add_argument(
         "--sizes",
         type=_parse_sizes,
@@ -252,7 +253,8 @@ def _with_costs(levels: list[Level], path: Path) -> list[Level]:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         check_picture("--plot", arguments.plot)
-    prediction = predict(levels_of(arguments), arguments.sizes, arguments.collective)
+    levels, crowded = levels_of(arguments), arguments.crowded
+    prediction = predict(levels, arguments.sizes, arguments.collective, crowded=crowded)
     if arguments.plot is not None:
         plot(prediction, arguments.plot)
     if arguments.json:

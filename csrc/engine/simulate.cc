@@ -122,6 +122,7 @@ Fabric fabric_of(const Fields& request) {
   constexpr std::array<std::string_view, 6> kKnown = {
       "level", "ranks", "latency_us", "rank_bytes_per_us", "group_bytes_per_us", "ports"};
   Fabric fabric;
+  fabric.crowded = request.flag("crowded");
   fabric.combined_bytes_per_us = request.rate("combined_bytes_per_us", kCombinedBytesPerUs);
   const Json& levels = array_of(request, "levels", 16);
   std::vector<int64_t> ranks;
@@ -140,7 +141,7 @@ Fabric fabric_of(const Fields& request) {
     check(i == 0 || !level.find("ports"), Code::kInvalidArgument,
           "simulate: {}: hosts have ports, and they are the first level", level.at("ports"));
     if (i == 0) ports = level.whole("ports", 1, kMostRanks, 1);
-    LevelCost cost = default_cost(level.text("level"), i == 0, false);
+    LevelCost cost = default_cost(level.text("level"), i == 0, fabric.crowded);
     double rank = level.rate("rank_bytes_per_us", cost.rank_bytes_per_us);
     double group = level.find("rank_bytes_per_us") ? rank : cost.group_bytes_per_us;
     fabric.links.push_back(
@@ -169,6 +170,7 @@ Terrain terrain_of(const Fields& request) {
   Terrain terrain;
   terrain.fabric = fabric_of(request);
   terrain.one_domain = terrain.fabric.groups.front().count() == 1;
+  terrain.oversubscribed = terrain.fabric.crowded;
   terrain.segment_bytes = request.whole("segment_bytes", 0, kMostBytes, defaults.segment_bytes);
   if (request.find("algorithm")) terrain.algorithm = request.text("algorithm");
   check_algorithm(terrain.algorithm);
@@ -271,9 +273,10 @@ Json rounds_json(const Fields& request, const Fabric& fabric, Collective collect
 }  // namespace
 
 std::string simulate_json(std::string_view text) {
-  constexpr std::array<std::string_view, 10> kKnown = {
+  constexpr std::array<std::string_view, 11> kKnown = {
       "collective",    "dtype", "levels",      "sizes",    "algorithm",
-      "segment_bytes", "slots", "arena_bytes", "messages", "combined_bytes_per_us"};
+      "segment_bytes", "slots", "arena_bytes", "messages", "combined_bytes_per_us",
+      "crowded"};
   Json json;
   try {
     json = Json::parse(text);

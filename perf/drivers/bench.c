@@ -273,6 +273,12 @@ static void report_memory(const struct buffers* b) {
   fprintf(harness_out, "memory %ld %ld\n", peak_kib, (long)(2 * b->bytes / 1024));
 }
 
+static void describe(const struct peer* peer) {
+  char* text = peer->describe ? peer->describe(way_in_use->state) : NULL;
+  fprintf(harness_out, "described %s\n", text ? text : "");
+  free(text);
+}
+
 static void connect_harness(const char* path, int rank) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (strlen(path) >= sizeof address.sun_path) fail("socket path too long: %s", path);
@@ -306,6 +312,8 @@ void serve(const struct peer* peer, const char* socket_path) {
       report_memory(&b);
     else if (strcmp(command, "free") == 0)
       release(&b), fprintf(harness_out, "freed\n");
+    else if (strcmp(command, "describe") == 0)
+      describe(peer);
     else
       fail("unknown command %s", command);
     fflush(harness_out);

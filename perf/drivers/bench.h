@@ -12,6 +12,8 @@
 //   rank -> harness   memory <peak resident KiB since the last such command> <KiB of the buffers>
 //   harness -> rank   free
 //   rank -> harness   freed
+//   harness -> rank   describe
+//   rank -> harness   described <JSON, or nothing>
 //   harness -> rank   quit, or the end of the stream: the rank ends
 //   rank -> harness   error <text>, before it exits
 //
@@ -45,6 +47,8 @@ struct peer {
   int averages;  // not 0: allreduce does what PERF_AVERAGE asks for by itself
   // The state of another way, made with the environment as it is; NULL: there is one way only.
   void* (*open)(void* state);
+  // JSON in one line that says what the state is like, to be freed; NULL: nothing is known.
+  char* (*describe)(void* state);
 };
 
 // Ends this process after telling the harness, if it is connected, and standard error why.

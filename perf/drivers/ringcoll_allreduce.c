@@ -56,6 +56,12 @@ static void* open_comm(void* first) {
   return *made;
 }
 
+static char* stats_of(void* state) {
+  char* json = NULL;
+  check(ringcoll_comm_stats(state, &json), "stats");
+  return json;
+}
+
 int main(int argc, char** argv) {
   if (argc != 4 || strncmp(argv[3], "file:///", 8) != 0)
     fail("usage: %s <harness socket> <ranks> file:///<directory>", argv[0]);
@@ -69,7 +75,8 @@ int main(int argc, char** argv) {
                       .barrier = barrier,
                       .allreduce = allreduce,
                       .averages = 1,
-                      .open = open_comm};
+                      .open = open_comm,
+                      .describe = stats_of};
   serve(&peer, argv[1]);
   while (job.count > 0) ringcoll_comm_destroy(job.comms[--job.count]);
   join_ranks();

@@ -29,6 +29,8 @@ class Table:
     rows: list[str] = field(default_factory=list)
     streams: list[str] = field(default_factory=list)
     without: str = ""  # the way that does not know of the racks, or has one network
+    costs: dict[str, Any] = field(default_factory=dict)  # what the job measured of its links
+    predicted: dict[tuple[str, int], float] = field(default_factory=dict)  # seconds of row, size
 
     @property
     def peers(self) -> list[str]:
@@ -57,6 +59,11 @@ class Table:
         """Time as chosen over that of the best of the ways."""
         best = self.best(ways, size)
         return self.ratio(OURS, size, best) if best else None
+
+    def of_predicted(self, row: str, size: int) -> float | None:
+        """What ringcoll's price says over what was measured."""
+        price, measured = self.predicted.get((row, size)), self.seconds(row, size)
+        return price / measured if price and measured else None
 
     def of_bound(self, size: int, peer: str = OURS) -> float | None:
         bound, seconds = self.case.bound_s(size), self.seconds(peer, size)
@@ -203,7 +210,21 @@ def _of_networks(cells: Cells) -> list[Check]:
     return [_least(text, several, lambda t, s: t.ratio(t.without, s), 1.8)]
 
 
-_JUDGES = (_of_the_wire, _against_peers, _of_the_choice, _of_racks, _of_networks)
+def _of_prices(cells: Cells) -> list[Check]:
+    """By how much prices are off, as factors: 0.8 and 1.25 are equally wrong."""
+    middle = Check("prices within 10 % of the emulated hosts, in the median")
+    worst = Check("prices within 25 % of the emulated hosts, all rows and sizes")
+    for table in dict.fromkeys(id(t) for t, _ in cells):
+        [found, *_] = [t for t, _ in cells if id(t) == table]
+        ratios = [found.of_predicted(row, size) for row in found.rows for size in found.sizes]
+        off = [max(ratio, 1 / ratio) for ratio in ratios if ratio]
+        if off:
+            middle.cells.append((str(found.case), median(off), median(off) <= 1.1))
+            worst.cells.append((str(found.case), max(off), max(off) <= 1.25))
+    return [middle, worst]
+
+
+_JUDGES = (_of_the_wire, _against_peers, _of_the_choice, _of_racks, _of_networks, _of_prices)
 
 
 # --- Text ---
@@ -247,6 +268,14 @@ def _by_way(table: Table) -> str:
     return _lines(["by name", *ways], rows)
 
 
+def _by_price(table: Table) -> str:
+    rows = [
+        [figures.format_size(size), *(_number(table.of_predicted(r, size)) for r in table.rows)]
+        for size in table.sizes
+    ]
+    return _lines(["predicted / measured", *table.rows], rows)
+
+
 def _verdict(check: Check) -> str:
     if not check.cells:
         return f"- {check.target}: not measured"
@@ -265,6 +294,8 @@ def to_markdown(results: Results) -> str:
         parts += [f"## {table.case}", _against(table)]
         if table.rows or table.streams:
             parts.append(_by_way(table))
+        if table.predicted:
+            parts.append(_by_price(table))
     parts += ["## Targets", "\n".join(_verdict(check) for check in results.checks())]
     absent = [f"{name}: {report.one_line(why)}" for name, why in results.missing.items()]
     absent += [report.one_line(failure) for failure in results.failures]
@@ -298,6 +329,8 @@ def to_json(results: Results) -> str:
             "rows": table.rows,
             "bound_s": {size: table.case.bound_s(size) for size in table.sizes},
             "idle_cores": table.results.idle,
+            "costs": table.costs,
+            "predicted_s": [[*key, seconds] for key, seconds in table.predicted.items()],
             "measurements": [
                 _measurement(table, peer, size) for _, peer, size in table.results.rounds
             ],

@@ -66,6 +66,15 @@ class Case:
         return f"{self.shape} ranks, {links}{what}{several}"
 
     @property
+    def ranks_of_levels(self) -> list[int] | None:
+        """Of each group of ranks, from the hosts up; None where groups differ."""
+        shape = self.shape
+        if len(set(shape.ranks)) > 1 or (self.racks and shape.hosts % 2):
+            return None
+        levels = [shape.ranks[0], *([shape.size // 2] if self.racks else []), shape.size]
+        return [ranks for ranks, below in zip(levels, [0, *levels], strict=False) if ranks != below]
+
+    @property
     def is_plain(self) -> bool:
         return not self.racks and self.networks == 1
 

@@ -33,6 +33,9 @@ def test_quick_run_measures_every_row_of_the_library(tmp_path: Path) -> None:
     assert measured >= {(way, 1 << 20) for way in ["ringcoll", *table["rows"]]}
     assert all(cell["median_s"] > 0 for cell in table["measurements"])
     assert "## 2 × 2 ranks, 1 Gb/s" in done.stdout
+    assert table["costs"]["source"] == "measured"
+    priced = {(row, size) for row, size, seconds in table["predicted_s"] if seconds > 0}
+    assert priced >= {("ring", 1 << 20), ("direct/ring", 1 << 20)}
 
 
 @pytest.mark.parametrize(

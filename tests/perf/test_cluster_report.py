@@ -74,6 +74,24 @@ def test_streams_and_racks_have_verdicts_of_their_own(found: Results) -> None:
     assert "95 % of the bound: not measured" in text
 
 
+def test_prices_are_held_against_what_was_measured(table: Table, found: Results) -> None:
+    assert "prices within 10 % of the emulated hosts, in the median: not measured" in (
+        cluster_report.to_markdown(found)
+    )
+    table.predicted = {("ring", KIB): 1.6e-4, ("ring", 64 * MIB): 0.8, ("direct/ring", KIB): 5.5e-5}
+    assert table.of_predicted("ring", KIB) == pytest.approx(0.8)
+    assert table.of_predicted("direct/ring", 64 * MIB) is None
+    text = cluster_report.to_markdown(found)
+    assert "| predicted / measured | ring | direct/ring |" in text
+    assert "| 1 KiB | 0.80 | 1.10 |" in text
+    assert "| 64 MiB | 1.00 | – |" in text
+    case = "2 × 2 ranks, 1 Gb/s"
+    assert "in the median: met in all 1 cells" in text
+    table.predicted["ring", KIB] = 1e-4
+    text = cluster_report.to_markdown(found)
+    assert f"all rows and sizes: **NOT MET** in 1 of 1 cells: {case} (2.00)" in text
+
+
 def test_json_holds_every_round(found: Results) -> None:
     [table] = json.loads(cluster_report.to_json(found))["tables"]
     assert table["ranks_of_hosts"] == [2, 2]

@@ -78,6 +78,23 @@ def test_what_is_not_given_is_assumed():
     assert all(level["latency_us"] > 0 and level["rank_bytes_per_us"] > 0 for level in levels)
 
 
+def test_crowded_hosts_pay_for_messages_and_not_for_rounds():
+    levels = [
+        Level(level="host", ranks=4, latency_us=20, rank_bytes_per_us=4000),
+        Level(level="network", ranks=16, latency_us=100, rank_bytes_per_us=125),
+    ]
+
+    def price(row: str, **more: bool) -> float:
+        [line] = predict(levels, [1024], **more)["sizes"]
+        [found] = [r["microseconds"] for r in line["rows"] if r["name"] == row]
+        assert found is not None
+        return found
+
+    one_rank = "binomial/recursive_doubling"  # of each host crosses the network
+    assert price(one_rank, crowded=True) < price(one_rank) / 2
+    assert price("direct/ring", crowded=True) > price(one_rank, crowded=True) * 3
+
+
 def test_four_thousand_ranks():
     leaf, spine = {**NETWORK, "level": "leaf", "ranks": 128}, {**NETWORK, "ranks": 4096}
     found = predict([HOST, leaf, spine], [1024, 64 * MIB])

@@ -213,6 +213,7 @@ RINGCOLL_API rc_status ringcoll_info(char** json);
  *   sizes               array of at most 1,000, bytes of the whole vector, at most 2^50
  *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
  *   combined_bytes_per_us                            of a core, reducing; optional
+ *   crowded             true: hosts have more ranks than cores; optional
  *   messages            true: of the row that algorithm names, all messages of each round; rows
  *                       of at most four million
  *
