@@ -53,8 +53,9 @@ constexpr uint64_t kAhead = 4;
 constexpr uint64_t kSlots = 3 * kAhead;
 constexpr uint64_t kLeastMessageBytes = 4 << 10, kMostMessageBytes = 256 << 10;
 // A message is this part of what has come so far: all that is on its way takes no longer than the
-// stream has lasted, however slow the link is.
-constexpr uint64_t kGrowth = 16;
+// stream has lasted, however slow the link is. And no less, for where ranks share cores a stream
+// has some ten round trips to grow in.
+constexpr uint64_t kGrowth = kAhead;
 
 double microseconds_of(Duration time) { return to_seconds(time) * 1e6; }
 
