@@ -43,6 +43,23 @@ def test_a_name_in_the_xml_is_one_of_pytest():
     assert trials.node_of("Ring.Works") is None
 
 
+def test_one_test_is_run_alone_and_others_are_left_out(tmp_path):
+    xml, native = tmp_path / "a.xml", trials.Suite("base")
+    (found,) = [
+        word for word in trials._native(native, xml, [], ["A.b"], [], True) if "filter" in word
+    ]
+    assert found == "--gtest_filter=A.b-Exhaustive/*"
+    assert "--gtest_filter=*-Exhaustive/*:A.b" in trials._native(
+        native, xml, [], [], ["A.b"], False
+    )
+    python = trials.Suite("python", ("tests/python",))
+    name = "tests.python.test_cli.test_it"
+    alone = trials._pytest(python, xml, python.paths, [name], [], True)
+    assert alone[-2:] == ["-x", "tests/python/test_cli.py::test_it"]
+    others = trials._pytest(python, xml, python.paths, [], [name], False)
+    assert others[-2:] == ["--deselect=tests/python/test_cli.py::test_it", "tests/python"]
+
+
 def test_notes_are_kept_for_one_state_of_the_sources(tmp_path):
     path = tmp_path / "results.json"
     ledger = Ledger(path, "one")
