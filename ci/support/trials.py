@@ -272,8 +272,10 @@ class Workshop:
         with tempfile.TemporaryDirectory(prefix="ringcoll-", ignore_cleanup_errors=True) as scratch:
             env = setup.tools_env() | suites.SANITIZER_ENV | {"TMPDIR": scratch}
             env |= {"PYTHONPATH": str(_SITE), "PYTHONDONTWRITEBYTECODE": "1"}
-            done = stages.run(command, name, env=env, cwd=TREE, limit_s=limit_s)
-            stages.end_leftovers()
+            try:
+                done = stages.run(command, name, env=env, cwd=TREE, limit_s=limit_s)
+            finally:  # before their folder goes
+                stages.end_leftovers(all_commands=True)
         return suites.count(suite.name, xml, done)
 
 
