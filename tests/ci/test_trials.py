@@ -1,9 +1,11 @@
 """ci/mutate's copy of the checkout, its notes, and which tests it runs for a file."""
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from support import trials
+from support.report import Report
 from support.trials import Ledger, Result
 
 
@@ -58,6 +60,50 @@ def test_one_test_is_run_alone_and_others_are_left_out(tmp_path):
     assert alone[-2:] == ["-x", "tests/python/test_cli.py::test_it"]
     others = trials._pytest(python, xml, python.paths, [], [name], False)
     assert others[-2:] == ["--deselect=tests/python/test_cli.py::test_it", "tests/python"]
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(fails)``: the test that notices an error, where `fails` says of a run of `only`
+    some, or of all but some, which one fails; and what was run."""
+
+    def call(fails):
+        shop = object.__new__(trials.Workshop)
+        shop._ledger = SimpleNamespace(without={"base": {"seconds": 1, "failing": ["Z.z"]}})
+        runs = []
+
+        def run(suite, limit_s, paths, *, only=(), without=(), once=False):
+            runs.append((list(only), list(without)))
+            name = fails(only, without)
+            return Report(suite.name, passed=1, failed={name: "failed"} if name else {})
+
+        monkeypatch.setattr(shop, "_run", run)
+        return shop._failing(trials.Suite("base"), None), runs
+
+    return call
+
+
+def test_a_failure_that_comes_again_alone_has_noticed(failing):
+    found, runs = failing(lambda only, without: "A.b")
+    assert found == "A.b"
+    assert runs == [([], ["Z.z"]), (["A.b"], [])]
+
+
+def test_a_failure_that_does_not_come_again_is_left_out(failing):
+    found, runs = failing(lambda only, without: None if only or "A.b" in without else "A.b")
+    assert found is None
+    assert runs == [([], ["Z.z"]), (["A.b"], []), ([], ["Z.z", "A.b"])]
+
+
+def test_one_that_is_left_out_hides_no_other(failing):
+    def fails(only, without):
+        return ("A.b" not in without and not only and "A.b") or ("C.d" if only != ["A.b"] else None)
+
+    assert failing(fails)[0] == "C.d"
+
+
+def test_a_program_that_dies_has_noticed(failing):
+    assert failing(lambda only, without: "mutate-base") == ("mutate-base", [([], ["Z.z"])])
 
 
 def test_notes_are_kept_for_one_state_of_the_sources(tmp_path):
