@@ -196,16 +196,26 @@ def horovod() -> None:
     _stamp("horovod", key)
 
 
+def _more_packages(name: str) -> None:
+    """Installs what ci/requirements-<name>.txt pins into .venv, beside what is there."""
+    pins = CI / f"requirements-{name}.txt"
+    key = _hash([pins], (_STAMPS / "packages").read_text())
+    if _stamped(name, key):
+        return
+    with stage(f"packages of ci/{pins.name}"):
+        must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], f"pip-{name}"))
+    _stamp(name, key)
+
+
 def engines() -> None:
     """What the tests in tests/engines start jobs with: Debian packages, and more in .venv."""
     packages("apt-packages-engines.txt")
-    pins = CI / "requirements-engines.txt"
-    key = _hash([pins], (_STAMPS / "packages").read_text())
-    if _stamped("engines", key):
-        return
-    with stage(f"packages of ci/{pins.name}"):
-        must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-engines"))
-    _stamp("engines", key)
+    _more_packages("engines")
+
+
+def mutator() -> None:
+    """What ci/mutate rewrites lines with."""
+    _more_packages("mutate")
 
 
 def tools_env() -> dict[str, str]:

@@ -95,7 +95,8 @@ def built(preset: str) -> Path:
     return ROOT / "build" / preset
 
 
-def _count(part: str, xml: Path, outcome: Outcome) -> Report:
+def count(part: str, xml: Path, outcome: Outcome) -> Report:
+    """What a program of tests did, by its XML or, if it died first, by its log."""
     if xml.exists():
         found = report.read_xml(xml, part)
         if not outcome.ok and not found.failed:  # such as a leak found at exit
@@ -123,7 +124,7 @@ def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Repor
         # ThreadSanitizer cannot place its shadow where the kernel randomises with many bits.
         command = ["setarch", "-R", *command]
     env = {**setup.tools_env(), **SANITIZER_ENV}
-    return _count(part, xml, run(command, name, env=env, limit_s=_SUITE_LIMIT_S))
+    return count(part, xml, run(command, name, env=env, limit_s=_SUITE_LIMIT_S))
 
 
 def native(preset: str, layers: list[str], result: Report, exhaustive: bool) -> None:
@@ -146,7 +147,7 @@ def _pytest(part: str, folders: list[str], elsewhere: list[str], exhaustive: boo
         command += ["-m", ""]  # pyproject.toml leaves out what is marked
     command += [f"--ignore=tests/{name}" for name in elsewhere]
     command += [f"tests/{folder}" for folder in folders]
-    return _count(part, xml, run(command, name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S))
+    return count(part, xml, run(command, name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S))
 
 
 def _there(folders: list[str]) -> list[str]:

@@ -1,0 +1,110 @@
+"""ci/mutants-explained.toml: why errors that no test notices are there.
+
+An entry names an error by its file, the text of the line and what it is changed to, so that it is
+found again when lines move.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.mutants import Mutant, Rewrite, is_useful, language, lines_of
+
+_KINDS = ("equivalent", "unnoticed")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`kind`: "equivalent", if nobody could notice it, else "unnoticed"."""
+
+    file: str
+    line: str
+    changed: str
+    kind: str
+    why: str
+
+    def is_of(self, mutant: Mutant) -> bool:
+        mine = (self.file, self.line.strip(), self.changed.strip())
+        return mine == (mutant.line.file, mutant.line.text.strip(), mutant.changed.strip())
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.line.strip()} -> {self.changed.strip()}"
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries of the file; ValueError if one is not as it should be."""
+    entries = []
+    for index, row in enumerate(tomllib.loads(path.read_text()).get("mutant", []), 1):
+        try:
+            entry = Entry(**row)
+        except TypeError as error:
+            raise ValueError(f"{path.name}: entry {index}: {error}") from None
+        if entry.kind not in _KINDS or not entry.why:
+            wanted = f"kind has to be one of {', '.join(_KINDS)}, and why a text"
+            raise ValueError(f"{path.name}: entry {index} ({entry}): {wanted}")
+        entries.append(entry)
+    return entries
+
+
+def entry_of(mutant: Mutant, entries: Iterable[Entry]) -> Entry | None:
+    return next((entry for entry in entries if entry.is_of(mutant)), None)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Errors that were built and tested: how many tests noticed, and what became of the others."""
+
+    noticed: int
+    equivalent: int
+    unnoticed: int
+    unexplained: list[Mutant]
+
+    @property
+    def real(self) -> int:
+        """Those that are not equivalent."""
+        return self.noticed + self.unnoticed + len(self.unexplained)
+
+    @property
+    def share(self) -> float:
+        return self.noticed / self.real if self.real else 1.0
+
+
+def tally(noticed: int, lived: Iterable[Mutant], entries: Sequence[Entry]) -> Tally:
+    found = {mutant: entry_of(mutant, entries) for mutant in lived}
+    kinds = [entry.kind for entry in found.values() if entry]
+    unexplained = [mutant for mutant, entry in found.items() if not entry]
+    return Tally(noticed, kinds.count("equivalent"), kinds.count("unnoticed"), unexplained)
+
+
+def _candidates(entry: Entry, source: str, rewrite: Rewrite) -> list[Mutant]:
+    """What can be planted in the lines that the entry may mean."""
+    lines = [
+        line for line in lines_of(entry.file, source) if line.text.strip() == entry.line.strip()
+    ]
+    offered = rewrite([(language(line.file), line.text) for line in lines]) if lines else []
+    return [
+        Mutant(line, changed)
+        for line, changes in zip(lines, offered, strict=True)
+        for changed in changes
+        if is_useful(line, changed)
+    ]
+
+
+def stale(
+    entries: Iterable[Entry],
+    sources: Mapping[str, str],
+    rewrite: Rewrite,
+    noticed: Sequence[Mutant],
+) -> list[str]:
+    """Entries whose error cannot be planted any more, or was noticed, with the reason."""
+    found = []
+    for entry in entries:
+        mutants = _candidates(entry, sources.get(entry.file, ""), rewrite)
+        if not any(entry.is_of(mutant) for mutant in mutants):
+            found.append(f"{entry}: there is no such line, or nothing makes that of it")
+        elif any(entry.is_of(mutant) for mutant in noticed):
+            found.append(f"{entry}: a test notices it now")
+    return found

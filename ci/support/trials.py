@@ -1,0 +1,364 @@
+"""Plants errors in a copy of the checkout and runs the tests of the layers above, nearest first.
+
+The copy, build/mutate/tree, has the files that git tracks and those that are new. It keeps what was
+built, and an error that an interrupted run has left in it goes when the next one begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from check_layers import FRONT, ORDER, allowed_layers
+
+from support import setup, stages, suites
+from support.mutants import Mutant, is_product
+from support.report import Report
+from support.stages import LOGS, ROOT, VENV, Outcome, StageFailed, must
+
+FOLDER = ROOT / "build" / "mutate"
+TREE = FOLDER / "tree"
+_SITE = FOLDER / "site"  # the package as it would be installed
+_DEV = TREE / "build" / "dev"
+# What a result depends on: where one of these differs, it is found anew.
+_TESTS = ("conftest.py", "python/", "processes/", "cluster/", "horovod/")
+_MATTERS = ("csrc/", "ringcoll/", "CMake", "pyproject.toml", *(f"tests/{name}" for name in _TESTS))
+# Per process: an error that takes memory or fills files without end harms nobody else.
+_BOUNDS = ("prlimit", f"--data={6 << 30}", f"--fsize={4 << 30}", "--core=0")
+_SUITE_LIMIT_S = 1200
+_BUILD_LIMIT_S = 1800  # all builds for one error: a header of base/ is in everything
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests that run in one process: the program of a layer or, with paths, files of pytest."""
+
+    name: str
+    paths: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return ("_core", "ringcoll") if self.paths else (f"{self.name}_test",)
+
+
+_PYTHON = Suite("python", ("tests/python",))
+_PROCESSES = Suite("processes", ("tests/processes",))
+_CLUSTER = Suite("cluster", ("tests/cluster",))
+_BUILDER = Suite("builder", ("tests/horovod/test_builder.py", "tests/horovod/test_edits.py"))
+
+
+def suites_for(file: str) -> list[Suite]:
+    """The tests of what a file is in and of all above that, nearest first."""
+    folder, inner = file.split("/")[:2]
+    if folder == "ringcoll":
+        return [_BUILDER, _PYTHON] if inner == "horovod" else [_PYTHON, _PROCESSES, _CLUSTER]
+    top = [_PYTHON, _PROCESSES, _CLUSTER]
+    if inner == FRONT:
+        return top
+    layers = [layer for row in ORDER for layer in row]
+    above = [layer for layer in layers if layer != inner and inner in allowed_layers(layer)]
+    return [Suite(layer) for layer in (inner, *above)] + top
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def nearest_first(file: str, tests: dict[str, str]) -> list[str]:
+    """Of tests (path: text), those that name the module of a file, then those that name its
+    package."""
+    module = _module(file)
+    package, _, name = module.rpartition(".")
+    by_from = re.compile(rf"from {re.escape(package)} import .*\b{re.escape(name)}\b")
+    naming = [path for path, text in tests.items() if module in text or by_from.search(text)]
+    inside = [] if package == "ringcoll" else [path for path in tests if package in tests[path]]
+    return sorted(naming) + sorted(set(inside) - set(naming))
+
+
+def node_of(test: str) -> str | None:
+    """What pytest calls a test that its XML names "tests.python.test_cli.test_version[a.b]"."""
+    found = re.match(r"(tests(?:\.\w+)*?\.test_\w+)\.(.+)", test, re.DOTALL)
+    return f"{found[1].replace('.', '/')}.py::{found[2]}" if found else None
+
+
+@dataclass
+class Result:
+    """`how`: one of those below. `by`: which test noticed, or why nothing was found out."""
+
+    how: str
+    by: str = ""
+    seconds: float = 0
+    what: dict[str, Any] = field(default_factory=dict)
+
+
+HOW = NOTICED, LIVED, UNBUILT, UNDECIDED = "noticed", "LIVED", "does not compile", "undecided"
+
+
+class Ledger:
+    """What was found out, of errors and without one, in a file; for one state of the sources."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path, self._key = path, key
+        known = json.loads(path.read_text()) if path.exists() else {}
+        same = known.get("sources") == key
+        self.results = {
+            name: Result(**row) for name, row in (known["errors"] if same else {}).items()
+        }
+        self.without: dict[str, dict[str, Any]] = known["without"] if same else {}
+
+    def save(self) -> None:
+        errors = {name: asdict(result) for name, result in self.results.items()}
+        text = {"sources": self._key, "without": self.without, "errors": errors}
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps(text, indent=1, ensure_ascii=False))
+        fresh.replace(self._path)
+
+
+class Workshop:
+    """The copy, in its unchanged state whenever no error is tried."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        self._lock = (FOLDER / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StageFailed("another ci/mutate works in build/mutate: wait for it") from None
+        files = _files()
+        _copy(files)
+        self.sources = {name: (TREE / name).read_text() for name in files if is_product(name)}
+        self._tests = {
+            name: (TREE / name).read_text()
+            for name in files
+            if name.startswith("tests/python/test_")
+        }
+        self._ledger = Ledger(FOLDER / "results.json", _digest(files))
+        self._configured = False
+
+    def known(self, mutant: Mutant) -> Result | None:
+        return self._ledger.results.get(mutant.id)
+
+    def attempt(self, mutant: Mutant) -> Result:
+        """Builds and tests with the error planted, and notes the result."""
+        start = time.monotonic()
+        try:
+            result = self._attempt(mutant)
+        finally:
+            self._restore(mutant)
+        result.seconds = round(time.monotonic() - start, 1)
+        line = mutant.line
+        what = {"file": line.file, "number": line.number, "line": line.text.strip()}
+        result.what = what | {"changed": mutant.changed.strip()}
+        self._ledger.results[mutant.id] = result
+        self._ledger.save()
+        return result
+
+    def _attempt(self, mutant: Mutant) -> Result:
+        left_s = float(_BUILD_LIMIT_S)
+        for suite in suites_for(mutant.line.file):
+            if suite.name not in self._ledger.without:
+                self._restore(mutant)
+                self._run_without(suite)
+            self._plant(mutant)
+            built = self._build(suite, left_s)
+            left_s -= built.seconds
+            if built.status is None:
+                return Result(UNDECIDED, f"to build it takes more than {_BUILD_LIMIT_S} s")
+            if not built.ok:
+                return Result(UNBUILT)
+            failing = self._failing(suite, mutant)
+            if failing:
+                return Result(NOTICED, f"{suite.name}: {failing}")
+        return Result(LIVED)
+
+    def _plant(self, mutant: Mutant) -> None:
+        _write(TREE / mutant.line.file, mutant.applied(self.sources[mutant.line.file]))
+
+    def _restore(self, mutant: Mutant) -> None:
+        _write(TREE / mutant.line.file, self.sources[mutant.line.file])
+
+    def _configure(self) -> None:
+        if self._configured:
+            return
+        asked: list[str | Path] = [setup.PYTHON, "-m", "pybind11", "--cmakedir"]
+        pybind11 = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        command: list[str | Path] = ["cmake", "--preset", "dev", "-DRINGCOLL_PYTHON=ON"]
+        command += [f"-DPython_EXECUTABLE={setup.PYTHON}", f"-Dpybind11_DIR={pybind11}"]
+        must(stages.run(command, "mutate-configure", env=_build_env(), cwd=TREE))
+        self._configured = True
+
+    def _build(self, suite: Suite, limit_s: float) -> Outcome:
+        """What the suite needs of the copy as it is now."""
+        self._configure()
+        command: list[str | Path] = ["cmake", "--build", "--preset", "dev", "-j", str(self._jobs)]
+        command += ["--target", *suite.targets]
+        done = stages.run(
+            command, "mutate-build", env=_build_env(), cwd=TREE, limit_s=max(1.0, limit_s)
+        )
+        if done.ok and suite.paths:
+            install: list[str | Path] = ["cmake", "--install", _DEV, "--prefix", _SITE]
+            must(stages.run(install, "mutate-install", cwd=TREE))
+            shutil.copytree(TREE / "ringcoll", _SITE / "ringcoll", dirs_exist_ok=True)
+        return done
+
+    def _run_without(self, suite: Suite) -> None:
+        """How long a suite takes and which of its tests fail where no error is planted."""
+        with stages.stage(f"  {suite.name}, without an error"):
+            must(self._build(suite, 2 * _BUILD_LIMIT_S))
+            found = self._run(suite, _SUITE_LIMIT_S, suite.paths)
+            failing = [name for name in found.failed if self._fails_alone(suite, name)]
+        if not found.passed or not all(_is_test(suite, name) for name in failing):
+            why = next(iter(found.failed.values()), "ran no test")
+            raise StageFailed(f"{suite.name} fails without an error planted: {why}")
+        for name in failing:
+            stages.say(f"  {name} fails without an error, and is left out")
+        self._ledger.without[suite.name] = {
+            "seconds": round(found.seconds, 1),
+            "failing": failing,
+        }
+        self._ledger.save()
+
+    def _failing(self, suite: Suite, mutant: Mutant) -> str | None:
+        """A test that fails because of the error: one that fails again when it is repeated alone.
+
+        A busy machine makes a test fail now and then; that one is left out, and the others run."""
+        without = self._ledger.without[suite.name]
+        limit_s = 60 + 3 * without["seconds"]
+        left_out = list(without["failing"])
+        order = self._order(suite, mutant)
+        for _ in range(_REPEATS):
+            failed = [*self._run(suite, limit_s, order, without=left_out, once=True).failed]
+            if not failed:
+                return None
+            one = failed[0]
+            if self._fails_alone(suite, one, limit_s):
+                return one
+            left_out.append(one)
+        return None
+
+    def _fails_alone(self, suite: Suite, test: str, limit_s: float = _SUITE_LIMIT_S) -> bool:
+        """Whether a test that has failed among others fails alone, too; what died does."""
+        if not _is_test(suite, test):
+            return True
+        return bool(self._run(suite, limit_s, suite.paths, only=[test]).failed)
+
+    def _order(self, suite: Suite, mutant: Mutant) -> list[str]:
+        if suite is not _PYTHON:
+            return list(suite.paths)
+        return [*nearest_first(mutant.line.file, self._tests), *suite.paths]
+
+    def _run(
+        self,
+        suite: Suite,
+        limit_s: float,
+        paths: Sequence[str],
+        *,
+        only: Sequence[str] = (),
+        without: Sequence[str] = (),
+        once: bool = False,
+    ) -> Report:
+        """Runs a suite, to its first failure if `once`."""
+        name = f"mutate-{suite.name}"
+        xml = LOGS / f"{name}.xml"
+        xml.unlink(missing_ok=True)
+        make = _pytest if suite.paths else _native
+        command = [*_BOUNDS, *make(suite, xml, paths, only, without, once)]
+        with tempfile.TemporaryDirectory(prefix="ringcoll-", ignore_cleanup_errors=True) as scratch:
+            env = setup.tools_env() | suites.SANITIZER_ENV | {"TMPDIR": scratch}
+            env |= {"PYTHONPATH": str(_SITE), "PYTHONDONTWRITEBYTECODE": "1"}
+            try:
+                done = stages.run(command, name, env=env, cwd=TREE, limit_s=limit_s)
+            finally:  # before their folder goes
+                stages.end_leftovers(all_commands=True)
+        return suites.count(suite.name, xml, done)
+
+
+def _native(
+    suite: Suite,
+    xml: Path,
+    _paths: Sequence[str],
+    only: Sequence[str],
+    without: Sequence[str],
+    once: bool,
+) -> list[str]:
+    chosen = ":".join(only) or "*"
+    left_out = ":".join([suites.FEWER_CASES, *without])
+    command = [str(_DEV / f"{suite.name}_test"), f"--gtest_output=xml:{xml}", "--gtest_color=no"]
+    command += [f"--gtest_filter={chosen}{left_out}", *(["--gtest_fail_fast"] if once else [])]
+    return command
+
+
+def _pytest(
+    _suite: Suite,
+    xml: Path,
+    paths: Sequence[str],
+    only: Sequence[str],
+    without: Sequence[str],
+    once: bool,
+) -> list[str]:
+    command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
+    command += [f"--deselect={node_of(test)}" for test in without]
+    command += ["-x"] if once else []
+    return command + ([str(node_of(test)) for test in only] or list(paths))
+
+
+def _is_test(suite: Suite, name: str) -> bool:
+    """Whether a failure's name is one by which the test can be run alone: what dies has none."""
+    return node_of(name) is not None if suite.paths else "." in name
+
+
+def _files() -> list[str]:
+    """Paths of the files of the checkout that git tracks or would."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StageFailed(f"ci/mutate copies what git tracks: {done.stderr.strip()}")
+    return sorted(name for name in set(done.stdout.split("\0")) if (ROOT / name).is_file())
+
+
+def _copy(files: Iterable[str]) -> None:
+    """Makes the copy equal to the checkout; a file that is equal already stays as old as it is."""
+    wanted = {TREE / name for name in files}
+    for path in [path for path in TREE.rglob("*") if path.is_file() and path not in wanted]:
+        if not path.is_relative_to(TREE / "build"):
+            path.unlink()
+    for path in wanted:
+        source = ROOT / path.relative_to(TREE)
+        if not path.exists() or path.read_bytes() != source.read_bytes():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes what differs, and only that: what is written is compiled again."""
+    if path.read_text() != text:
+        path.write_text(text)
+
+
+def _digest(files: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for name in files:
+        if name.startswith(_MATTERS):
+            digest.update(f"\0{name}\0".encode() + (TREE / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _build_env() -> dict[str, str]:
+    """With ccache, where it is installed, an error that is taken out is compiled for nothing."""
+    env = setup.tools_env()
+    if shutil.which("ccache"):
+        env |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_NOHASHDIR": "1"}
+        env |= {"CCACHE_BASEDIR": str(TREE)}
+    return env

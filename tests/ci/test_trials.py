@@ -1,0 +1,155 @@
+"""ci/mutate's copy of the checkout, its notes, and which tests it runs for a file."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+from support import trials
+from support.report import Report
+from support.trials import Ledger, Result
+
+
+def _names(file):
+    return [suite.name for suite in trials.suites_for(file)]
+
+
+def test_the_nearest_layer_is_tested_first_and_those_above_it_follow():
+    top = ["python", "processes", "cluster"]
+    assert _names("csrc/engine/engine.cc") == ["engine", *top]
+    assert _names("csrc/schedule/ring.cc") == ["schedule", "coll", "engine", *top]
+    above_net = ["net", "transport", "bootstrap", "topology", "comm", "coll", "engine"]
+    assert _names("csrc/net/socket.cc") == [*above_net, *top]
+    assert {"shm", "verbs", "reduce"} <= set(_names("csrc/base/log.h"))
+    assert _names("csrc/python/call.cc") == top
+    assert _names("ringcoll/probe/tour.py") == top
+    assert _names("ringcoll/horovod/edits.py") == ["builder", "python"]
+
+
+def test_the_tests_of_a_module_go_first():
+    tests = {
+        "tests/python/test_a.py": "from ringcoll import doctor, info",
+        "tests/python/test_b.py": "from ringcoll.probe.tour import rounds",
+        "tests/python/test_c.py": "from ringcoll.probe import survey",
+    }
+    a, b, c = tests
+    assert trials.nearest_first("ringcoll/info.py", tests) == [a]
+    assert trials.nearest_first("ringcoll/probe/tour.py", tests) == [b, c]
+    assert trials.nearest_first("ringcoll/probe/__init__.py", tests) == [b, c]
+    assert trials.nearest_first("ringcoll/errors.py", tests) == []
+
+
+def test_a_name_in_the_xml_is_one_of_pytest():
+    assert trials.node_of("tests.python.test_cli.test_it[a.b]") == (
+        "tests/python/test_cli.py::test_it[a.b]"
+    )
+    assert trials.node_of("Ring.Works") is None
+
+
+def test_one_test_is_run_alone_and_others_are_left_out(tmp_path):
+    xml, native = tmp_path / "a.xml", trials.Suite("base")
+    (found,) = [
+        word for word in trials._native(native, xml, [], ["A.b"], [], True) if "filter" in word
+    ]
+    assert found == "--gtest_filter=A.b-Exhaustive/*"
+    assert "--gtest_filter=*-Exhaustive/*:A.b" in trials._native(
+        native, xml, [], [], ["A.b"], False
+    )
+    python = trials.Suite("python", ("tests/python",))
+    name = "tests.python.test_cli.test_it"
+    alone = trials._pytest(python, xml, python.paths, [name], [], True)
+    assert alone[-2:] == ["-x", "tests/python/test_cli.py::test_it"]
+    others = trials._pytest(python, xml, python.paths, [], [name], False)
+    assert others[-2:] == ["--deselect=tests/python/test_cli.py::test_it", "tests/python"]
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """``failing(fails)``: the test that notices an error, where `fails` says of a run of `only`
+    some, or of all but some, which one fails; and what was run."""
+
+    def call(fails):
+        shop = object.__new__(trials.Workshop)
+        shop._ledger = SimpleNamespace(without={"base": {"seconds": 1, "failing": ["Z.z"]}})
+        runs = []
+
+        def run(suite, limit_s, paths, *, only=(), without=(), once=False):
+            runs.append((list(only), list(without)))
+            name = fails(only, without)
+            return Report(suite.name, passed=1, failed={name: "failed"} if name else {})
+
+        monkeypatch.setattr(shop, "_run", run)
+        return shop._failing(trials.Suite("base"), None), runs
+
+    return call
+
+
+def test_a_failure_that_comes_again_alone_has_noticed(failing):
+    found, runs = failing(lambda only, without: "A.b")
+    assert found == "A.b"
+    assert runs == [([], ["Z.z"]), (["A.b"], [])]
+
+
+def test_a_failure_that_does_not_come_again_is_left_out(failing):
+    found, runs = failing(lambda only, without: None if only or "A.b" in without else "A.b")
+    assert found is None
+    assert runs == [([], ["Z.z"]), (["A.b"], []), ([], ["Z.z", "A.b"])]
+
+
+def test_one_that_is_left_out_hides_no_other(failing):
+    def fails(only, without):
+        return ("A.b" not in without and not only and "A.b") or ("C.d" if only != ["A.b"] else None)
+
+    assert failing(fails)[0] == "C.d"
+
+
+def test_a_program_that_dies_has_noticed(failing):
+    assert failing(lambda only, without: "mutate-base") == ("mutate-base", [([], ["Z.z"])])
+
+
+def test_notes_are_kept_for_one_state_of_the_sources(tmp_path):
+    path = tmp_path / "results.json"
+    ledger = Ledger(path, "one")
+    ledger.results["a1"] = Result(trials.NOTICED, "base: A.b", 1.5, {"file": "f"})
+    ledger.without["base"] = {"seconds": 2, "failing": []}
+    ledger.save()
+    again = Ledger(path, "one")
+    assert (again.results, again.without) == (ledger.results, ledger.without)
+    other = Ledger(path, "two")
+    assert (other.results, other.without) == ({}, {})
+
+
+@pytest.fixture
+def checkout(monkeypatch, tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    subprocess.run(["git", "init", "-q", root], check=True)
+    monkeypatch.setattr(trials, "ROOT", root)
+    monkeypatch.setattr(trials, "TREE", root / "build" / "tree")
+    (root / ".gitignore").write_text("build/\n")
+    (root / "a.cc").write_text("a\n")
+    (root / "b.cc").write_text("b\n")
+    return root
+
+
+def test_the_copy_is_made_equal_to_the_checkout(checkout):
+    trials._copy(trials._files())
+    tree = trials.TREE
+    assert sorted(path.name for path in tree.iterdir()) == [".gitignore", "a.cc", "b.cc"]
+    built = tree / "build" / "a.o"
+    built.parent.mkdir()
+    built.write_text("object")
+    as_old = (tree / "b.cc").stat().st_mtime_ns
+    (tree / "a.cc").write_text("an error that was left\n")
+    (checkout / "c.cc").write_text("c\n")
+    (checkout / "build" / "tree" / "old.cc").write_text("gone from the checkout\n")
+    trials._copy(trials._files())
+    names = sorted(path.name for path in tree.rglob("*") if path.is_file())
+    assert names == [".gitignore", "a.cc", "a.o", "b.cc", "c.cc"]
+    assert (tree / "a.cc").read_text() == "a\n"
+    assert (tree / "b.cc").stat().st_mtime_ns == as_old
+
+
+def test_outside_of_git_it_says_so(checkout):
+    (checkout / ".git").rename(checkout / "no-git")
+    with pytest.raises(trials.StageFailed, match="copies what git tracks"):
+        trials._files()
