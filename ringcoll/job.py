@@ -37,7 +37,8 @@ def init(
     Blocks until all ranks are there. Raises :class:`ringcoll.InvalidArgument` if the arguments, a
     variable or a knob make no sense or init was called already, :class:`ringcoll.Timeout` or
     :class:`ringcoll.TransportError` if the store or ranks are missing. Ctrl-C works.
-    :func:`shutdown` is called at exit. A process that ranks fork cannot use it.
+    :func:`shutdown` is called at exit. A process may fork at any time; the child cannot use what
+    its parent has made (:class:`ringcoll.InvalidArgument`), but may call init itself.
     """
     global _world
     if _world is not None and not _world.closed:

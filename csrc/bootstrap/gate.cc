@@ -93,7 +93,8 @@ struct Gate::State {
     if (closing) return;
     arm_timer();
     while (make_room()) {
-      Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      Fd fd = Fd::made_by(
+          [&] { return accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
       if (!fd && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return;
       // Out of descriptors, say. The listener stays readable: try again later, not at once.
       if (!fd) break;

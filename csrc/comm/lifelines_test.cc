@@ -19,9 +19,14 @@
 namespace ringcoll {
 namespace {
 
+/// No Fds yet: those are not a child's.
+std::array<int, 2> make_raw_pair() {
+  std::array<int, 2> fds{};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()), 0);
+  return fds;
+}
 std::array<Fd, 2> make_pair() {
-  int fds[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  auto fds = make_raw_pair();
   return {Fd(fds[0]), Fd(fds[1])};
 }
 
@@ -275,25 +280,28 @@ class Processes {
   using Body = std::function<std::string(Rank, Lifelines&)>;
 
   Processes(Rank size, const Body& body) : size_(size) {
-    std::vector<std::map<Rank, Fd>> lines(size);
+    std::vector<std::map<Rank, int>> lines(size);
     for (Rank a = 0; a < size; a++)
       for (Rank b = a + 1; b < size; b++) {
-        auto ends = make_pair();
-        lines[a][b] = std::move(ends[0]);
-        lines[b][a] = std::move(ends[1]);
+        auto [one, other] = make_raw_pair();
+        lines[a][b] = one;
+        lines[b][a] = other;
       }
     for (Rank rank = 0; rank < size; rank++) {
-      auto report = make_pair();
+      auto [ours, theirs] = make_raw_pair();
       pid_t pid = fork();
       if (pid == 0) {
-        reports_.clear();
-        std::map<Rank, Fd> mine = std::move(lines[rank]);
-        lines.clear();
-        run(rank, std::move(mine), report[1].get(), body);
+        close(ours);
+        std::map<Rank, Fd> mine;
+        for (auto [peer, fd] : std::exchange(lines[rank], {})) mine[peer] = Fd(fd);
+        close_all(lines);
+        run(rank, std::move(mine), theirs, body);
       }
       pids_.push_back(pid);
-      reports_.push_back(std::move(report[0]));
+      reports_.emplace_back(ours);
+      close(theirs);
     }
+    close_all(lines);
   }
   ~Processes() {
     for (pid_t pid : pids_) {
@@ -315,6 +323,10 @@ class Processes {
   }
 
  private:
+  static void close_all(const std::vector<std::map<Rank, int>>& lines) {
+    for (const auto& of_rank : lines)
+      for (auto [peer, fd] : of_rank) close(fd);
+  }
   [[noreturn]] void run(Rank rank, std::map<Rank, Fd> fds, int report, const Body& body) {
     auto say = [&](std::string text) {
       text += '\n';

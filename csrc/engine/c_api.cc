@@ -6,6 +6,7 @@
 #include <new>
 
 #include "base/config.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
@@ -13,11 +14,14 @@
 
 using namespace ringcoll;
 
+// What a process has made. A child that it forks has neither the threads nor the links.
 struct rc_comm {
   std::unique_ptr<Engine> engine;
+  int born = fork_number();
 };
 struct rc_request {
   std::shared_ptr<Request> request;
+  int born = fork_number();
 };
 
 namespace {
@@ -54,6 +58,18 @@ char* copy_of(const std::string& text) {
 void set_log_level_from(const Config& config) {
   constexpr std::array kLevels = {"error", "warning", "info", "debug"};
   set_log_level(static_cast<LogLevel>(std::ranges::find(kLevels, config.log) - kLevels.begin()));
+}
+
+bool is_inherited(int born) { return born != fork_number(); }
+
+Engine& engine_of(const rc_comm* comm) {
+  if (!is_inherited(comm->born)) return *comm->engine;
+  const Communicator& theirs = comm->engine->comm();
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("this process was forked from {}, whose communicator cannot be used here: "
+                  "make one of this process, or leave calls to the parent",
+                  theirs.topology().describe(theirs.rank())));
 }
 
 std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Config& config,
@@ -101,7 +117,7 @@ int ringcoll_error_rank(void) { return last_error.rank; }
 rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
   return guarded([&] {
     check(options && comm, Code::kInvalidArgument, "options or comm is NULL");
-    *comm = new rc_comm{create(*options)};
+    *comm = new rc_comm{.engine = create(*options)};
   });
 }
 
@@ -111,14 +127,19 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
     check(comm && sub && count >= 0 && (ranks || count == 0), Code::kInvalidArgument,
           "comm, sub or ranks is NULL, or count is negative");
     *sub = nullptr;
-    auto engine = split(*comm->engine, {ranks, static_cast<size_t>(count)}, name ? name : "split");
-    if (engine) *sub = new rc_comm{std::move(engine)};
+    auto engine =
+        split(engine_of(comm), {ranks, static_cast<size_t>(count)}, name ? name : "split");
+    if (engine) *sub = new rc_comm{.engine = std::move(engine)};
   });
 }
 
-void ringcoll_comm_destroy(rc_comm* comm) { delete comm; }
+// In a forked child memory stays as it is: whatever threads held when it was forked stays held.
+void ringcoll_comm_destroy(rc_comm* comm) {
+  if (comm && !is_inherited(comm->born)) delete comm;
+}
 
 void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
+  if (is_inherited(comm->born)) return;
   Communicator& c = comm->engine->comm();
   c.poison(Error(Code::kAborted,
                  fmt::format("aborted by {}: {}", c.topology().describe(c.rank()),
@@ -130,24 +151,28 @@ int ringcoll_comm_rank(const rc_comm* comm) { return comm->engine->comm().rank()
 int ringcoll_comm_size(const rc_comm* comm) { return comm->engine->comm().size(); }
 
 rc_status ringcoll_comm_stats(rc_comm* comm, char** json) {
-  return guarded([&] { *json = copy_of(stats_json(comm->engine->comm())); });
+  return guarded([&] { *json = copy_of(stats_json(engine_of(comm).comm())); });
 }
 
 rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
-  return guarded([&] { comm->engine->run(*call); });
+  return guarded([&] { engine_of(comm).run(*call); });
 }
 
 rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request) {
-  return guarded([&] { *request = new rc_request{comm->engine->start(*call)}; });
+  return guarded([&] { *request = new rc_request{.request = engine_of(comm).start(*call)}; });
 }
 
 rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
   *done = 1;
-  return guarded([&] { *done = request->request->wait(timeout_s); });
+  return guarded([&] {
+    check(!is_inherited(request->born), Code::kInvalidArgument,
+          "this process was forked while the call was running: it ends in the parent");
+    *done = request->request->wait(timeout_s);
+  });
 }
 
 void ringcoll_request_free(rc_request* request) {
-  if (!request) return;
+  if (!request || is_inherited(request->born)) return;
   guarded([&] { request->request->wait(-1); });
   delete request;
 }

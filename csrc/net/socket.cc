@@ -49,6 +49,11 @@ Address name_of_socket(int fd, int (*call)(int, sockaddr*, socklen_t*), const ch
   return {reinterpret_cast<sockaddr*>(&storage), length};
 }
 
+Fd open_socket(const Address& address) {
+  return Fd::made_by(
+      [&] { return socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+}
+
 }  // namespace
 
 void tune(int fd) {
@@ -67,7 +72,7 @@ void set_nonblocking(int fd) {
 }
 
 Fd listen_on(const Address& address) {
-  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd fd = open_socket(address);
   auto require = [&](bool done, const char* call) {
     check(done, Code::kTransport, "listening on {}: {}", address.text(), errno_text(call, errno));
   };
@@ -83,7 +88,7 @@ Address local_address(int fd) { return name_of_socket(fd, getsockname, "getsockn
 Address peer_address(int fd) { return name_of_socket(fd, getpeername, "getpeername"); }
 
 Fd begin_connect(const Address& address, int* error) {
-  Fd fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd fd = open_socket(address);
   bool begun =
       fd && (connect(fd.get(), address.get(), address.length()) == 0 || errno == EINPROGRESS);
   *error = begun ? 0 : errno;

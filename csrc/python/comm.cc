@@ -1,9 +1,6 @@
 #include "python/comm.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -17,19 +14,8 @@ namespace py = pybind11;
 namespace ringcoll::python {
 namespace {
 
-// Counts forks that led to this process. A communicator's threads do not survive one: the child may
-// neither use nor free what it inherited.
-std::atomic<int> forks = 0;
-
-int fork_number() {
-  static const bool counting = pthread_atfork(nullptr, nullptr, [] { forks++; }) == 0;
-  (void)counting;
-  return forks.load();
-}
-
 std::shared_ptr<rc_comm> own(rc_comm* comm) {
-  return {comm, [born = fork_number()](rc_comm* handle) {
-            if (born != fork_number()) return;
+  return {comm, [](rc_comm* handle) {
             if (!PyGILState_Check()) return ringcoll_comm_destroy(handle);
             py::gil_scoped_release release;
             ringcoll_comm_destroy(handle);
@@ -123,11 +109,7 @@ std::string take_json(char* json) {
 }  // namespace
 
 Request::Request(rc_request* request, Call call)
-    : request_(request,
-               [born = fork_number()](rc_request* handle) {
-                 if (born == fork_number()) ringcoll_request_free(handle);
-               }),
-      call_(std::move(call)) {}
+    : request_(request, ringcoll_request_free), call_(std::move(call)) {}
 
 Request::~Request() {
   if (!request_) return;

@@ -1,7 +1,7 @@
-// After a fork() without exec (a data loader's worker) the child shares these mappings and the
-// descriptor. That does no harm: the child runs no thread of ringcoll, so it neither writes to the
-// mappings nor reads them, and unmapping or closing in the child touches the child alone. The pages
-// live as long as the last process that maps them or holds the descriptor. MADV_DONTFORK would gain
+// After a fork() without exec (a data loader's worker) the child shares these mappings. That does
+// no harm: the child runs no thread of ringcoll, so it neither writes to the mappings nor reads
+// them, and unmapping in the child touches the child alone. The pages live as long as the last
+// process that maps them or holds the descriptor, which a child does not. MADV_DONTFORK would gain
 // nothing and would turn a stray read in the child into a crash.
 #include "shm/shared_memory.h"
 

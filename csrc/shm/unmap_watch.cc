@@ -15,8 +15,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
-#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -45,47 +43,17 @@ Fd make_eventfd() {
   return fd;
 }
 
-/// The descriptors of this process, for the child of a fork: none is made or closed meanwhile.
-struct Open {
-  std::mutex mutex;
-  std::map<int, int> stand_ins;  // of each, what a child has in its place
-};
-
-Open& all_open();
-
-void in_child() {
-  for (auto [fd, stand_in] : all_open().stand_ins) ::dup3(stand_in, fd, O_CLOEXEC);
-  all_open().stand_ins.clear();
-  all_open().mutex.unlock();
-}
-
-Open& all_open() {
-  static Open* all = [] {
-    auto made = std::make_unique<Open>();
-    int error = ::pthread_atfork([] { all_open().mutex.lock(); }, [] { all_open().mutex.unlock(); },
-                                 in_child);
-    if (error != 0) fail("pthread_atfork", error);
-    return made.release();  // for as long as there are forks
-  }();
-  return *all;
+// Without the right to handle faults of the kernel's own accesses: there are none to handle.
+Fd make_userfaultfd() {
+  Fd fd = Fd::made_by([] {
+    return static_cast<int>(
+        ::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+  });
+  if (!fd) fail("userfaultfd", errno);
+  return fd;
 }
 
 }  // namespace
-
-UnmapWatch::Descriptor::Descriptor(int stand_in) {
-  std::lock_guard lock(all_open().mutex);
-  // Without the right to handle faults of the kernel's own accesses: there are none to handle.
-  fd_ = Fd(
-      static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
-  if (!fd_) fail("userfaultfd", errno);
-  all_open().stand_ins[fd_.get()] = stand_in;
-}
-
-UnmapWatch::Descriptor::~Descriptor() {
-  std::lock_guard lock(all_open().mutex);
-  all_open().stand_ins.erase(fd_.get());
-  fd_.reset();
-}
 
 UnmapWatch::Page::Page() {
   void* page =
@@ -96,7 +64,7 @@ UnmapWatch::Page::Page() {
 
 UnmapWatch::Page::~Page() { ::munmap(data, page_bytes()); }
 
-UnmapWatch::UnmapWatch() : stop_(make_eventfd()), fd_(stop_.get()) {
+UnmapWatch::UnmapWatch() : stop_(make_eventfd()), fd_(make_userfaultfd()) {
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_UNMAP |

@@ -54,19 +54,6 @@ class UnmapWatch {
     Page& operator=(const Page&) = delete;
     std::byte* data;
   };
-  /// The descriptor of userfaultfd(2). What fork(2) copies of it into a child is one of `stand_in`,
-  /// so that its number stays taken there.
-  class Descriptor {
-   public:
-    explicit Descriptor(int stand_in);
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return fd_.get(); }
-
-   private:
-    Fd fd_;
-  };
   // More than these between two calls are told as one that covers everything.
   static constexpr size_t kMostChanges = 256;
 
@@ -76,8 +63,8 @@ class UnmapWatch {
   bool changing() const;
 
   Fd stop_;
-  Page probe_;  // watched; changing() asks on it
-  Descriptor fd_;
+  Page probe_;        // watched; changing() asks on it
+  Fd fd_;             // of userfaultfd(2)
   std::mutex mutex_;  // held while events are read and noted
   std::array<Range, kMostChanges> changes_;
   size_t count_ = 0;

@@ -37,20 +37,24 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
 
   /// Runs `body` as rank 1; the child's status is 0 if it returns true.
   void start(const Body& body) {
-    Switchboard boards[2];
+    Switchboard board;
+    std::vector<int> inherited;  // the child's ends, which are no Fds: those are not a child's
     for (uint32_t i = 0; i < test_config().tcp_streams; i++) {
       auto [here, there] = connected_sockets();
-      boards[0].put(0, 1, kFirstDataChannel + i, std::move(here));
-      boards[1].put(1, 0, kFirstDataChannel + i, std::move(there));
+      board.put(0, 1, kFirstDataChannel + i, std::move(here));
+      inherited.push_back(::dup(there.get()));
     }
     auto [here, there] = connected_sockets();
+    inherited.push_back(::dup(there.get()));
     child_ = ::fork();
     if (child_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      here.reset();
-      boards[0].clear();
       try {
-        auto rank = connect(1, boards[1], there);
+        Switchboard own;
+        Fd pipe(inherited.back());
+        for (uint32_t i = 0; i + 1 < inherited.size(); i++)
+          own.put(1, 0, kFirstDataChannel + i, Fd(inherited[i]));
+        auto rank = connect(1, own, pipe);
         ::_exit(body((*rank)[0], rank->arena) ? 0 : 1);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "child: %s\n", error.what());
@@ -58,8 +62,8 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
       }
     }
     there.reset();
-    boards[1].clear();
-    rank_ = connect(0, boards[0], here);
+    for (int fd : inherited) ::close(fd);
+    rank_ = connect(0, board, here);
   }
 
   static std::unique_ptr<TestRank> connect(Rank me, Switchboard& board, Fd& pipe) {

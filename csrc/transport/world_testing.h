@@ -55,10 +55,6 @@ class Switchboard {
     std::lock_guard lock(mutex_);
     waiting_.emplace(std::tuple(rank, peer, channel), std::move(fd));
   }
-  void clear() {
-    std::lock_guard lock(mutex_);
-    waiting_.clear();
-  }
 
  private:
   std::mutex mutex_;

@@ -100,6 +100,40 @@ def test_sigkill_while_the_others_are_idle(start_ranks, transport):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_sigkill_of_a_rank_whose_children_live_on(start_ranks, transport):
+    """As workers of a data loader do: forked from a rank at work, they had what it had open."""
+
+    def body(world):
+        world.allreduce(np.ones(10))
+        child = os.fork()
+        if child == 0:
+            Path(f"child.{world.rank}").write_text(str(os.getpid()))
+            time.sleep(30)
+            os._exit(0)
+        try:
+            return sum_for_ever(world)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    job = start_ranks(4, body, env={"RINGCOLL_TRANSPORT": transport})
+    job.wait_for("running")
+    time.sleep(0.3)
+    victims_child = job.folder / "child.2"
+    killed = time.monotonic()
+    job.kill(2)
+    try:
+        outcomes = job.join(20)
+    finally:
+        os.kill(int(victims_child.read_text()), signal.SIGKILL)
+        for file in job.folder.glob("child.*"):
+            file.unlink()
+    for rank in (0, 1, 3):
+        assert shape_of_error(outcomes[rank]) == ("PeerLost", 2), outcomes[rank].output
+        assert outcomes[rank].value[3] - killed < 5
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_sigstop_is_a_timeout_that_names_the_rank(start_ranks, transport):
     job = start_ranks(
         3, sum_for_ever, env={"RINGCOLL_TRANSPORT": transport, "RINGCOLL_TIMEOUT_S": "1.5"}

@@ -203,12 +203,29 @@ def test_one_rank_alone(run_ranks):
 
 
 def test_a_forked_child_leaves_the_communicator_alone(run_ranks):
+    def refused(call) -> bool:
+        with pytest.raises(ringcoll.InvalidArgument, match="forked"):
+            call()
+        return True
+
     def body(world):
+        running = world.allreduce_async(np.ones(1 << 20))
         child = os.fork()
         if child == 0:
+            calls = [
+                lambda: world.allreduce(np.ones(3)),
+                lambda: world.barrier(),
+                lambda: world.allreduce_async(np.ones(3)),
+                lambda: world.split([0, 1]),
+                lambda: world.stats(),
+                lambda: running.wait(),
+            ]
+            told = all(refused(call) for call in calls)
             # Would hang or tear down the parent's links if the child freed what it inherited.
             ringcoll.shutdown()
-            os._exit(0)
+            alone = ringcoll.init(0, 1)
+            os._exit(0 if told and alone.allreduce(np.ones(3)).sum() == 3 else 1)
+        assert (running.wait() == 2).all()
         assert os.waitpid(child, 0)[1] == 0
         assert (world.allreduce(np.ones(3)) == 2).all()
 

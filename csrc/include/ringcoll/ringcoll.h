@@ -12,6 +12,10 @@
  * Threads: any thread may call any function, except that a communicator must not be destroyed while
  * a call on it runs. All ranks must submit their calls on one communicator in the same order.
  *
+ * fork(2): a process may fork at any time. In the child, calls with what its parent has made return
+ * RC_INVALID_ARGUMENT, abort, destroy and free do nothing, and descriptors of the library are gone,
+ * so that peers hear of the parent's end; it may make communicators of its own.
+ *
  * ABI rule: RINGCOLL_ABI_VERSION changes when a caller built against an older header would break.
  * Structs that the caller fills begin with struct_size = sizeof(the struct) and grow at their end
  * only; a zeroed field means "default".
