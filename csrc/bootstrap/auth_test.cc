@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <cstring>
+#include <functional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "bootstrap/connector.h"
@@ -13,11 +15,18 @@
 namespace ringcoll {
 namespace {
 
-constexpr size_t kHelloBytes = 88, kProofBytes = 32;
+constexpr size_t kHelloBytes = 88;
 
 AuthPolicy policy(const std::string& secret = "sesame") {
   return {secret, 5, 0, 4, make_group_id("group")};
 }
+
+const Identity kTwoToFive{2, 5, 0, make_group_id("group")};
+
+/// Who stands between the two sees all that was said, and may change the last of it.
+using Said = std::vector<std::string>;
+using Middle = std::function<void(Said&)>;
+enum { kHello, kChallenge, kProof, kVerdict, kMessages };
 
 // Lets prove() talk to a Challenger; what each concludes.
 struct Outcome {
@@ -26,32 +35,47 @@ struct Outcome {
   Verdict reason;
   Identity identity;
 };
-Outcome meet(const std::string& secret, const Identity& identity,
-             const AuthPolicy& host = policy()) {
+Outcome meet(
+    const std::string& secret, const Identity& identity, const AuthPolicy& host = policy(),
+    const Middle& middle = [](Said&) {}) {
   int fds[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
   Fd active(fds[0]), passive(fds[1]);
   Challenger challenger(host);
   std::thread thread([&] {
     Deadline deadline(seconds(10));
-    while (size_t wanted = challenger.wanted()) {
-      std::string message(wanted, 0);
-      recv_all(passive.get(), message.data(), wanted, deadline, "test");
-      std::string reply = challenger.answer(message);
-      send_all(passive.get(), reply.data(), reply.size(), deadline, "test");
+    Said said;
+    auto pass_on = [&](std::string message) {
+      said.push_back(std::move(message));
+      middle(said);
+      return said.back();
+    };
+    try {
+      while (size_t wanted = challenger.wanted()) {
+        std::string message(wanted, 0);
+        recv_all(passive.get(), message.data(), wanted, deadline, "test");
+        std::string reply = pass_on(challenger.answer(pass_on(message)));
+        send_all(passive.get(), reply.data(), reply.size(), deadline, "test");
+      }
+    } catch (const Error&) {
+      // The active end has given up.
     }
+    shutdown(passive.get(), SHUT_WR);
   });
   Verdict verdict = prove(active.get(), secret, identity, Deadline(seconds(10)), "test");
+  shutdown(active.get(), SHUT_WR);
   thread.join();
   return {verdict, challenger.state(), challenger.verdict(), challenger.identity()};
 }
 
 TEST(Auth, WhoKnowsTheSecretIsLetIn) {
-  Outcome outcome = meet("sesame", {2, 5, 7, make_group_id("group")});
-  EXPECT_EQ(outcome.active, Verdict::kAccepted);
-  EXPECT_EQ(outcome.passive, Challenger::State::kAccepted);
-  EXPECT_EQ(outcome.identity.from, 2);
-  EXPECT_EQ(outcome.identity.channel, 7u);
+  for (Rank rank : {0, 2, 4}) {
+    Outcome outcome = meet("sesame", {rank, 5, 7, make_group_id("group")});
+    EXPECT_EQ(outcome.active, Verdict::kAccepted);
+    EXPECT_EQ(outcome.passive, Challenger::State::kAccepted);
+    EXPECT_EQ(outcome.identity.from, rank);
+    EXPECT_EQ(outcome.identity.channel, 7u);
+  }
 }
 
 TEST(Auth, WhoDoesNotIsToldWhy) {
@@ -80,14 +104,14 @@ TEST(Auth, AnEmptyOrLongSecretIsASecret) {
     EXPECT_EQ(meet(secret, {2, 5, 0, group}, policy(secret)).active, Verdict::kAccepted);
 }
 
-// A passive end that plays something back.
-Verdict prove_against(const std::string& replies) {
+// A passive end that plays something back, and then may hang up.
+Verdict prove_against(const std::string& replies, double limit_s = 5, bool hangs_up = true) {
   int fds[2];
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
   Fd active(fds[0]), passive(fds[1]);
   send_all(passive.get(), replies.data(), replies.size(), Deadline(seconds(5)), "test");
-  shutdown(passive.get(), SHUT_WR);
-  return prove(active.get(), "sesame", {0, 1, 0, {}}, Deadline(seconds(5)), "test");
+  if (hangs_up) shutdown(passive.get(), SHUT_WR);
+  return prove(active.get(), "sesame", kTwoToFive, Deadline(seconds(limit_s)), "the link");
 }
 
 TEST(Auth, TheActiveEndTrustsNobodyEither) {
@@ -104,16 +128,58 @@ TEST(Auth, TheActiveEndTrustsNobodyEither) {
   EXPECT_EQ(prove_against(challenge), Verdict::kOtherVersion);
 }
 
-TEST(Auth, ARecordedProofIsWorthNothing) {
+TEST(Auth, AnEndThatFallsSilentIsATimeoutThatNamesTheLink) {
+  std::string challenge("RGCL\1\0\0\0", 8);
+  challenge.append(32, 'n');
+  for (const std::string& replies : {std::string(), challenge, challenge + "RGCL"}) {
+    auto start = Clock::now();
+    try {
+      prove_against(replies, 0.05, false);
+      ADD_FAILURE() << replies.size();
+    } catch (const Error& error) {
+      EXPECT_LT(to_seconds(Clock::now() - start), 10);
+      EXPECT_EQ(error.code(), Code::kTimeout);
+      EXPECT_NE(std::string(error.what()).find("the link"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// All of each message is under the proofs, and of the proofs every byte counts.
+TEST(Auth, AByteThatIsChangedOnTheWayEndsIt) {
+  for (size_t message = kHello; message < kMessages; message++)
+    for (size_t at = 0, length = 1; at < length; at++) {
+      Outcome outcome = meet("sesame", kTwoToFive, policy(), [&](Said& said) {
+        if (said.size() != message + 1) return;
+        length = said[message].size();
+        said[message][at] ^= 0x40;
+      });
+      SCOPED_TRACE(fmt::format("byte {} of message {}", at, message));
+      EXPECT_NE(outcome.active, Verdict::kAccepted);
+      if (message == kVerdict) continue;  // the passive end has nothing more to hear
+      EXPECT_NE(outcome.passive, Challenger::State::kAccepted);
+    }
+}
+
+TEST(Auth, WhatWasRecordedIsWorthNothing) {
+  Said said;
+  ASSERT_EQ(meet("sesame", kTwoToFive, policy(), [&](Said& now) { said = now; }).active,
+            Verdict::kAccepted);
   AuthPolicy host = policy();
-  Challenger first(host), second(host);
-  std::string hello("RGCL\1\0\0\0", 8);
-  hello.resize(kHelloBytes, 'h');
-  EXPECT_NE(first.answer(hello), second.answer(hello)) << "challenges must be fresh";
-  std::string proof(kProofBytes, 'p');
-  first.answer(proof);
-  EXPECT_EQ(first.state(), Challenger::State::kRefused);
-  EXPECT_EQ(first.wanted(), 0u);
+  Challenger challenger(host);
+  EXPECT_NE(challenger.answer(said[kHello]), said[kChallenge]) << "challenges must be fresh";
+  challenger.answer(said[kProof]);
+  EXPECT_EQ(challenger.state(), Challenger::State::kRefused);
+  EXPECT_EQ(challenger.verdict(), Verdict::kWrongSecret);
+  EXPECT_EQ(challenger.wanted(), 0u);
+  EXPECT_EQ(prove_against(said[kChallenge] + said[kVerdict]), Verdict::kStranger);
+}
+
+// Who does not know the secret says yes all the same, with the only proof that it has seen.
+TEST(Auth, AProofThatComesBackAsInAMirrorIsNone) {
+  Outcome outcome = meet("sesame", kTwoToFive, policy("simsim"), [](Said& said) {
+    if (said.size() == kMessages) said[kVerdict] = std::string("RGCL\1\0\0\0", 8) + said[kProof];
+  });
+  EXPECT_EQ(outcome.active, Verdict::kStranger);
 }
 
 TEST(Auth, RubbishGetsNoAnswer) {

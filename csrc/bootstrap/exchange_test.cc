@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
@@ -162,13 +163,16 @@ TEST_P(EveryExchange, TwoThatClaimOneRankAreNamedToAll) {
 }
 
 TEST_P(EveryExchange, RanksThatDisagreeAboutTheSizeAreNamed) {
-  auto results =
-      run({{0, 2}, {1, 3}}, [](Exchange& exchange) { return exchange.all_gather("x", soon()); });
-  for (const Result& result : results) {
-    ASSERT_TRUE(result.error);
-    EXPECT_EQ(result.error->code(), Code::kInvalidArgument);
-    EXPECT_EQ(result.error->rank(), 1);
-    EXPECT_TRUE(contains(*result.error, "has 3 ranks")) << result.error->what();
+  for (Rank believed : {2, 4}) {
+    auto results = run({{0, 3}, {1, believed}},
+                       [](Exchange& exchange) { return exchange.all_gather("x", soon()); });
+    for (const Result& result : results) {
+      ASSERT_TRUE(result.error);
+      EXPECT_EQ(result.error->code(), Code::kInvalidArgument);
+      EXPECT_EQ(result.error->rank(), 1);
+      EXPECT_TRUE(contains(*result.error, fmt::format("has {} ranks", believed)))
+          << result.error->what();
+    }
   }
 }
 
@@ -200,6 +204,28 @@ TEST_P(EveryExchange, AfterAFailureItStaysFailed) {
   EXPECT_FALSE(results[0].error);
 }
 
+TEST_P(EveryExchange, WhatIsThrownByALookEndsTheWait) {
+  for (Rank first : {0, 1}) {
+    std::atomic<bool> ended = false;
+    auto start = Clock::now();
+    auto results = run({{0, 3}, {1, 3}}, [&](Exchange& exchange) {
+      bool is_first = exchange.rank() == first;
+      exchange.while_waiting([&, is_first] { check(!is_first && !ended, Code::kAborted, "seen"); });
+      try {
+        return exchange.all_gather("x", Deadline(seconds(20)));
+      } catch (const Error&) {
+        ended = ended || is_first;
+        throw;
+      }
+    });
+    EXPECT_LT(to_seconds(Clock::now() - start), 15) << "not by the deadline";
+    for (const Result& result : results) {
+      ASSERT_TRUE(result.error);
+      EXPECT_EQ(result.error->code(), Code::kAborted) << result.error->what();
+    }
+  }
+}
+
 TEST(StoreExchange, TwoThatClaimRankZeroOverwriteEachOther) {
   HttpServerForTests server;
   std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
@@ -220,6 +246,74 @@ TEST(StoreExchange, TwoThatClaimRankZeroOverwriteEachOther) {
     EXPECT_EQ(result.error->code(), Code::kInvalidArgument) << result.error->what();
     EXPECT_TRUE(contains(*result.error, "two processes claim rank 0")) << result.error->what();
   }
+}
+
+// A server that overwrites lets a rival take the place of a record that was there first, while rank
+// 2 is awaited.
+TEST(StoreExchange, ARivalThatOverwritesARecordWhileOthersAreAwaited) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 1, 3, soon());
+  std::vector<std::optional<Error>> errors(2);
+  std::vector<std::thread> threads;
+  auto start = Clock::now();
+  for (Rank rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      try {
+        auto exchange = make_store_exchange(open_store(url, "", rank, 3, soon()), "p.", rank, 3);
+        exchange->all_gather("x", Deadline(seconds(20)));
+      } catch (const Error& error) {
+        errors[rank] = error;
+      }
+    });
+  std::string session = Record::decode(store->get("p.session", soon())).claim.token;
+  std::string key = fmt::format("p.{}.0.1", session);
+  store->get(key, soon());
+  std::string rival = Record{{"r1val", "pid 1 on nowhere"}, 3, "y"}.encode();
+  store->remove(key, soon());
+  store->set(key, rival, soon());
+  threads[1].join();
+  EXPECT_EQ(store->try_get(key, soon()), rival) << "the rival has not read the outcome yet";
+  store->remove(key, soon());  // which it does here
+  threads[0].join();
+  EXPECT_LT(to_seconds(Clock::now() - start), 15) << "not by the deadline";
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), Code::kInvalidArgument) << error->what();
+    EXPECT_EQ(error->rank(), 1);
+    EXPECT_TRUE(contains(*error, "two processes claim rank 1: pid 1 on nowhere and pid "))
+        << error->what();
+  }
+  EXPECT_EQ(server.value_count(), 0u) << "keys are left";
+}
+
+/// What rank 2 of 3 makes of an outcome that stands in the store before it comes.
+Error error_of_rank_two(const Outcome& outcome) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 3, soon());
+  store->set("p.session", Record{{"0wn", "pid 1 on nowhere"}, 3, ""}.encode(), soon());
+  store->set("p.0wn.0.all", outcome.encode(), soon());
+  try {
+    auto exchange = make_store_exchange(open_store(url, "", 2, 3, soon()), "p.", 2, 3);
+    exchange->all_gather("x", Deadline(seconds(20)));
+  } catch (const Error& error) {
+    EXPECT_FALSE(store->try_get("p.0wn.0.2", soon())) << "its record is left";
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {Code::kInternal, ""};
+}
+
+TEST(StoreExchange, AnOutcomeOfFewerRanksThanThisOneIsOfIsRefused) {
+  Record some{{"t", "p"}, 2, ""};
+  Error error = error_of_rank_two({{some, some}, {}});
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_TRUE(contains(error, "(pid 1 on nowhere) was told that the job has 2 ranks, rank 2 (pid "))
+      << error.what();
+  Error told = error_of_rank_two({{}, Error(Code::kMismatch, "they disagree", 1)});
+  EXPECT_EQ(told.code(), Code::kMismatch);
+  EXPECT_EQ(told.rank(), 1);
 }
 
 void come_after_a_killed_job(bool with_record) {

@@ -4,8 +4,12 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
@@ -112,43 +116,117 @@ TEST(ShmTransport, APeerThatHasSleptSaysOnWhichCpu) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+constexpr uint64_t kInline = 64;
+constexpr uint64_t kArena = 8192;
+
+/// What one of two ranks shares, mapped once: both see it at the same addresses.
+struct Side {
+  explicit Side(Rank rank) : peer(1 - rank) {}
+  shm::PeerLines* lines() const {
+    return reinterpret_cast<shm::PeerLines*>(control.data() + layout.lines(peer));
+  }
+  std::byte* ring() const { return control.data() + layout.ring(peer); }
+  shm::Pair paired_with(const Side& other) const {
+    return {.rank = other.peer,
+            .peer = peer,
+            .inline_bytes = kInline,
+            .stride = layout.stride(),
+            .mine = lines(),
+            .theirs = other.lines(),
+            .out_ring = ring(),
+            .in_ring = other.ring(),
+            .my_arena = &arena,
+            .their_arena = &other.arena};
+  }
+
+  Rank peer;
+  shm::Layout layout{2, kInline};
+  SharedMemory control = SharedMemory::create(layout.bytes(), false);
+  SharedMemory arena = SharedMemory::create(kArena, false);
+};
+
+// Ranks map one memory at different addresses, where ThreadSanitizer does not see that they touch
+// the same. Here it does. Nothing but releases goes back, and nobody sleeps: so each order has to
+// hold by itself, and is not had from another on the way.
+TEST(ShmOrder, WhatWasWrittenIsReadAndWhatWasReadIsOverwritten) {
+  Side here(0), there(1);
+  shm::ShmEndpoint sender(here.paired_with(there)), receiver(there.paired_with(here));
+  constexpr uint64_t kMessages = 50 * shm::kEntries, kPlaces = 8, kLong = kArena / kPlaces;
+  auto spin = [](const char* what, auto&& ready) {
+    for (Deadline deadline(seconds(60)); !ready(); std::this_thread::yield())
+      check(!deadline.passed(), Code::kTimeout, "{}", what);
+  };
+  auto bytes_of = [](uint64_t n) { return n % 3 == 0 ? kInline : kLong; };
+  auto other = std::async(std::launch::async, [&] {
+    for (uint64_t n = 1; n <= kMessages; n++) {
+      std::byte* place = here.arena.data() + n % kPlaces * kLong;
+      spin("complete", [&] { return sender.completed() + kPlaces >= n; });
+      fill(place, bytes_of(n), n);
+      spin("send", [&] { return sender.try_send(signature_of(n), place, bytes_of(n)); });
+    }
+  });
+  for (uint64_t n = 1; n <= kMessages; n++) {
+    View view;
+    spin("receive", [&] { return receiver.try_recv(nullptr, kLong, &view); });
+    ASSERT_EQ(view.signature, signature_of(n));
+    ASSERT_TRUE(filled(view.data, bytes_of(n), n)) << n;
+    receiver.release();
+  }
+  other.get();
+}
+
+// One goes to sleep just when the other, which does not sleep, does what it waits for: one of the
+// two has to see what the other does. Of three messages, one finds the receiver so, and the release
+// of one the sender, each time some nanoseconds earlier or later.
+TEST(ShmOrder, NobodySleepsThroughWhatComesAsItFallsAsleep) {
+  World world(row(), 2, kArena);
+  // Sleeps after so many turns of nothing; 0: never.
+  auto until_ready = [](Endpoint& link, uint64_t turns, auto&& ready) {
+    Deadline deadline(seconds(10));
+    for (int tries = 1; !ready(); tries++) {
+      for (uint64_t i = 0; i < turns; i++) std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (turns > 0)
+        link.wait(deadline.left());
+      else if (tries % 1000 == 0)
+        std::this_thread::yield();
+      check(!deadline.passed(), Code::kTimeout, "slept through it");
+    }
+  };
+  auto other = std::async(std::launch::async, [&] {
+    Endpoint& link = world[1][0];
+    View view;
+    for (uint64_t n = 1; n == 1 || view.bytes > 0; n++) {
+      uint64_t turns = n % 3 == 2 ? 1 + n % 31 : 0;
+      until_ready(link, turns, [&] { return link.try_recv(nullptr, kArena, &view); });
+      link.release();
+    }
+  });
+  Endpoint& link = world[0][1];
+  uint64_t n = 0;
+  for (Deadline end(seconds(1)); !end.passed();) {
+    ASSERT_TRUE(link.try_send(signature_of(++n), world[0].arena.data(), 1000));
+    uint64_t turns = n % 3 == 0 ? 1 + n % 31 : 0;
+    until_ready(link, turns, [&] { return link.completed() == n; });
+  }
+  ASSERT_TRUE(link.try_send(signature_of(++n), nullptr, 0));
+  other.get();
+}
+
 // An endpoint whose peer is this test, with a pen in its hand.
 class Corrupt : public ::testing::Test {
  protected:
-  static constexpr uint64_t kInline = 64;
-  static constexpr uint64_t kArena = 8192;
-
-  Corrupt() {
-    shm::Pair pair;
-    pair.rank = 0;
-    pair.peer = 1;
-    pair.inline_bytes = kInline;
-    pair.stride = layout_.stride();
-    pair.mine = reinterpret_cast<shm::PeerLines*>(mine_.data() + layout_.lines(1));
-    theirs_lines_ = reinterpret_cast<shm::PeerLines*>(theirs_.data() + layout_.lines(0));
-    pair.theirs = theirs_lines_;
-    pair.out_ring = mine_.data() + layout_.ring(1);
-    pair.in_ring = theirs_.data() + layout_.ring(0);
-    entry_ = reinterpret_cast<shm::Entry*>(theirs_.data() + layout_.ring(0));
-    pair.my_arena = &arena_;
-    pair.their_arena = &their_arena_;
-    link_ = std::make_unique<shm::ShmEndpoint>(pair);
-  }
-
   void put(uint64_t stamp, uint64_t bytes, uint64_t offset) {
     entry_->bytes = bytes;
     entry_->offset = offset;
     entry_->stamp = stamp;
   }
 
-  shm::Layout layout_{2, kInline};
-  SharedMemory mine_ = SharedMemory::create(layout_.bytes(), false);
-  SharedMemory theirs_ = SharedMemory::create(layout_.bytes(), false);
-  SharedMemory arena_ = SharedMemory::create(kArena, false);
-  SharedMemory their_arena_ = SharedMemory::create(kArena, false);
-  shm::PeerLines* theirs_lines_ = nullptr;
-  shm::Entry* entry_ = nullptr;
-  std::unique_ptr<shm::ShmEndpoint> link_;
+  Side mine_{0}, theirs_{1};
+  const SharedMemory &arena_ = mine_.arena, &their_arena_ = theirs_.arena;
+  shm::PeerLines* theirs_lines_ = theirs_.lines();
+  shm::Entry* entry_ = reinterpret_cast<shm::Entry*>(theirs_.ring());
+  std::unique_ptr<shm::ShmEndpoint> link_ =
+      std::make_unique<shm::ShmEndpoint>(mine_.paired_with(theirs_));
   View view_;
 };
 

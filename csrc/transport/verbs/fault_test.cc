@@ -103,9 +103,9 @@ class Intruder {
   /// How a write of the first bytes of memory() ends.
   verbs::Completion write(uint64_t address, uint32_t rkey, uint32_t bytes,
                           std::optional<uint32_t> immediate = {}) {
-    verbs::Piece piece = verbs::piece_of(memory_.region(), memory_.data(), bytes);
+    verbs::Piece piece = verbs::piece_of(memory_.region(), memory(), bytes);
     verbs::Write write{.id = 1,
-                       .from = std::span(&piece, 1),
+                       .from = std::span(&piece, bytes > 0 ? 1 : 0),
                        .remote_address = address,
                        .rkey = rkey,
                        .immediate = immediate};
@@ -115,7 +115,8 @@ class Intruder {
       if (queue_.poll(std::span(&completion, 1)) == 1) break;
     return completion;
   }
-  std::byte* memory() { return memory_.data(); }
+  /// Behind what the victim takes for an inbox.
+  std::byte* memory() { return memory_.data() + kBytes / 2; }
 
  private:
   static constexpr size_t kBytes = 1 << 20;
@@ -190,6 +191,36 @@ TEST_F(VerbsFaults, AnIntruderThatKeepsTheRulesIsAPeer) {
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(view.data), view.bytes), "hello");
 }
 
+TEST_F(VerbsFaults, AHelloThatIsNotOfTheAddressThatWasReachedIsRefused) {
+  struct Case {
+    std::function<void(rdma::Address&)> change;
+    const char* says;
+  };
+  for (const Case& c : {Case{[](auto& a) { a.magic++; }, "did not say who it is"},
+                        Case{[](auto& a) { a.rank = 2; }, "did not say who it is"},
+                        Case{[](auto& a) { a.version++; }, "version"},
+                        Case{[](auto& a) { a.slot_bytes *= 2; }, "INLINE_BYTES"}}) {
+    Switchboard board;
+    TestRank victim(row(), 0, 3, board, kArenaBytes);
+    Fd socket = board.take(1, 0, kFirstDataChannel);
+    rdma::Hello hello;
+    std::string text = victim.transport->address();
+    std::memcpy(&hello.address, text.data(), sizeof hello.address);
+    hello.address.rank = 1;
+    victim.connect(
+        1, std::string(reinterpret_cast<const char*>(&hello.address), sizeof hello.address));
+    c.change(hello.address);
+    send_all(socket.get(), &hello, sizeof hello, Deadline(seconds(5)), "test");
+    try {
+      victim.each(&Endpoint::try_establish);
+      ADD_FAILURE() << c.says;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kTransport);
+      EXPECT_TRUE(says(error, c.says)) << error.what();
+    }
+  }
+}
+
 /// Where the intruder writes, and by which key.
 struct Attempt {
   const char* name;
@@ -224,6 +255,103 @@ TEST_P(VerbsIntruder, IsRefusedAndNamedAndChangesNothing) {
   EXPECT_EQ(error.code(), Code::kTransport) << error.what();
   EXPECT_EQ(error.rank(), 1);
   EXPECT_TRUE(says(error, "flushed") && says(error, "not granted")) << error.what();
+}
+
+/// What a peer says that cannot be so, by writes that are allowed.
+struct Nonsense {
+  const char* name;
+  std::function<void(Attacked&)> say;
+};
+
+using rdma::Header;
+using rdma::Kind;
+using rdma::kWindow;
+
+void say_word(Attacked& scene, Kind kind, uint64_t number) {
+  const rdma::Hello& theirs = scene.intruder.theirs();
+  EXPECT_TRUE(
+      scene.intruder.write(theirs.inbox, theirs.rkey, 0, rdma::immediate_of(kind, number)).ok());
+}
+template <typename T>
+void say_in_inbox(Attacked& scene, const T& what, uint64_t offset, Kind kind, uint64_t number) {
+  const rdma::Hello& theirs = scene.intruder.theirs();
+  std::memcpy(scene.intruder.memory(), &what, sizeof what);
+  EXPECT_TRUE(
+      scene.intruder
+          .write(theirs.inbox + offset, theirs.rkey, sizeof what, rdma::immediate_of(kind, number))
+          .ok());
+}
+/// A header in the slot of `number`.
+void say_header(Attacked& scene, uint64_t number, const Header& header) {
+  say_in_inbox(scene, header, scene.layout().slot(number), Kind::kMessage, number);
+}
+void say_place(Attacked& scene, uint64_t number, const rdma::Place& place) {
+  say_in_inbox(scene, place, scene.layout().place(number), Kind::kPlace, number);
+}
+
+const Nonsense kNonsense[] = {
+    {"AMessageBeforeItsTurn",
+     [](Attacked& s) { say_header(s, 2, {.number = 2, .form = Header::kHere}); }},
+    {"AHeaderOfAnotherMessage",
+     [](Attacked& s) { say_header(s, 1, {.number = 2, .form = Header::kHere}); }},
+    {"AMessageBeyondTheWindow",
+     [](Attacked& s) {
+       for (uint64_t n = 1; n <= kWindow + 1; n++) {
+         s.victim[1].progress();  // its slot is overwritten by the last
+         say_header(s, n, {.number = n, .form = Header::kHere});
+       }
+     }},
+    {"APayloadThatIsLongerThanItsSlot",
+     [](Attacked& s) {
+       say_header(s, 1, {.number = 1, .bytes = s.layout().most_here() + 1, .form = Header::kHere});
+     }},
+    {"APayloadAtAPlaceThatWasNotNamed",
+     [](Attacked& s) { say_header(s, 1, {.number = 1, .bytes = 1, .form = Header::kPlaced}); }},
+    {"APayloadThatIsLongerThanItsPlace",
+     [](Attacked& s) {
+       s.victim[1].expect(s.victim.arena.data(), 20'000);
+       say_header(s, 1, {.number = 1, .bytes = 20'001, .form = Header::kPlaced});
+     }},
+    {"APayloadThatIsLongerThanAnArena",
+     [](Attacked& s) {
+       say_header(s, 1, {.number = 1, .bytes = kArenaBytes + 1, .form = Header::kLater});
+     }},
+    {"AFormThatIsNone", [](Attacked& s) { say_header(s, 1, {.number = 1, .form = 4}); }},
+    {"TheEndOfAMessageThatHasNotBegun", [](Attacked& s) { say_word(s, Kind::kDone, 1); }},
+    {"TheEndOfAMessageThatIsThere",
+     [](Attacked& s) {
+       say_header(s, 1, {.number = 1, .form = Header::kHere});
+       say_word(s, Kind::kDone, 1);
+     }},
+    {"TheEndOfAMessageWithoutAPlace",
+     [](Attacked& s) {
+       say_header(s, 1, {.number = 1, .bytes = 20'000, .form = Header::kLater});
+       say_word(s, Kind::kDone, 1);
+     }},
+    {"APlaceOfAnotherMessage", [](Attacked& s) { say_place(s, 1, {.number = 2, .bytes = 1}); }},
+    {"APlaceForAMessageFarAhead",
+     [](Attacked& s) { say_place(s, 2 * kWindow + 1, {.number = 2 * kWindow + 1, .bytes = 1}); }},
+    {"AReleaseOfWhatWasNotSent", [](Attacked& s) { say_word(s, Kind::kReleased, 1); }},
+    {"AWordThatIsNone", [](Attacked& s) { say_word(s, static_cast<Kind>(5), 1); }},
+};
+
+class VerbsNonsense : public VerbsFaults, public ::testing::WithParamInterface<Nonsense> {};
+
+INSTANTIATE_TEST_SUITE_P(, VerbsNonsense, ::testing::ValuesIn(kNonsense),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(VerbsNonsense, IsAnErrorThatNamesThePeer) {
+  Attacked scene;
+  GetParam().say(scene);
+  Error error(Code::kInternal, "nothing was noticed");
+  try {
+    for (Deadline deadline(seconds(5)); !deadline.passed();) scene.victim[1].progress();
+  } catch (const Error& thrown) {
+    error = thrown;
+  }
+  EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(says(error, "make no sense")) << error.what();
 }
 
 }  // namespace

@@ -85,6 +85,8 @@ TEST_F(RegistrationsTest, WhatComesBackIsRegisteredOnce) {
   EXPECT_EQ(find(block.data() + kBytes - 8, 9), nullptr) << "reaches beyond";
   EXPECT_EQ(find(block.data() - 1), nullptr);
   EXPECT_EQ(registrations_->registered_bytes(), kBytes);
+  EXPECT_TRUE(lend({{block.data() + 8, kBytes - 8, true}})[0]) << "a part of it";
+  EXPECT_FALSE(lend({{block.data() + 8, kBytes, true}})[0]) << "reaches beyond";
 }
 
 TEST_F(RegistrationsTest, OnlyWhatThisCallLentIsFound) {
@@ -109,6 +111,36 @@ TEST_F(RegistrationsTest, MemoryThatWasMappedAnewIsRegisteredAnew) {
   EXPECT_NE(find(at)->rkey(), key);
   ASSERT_EQ(::madvise(at + 8192, 4096, MADV_DONTNEED), 0);
   EXPECT_FALSE(lend_one(at));
+}
+
+TEST_F(RegistrationsTest, AChangeForgetsAllThatItTouchesAndNothingElse) {
+  Block block, other;
+  constexpr size_t kPart = kBytes / 4;
+  std::vector<Loan> loans = {{other.data(), kBytes, true}};
+  for (size_t i = 0; i < 4; i++) loans.push_back({block.data() + i * kPart, kPart, true});
+  lend(loans);
+  ASSERT_EQ(lend(loans), std::vector<bool>(5, true));
+  ASSERT_EQ(::madvise(block.data() + kPart, 2 * kPart, MADV_DONTNEED), 0);
+  EXPECT_EQ(lend(loans), (std::vector<bool>{true, true, false, false, true}));
+  EXPECT_EQ(registrations_->registered_bytes(), kBytes + 2 * kPart);
+  ASSERT_EQ(lend(loans), std::vector<bool>(5, true));
+  Block again(block.data());
+  EXPECT_EQ(lend(loans), (std::vector<bool>{true, false, false, false, false}));
+  EXPECT_EQ(registrations_->registered_bytes(), kBytes);
+}
+
+TEST_F(RegistrationsTest, AWholeTakesThePlaceOfItsPartsAndOfNothingElse) {
+  Block block;
+  constexpr size_t kPart = kBytes / 4;
+  std::vector<Loan> parts;
+  for (size_t i = 0; i < 4; i++) parts.push_back({block.data() + i * kPart, kPart, true});
+  lend(parts);
+  ASSERT_EQ(lend(parts), std::vector<bool>(4, true));
+  Loan middle{block.data() + kPart, 2 * kPart, true};
+  lend({middle});
+  EXPECT_EQ(lend({parts[0], middle, parts[3]}), std::vector<bool>(3, true));
+  EXPECT_EQ(registrations_->registered_bytes(), kBytes);
+  EXPECT_NE(find(middle.data, middle.bytes, true), nullptr);
 }
 
 TEST_F(RegistrationsTest, AnInputIsNotOpenToWrites) {
@@ -173,6 +205,30 @@ TEST_F(RegistrationsTest, WhatIsNotInUseMakesRoomForASecondDomain) {
   registrations_.reset();
 }
 
+TEST_F(RegistrationsTest, TheLimitIsThatOfAllDomains) {
+  make(3 * kBytes);
+  verbs::ProtectionDomain second(context_);
+  registrations_->add(second);
+  Block a, b;
+  for (const Block* block : {&a, &b, &a}) {
+    EXPECT_FALSE(lend_one(block->data()));
+    EXPECT_TRUE(lend_one(block->data())) << "the other makes room";
+    EXPECT_EQ(registrations_->registered_bytes(), 2 * kBytes);
+  }
+  registrations_.reset();
+}
+
+TEST_F(RegistrationsTest, ASecondDomainHasNothingThatHasChanged) {
+  verbs::ProtectionDomain second(context_);
+  Block block;
+  for (int i = 0; i < 2; i++) lend_one(block.data());
+  Block again(block.data());
+  registrations_->add(second);
+  EXPECT_EQ(registrations_->registered_bytes(), 0u);
+  EXPECT_FALSE(lend_one(block.data()));
+  registrations_.reset();
+}
+
 TEST_F(RegistrationsTest, NothingIsRegisteredIfSwitchedOff) {
   make(0);
   Block block;
@@ -183,9 +239,13 @@ TEST_F(RegistrationsTest, ForgettingEndsAllAccess) {
   Block block;
   lend_one(block.data());
   ASSERT_TRUE(lend_one(block.data()));
+  uint32_t key = find(block.data())->rkey();
   registrations_->forget_all();
   EXPECT_EQ(find(block.data()), nullptr);
   EXPECT_EQ(registrations_->registered_bytes(), 0u);
+  EXPECT_FALSE(lend_one(block.data()));
+  ASSERT_TRUE(lend_one(block.data()));
+  EXPECT_NE(find(block.data())->rkey(), key);
 }
 
 }  // namespace
