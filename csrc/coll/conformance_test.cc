@@ -1,4 +1,5 @@
-// Every collective × schedule × transport × size × count against a reference, in place and not.
+// Every collective × schedule × transport × size × count against a reference, in place, scaled, and
+// neither.
 // Both registries are iterated: a new schedule or transport is tested unasked.
 #include <gtest/gtest.h>
 
@@ -22,16 +23,20 @@ using testing::Member;
 
 constexpr DataType kType = RC_INT32;
 constexpr ReduceOp kOp = RC_SUM;
+constexpr double kPrescale = 2, kPostscale = 3;
+
+enum class Variant { kPlain, kInPlace, kScaled };
 
 // One collective call of one rank: its buffers, the call, and what must come out.
 class Trial {
  public:
-  Trial(Member& m, const ScheduleRow& row, Rank root, bool in_place)
+  Trial(Member& m, const ScheduleRow& row, Rank root, Variant variant)
       : m_(m),
         collective_(row.collective),
         equal_counts_(row.equal_counts),
         root_(root),
-        in_place_(in_place) {}
+        in_place_(variant == Variant::kInPlace),
+        scaled_(variant == Variant::kScaled) {}
 
   void run(std::vector<int64_t> counts) {
     counts_ = std::move(counts);
@@ -67,10 +72,15 @@ class Trial {
       double want = value(i), got = testing::get(kType, bytes, i);
       if (want == got) continue;
       ADD_FAILURE() << name_of(collective_) << " root " << root_ << " rank " << m_.rank << " of "
-                    << m_.size << " count " << total_ << " in place " << in_place_ << ": element "
-                    << i << " is " << got << ", not " << want;
+                    << m_.size << " count " << total_ << " in place " << in_place_ << " scaled "
+                    << scaled_ << ": element " << i << " is " << got << ", not " << want;
       return;
     }
+  }
+
+  void expect_result(const Bytes& output, int64_t count, auto&& value) {
+    double scale = scaled_ ? kPrescale * kPostscale : 1;
+    expect(output, count, [&](int64_t i) { return scale * value(i); });
   }
 
   void call(const void* input, void* output, int64_t count, bool with_counts) {
@@ -81,6 +91,8 @@ class Trial {
     raw.dtype = kType;
     raw.op = kOp;
     raw.root = root_;
+    raw.prescale = scaled_ ? kPrescale : 1;
+    raw.postscale = scaled_ ? kPostscale : 1;
     raw.buffers = &buffer;
     raw.buffer_count = collective_ == RC_BARRIER ? 0 : 1;
     if (with_counts) raw.counts = counts_.data();
@@ -97,7 +109,7 @@ class Trial {
     bool no_output = collective_ == RC_REDUCE && !is_root;
     call(in, no_output ? nullptr : output.data(), total_, false);
     if (!no_output)
-      expect(output, total_, [&](int64_t i) {
+      expect_result(output, total_, [&](int64_t i) {
         return reduces ? testing::combined(kOp, kType, m_.size, i)
                        : testing::contribution(kOp, root_, i);
       });
@@ -107,7 +119,8 @@ class Trial {
   void gathered() {
     int64_t own = counts_[m_.rank];
     bool whole = collective_ == RC_ALLGATHER || m_.rank == root_;
-    Bytes input = filled(own, [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); });
+    auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
+    Bytes input = filled(own, mine);
     Bytes output(whole ? total_ * size_of(kType) : 0);
     const void* in = input.data();
     if (in_place_ && whole && own) {
@@ -115,24 +128,31 @@ class Trial {
       in = output.data() + first_ * size_of(kType);
     }
     call(in, output.data(), own, true);
+    expect(input, own, mine);
     if (!whole) return;
     std::vector<double> want;
     for (Rank r = 0; r < m_.size; r++)
       for (int64_t i = 0; i < counts_[r]; i++) want.push_back(testing::contribution(kOp, r, i));
-    expect(output, total_, [&](int64_t i) { return want[i]; });
+    expect_result(output, total_, [&](int64_t i) { return want[i]; });
   }
 
   void scattered() {
     bool reduces = collective_ == RC_REDUCE_SCATTER, whole = reduces || m_.rank == root_;
     int64_t own = counts_[m_.rank];
-    Bytes input = filled(whole ? total_ : 0,
-                         [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); });
-    Bytes output(own * size_of(kType));
-    call(input.data(), output.data(), own, true);
-    expect(output, own, [&](int64_t i) {
+    auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
+    Bytes input = filled(whole ? total_ : 0, mine), output(own * size_of(kType));
+    bool in_place = in_place_ && whole;
+    std::byte* place = input.data() + first_ * size_of(kType);
+    call(input.data(), in_place ? place : output.data(), own, true);
+    if (in_place) std::copy_n(place, output.size(), output.begin());
+    expect_result(output, own, [&](int64_t i) {
       return reduces ? testing::combined(kOp, kType, m_.size, first_ + i)
                      : testing::contribution(kOp, root_, first_ + i);
     });
+    auto replaced = [&](int64_t i) { return in_place && i >= first_ && i < first_ + own; };
+    if (whole)
+      expect(input, total_,
+             [&](int64_t i) { return replaced(i) ? testing::get(kType, input, i) : mine(i); });
   }
 
   // Rank a sends counts_[(a + b) % size] elements to rank b.
@@ -162,7 +182,7 @@ class Trial {
     std::vector<double> want;
     for (Rank r = 0; r < m_.size; r++)
       for (int64_t i = 0; i < recv_counts_[r]; i++) want.push_back(value(r, m_.rank, i));
-    expect(output, out, [&](int64_t i) { return want[i]; });
+    expect_result(output, out, [&](int64_t i) { return want[i]; });
   }
 
   Member& m_;
@@ -170,6 +190,7 @@ class Trial {
   bool equal_counts_;  // and none are given
   Rank root_;
   bool in_place_;
+  bool scaled_;
   std::vector<int64_t> counts_, recv_counts_;
   int64_t total_ = 0, first_ = 0;
 };
@@ -200,8 +221,12 @@ void every_case(Member& m, std::string_view algorithm) {
     std::set<Rank> roots = {0};
     if (rooted) roots.insert({m.size / 2, m.size - 1});
     for (Rank root : roots)
-      for (bool in_place : {false, true})
-        for (auto& counts : cases(row, m.size)) Trial(m, row, root, in_place).run(counts);
+      for (const auto& counts : cases(row, m.size)) {
+        Trial(m, row, root, Variant::kPlain).run(counts);
+        Trial(m, row, root, Variant::kInPlace).run(counts);
+        bool long_enough = std::ranges::max(counts) > 100;  // to be sent as it lies, or in pieces
+        if (long_enough) Trial(m, row, root, Variant::kScaled).run(counts);
+      }
   }
 }
 

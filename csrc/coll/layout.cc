@@ -28,7 +28,8 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
     bool reads = call.collective != RC_BROADCAST || rank == call.root;
     bool writes = call.collective != RC_REDUCE || rank == call.root;
     if (call.collective == RC_BROADCAST && rank == call.root)
-      writes = std::ranges::all_of(call.buffers, [](const rc_buffer& b) { return b.output; });
+      writes = std::ranges::all_of(call.buffers,
+                                   [](const rc_buffer& b) { return b.output || b.count == 0; });
     int64_t at = 0;
     for (const rc_buffer& b : call.buffers) {
       if (b.count == 0) continue;

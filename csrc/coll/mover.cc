@@ -156,12 +156,11 @@ void Mover::finish(const PieceMemory& memory, const Move& move) {
     for_each_fragment(memory.fragments, to, [&](const Fragment& target, Range stretch) {
       std::byte* output = target.output + (stretch.first - target.first) * element_bytes_;
       const std::byte* input = from + (stretch.first - to.first) * element_bytes_;
-      double factor = prescale_ * postscale_;
-      if (factor != 1)
-        scale_(output, input, factor, stretch.count);
+      if (postscale_ != 1)  // with a prescale, all of the input is packed
+        scale_(output, input, postscale_, stretch.count);
       else
         copy_bytes(output, input, stretch.count * element_bytes_);
-      if (output != input || factor != 1)
+      if (output != input || postscale_ != 1)
         counters_.bytes_unpacked += stretch.count * element_bytes_;
     });
   });

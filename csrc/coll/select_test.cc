@@ -153,6 +153,11 @@ TEST(Select, PiecesFollowFromTheLinks) {
   Terrain fixed = cluster(4, 1, 1);
   fixed.segment_bytes = 64 << 10;
   EXPECT_EQ(choose(fixed, RC_ALLREDUCE, kMiB).stretch, 64 << 10);
+  EXPECT_EQ(choose(fixed, RC_ALLGATHER, kMiB).stretch, 16 << 10) << "a piece of all chunks";
+  Call alltoall;
+  alltoall.collective = RC_ALLTOALL;
+  alltoall.dtype = RC_UINT8;
+  EXPECT_EQ(Selector(fixed).choose(alltoall, kMiB, 8).stretch, 16 << 10) << "as much comes in";
 }
 
 TEST(Select, SlotsFollowFromTheLinks) {

@@ -92,6 +92,19 @@ void run_world(Rank size, const Config& config, const std::function<void(Member&
     EXPECT_FALSE(errors[rank]) << "rank " << rank << " of " << size << ": " << errors[rank]->what();
 }
 
+rc_call call_of(Collective collective, DataType dtype, ReduceOp op, std::span<rc_buffer> buffers) {
+  rc_call raw{};
+  raw.struct_size = sizeof raw;
+  raw.collective = collective;
+  raw.dtype = dtype;
+  raw.op = op;
+  raw.buffers = buffers.data();
+  raw.buffer_count = static_cast<int64_t>(buffers.size());
+  return raw;
+}
+
+void run(Member& m, const rc_call& raw) { m.executor.run(check_call(raw, m.rank, m.size)); }
+
 void put(DataType dtype, Bytes& bytes, int64_t i, double v) {
   switch (dtype) {
     case RC_UINT8:

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ std::vector<std::optional<Error>> run_ranks(Rank size, const Config& config,
 /// The same, and fails the test if a rank threw.
 void run_world(Rank size, const Config& config, const std::function<void(Member&)>& body,
                const HostOf& host_of = {});
+
+/// A call with the root 0, without counts or scales.
+rc_call call_of(Collective collective, DataType dtype, ReduceOp op, std::span<rc_buffer> buffers);
+void run(Member& m, const rc_call& raw);
 
 /// Elements of any type by their value.
 using Bytes = std::vector<std::byte>;

@@ -1,10 +1,16 @@
 // The C ABI as its users call it: ranks as threads, blocking and asynchronous calls, groups,
 // errors.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
 #include <latch>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -81,6 +87,41 @@ TEST(Abi, BlockingAndAsynchronousCallsKeepTheirOrder) {
   });
 }
 
+// The call and its arrays are the caller's again as soon as it has started.
+TEST(Abi, AStartedCallKeepsItsOwnCounts) {
+  world(2, [](rc_comm* comm, int rank) {
+    constexpr int kCalls = 8;
+    std::vector<std::vector<int32_t>> in(kCalls, std::vector<int32_t>(3)), out = in;
+    std::vector<rc_request*> requests(kCalls);
+    // Rank 0 is ahead: its calls are still in the queue when the arrays change.
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    int64_t sends[2], receives[2];
+    rc_buffer buffer{};
+    rc_call call = sum_of(&buffer);
+    call.collective = RC_ALLTOALL;
+    call.dtype = RC_INT32;
+    call.counts = sends;
+    call.recv_counts = receives;
+    for (int i = 0; i < kCalls; i++) {
+      in[i] = {10 * i + rank, 10 * i + 2 + rank, 10 * i + 4 + rank};
+      buffer = {in[i].data(), out[i].data(), 0};
+      sends[0] = receives[0] = rank == 0 ? 1 : 2;
+      sends[1] = receives[1] = rank == 0 ? 2 : 1;
+      ASSERT_EQ(ringcoll_start(comm, &call, &requests[i]), RC_OK) << error_text();
+      sends[0] = sends[1] = receives[0] = receives[1] = 0;
+      buffer = {};
+    }
+    for (int i = 0; i < kCalls; i++) {
+      int done = 0;
+      EXPECT_EQ(ringcoll_wait(requests[i], -1, &done), RC_OK) << error_text();
+      ringcoll_request_free(requests[i]);
+      auto want = rank == 0 ? std::vector<int32_t>{10 * i, 10 * i + 1, 10 * i + 3}
+                            : std::vector<int32_t>{10 * i + 2, 10 * i + 4, 10 * i + 5};
+      EXPECT_EQ(out[i], want) << i;
+    }
+  });
+}
+
 TEST(Abi, WaitWithALimitReturnsAndTheCallGoesOn) {
   world(2, [](rc_comm* comm, int rank) {
     float value = 1;
@@ -119,6 +160,65 @@ TEST(Abi, ARankMayCloseAsSoonAsItsRequestHasEnded) {
     });
 }
 
+// The masks of blocked signals of this process's threads with a name that begins so.
+std::vector<uint64_t> blocked_signals(const std::string& name) {
+  std::vector<uint64_t> masks;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    std::string field, value;
+    bool named = false;
+    while (status >> field >> value) {
+      if (field == "Name:") named = value.starts_with(name);
+      if (field == "SigBlk:" && named) masks.push_back(std::stoull(value, nullptr, 16));
+      status.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    }
+  }
+  return masks;
+}
+
+TEST(Abi, SignalsAreLeftToTheApplicationsThreads) {
+  world(1, [](rc_comm* comm, int) {
+    float value = 1;
+    rc_buffer buffer{&value, &value, 1};
+    rc_call call = sum_of(&buffer);
+    rc_request* request = nullptr;
+    ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
+    ringcoll_request_free(request);
+    EXPECT_EQ(blocked_signals("ringcoll-worker").size(), 1u);
+    for (uint64_t mask : blocked_signals("ringcoll"))
+      for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD})
+        EXPECT_TRUE(mask >> (signal - 1) & 1) << signal;
+  });
+}
+
+TEST(Abi, DestroyEndsCallsThatRunAndThatHaveNotBegun) {
+  std::string store = "local://engine-destroyed";
+  std::latch over(2);
+  auto other = std::async(std::launch::async, [&] {
+    rc_comm* comm = make(store, 1, 2);
+    over.arrive_and_wait();
+    ringcoll_comm_destroy(comm);
+  });
+  rc_comm* comm = make(store, 0, 2);
+  float value = 1;
+  rc_buffer buffer{&value, &value, 1};
+  rc_call call = sum_of(&buffer);
+  std::vector<rc_request*> requests(4);
+  for (rc_request*& request : requests)
+    EXPECT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
+  int done = 1;
+  EXPECT_EQ(ringcoll_wait(requests.front(), 0.1, &done), RC_OK) << error_text();
+  EXPECT_EQ(done, 0) << "the other rank makes no call";
+  ringcoll_comm_destroy(comm);
+  for (rc_request* request : requests) {
+    EXPECT_EQ(ringcoll_wait(request, 5, &done), RC_ABORTED) << error_text();
+    EXPECT_EQ(done, 1) << "nobody ends it any more";
+    if (done) ringcoll_request_free(request);
+  }
+  over.arrive_and_wait();
+  other.get();
+}
+
 TEST(Abi, SplitMakesGroupsThatWorkAtTheSameTime) {
   world(5, [](rc_comm* comm, int rank) {
     std::vector<int32_t> even = {4, 2, 0}, odd = {1}, none;
@@ -145,11 +245,30 @@ TEST(Abi, SplitMakesGroupsThatWorkAtTheSameTime) {
 
 TEST(Abi, SplitRefusesABadGroupOnAllRanks) {
   world(2, [](rc_comm* comm, int rank) {
-    std::vector<int32_t> good = {0, 1}, bad = {1, 7};
-    auto& group = rank ? bad : good;
+    std::vector<int32_t> good = {0, 1};
+    for (const auto& [bad, why] : std::vector<std::pair<std::vector<int32_t>, std::string>>{
+             {{1, 7}, "7 is not a rank"},
+             {{-1, 1}, "-1 is not a rank"},
+             {{1, 1}, "rank 1 is named twice"},
+             {{0}, "rank 1 is not in the group"}}) {
+      auto& group = rank ? bad : good;
+      rc_comm* sub = nullptr;
+      EXPECT_EQ(ringcoll_comm_split(comm, group.data(), group.size(), "x", &sub),
+                RC_INVALID_ARGUMENT);
+      EXPECT_NE(error_text().find(why), std::string::npos) << error_text();
+      EXPECT_EQ(sub, nullptr);
+    }
+  });
+}
+
+TEST(Abi, SplitRefusesGroupsThatDisagree) {
+  world(3, [](rc_comm* comm, int rank) {
+    std::vector<int32_t> pair = {0, 1}, all = {0, 1, 2};
+    auto& group = rank == 0 ? pair : all;
     rc_comm* sub = nullptr;
-    EXPECT_EQ(ringcoll_comm_split(comm, group.data(), 2, "x", &sub), RC_INVALID_ARGUMENT);
-    EXPECT_NE(error_text().find("7 is not a rank"), std::string::npos) << error_text();
+    EXPECT_EQ(ringcoll_comm_split(comm, group.data(), group.size(), "x", &sub),
+              RC_INVALID_ARGUMENT);
+    EXPECT_NE(error_text().find("name different groups"), std::string::npos) << error_text();
     EXPECT_EQ(sub, nullptr);
   });
 }
@@ -216,6 +335,34 @@ TEST(Abi, InfoListsRegistriesAndKnobs) {
   EXPECT_GE(info["transports"].size(), 3u);
   EXPECT_GE(info["schedules"].size(), 9u);
   EXPECT_GE(info["knobs"].size(), 10u);
+}
+
+TEST(Abi, RefusesOptionsAndCallsOfAnotherVersion) {
+  rc_comm_options good{};
+  good.struct_size = sizeof good;
+  good.size = 1;
+  good.store = "local://engine-versions";
+  rc_comm* comm = nullptr;
+  auto refused = [&](auto change) {
+    rc_comm_options options = good;
+    change(options);
+    return ringcoll_comm_create(&options, &comm) == RC_INVALID_ARGUMENT;
+  };
+  EXPECT_TRUE(refused([](rc_comm_options& o) { o.struct_size--; }));
+  EXPECT_TRUE(refused([](rc_comm_options& o) { o.size = 0; }));
+  EXPECT_TRUE(refused([](rc_comm_options& o) { o.rank = -1; }));
+  EXPECT_TRUE(refused([](rc_comm_options& o) { o.rank = 1; }));
+  EXPECT_EQ(ringcoll_comm_create(nullptr, &comm), RC_INVALID_ARGUMENT);
+  EXPECT_EQ(ringcoll_comm_create(&good, nullptr), RC_INVALID_ARGUMENT);
+  EXPECT_EQ(comm, nullptr);
+  ASSERT_EQ(ringcoll_comm_create(&good, &comm), RC_OK) << error_text();
+  rc_call call = sum_of(nullptr);
+  call.buffer_count = 0;
+  EXPECT_EQ(ringcoll_run(comm, &call), RC_OK) << error_text();
+  call.struct_size--;
+  EXPECT_EQ(ringcoll_run(comm, &call), RC_INVALID_ARGUMENT);
+  EXPECT_NE(error_text().find("rebuild"), std::string::npos) << error_text();
+  ringcoll_comm_destroy(comm);
 }
 
 TEST(Abi, RefusesABadStore) {

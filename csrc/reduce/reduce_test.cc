@@ -316,6 +316,22 @@ TEST_P(Kernels, FloatNanOfEitherSideIsKept) {
   }
 }
 
+template <typename Bits>
+void expect_left_nan(DataType dtype, Bits quiet_nan) {
+  for (ReduceOp op : {RC_MIN, RC_MAX})
+    for (size_t count : {1, 7, 70}) {
+      std::vector<Bits> a(count, quiet_nan + 1), b(count, quiet_nan + 2), out(count);
+      combine_kernel(dtype, op)(out.data(), a.data(), b.data(), static_cast<int64_t>(count));
+      EXPECT_EQ(out, a) << name_of(dtype) << " " << name_of(op);
+    }
+}
+
+TEST_P(Kernels, OfTwoNansTheLeftOneIsTheLeastAndTheMost) {
+  expect_left_nan<uint16_t>(RC_BFLOAT16, 0x7fc0);
+  expect_left_nan<uint32_t>(RC_FLOAT32, 0x7fc00000);
+  expect_left_nan<uint64_t>(RC_FLOAT64, 0x7ff8000000000000);
+}
+
 TEST_P(Kernels, BoolIsLogical) {
   std::vector<uint8_t> a = {0, 0, 1, 1, 2, 128, 255, 0}, b = {0, 1, 0, 1, 1, 4, 0, 16}, out(8);
   std::vector<uint8_t> either = {0, 1, 1, 1, 1, 1, 1, 1}, both = {0, 0, 0, 1, 1, 1, 0, 0};

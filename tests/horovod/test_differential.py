@@ -15,6 +15,7 @@ import json
 import pickle
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +32,16 @@ ROUNDED = re.compile("average|fraction|scaled|compress|gradient|undefined|traini
 
 TORCH = ("torch_gradients", "torch_operations", "torch_training", "torch_joins", "torch_bad_input")
 TENSORFLOW = ("tensorflow_operations", "tensorflow_training")
+# How many cases of a theme raise on a rank, at most. More would be an error in the theme itself:
+# all backends would say the same of it.
+REFUSED = {
+    "torch_training": 7,
+    "torch_joins": 10,
+    "torch_bad_input": 64,
+    "tensorflow_training": 28,
+    "process_sets": 14,
+    "lives": 4,
+}
 # Horovod's autotuner comes to its end within the few steps of a test.
 AUTOTUNE = {
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -107,20 +118,31 @@ def agree(case, expected, actual):
     return np.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+class Record(NamedTuple):
+    """What jobs/recording.py has saved: case -> array, or the text of what it raised."""
+
+    found: dict
+    raised: set
+
+    def results(self):
+        return self.found.keys() - self.raised
+
+
 def load(folder, name, rank):
-    return pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes())
+    return Record(*pickle.loads((folder / f"{name}.{rank}.pickle").read_bytes()))
 
 
 def differences(expected_folder, actual_folder, name, size, at_least):
-    """{(rank, case): both values}; at_least is how many cases rank 0 must have."""
+    """{(rank, case): both values}; at_least is how many results every rank must have."""
     different = {}
     for rank in range(size):
         expected, actual = (load(folder, name, rank) for folder in (expected_folder, actual_folder))
-        assert expected.keys() == actual.keys()
-        assert rank > 0 or len(expected) >= at_least
-        for case, value in expected.items():
-            if not agree(f"{name} {case}", value, actual[case]):
-                different[rank, case] = value, actual[case]
+        assert expected.found.keys() == actual.found.keys()
+        assert len(expected.results()) >= at_least, f"of rank {rank}"
+        assert len(expected.raised) <= REFUSED.get(name, 0), f"rank {rank}: {expected.raised}"
+        for case, value in expected.found.items():
+            if not agree(f"{name} {case}", value, actual.found[case]):
+                different[rank, case] = value, actual.found[case]
     return different
 
 
@@ -146,7 +168,7 @@ def same_results(folder_of, expected, actual, name, at_least):
             continue
         if not all(of_gloo):
             mpi = replace(expected, operations="MPI", controller="MPI", launcher="mpirun")
-            right = load(folder_of(mpi), name, rank)[case]
+            right = load(folder_of(mpi), name, rank).found[case]
             if not agree(f"{name} {case}", right, values[of_gloo.index(False)]):
                 continue
         del different[rank, case]
@@ -180,21 +202,22 @@ def test_torch(folder_of, theme, size):
 @pytest.mark.parametrize("theme", TENSORFLOW)
 def test_tensorflow(folder_of, theme, size):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    against_gloo(folder_of, "differential", TENSORFLOW, size, theme, at_least=100)
+    against_gloo(folder_of, "differential", TENSORFLOW, size, theme, at_least=90)
 
 
 def test_there_are_thousands_of_cases(folder_of):
     folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
-    assert len(load(folder, "torch_operations", 0)) > 2500
+    assert len(load(folder, "torch_operations", 0).results()) > 2500
 
 
 def test_all_ranks_get_the_same_bits(folder_of):
     folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
     first, *others = (load(folder, "torch_operations", rank) for rank in range(3))
     for other in others:
-        for case, expected in first.items():
-            if "allreduce" in case and case in other:
-                assert other[case].tobytes() == expected.tobytes(), case
+        shared = [case for case in first.results() & other.results() if "allreduce" in case]
+        assert len(shared) > 500
+        for case in shared:
+            assert other.found[case].tobytes() == first.found[case].tobytes(), case
 
 
 @pytest.mark.parametrize(
@@ -233,11 +256,12 @@ def test_settings(folder_of):
     folder = folder_of(Start("lives", ("settings",), 2, "RINGCOLL"))
     for rank in range(2):
         expected = load(gloo, "lives", rank)
-        found = load(folder, "lives", rank)
+        assert len(expected.results()) >= 100
+        found = load(folder, "lives", rank).found
         labels = {case.split(": ")[0] for case in found if ": " in case}
         assert len(labels) >= 15
         for label in labels:
-            for case, value in expected.items():
+            for case, value in expected.found.items():
                 same = case.replace("timeline: ", f"{label}: ")
                 assert agree("average", value, found[same]), f"rank {rank}: {same}"
 
@@ -272,7 +296,7 @@ def test_the_stall_inspector_ends_the_job(folder_of):
     """Under GLOO such a job hangs when there is no cache."""
     folder = folder_of(Start("lives", ("stalls",), 2, "RINGCOLL"))
     for rank, who in enumerate(("alone", "others")):
-        found = load(folder, "lives", rank)
+        found = load(folder, "lives", rank).found
         for capacity in (0, 1024):
             assert "has been shut down" in str(found[f"{who} {capacity}"])
             assert "has been shut down" in str(found[f"late {capacity}"])
@@ -283,7 +307,7 @@ def test_the_stall_inspector_ends_the_job(folder_of):
 def test_who_waits_is_told_when_others_leave(folder_of):
     """Horovod 0.28.1 hangs in one of a few lives."""
     folder = folder_of(Start("lives", ("departures",), 2, "RINGCOLL"))
-    found = load(folder, "lives", 0)
+    found = load(folder, "lives", 0).found
     told = {case for case, value in found.items() if "has been shut down" in str(value)}
     assert told >= {f"{what} {life}" for what in ("waiting", "next") for life in range(30)}
 

@@ -4,6 +4,7 @@ waits."""
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import threading
@@ -29,25 +30,61 @@ def test_many_in_flight_waited_in_any_order(run_ranks):
     run_ranks(2, body)
 
 
-def test_every_collective_has_a_twin(run_ranks):
+TWINS = [
+    name for name in vars(ringcoll.Communicator) if f"{name}_async" in vars(ringcoll.Communicator)
+]
+
+
+def test_every_collective_has_a_twin_with_its_parameters():
+    assert len(TWINS) == 9
+    for name in TWINS:
+        twin = getattr(ringcoll.Communicator, f"{name}_async")
+        parameters = inspect.signature(getattr(ringcoll.Communicator, name)).parameters
+        assert list(parameters.values()) == list(inspect.signature(twin).parameters.values()), name
+
+
+@pytest.mark.parametrize("way", ["blocking", "async"])
+def test_every_argument_counts(run_ranks, way):
+    """None has its default here, and each result would be another without it."""
+
     def body(world):
-        x = np.arange(4.0) + world.rank
-        other = np.arange(4.0) + 1 - world.rank
-        assert np.array_equal(
-            world.reduce_async(x, root=1).wait(), x + other if world.rank == 1 else None
+        def check(name, x, wanted, **arguments):
+            out = None if wanted is None else np.full_like(wanted, -1)
+            method = getattr(world, name if way == "blocking" else f"{name}_async")
+            result = method(x, out=out, **arguments)
+            if way == "async":
+                result = result.wait()
+            assert result is out, name
+            assert np.array_equal(result, wanted) or result is wanted is None, (name, result)
+
+        me = world.rank
+        xs = [np.arange(6.0) + 10 * rank for rank in range(2)]
+        scales = {"prescale": 2.0, "postscale": -3.0}
+        highest, lowest = -6 * xs[1], -6 * xs[0]
+        counts = [2, 4]
+        mine = slice(0, 2) if me == 0 else slice(2, 6)
+        joined = np.concatenate([xs[0][:2], xs[1][:4]])
+        at_root = me == 1
+        check("allreduce", xs[me], highest, op="max", **scales)
+        check("reduce", xs[me], lowest if at_root else None, op="min", root=1, **scales)
+        check("broadcast", xs[me], xs[1], root=1)
+        check("allgather", xs[me][: counts[me]], joined, counts=counts)
+        check("gather", xs[me][: counts[me]], joined if at_root else None, root=1, counts=counts)
+        check("scatter", xs[1] if at_root else None, xs[1][mine], root=1, counts=counts)
+        check("reduce_scatter", xs[me], highest[mine], op="max", counts=counts, **scales)
+        # Rank 0 keeps one row and sends five; of rank 1 it gets two.
+        swapped = [[*xs[0][:1], *xs[1][:2]], [*xs[0][1:], *xs[1][2:]]][me]
+        sent, received = [[1, 5], [2, 4]], [[1, 2], [5, 4]]
+        check(
+            "alltoall",
+            xs[me],
+            np.array(swapped),
+            send_counts=sent[me],
+            recv_counts=received[me],
         )
-        assert np.array_equal(world.broadcast_async(x).wait(), np.arange(4.0))
-        both = np.concatenate([np.arange(4.0), np.arange(4.0) + 1])
-        assert np.array_equal(world.allgather_async(x).wait(), both)
-        gathered = world.gather_async(x, root=0).wait()
-        assert np.array_equal(gathered, both) if world.rank == 0 else gathered is None
-        part = np.empty(2)
-        world.scatter_async(x if world.rank == 0 else None, out=part).wait()
-        assert np.array_equal(part, np.arange(4.0)[2 * world.rank :][:2])
-        assert np.array_equal(
-            world.reduce_scatter_async(x).wait(), (x + other)[2 * world.rank :][:2]
-        )
-        assert world.alltoall_async(x).wait().shape == (4,)
+        defaults = world.alltoall(xs[me]) if way == "blocking" else world.alltoall_async(xs[me])
+        wanted = np.concatenate([x.reshape(2, 3)[me] for x in xs])
+        assert np.array_equal(defaults if way == "blocking" else defaults.wait(), wanted)
 
     run_ranks(2, body)
 
@@ -95,6 +132,9 @@ def test_wait_with_a_timeout_goes_on(run_ranks):
                 handle.wait(0.15)
             assert 0.14 < time.monotonic() - begin < 0.4
             assert not isinstance(caught.value, ringcoll.Error)
+            for no_time in (0, -1):
+                with pytest.raises(TimeoutError, match="goes on"):
+                    handle.wait(no_time)
             assert not handle.done()
         assert (handle.wait(10) == 2).all()
         assert (world.allreduce(np.ones(1)) == 2).all()
@@ -213,11 +253,13 @@ def test_requests_end_when_the_communicator_is_closed(run_ranks):
         if world.rank == 1:
             time.sleep(1)
             return None
-        handle = world.allreduce_async(np.ones(3))
+        running = world.allreduce_async(np.ones(3))
+        queued = [world.allreduce_async(np.ones(3)) for _ in range(3)]
         time.sleep(0.1)
         world.close()
-        with pytest.raises(ringcoll.Aborted):
-            handle.wait(5)
+        for handle in (running, *queued):
+            with pytest.raises(ringcoll.Aborted):
+                handle.wait(5)
         with pytest.raises(ringcoll.InvalidArgument, match="closed"):
             world.barrier()
         return world.closed

@@ -107,12 +107,11 @@ def test_allreduce_and_reduce(run_ranks, size):
                     same(out, wanted, (op, "out"))
                     assert world.allreduce(x, op, out=x) is x
                     same(x, wanted, (op, "in place"))
-                root = size - 1
-                result = world.reduce(parts[world.rank], "sum", root=root)
-                if world.rank == root:
-                    same(result, combined("sum", parts), ("reduce", dtype, shape))
-                else:
-                    assert result is None
+                    result = world.reduce(parts[world.rank], op, root=size - 1)
+                    if world.rank == size - 1:
+                        same(result, wanted, ("reduce", op, dtype, shape))
+                    else:
+                        assert result is None
 
     run_ranks(size, body)
 
@@ -128,6 +127,12 @@ def test_average_and_factors(run_ranks, size):
         )
         assert world.allreduce(ones, prescale=0).tolist() == [0.0] * 1000
         assert world.allreduce(ones, postscale=0).tolist() == [0.0] * 1000
+        factors = {"prescale": 0.5, "postscale": 3}
+        reduced = world.reduce(ones, "average", size - 1, **factors)
+        if world.rank == size - 1:
+            np.testing.assert_allclose(reduced, 1.5 * mean, rtol=1e-12)
+        parts = world.reduce_scatter(ones[: 6 * size], "average", **factors)
+        np.testing.assert_allclose(parts, np.full(6, 1.5 * mean), rtol=1e-12)
         if size in (1, 2, 4):  # a size that divides without rounding
             for dtype in DTYPES:
                 parts = [values((100,), rank, dtype) for rank in range(size)]
@@ -206,11 +211,12 @@ def test_equal_parts(run_ranks, size):
             for rows, row in ((1, ()), (3, (2,)), (0, ()), (1025, ())):
                 wholes = [values((rows * size, *row), r, dtype, salt=5) for r in range(size)]
                 cuts = [np.split(whole, size) for whole in wholes]
-                same(
-                    world.reduce_scatter(wholes[rank]),
-                    combined("sum", [c[rank] for c in cuts]),
-                    ("reduce_scatter", dtype),
-                )
+                for op in ops_of(dtype):
+                    same(
+                        world.reduce_scatter(wholes[rank], op),
+                        combined(op, [c[rank] for c in cuts]),
+                        ("reduce_scatter", op, dtype),
+                    )
                 same(
                     world.alltoall(wholes[rank]),
                     np.concatenate([c[rank] for c in cuts]),
@@ -292,10 +298,14 @@ def test_many_tensors_travel_as_one(run_ranks):
                 assert np.array_equal(np.asarray(result), wanted) and np.array_equal(
                     np.asarray(replaced), wanted
                 )
-            tensors = world.broadcast(mine, root=1)
-            assert len(tensors) == len(shapes)
-        reduced = world.reduce([np.ones(2), np.ones(3)], root=2)
-        assert (reduced is None) == (world.rank != 2)
+            given = [make(values(shape, world.rank, "f4").tolist()) for shape in shapes]
+            for shape, tensor in zip(shapes, world.broadcast(given, root=1), strict=True):
+                assert np.array_equal(np.asarray(tensor), values(shape, 1, "f4"))
+        reduced = world.reduce([np.ones(2), np.arange(3.0)], root=2)
+        if world.rank == 2:
+            assert [one.tolist() for one in reduced] == [[3, 3], [0, 3, 6]]
+        else:
+            assert reduced is None
 
     run_ranks(3, body)
 

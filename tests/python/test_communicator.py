@@ -67,6 +67,7 @@ def test_split_by_color_and_key(run_ranks):
     def body(world):
         sub = world.split(color=world.rank % 2, key=-world.rank)
         assert sub.size == 2 and sub.rank == (1 if world.rank < 2 else 0)
+        assert sub.name == "world/1" and world.split(color=0).name == "world/2"
         total = sub.allreduce(np.array([world.rank]))[0]
         assert total == (2 if world.rank % 2 == 0 else 4)
         alone = world.split(color=None if world.rank else 7, name="alone")

@@ -26,3 +26,4 @@ except HorovodInternalError as error:
     results.write(rank, when=time.time(), message=str(error))
 # Horovod is still in one piece: elastic training shuts it down before it begins anew.
 hvd.shutdown()
+results.put(f"ended{rank}", "")

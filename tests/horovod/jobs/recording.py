@@ -17,10 +17,12 @@ def mine(sets):
 
 
 class Record:
-    """Case -> array. An exception is recorded as its type and message."""
+    """Case -> array. An exception is recorded as its type and message, and as none of the results:
+    two backends under which all cases raise would agree too."""
 
     def __init__(self):
         self.found = {}
+        self.raised = set()
 
     def keep(self, case, value):
         """A copy of a result: an array, a tensor, a number, a text, or a list or tuple of them."""
@@ -33,17 +35,22 @@ class Record:
             value = value.detach()
         self.found[case] = np.array(value)
 
+    def fail(self, case, error):
+        """What was raised where a result might have been."""
+        self.keep(case, f"{type(error).__name__}: {error}")
+        self.raised.add(case)
+
     def attempt(self, case, function, *arguments, **options):
         """What the function returns, which may be nothing, or what it raises."""
         try:
             value = function(*arguments, **options)
         except Exception as error:
-            self.keep(case, f"{type(error).__name__}: {error}")
+            self.fail(case, error)
             return
         self.keep(case, "None" if value is None else value)
 
     def save(self, path):
-        path.write_bytes(pickle.dumps(self.found))
+        path.write_bytes(pickle.dumps((self.found, self.raised)))
 
 
 class Submitted:
@@ -62,7 +69,7 @@ class Submitted:
         try:
             self._handles.append((case, function(*arguments, name=case, **options)))
         except Exception as error:
-            self._record.keep(case, f"{type(error).__name__}: {error}")
+            self._record.fail(case, error)
 
     def collect(self):
         for case, handle in self._handles:

@@ -140,7 +140,7 @@ def refusals(record):
             hvd.DistributedOptimizer(inner, names, **options)
             record.keep(case, "accepted")
         except Exception as error:
-            record.keep(case, f"{type(error).__name__}: {error}")
+            record.fail(case, error)
     lbfgs = torch.optim.LBFGS(net.parameters())
     record.attempt("LBFGS", hvd.broadcast_optimizer_state, lbfgs, 0)
     # Horovod's SyncBatchNorm of torch works on GPUs alone.
