@@ -51,8 +51,9 @@ std::span<const uint8_t> bytes_of(const Address& address) {
 int prefix_of(const sockaddr* mask) {
   if (!mask) return 0;
   socklen_t length = mask->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  Address address(mask, length);
   int bits = 0;
-  for (uint8_t byte : bytes_of(Address(mask, length))) bits += std::popcount(byte);
+  for (uint8_t byte : bytes_of(address)) bits += std::popcount(byte);
   return bits;
 }
 
