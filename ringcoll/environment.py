@@ -57,6 +57,10 @@ class _Seat:
     store: Callable[[], str]
 
 
+class _Incomplete(InvalidArgument):
+    """A launcher that says the one of rank and size and not the other."""
+
+
 def find_job(
     rank: int | None = None,
     size: int | None = None,
@@ -67,13 +71,13 @@ def find_job(
     (``os.environ``).
 
     Started alone, without a launcher, a process is rank 0 of 1. Raises InvalidArgument if a
-    variable has no sense, if only one of rank and size is given, or if no store is known, with what
-    to set.
+    variable has no sense, if only one of rank and size is given, by arguments or by a launcher, or
+    if no store is known, with what to set.
     """
     environ = os.environ if environ is None else environ
-    launcher, seat = _find_seat(environ)
     if (rank is None) != (size is None):
         raise InvalidArgument("pass rank and size together, or neither")
+    launcher, seat = _find_seat(environ, required=rank is None)
     store = store or environ.get(STORE_VARIABLE)
     if rank is None or size is None:
         rank, size = (0, 1) if seat is None else (seat.rank, seat.size)
@@ -95,12 +99,36 @@ def _derived_store(size: int, launcher: str, seat: _Seat | None) -> str:
     return seat.store()
 
 
-def _find_seat(environ: Environment) -> tuple[str, _Seat | None]:
+def _find_seat(environ: Environment, *, required: bool) -> tuple[str, _Seat | None]:
+    """Of the first launcher that says all. One that says the half is an error if nobody says all
+    and the seat is required: as rank 0 of 1 a job would compute something else, silently."""
+    incomplete: list[_Incomplete] = []
     for launcher, find in _LAUNCHERS.items():
-        seat = find(environ)
+        try:
+            seat = find(environ)
+        except _Incomplete as error:
+            incomplete.append(error)
+            continue
         if seat is not None:
             return launcher, seat
+    if incomplete and required:
+        raise incomplete[0]
     return "none", None
+
+
+def _says(environ: Environment, launcher: str, rank: str, *sizes: str) -> str | None:
+    """Of a launcher's variables for the rank and for the size the one that has the size; None if
+    neither is set."""
+    size = next((name for name in sizes if name in environ), None)
+    if rank in environ and size:
+        return size
+    if rank not in environ and not size:
+        return None
+    there, missing = (size, rank) if size else (rank, " or ".join(sizes))
+    raise _Incomplete(
+        f"{there} is set, as {launcher} does, and {missing} is not: set both or neither, or pass "
+        "rank and size"
+    )
 
 
 def _no_store(launcher: str, why: str, example: str = "") -> InvalidArgument:
@@ -146,7 +174,7 @@ def directory_for(job: str) -> Path:
 
 
 def _horovodrun(environ: Environment) -> _Seat | None:
-    if not {"HOROVOD_RANK", "HOROVOD_SIZE"} <= environ.keys():
+    if not _says(environ, "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"):
         return None
 
     def store() -> str:
@@ -160,10 +188,13 @@ def _horovodrun(environ: Environment) -> _Seat | None:
 
 
 def _torchrun(environ: Environment) -> _Seat | None:
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+    if not _says(environ, "torchrun", "RANK", "WORLD_SIZE"):
         return None
 
     def store() -> str:
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]
+        if missing:
+            raise _no_store("torchrun", f"{' and '.join(missing)} is not set")
         # torch itself listens on MASTER_PORT, and a second job often on the next one; so the port
         # is derived from all that tells this job (and its restarts) from others.
         names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
@@ -176,7 +207,7 @@ def _torchrun(environ: Environment) -> _Seat | None:
 
 
 def _open_mpi(environ: Environment) -> _Seat | None:
-    if not {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= environ.keys():
+    if not _says(environ, "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
         return None
     size = _integer(environ, "OMPI_COMM_WORLD_SIZE")
 
@@ -197,7 +228,7 @@ def _open_mpi(environ: Environment) -> _Seat | None:
 
 
 def _mpich(environ: Environment) -> _Seat | None:
-    if not {"PMI_RANK", "PMI_SIZE"} <= environ.keys():
+    if not _says(environ, "mpiexec", "PMI_RANK", "PMI_SIZE"):
         return None
     size = _integer(environ, "PMI_SIZE")
 
@@ -212,12 +243,11 @@ def _mpich(environ: Environment) -> _Seat | None:
 
 
 def _srun(environ: Environment) -> _Seat | None:
-    # A batch script has SLURM_PROCID too; only the steps that srun starts have an id.
+    # An allocation alone has the number of tasks, and a batch script SLURM_PROCID.
     if not {"SLURM_PROCID", "SLURM_STEP_ID"} <= environ.keys():
         return None
-    size_name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
-    if size_name not in environ:
-        return None
+    size_name = _says(environ, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    assert size_name  # the rank is there
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_JOB_NUM_NODES", "")
 

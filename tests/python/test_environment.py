@@ -99,7 +99,32 @@ def test_torchrun_on_several_hosts():
         "tcp://[fd00::2]:"
     )
     incomplete = {name: value for name, value in TORCHRUN.items() if name != "MASTER_ADDR"}
-    assert find_job(environ=incomplete).launcher == "none"
+    with pytest.raises(InvalidArgument, match=r"MASTER_ADDR is not set.*Set RINGCOLL_STORE"):
+        find_job(environ=incomplete)
+    named = find_job(environ={**incomplete, "RINGCOLL_STORE": "tcp://a:1"})
+    assert (named.rank, named.size, named.store) == (1, 8, "tcp://a:1")
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"HOROVOD_SIZE": "4"}, "HOROVOD_SIZE is set, as horovodrun does, and HOROVOD_RANK is not"),
+        ({"RANK": "1", "MASTER_ADDR": "a"}, "RANK is set, as torchrun does, and WORLD_SIZE is not"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "and OMPI_COMM_WORLD_SIZE is not: set both or neither"),
+        ({"PMI_SIZE": "2"}, "and PMI_RANK is not"),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"},
+            "and SLURM_STEP_NUM_TASKS or SLURM_NTASKS is not",
+        ),
+    ],
+)
+def test_half_a_launcher_is_no_job_of_one(environ, said):
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        find_job(environ=environ)
+    # What is passed, or another launcher that says all, counts.
+    assert find_job(0, 1, environ=environ).size == 1
+    whole = {"PMI_RANK": "1", "PMI_SIZE": "2", "RINGCOLL_STORE": "tcp://a:1"}
+    assert find_job(environ={**environ, **whole}).launcher == "mpiexec of MPICH"
 
 
 def test_torchrun_on_one_host(tmp_path):
