@@ -214,13 +214,12 @@ def _of_prices(cells: Cells) -> list[Check]:
     """By how much prices are off, as factors: 0.8 and 1.25 are equally wrong."""
     middle = Check("prices within 10 % of the emulated hosts, in the median")
     worst = Check("prices within 25 % of the emulated hosts, all rows and sizes")
-    for table in dict.fromkeys(id(t) for t, _ in cells):
-        [found, *_] = [t for t, _ in cells if id(t) == table]
-        ratios = [found.of_predicted(row, size) for row in found.rows for size in found.sizes]
+    for table in {id(table): table for table, _ in cells}.values():
+        ratios = [table.of_predicted(row, size) for row in table.rows for size in table.sizes]
         off = [max(ratio, 1 / ratio) for ratio in ratios if ratio]
         if off:
-            middle.cells.append((str(found.case), median(off), median(off) <= 1.1))
-            worst.cells.append((str(found.case), max(off), max(off) <= 1.25))
+            middle.cells.append((str(table.case), median(off), median(off) <= 1.1))
+            worst.cells.append((str(table.case), max(off), max(off) <= 1.25))
     return [middle, worst]
 
 
