@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <thread>
 
@@ -42,6 +43,14 @@ std::string refusal(const char* name, const char* value) {
     return error.what();
   }
   return "";
+}
+
+TEST(Deadline, ForEverIsNotInThePast) {
+  for (double s : {1e10, 1e300, std::numeric_limits<double>::infinity()}) {
+    EXPECT_FALSE(Deadline(seconds(s)).passed()) << s;
+    EXPECT_GT(to_seconds(Deadline(seconds(s) + seconds(2)).left()), 1e9) << s;
+    EXPECT_TRUE(Deadline(seconds(-s)).passed()) << s;
+  }
 }
 
 TEST(Config, KnowsWhatLaunchersSayOfInterfaces) {

@@ -9,8 +9,11 @@ namespace ringcoll {
 using Clock = std::chrono::steady_clock;
 using Duration = Clock::duration;
 
+/// At most a century, so that "for ever" (1e10, infinity) can be added to a point in time.
 inline Duration seconds(double s) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
+  constexpr double kCentury = 100 * 365.25 * 86400;
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(std::clamp(s, -kCentury, kCentury)));
 }
 inline double to_seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 

@@ -125,14 +125,19 @@ struct Connector::State {
   }
 
   void on_refused(const Gate::Refusal& refusal) {
-    log_debug("a connection of {} was refused: {}", refusal.peer, explain(refusal.verdict));
-    // Only who took part in the exchange knows the group: this is a rank of the job that is set up
-    // wrongly, and waiting for it is in vain. Of a stranger, nothing but the counter is kept.
+    log_debug("a connection of {} was refused: {}", refusal.peer.text(), explain(refusal.verdict));
+    // Who knows the group and has the address of the rank that it says it is, is that rank, set up
+    // wrongly, and waiting for it is in vain. The group alone would not do: who listens to the
+    // network can work it out. Of a stranger, nothing but the counter is kept.
     const Identity& claimed = refusal.claimed;
     if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
+    bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {
+      return offer.address.host() == refusal.peer.host();
+    });
+    if (!is_of_it) return;
     {
       std::lock_guard lock(mutex);
-      refusals[claimed.from] = fmt::format("{}: {}", refusal.peer, explain(refusal.verdict));
+      refusals[claimed.from] = fmt::format("{}: {}", refusal.peer.text(), explain(refusal.verdict));
     }
     changed.notify_all();
   }

@@ -113,6 +113,64 @@ TEST(Connector, AStrangerWithAWrongSecretStopsNobody) {
   EXPECT_EQ(job.connectors[1]->rejected(), 1u);
 }
 
+GroupId group_of(const Job& job) {
+  std::string all;
+  for (const std::string& offers : job.all) all += offers + '\n';
+  return make_group_id(all);
+}
+
+// A connection to rank 1 of the job, from `source`.
+Fd connect_from(const char* source, const Job& job) {
+  Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Address from = Address::parse(fmt::format("{}:0", source));
+  Address to = decode_offers(job.all[1]).at(0).address;
+  EXPECT_EQ(::bind(fd.get(), from.get(), from.length()), 0);
+  EXPECT_EQ(::connect(fd.get(), to.get(), to.length()), 0);
+  return fd;
+}
+
+void expect_dials(Job& job) {
+  std::thread thread([&] { EXPECT_TRUE(job.connectors[1]->dial(0, 0, Deadline(seconds(20)))); });
+  EXPECT_TRUE(job.connectors[0]->dial(1, 0, Deadline(seconds(20))));
+  thread.join();
+}
+
+// Such as that of a rank whose communicator fails while it connects, or of who listened.
+TEST(Connector, AHelloThatGoesAwayStopsNobody) {
+  Job job(2);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  Fd active(ends[0]), passive(ends[1]);
+  std::thread prover([&] {
+    prove(active.get(), "sesame", {0, 1, 0, group_of(job)}, Deadline(seconds(20)), "test");
+  });
+  char hello[1024];
+  ssize_t bytes = ::recv(passive.get(), hello, sizeof hello, 0);
+  passive.reset();
+  prover.join();
+  ASSERT_GT(bytes, 0);
+  {
+    Fd fd = connect_from("127.0.0.1", job);
+    ASSERT_EQ(::send(fd.get(), hello, static_cast<size_t>(bytes), 0), bytes);
+    char challenge;
+    ASSERT_EQ(::recv(fd.get(), &challenge, 1, 0), 1) << "the hello is good";
+  }
+  for (Deadline soon(seconds(10)); job.connectors[1]->rejected() == 0 && !soon.passed();)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(job.connectors[1]->rejected(), 1u);
+  expect_dials(job);
+}
+
+// It knows the group, which can be worked out, but has not the address of the rank it says it is.
+TEST(Connector, AWrongProofFromElsewhereStopsNobody) {
+  Job job(2);
+  Fd fd = connect_from("127.0.0.2", job);
+  Verdict verdict =
+      prove(fd.get(), "simsim", {0, 1, 0, group_of(job)}, Deadline(seconds(20)), "test");
+  ASSERT_EQ(verdict, Verdict::kWrongSecret);
+  expect_dials(job);
+}
+
 TEST(Connector, AnotherCommunicatorOfTheSameSecretIsNotMistaken) {
   Job job(2);
   EventLoop loop("test");

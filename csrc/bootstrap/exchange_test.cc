@@ -316,6 +316,31 @@ TEST(StoreExchange, AnOutcomeOfFewerRanksThanThisOneIsOfIsRefused) {
   EXPECT_EQ(told.rank(), 1);
 }
 
+// Who can write to the store could otherwise stand between two ranks.
+TEST(StoreExchange, AnOutcomeThatHasAnotherAddressForThisRankIsRefused) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 2, soon());
+  Record zero{{"0wn", "pid 1 on nowhere"}, 2, "zero"};
+  store->set("p.session", zero.encode(), soon());
+  std::optional<Error> error;
+  std::thread one([&] {
+    try {
+      auto exchange = make_store_exchange(open_store(url, "", 1, 2, soon()), "p.", 1, 2);
+      exchange->all_gather("10.0.0.1:4711", Deadline(seconds(20)));
+    } catch (const Error& e) {
+      error = e;
+    }
+  });
+  Record theirs = Record::decode(store->get("p.0wn.0.1", soon()));
+  theirs.blob = "10.6.6.6:4711";
+  store->set("p.0wn.0.all", Outcome{{zero, theirs}, {}}.encode(), soon());
+  one.join();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Code::kTransport);
+  EXPECT_TRUE(contains(*error, url) && contains(*error, "somebody else")) << error->what();
+}
+
 void come_after_a_killed_job(bool with_record) {
   // As if rank 0 of an earlier job had been killed: its session stays in a server that knows
   // nothing of processes.

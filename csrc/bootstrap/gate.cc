@@ -29,11 +29,11 @@ struct Pending {
   Clock::time_point since = Clock::now();
 };
 
-std::string peer_text(int fd) {
+Address peer_of(int fd) {
   try {
-    return peer_address(fd).text();
+    return peer_address(fd);
   } catch (const Error&) {
-    return "a peer that is gone";
+    return {};  // it is gone
   }
 }
 
@@ -137,11 +137,13 @@ struct Gate::State {
     auto entry = pending.find(number);
     if (entry == pending.end()) return;
     if (!converse(entry->second)) {
-      Refusal refusal{entry->second.challenger.verdict(), entry->second.challenger.identity(),
-                      peer_text(number)};
+      const Challenger& challenger = entry->second.challenger;
+      Refusal refusal{challenger.verdict(), challenger.identity(), peer_of(number)};
+      // Who went away may have been anybody, and may come again.
+      bool is_refused = challenger.state() == Challenger::State::kRefused;
       drop(entry);
       lock.unlock();
-      if (refusal.claimed.from != kNobody) refused(refusal);
+      if (is_refused && refusal.claimed.from != kNobody) refused(refusal);
       return;
     }
     if (entry->second.challenger.state() != Challenger::State::kAccepted) return;

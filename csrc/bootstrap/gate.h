@@ -26,7 +26,7 @@ class Gate {
   struct Refusal {
     Verdict verdict;
     Identity claimed;  // unproven
-    std::string peer;  // "10.0.0.5:4711"
+    Address peer;
   };
   using Accepted = std::function<void(const Identity&, Fd)>;
   using Refused = std::function<void(const Refusal&)>;
@@ -40,8 +40,8 @@ class Gate {
 
   const Address& address() const;
   /// Begins to let connections in. The callbacks run on the loop's thread: `accepted` owns the
-  /// connection (non-blocking, tuned); `refused` is told of those that said hello properly but were
-  /// not let in. Once.
+  /// connection (non-blocking, tuned); `refused` is told of those that said hello properly and
+  /// brought a proof, but were not let in. Once.
   void open(AuthPolicy policy, Accepted accepted, Refused refused);
   /// Connections closed because they did not prove themselves, for whatever reason.
   uint64_t rejected() const;

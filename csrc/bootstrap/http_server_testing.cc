@@ -63,6 +63,12 @@ void HttpServerForTests::serve() {
     if (poll(&entry, 1, 10) <= 0) continue;
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) continue;
+    requests_++;
+    if (forgotten_ > 0) {
+      forgotten_--;
+      silent_.push_back(std::move(fd));
+      continue;
+    }
     try {
       answer(fd.get());
     } catch (const Error&) {

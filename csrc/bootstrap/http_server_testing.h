@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 
@@ -20,6 +21,9 @@ class HttpServerForTests {
   uint16_t port() const { return port_; }
   /// What it answers to everything from now on, instead; "" for its normal habits.
   void always_answer(std::string bytes);
+  /// The next `count` requests get no answer; their connections stay open.
+  void forget_requests(int count) { forgotten_ = count; }
+  uint64_t requests() const { return requests_; }
   size_t value_count();
 
  private:
@@ -31,6 +35,9 @@ class HttpServerForTests {
   std::mutex mutex_;
   std::map<std::string, std::string> values_;
   std::string canned_;
+  std::atomic<int> forgotten_{0};
+  std::atomic<uint64_t> requests_{0};
+  std::vector<Fd> silent_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -16,12 +16,19 @@ namespace {
 // The server stands before the workers start, so one that is not there will not come; it may be
 // slow to accept many at once, though.
 constexpr double kConnectSeconds = 1;
+// A server that has more connections than it can serve answers late, or never those that it has
+// dropped: a request that is not answered in so long is made again, with twice the patience. None
+// does harm when it comes twice.
+constexpr double kFirstPatienceSeconds = 2;
+// The server is written in Python, and starts a thread for each request.
+constexpr Duration kPauseOfARank = std::chrono::milliseconds(1);
 constexpr Duration kRetryPause = std::chrono::milliseconds(100);
 constexpr const char* kDefaultScope = "ringcoll";
 
 class HttpStore : public Store {
  public:
-  HttpStore(const std::string& rest, Deadline deadline) : name_("horovod://" + rest) {
+  HttpStore(const std::string& rest, Rank size, Deadline deadline)
+      : name_("horovod://" + rest), size_(size) {
     size_t slash = std::min(rest.find('/'), rest.size());
     authority_ = rest.substr(0, slash);
     HostPort where = split_host_port(authority_);
@@ -51,9 +58,9 @@ class HttpStore : public Store {
   const std::string& name() const override { return name_; }
 
  protected:
-  // A thread of Python is started for each request, and the queue of connections is a short one.
   Pace pace() const override {
-    return {std::chrono::milliseconds(5), std::chrono::milliseconds(100)};
+    Duration longest = std::max<Duration>(std::chrono::milliseconds(100), size_ * kPauseOfARank);
+    return {std::max<Duration>(std::chrono::milliseconds(5), longest / 20), longest};
   }
 
  private:
@@ -61,16 +68,19 @@ class HttpStore : public Store {
                        Deadline deadline) {
     std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
     Deadline give_up(std::min(deadline.left(), seconds(kConnectSeconds)));
+    Duration patience = seconds(kFirstPatienceSeconds);
     for (size_t tries = 0;; tries++) {
       try {
         const Address& server = servers_[tries % servers_.size()];
-        HttpResponse response = http_request(server, method, authority_, path, body, deadline);
+        Deadline answer(std::min(deadline.left(), patience));
+        HttpResponse response = http_request(server, method, authority_, path, body, answer);
         check(response.status == 200 || response.status == 404, Code::kTransport,
               "the server answers with status {}", response.status);
         return response;
       } catch (const Error& error) {
-        bool last = error.code() != Code::kTransport || give_up.passed();
-        if (last)
+        bool is_late = error.code() == Code::kTimeout;
+        if (is_late) patience *= 2;
+        if (is_late ? deadline.passed() : give_up.passed())
           throw Error(error.code(),
                       fmt::format("{}: {}; is this the rendezvous server of a running horovodrun "
                                   "(HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)?",
@@ -81,6 +91,7 @@ class HttpStore : public Store {
   }
 
   std::string name_;
+  Rank size_;
   std::string authority_;
   std::string scope_;
   std::vector<Address> servers_;
@@ -88,8 +99,8 @@ class HttpStore : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline) {
-  return std::make_unique<HttpStore>(rest, deadline);
+std::unique_ptr<Store> open_http_store(const std::string& rest, Rank size, Deadline deadline) {
+  return std::make_unique<HttpStore>(rest, size, deadline);
 }
 
 }  // namespace ringcoll

@@ -11,17 +11,19 @@ namespace {
 
 // A request that has begun is given this much time, however little the caller would wait for the
 // key.
-constexpr double kRequestSeconds = 5;
+constexpr double kRequestSeconds = 30;
 
 }  // namespace
 
 std::optional<std::string> Store::wait(const std::string& key, Deadline deadline) {
-  auto [pause, longest] = pace();
+  auto [first, longest] = pace();
+  if (key != awaited_) pause_ = first;
+  awaited_ = key;
   for (;;) {
     auto value = try_get(key, Deadline(std::max(deadline.left(), seconds(kRequestSeconds))));
     if (value || deadline.passed()) return value;
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
-    pause = std::min(pause * 3 / 2, longest);
+    std::this_thread::sleep_for(std::min(pause_, deadline.left()));
+    pause_ = std::min(pause_ * 3 / 2, longest);
   }
 }
 
@@ -51,7 +53,8 @@ std::unique_ptr<Store> open_store(const std::string& url, const std::string& sec
   if (auto rest = rest_of("tcp://"); !rest.empty())
     return open_tcp_store(rest, secret, rank, size, deadline);
   if (auto rest = rest_of("file://"); !rest.empty()) return open_file_store(rest, rank, deadline);
-  if (auto rest = rest_of("horovod://"); !rest.empty()) return open_http_store(rest, deadline);
+  if (auto rest = rest_of("horovod://"); !rest.empty())
+    return open_http_store(rest, size, deadline);
   if (auto rest = rest_of("local://"); !rest.empty()) return open_local_store(rest);
   throw Error(Code::kInvalidArgument,
               fmt::format("\"{}\" is not a store; it is one of tcp://host:port (rank 0 serves it), "

@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/types.h"
+#include "net/address.h"
 
 namespace ringcoll {
 
@@ -43,6 +45,11 @@ class Store {
     Duration longest = std::chrono::milliseconds(20);
   };
   virtual Pace pace() const { return {}; }
+
+ private:
+  // Who waits for a key in slices goes on at the pace that it had come to.
+  std::string awaited_;
+  Duration pause_{};
 };
 
 inline constexpr size_t kMaxKeyBytes = 200;
@@ -65,8 +72,15 @@ std::unique_ptr<Store> open_store(const std::string& url, const std::string& sec
 /// What open_store() chooses from; `rest` is the URL after "://".
 std::unique_ptr<Store> open_tcp_store(const std::string& rest, const std::string& secret, Rank rank,
                                       Rank size, Deadline deadline);
+/// Rank 0's end of it. Serves at all of `addresses` that are this host's, for the others try them
+/// one after another: who has only one of them would let two jobs meet. Throws Error(kTransport) if
+/// one is taken.
+std::unique_ptr<Store> serve_tcp_store(const std::string& name,
+                                       const std::vector<Address>& addresses,
+                                       const std::string& secret, Rank size);
 std::unique_ptr<Store> open_file_store(const std::string& rest, Rank rank, Deadline deadline);
-std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline);
+/// All of the `size` ranks together ask at most about a thousand times a second.
+std::unique_ptr<Store> open_http_store(const std::string& rest, Rank size, Deadline deadline);
 std::unique_ptr<Store> open_local_store(const std::string& rest);
 
 }  // namespace ringcoll

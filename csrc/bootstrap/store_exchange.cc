@@ -34,7 +34,7 @@ constexpr double kLingerSeconds = 2;
 // How long a rank that finds its place taken waits for rank 0 to show that the other was of an
 // earlier job.
 constexpr double kStaleSeconds = 2;
-constexpr double kRequestSeconds = 5;
+constexpr double kRequestSeconds = 30;
 constexpr size_t kMaxPrefixBytes = 40;
 constexpr size_t kMaxNamed = 16;
 
@@ -113,8 +113,8 @@ class StoreExchange : public Exchange {
   void withdraw_record();
   std::optional<Claim> read_record_claim();
   bool wait_for_replacement();
-  std::optional<Outcome> wait_for_outcome(Deadline deadline);
-  std::optional<Outcome> accept(Outcome outcome);
+  std::optional<Outcome> wait_for_outcome(const std::string& mine, Deadline deadline);
+  std::optional<Outcome> accept(Outcome outcome, const std::string& mine);
   std::optional<Claim> read_session();
   [[noreturn]] void report_conflict(const Error& error);
 
@@ -266,7 +266,7 @@ Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
     if (round_ == 0) join_session(deadline);
     if (!put_record(mine, deadline)) continue;
     try {
-      auto outcome = wait_for_outcome(deadline);
+      auto outcome = wait_for_outcome(mine, deadline);
       withdraw_record();
       if (outcome) return std::move(*outcome);
     } catch (const Error&) {
@@ -346,13 +346,19 @@ std::optional<Claim> StoreExchange::read_record_claim() {
 }
 
 // Nothing if it is of an earlier job, which counted another process as this rank.
-std::optional<Outcome> StoreExchange::accept(Outcome outcome) {
+std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string& mine) {
   if (outcome.error) return outcome;
   check(outcome.records.size() == static_cast<size_t>(size_), Code::kInvalidArgument,
         "rank 0 ({}) was told that the job has {} ranks, rank {} ({}) that it has {}",
         session_.process, outcome.records.size(), rank_, claim_.process, size_);
   const Claim& named = outcome.records[rank_].claim;
-  if (named == claim_) return outcome;
+  if (named == claim_) {
+    // Peers would connect to somebody else in this rank's place, who could pass on what they say.
+    check(outcome.records[rank_].blob == mine, Code::kTransport,
+          "{} does not give back what rank {} has put there: somebody else writes to it",
+          store_->name(), rank_);
+    return outcome;
+  }
   // A rival in this job has overwritten this rank's record, or has taken it away when it had read
   // the outcome.
   if (read_record_claim() != claim_)
@@ -361,12 +367,12 @@ std::optional<Outcome> StoreExchange::accept(Outcome outcome) {
 }
 
 // Nothing if the session has been replaced by another.
-std::optional<Outcome> StoreExchange::wait_for_outcome(Deadline deadline) {
+std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, Deadline deadline) {
   Deadline patience(deadline.left() + seconds(kVerdictSeconds));
   for (;;) {
     Deadline slice(std::min(patience.left(), seconds(kSliceSeconds)));
     if (auto bytes = store_->wait(outcome_key(), slice)) {
-      if (auto outcome = accept(Outcome::decode(*bytes))) return outcome;
+      if (auto outcome = accept(Outcome::decode(*bytes), mine)) return outcome;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     look();

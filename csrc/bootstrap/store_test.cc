@@ -202,6 +202,44 @@ TEST(TcpStore, TwoThatClaimRankZero) {
       << error.what();
 }
 
+// Who had only the address that is free would meet with the ranks of whoever has the other.
+TEST(TcpStore, AllAddressesOfAHostHaveToBeFree) {
+  Fd other = listen_on(Address::parse("127.0.0.1:0"));
+  uint16_t port = local_address(other.get()).port();
+  auto at = [&](const char* host) { return Address::parse(fmt::format("{}:{}", host, port)); };
+  Error error =
+      error_of([&] { serve_tcp_store("tcp://here", {at("127.0.0.2"), at("127.0.0.1")}, "", 2); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_TRUE(contains(error, "Address already in use") && contains(error, "tcp://here"))
+      << error.what();
+  // An address of another host does not matter.
+  auto zero =
+      serve_tcp_store("tcp://here", {at("192.0.2.77"), at("127.0.0.2"), at("127.0.0.3")}, "", 2);
+  zero->set("key", "value", soon());
+  for (const char* host : {"127.0.0.2", "127.0.0.3"}) {
+    auto one = open_store(fmt::format("tcp://{}:{}", host, port), "", 1, 2, soon());
+    EXPECT_EQ(one->get("key", soon()), "value");
+  }
+}
+
+// Without a secret of the job's own, anybody who reaches the port can write to it.
+TEST(TcpStore, DoesNotKeepMoreThanAJobNeeds) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 2, soon());
+  auto one = open_store(url, "", 1, 2, soon());
+  const std::string large(kMaxValueBytes - 100, 'x');
+  for (const char* key : {"a", "b"}) one->set(key, large, soon());
+  for (Store* store : {zero.get(), one.get()}) {
+    Error error = error_of([&] { store->set("c", large, soon()); });
+    EXPECT_EQ(error.code(), Code::kTransport);
+    EXPECT_TRUE(contains(error, "no room") && contains(error, url)) << error.what();
+  }
+  EXPECT_EQ(zero->get("a", soon()), large);
+  one->remove("a", soon());
+  one->set("c", large, soon());
+  EXPECT_EQ(one->get("c", soon()), large);
+}
+
 TEST(TcpStore, AnAddressOfAnotherHost) {
   Error error = error_of([] { open_store("tcp://192.0.2.77:4711", "", 0, 2, soon()); });
   EXPECT_EQ(error.code(), Code::kTransport);
@@ -343,6 +381,34 @@ TEST(HttpStore, AServerThatIsNotThereIsNamedWithCauseAndRemedy) {
   for (const std::string& part :
        {url, std::string("Connection refused"), std::string("horovodrun")})
     EXPECT_TRUE(contains(error, part)) << error.what();
+}
+
+TEST(HttpStore, ARequestThatIsNotAnsweredIsMadeAgain) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 1, soon());
+  server.forget_requests(2);
+  store->set("key", "value", soon());
+  EXPECT_EQ(store->get("key", soon()), "value");
+  server.forget_requests(1000);
+  Error error = error_of([&] { store->try_get("key", Deadline(seconds(0.2))); });
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_TRUE(contains(error, url)) << error.what();
+}
+
+// Many ranks wait at one server, which is written in Python.
+TEST(HttpStore, RanksThatWaitAskTheLessOftenTheMoreTheyAre) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto asked = [&](Rank size) {
+    auto store = open_store(url, "", 0, size, soon());
+    uint64_t before = server.requests();
+    // In slices, as an exchange waits.
+    for (int i = 0; i < 4; i++) EXPECT_FALSE(store->wait("key", Deadline(seconds(0.25))));
+    return server.requests() - before;
+  };
+  EXPECT_LE(asked(2), 25u);
+  EXPECT_LE(asked(1000), 15u);
 }
 
 TEST(HttpStore, AScopeSeparates) {

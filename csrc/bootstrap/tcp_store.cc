@@ -3,13 +3,17 @@
 // read.
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,9 +33,12 @@ constexpr uint32_t kStoreChannel = UINT32_MAX;
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(200);
 constexpr uint64_t kRefusalsLogged = 8;
+// Of all values, and as many of requests that are being read: without a secret of the job's own
+// anybody who reaches the port can write.
+constexpr size_t kMostStoredBytes = 2 * kMaxValueBytes;
 
 enum class Operation : uint32_t { kSet = 1, kGet = 2, kRemove = 3 };
-enum class Status : uint32_t { kDone = 1, kAbsent = 2, kConflict = 3 };
+enum class Status : uint32_t { kDone = 1, kAbsent = 2, kConflict = 3, kFull = 4 };
 
 // On the wire as they are; key and value, or value, follow.
 struct Request {
@@ -60,23 +67,29 @@ void append(std::string* bytes, const T& message) {
   bytes->append(reinterpret_cast<const char*>(&message), sizeof message);
 }
 
+/// Shared by the answers to all ranks: the outcome of a round has something of each of them.
+using Value = std::shared_ptr<const std::string>;
+
 struct Answer {
   Status status;
-  std::string value;
+  Value value;  // null: none
 };
 
 /// The values, and the loop that serves them.
 class Server {
  public:
-  Server(const Address& address, const std::string& secret, Rank size) : loop_("ringcoll-store") {
-    gate_ = std::make_unique<Gate>(address, loop_);
-    gate_->open(
-        {secret, 0, 1, size - 1, store_group()},
-        [this](const Identity&, Fd fd) { admit(std::move(fd)); },
-        [this](const Gate::Refusal& refusal) { on_refused(refusal); });
+  Server(const std::vector<Address>& addresses, const std::string& secret, Rank size)
+      : loop_("ringcoll-store") {
+    for (const Address& address : addresses)
+      gates_.push_back(std::make_unique<Gate>(address, loop_));
+    for (auto& gate : gates_)
+      gate->open(
+          {secret, 0, 1, size - 1, store_group()},
+          [this](const Identity&, Fd fd) { admit(std::move(fd)); },
+          [this](const Gate::Refusal& refusal) { on_refused(refusal); });
   }
   ~Server() {
-    gate_.reset();
+    gates_.clear();
     {
       std::lock_guard lock(mutex_);
       closing_ = true;  // callbacks leave `clients_` alone from here on
@@ -98,26 +111,38 @@ class Server {
   struct Client {
     Fd fd;
     std::string in;
-    std::string out;
+    Response head{};  // of the answer that is being sent, value behind it
+    Value value;
+    size_t sent = 0;
+    bool answering = false;
   };
 
   Answer serve_locked(Operation operation, const std::string& key, const std::string& value) {
-    if (operation == Operation::kSet) {
-      auto [entry, added] = values_.try_emplace(key, value);
-      return {added || entry->second == value ? Status::kDone : Status::kConflict, ""};
-    }
-    if (operation == Operation::kRemove) {
-      values_.erase(key);
-      return {Status::kDone, ""};
-    }
     auto found = values_.find(key);
-    if (found == values_.end()) return {Status::kAbsent, ""};
-    return {Status::kDone, found->second};
+    switch (operation) {
+      case Operation::kGet:
+        if (found == values_.end()) return {Status::kAbsent, {}};
+        return {Status::kDone, found->second};
+      case Operation::kRemove:
+        if (found == values_.end()) return {Status::kDone, {}};
+        kept_bytes_ -= key.size() + found->second->size();
+        values_.erase(found);
+        return {Status::kDone, {}};
+      case Operation::kSet:
+        if (found != values_.end())
+          return {*found->second == value ? Status::kDone : Status::kConflict, {}};
+        if (kept_bytes_ + key.size() + value.size() > kMostStoredBytes) return {Status::kFull, {}};
+        values_.emplace(key, std::make_shared<const std::string>(value));
+        kept_bytes_ += key.size() + value.size();
+        return {Status::kDone, {}};
+    }
+    throw Error(Code::kInternal, "an operation that a store does not have");
   }
 
   void on_refused(const Gate::Refusal& refusal) {
-    std::string text = fmt::format("{}, which says it is rank {}, was turned away: {}",
-                                   refusal.peer, refusal.claimed.from, explain(refusal.verdict));
+    std::string text =
+        fmt::format("{}, which says it is rank {}, was turned away: {}", refusal.peer.text(),
+                    refusal.claimed.from, explain(refusal.verdict));
     // Not an error of this job by itself: anybody can knock. Enough is logged to be seen, not to
     // fill a disk.
     if (refusals_++ < kRefusalsLogged) log_warning("store of rank 0: {}", text);
@@ -137,23 +162,32 @@ class Server {
     std::lock_guard lock(mutex_);
     if (closing_) return;
     auto entry = clients_.find(number);
-    bool good = true;
-    if (events & EPOLLOUT) good = flush(entry->second);
-    if (good && (events & ~EPOLLOUT)) good = read_requests(entry->second);
-    if (good) return;
+    if (is_served(entry->second, events)) return;
     loop_.forget(number);
+    reading_bytes_ -= entry->second.in.size();
     clients_.erase(entry);
   }
 
-  // False: the client is gone, or does not speak the protocol.
-  bool read_requests(Client& client) {
+  // False: the client is gone, or does not speak the protocol, or asks for more than there is.
+  bool is_served(Client& client, uint32_t events) {
+    try {
+      if ((events & EPOLLOUT) && !flush(client)) return false;
+      return (events & ~EPOLLOUT) == 0 || read_request(client);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  bool read_request(Client& client) {
     // An answer that has not left yet: the next request waits in the socket.
-    if (!client.out.empty()) return true;
+    if (client.answering) return true;
     std::array<char, 65536> buffer;
     ssize_t got = recv(client.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
-    if (got == 0) return false;
-    client.in.append(buffer.data(), static_cast<size_t>(got));
+    auto bytes = static_cast<size_t>(got);
+    if (bytes == 0 || reading_bytes_ + bytes > kMostStoredBytes) return false;
+    client.in.append(buffer.data(), bytes);
+    reading_bytes_ += bytes;
     Request request;
     if (client.in.size() < sizeof request) return true;
     std::memcpy(&request, client.in.data(), sizeof request);
@@ -166,31 +200,57 @@ class Server {
     Answer answer = serve_locked(static_cast<Operation>(request.operation),
                                  client.in.substr(sizeof request, request.key_bytes),
                                  client.in.substr(sizeof request + request.key_bytes));
-    client.in.clear();
-    append(&client.out, Response{kMagic, static_cast<uint32_t>(answer.status),
-                                 static_cast<uint32_t>(answer.value.size()), 0});
-    client.out += answer.value;
+    reading_bytes_ -= client.in.size();
+    client.in = {};
+    client.head = {kMagic, static_cast<uint32_t>(answer.status),
+                   answer.value ? static_cast<uint32_t>(answer.value->size()) : 0, 0};
+    client.value = std::move(answer.value);
+    client.sent = 0;
+    client.answering = true;
     return flush(client);
   }
 
+  // What the socket takes of the answer.
   bool flush(Client& client) {
-    ssize_t sent =
-        send(client.fd.get(), client.out.data(), client.out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    size_t value_bytes = client.head.value_bytes, head_left = 0;
+    if (client.sent < sizeof client.head) head_left = sizeof client.head - client.sent;
+    size_t value_sent = client.sent + head_left - sizeof client.head;
+    auto* head = reinterpret_cast<char*>(&client.head) + sizeof client.head - head_left;
+    iovec parts[2] = {{head, head_left}, {}};
+    if (value_bytes > 0)
+      parts[1] = {const_cast<char*>(client.value->data()) + value_sent, value_bytes - value_sent};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    ssize_t sent = ::sendmsg(client.fd.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-    client.out.erase(0, static_cast<size_t>(std::max<ssize_t>(sent, 0)));
-    loop_.also_writable(client.fd.get(), !client.out.empty());
+    client.sent += static_cast<size_t>(std::max<ssize_t>(sent, 0));
+    client.answering = client.sent < sizeof client.head + value_bytes;
+    if (!client.answering) client.value.reset();
+    loop_.also_writable(client.fd.get(), client.answering);
     return true;
   }
 
   EventLoop loop_;  // the first, so that it outlives what is watched on it
   mutable std::mutex mutex_;
   bool closing_ = false;
-  std::map<std::string, std::string> values_;
+  std::map<std::string, Value> values_;
+  size_t kept_bytes_ = 0;  // of keys and values
   std::map<int, Client> clients_;
+  size_t reading_bytes_ = 0;  // of requests that are not whole yet
   std::string remark_;
   uint64_t refusals_ = 0;  // on the loop's thread
-  std::unique_ptr<Gate> gate_;
+  std::vector<std::unique_ptr<Gate>> gates_;
 };
+
+void check_set(Status status, const std::string& store, const std::string& key) {
+  check(status != Status::kFull, Code::kTransport,
+        "{}: it has no room for \"{}\": it keeps at most {} bytes, which no job needs. Does "
+        "something else write to it? With RINGCOLL_SECRET only this job can",
+        store, key, kMostStoredBytes);
+  check(status == Status::kDone, Code::kInvalidArgument,
+        "{}: \"{}\" is set already, to another value", store, key);
+}
 
 /// Rank 0: the values are here.
 class ServingStore : public Store {
@@ -199,13 +259,12 @@ class ServingStore : public Store {
       : name_(std::move(name)), server_(std::move(server)) {}
 
   void set(const std::string& key, const std::string& value, Deadline) override {
-    check(server_->serve(Operation::kSet, key, value).status == Status::kDone,
-          Code::kInvalidArgument, "{}: \"{}\" is set already, to another value", name_, key);
+    check_set(server_->serve(Operation::kSet, key, value).status, name_, key);
   }
   std::optional<std::string> try_get(const std::string& key, Deadline) override {
     Answer answer = server_->serve(Operation::kGet, key, "");
     if (answer.status == Status::kAbsent) return {};
-    return std::move(answer.value);
+    return *answer.value;
   }
   void remove(const std::string& key, Deadline) override {
     server_->serve(Operation::kRemove, key, "");
@@ -224,13 +283,12 @@ class ClientStore : public Store {
   ClientStore(std::string name, Fd fd) : name_(std::move(name)), fd_(std::move(fd)) {}
 
   void set(const std::string& key, const std::string& value, Deadline deadline) override {
-    check(request(Operation::kSet, key, value, deadline).status == Status::kDone,
-          Code::kInvalidArgument, "{}: \"{}\" is set already, to another value", name_, key);
+    check_set(request(Operation::kSet, key, value, deadline).status, name_, key);
   }
   std::optional<std::string> try_get(const std::string& key, Deadline deadline) override {
-    Answer answer = request(Operation::kGet, key, "", deadline);
-    if (answer.status == Status::kAbsent) return {};
-    return std::move(answer.value);
+    auto [status, value] = request(Operation::kGet, key, "", deadline);
+    if (status == Status::kAbsent) return {};
+    return std::move(value);
   }
   void remove(const std::string& key, Deadline deadline) override {
     request(Operation::kRemove, key, "", deadline);
@@ -238,8 +296,12 @@ class ClientStore : public Store {
   const std::string& name() const override { return name_; }
 
  private:
-  Answer request(Operation operation, const std::string& key, const std::string& value,
-                 Deadline deadline) {
+  struct Received {
+    Status status;
+    std::string value;
+  };
+  Received request(Operation operation, const std::string& key, const std::string& value,
+                   Deadline deadline) {
     check(key.size() <= kMaxKeyBytes && value.size() <= kMaxValueBytes, Code::kInvalidArgument,
           "{}: a key of {} and a value of {} bytes; {} and {} are allowed", name_, key.size(),
           value.size(), kMaxKeyBytes, kMaxValueBytes);
@@ -255,7 +317,7 @@ class ClientStore : public Store {
       recv_all(fd_.get(), &response, sizeof response, deadline, link);
       check(response.magic == kMagic && response.value_bytes <= kMaxValueBytes, Code::kTransport,
             "{}: an answer that makes no sense", link);
-      Answer answer{static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
+      Received answer{static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
       recv_all(fd_.get(), answer.value.data(), answer.value.size(), deadline, link);
       return answer;
     } catch (const Error& error) {
@@ -269,23 +331,6 @@ class ClientStore : public Store {
   std::string name_;
   Fd fd_;
 };
-
-std::unique_ptr<Server> serve_at(const std::string& name, const std::vector<Address>& addresses,
-                                 const std::string& secret, Rank size) {
-  for (size_t i = 0;; i++) {
-    try {
-      return std::make_unique<Server>(addresses[i], secret, size);
-    } catch (const Error& error) {
-      if (i + 1 < addresses.size()) continue;
-      throw Error(error.code(),
-                  fmt::format("{}: {}; rank 0 serves this store, so the address must be one of its "
-                              "host and the port free: another job may use it, or two processes "
-                              "claim rank 0",
-                              name, error.what()),
-                  0);
-    }
-  }
-}
 
 // Rank 0 may come later than the others: refused is not final before the deadline.
 Fd reach(const std::string& name, const std::vector<Address>& addresses, const std::string& secret,
@@ -315,7 +360,31 @@ Fd reach(const std::string& name, const std::vector<Address>& addresses, const s
   }
 }
 
+// A name may have addresses of other hosts besides, which cannot be bound here; if it has no
+// other, listening there says why.
+std::vector<Address> of_this_host(const std::vector<Address>& addresses) {
+  std::vector<Address> own;
+  std::ranges::copy_if(addresses, std::back_inserter(own), is_own_address);
+  return own.empty() ? addresses : own;
+}
+
 }  // namespace
+
+std::unique_ptr<Store> serve_tcp_store(const std::string& name,
+                                       const std::vector<Address>& addresses,
+                                       const std::string& secret, Rank size) {
+  try {
+    return std::make_unique<ServingStore>(
+        name, std::make_unique<Server>(of_this_host(addresses), secret, size));
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                fmt::format("{}: {}; rank 0 serves this store, so the address must be one of its "
+                            "host and the port free: another job may use it, or two processes "
+                            "claim rank 0",
+                            name, error.what()),
+                0);
+  }
+}
 
 std::unique_ptr<Store> open_tcp_store(const std::string& rest, const std::string& secret, Rank rank,
                                       Rank size, Deadline deadline) {
@@ -323,8 +392,7 @@ std::unique_ptr<Store> open_tcp_store(const std::string& rest, const std::string
   HostPort where = split_host_port(rest);
   check(where.port != 0, Code::kInvalidArgument, "{}: a port is needed", name);
   std::vector<Address> addresses = resolve(where);
-  if (rank == 0)
-    return std::make_unique<ServingStore>(name, serve_at(name, addresses, secret, size));
+  if (rank == 0) return serve_tcp_store(name, addresses, secret, size);
   return std::make_unique<ClientStore>(name, reach(name, addresses, secret, rank, deadline));
 }
 

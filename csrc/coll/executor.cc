@@ -80,7 +80,7 @@ void Executor::run(const Call& call) {
 }
 
 void Executor::execute(const Call& call) {
-  comm_.counters().calls++;
+  comm_.counters().calls += 1;
   prepare(call);
   const Choice& choice = *choice_;
   if (choice.pieces == 0) return;
@@ -235,7 +235,7 @@ void Executor::send(Piece& piece, size_t round) {
           return link.try_send(signature_, data, bytes);
         },
         [&] { return doing(); });
-  comm_.counters().messages_sent++;
+  comm_.counters().messages_sent += 1;
   comm_.counters().bytes_sent += bytes;
   note_sent(piece, round, {&link, peer, ++sent_[peer]});
 }

@@ -131,9 +131,10 @@ Communicator::Communicator(Config config, std::string name, Exchange& exchange,
     join_ring();
     make_transports(exchange, whole, deadline);
     settle_costs(exchange);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // std::bad_alloc and what JSON throws, too
     exchange.while_waiting({});
-    throw fail(error);  // the others learn why from this rank, and not that it has left
+    // The others learn why from this rank, and not that it has left.
+    throw fail(as_error(error));
   }
   exchange.while_waiting({});
   if (rank_ == 0) say_hello();

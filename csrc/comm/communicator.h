@@ -2,6 +2,7 @@
 // of collectives.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,18 +28,37 @@
 
 namespace ringcoll {
 
-/// Counters of one communicator since it was made; written by the thread that executes.
+/// Counted by one thread at a time, read by any.
+class Count {
+ public:
+  Count() = default;
+  Count(const Count& other) : value_(other) {}
+  Count& operator=(const Count& other) {
+    value_.store(other, std::memory_order_relaxed);
+    return *this;
+  }
+  Count& operator+=(uint64_t more) {
+    value_.store(*this + more, std::memory_order_relaxed);
+    return *this;
+  }
+  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+/// Of one communicator since it was made; written by the thread that executes.
 struct Counters {
-  uint64_t calls = 0;
-  uint64_t messages_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t bytes_sent_zero_copy = 0;  // of them, from the caller's memory
-  uint64_t bytes_received = 0;
-  uint64_t bytes_packed = 0;    // copied from inputs into the arena
-  uint64_t bytes_unpacked = 0;  // copied to outputs
-  uint64_t bytes_combined = 0;  // written by a reduction
-  uint64_t blocked_waits = 0;   // waits that stopped polling and blocked
-  uint64_t cpu_moves = 0;       // moves to another CPU than that of the rank waited for
+  Count calls;
+  Count messages_sent;
+  Count bytes_sent;
+  Count bytes_sent_zero_copy;  // of them, from the caller's memory
+  Count bytes_received;
+  Count bytes_packed;    // copied from inputs into the arena
+  Count bytes_unpacked;  // copied to outputs
+  Count bytes_combined;  // written by a reduction
+  Count blocked_waits;   // waits that stopped polling and blocked
+  Count cpu_moves;       // moves to another CPU than that of the rank waited for
 };
 
 class Communicator {

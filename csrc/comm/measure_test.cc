@@ -64,7 +64,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   /// What all ranks measure; `faults` of the links of a rank. A rank that throws ends the others.
   std::vector<std::vector<LevelSamples>> measure(const Topology& topology,
                                                  std::map<Rank, Faults> faults = {},
-                                                 std::map<Rank, Duration> late = {},
+                                                 const std::map<Rank, Duration>& late = {},
                                                  int share = 1) {
     Rank size = topology.size();
     testing::World world(row(), size, kArenaBytes);
@@ -78,7 +78,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
       threads.emplace_back([&, rank] {
         TestLinks links(world[rank], row().link == LinkClass::kNetwork, lost_);
         try {
-          std::this_thread::sleep_for(late[rank]);
+          if (auto by = late.find(rank); by != late.end()) std::this_thread::sleep_for(by->second);
           samples[rank] = measure_links(topology, rank, wanted, share, links);
         } catch (const Error&) {
           lost_ = true;

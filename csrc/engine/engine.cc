@@ -26,7 +26,7 @@ bool Request::wait(double limit_s) {
   auto done = [this] { return done_; };
   if (limit_s < 0)
     ended_.wait(lock, done);
-  else if (!ended_.wait_for(lock, std::chrono::duration<double>(limit_s), done))
+  else if (!ended_.wait_for(lock, seconds(limit_s), done))
     return false;
   if (error_) throw *error_;
   return true;

@@ -22,27 +22,27 @@ namespace {
 
 std::string error_text() { return ringcoll_error_message(); }
 
-rc_comm* make(const std::string& store, int rank, int size) {
+rc_comm* make(const std::string& store, int rank, int size, double timeout_s = 20) {
   rc_comm_options options{};
   options.struct_size = sizeof options;
   options.rank = rank;
   options.size = size;
   options.store = store.c_str();
   options.name = "test";
-  options.timeout_s = 20;
+  options.timeout_s = timeout_s;
   rc_comm* comm = nullptr;
   EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_OK) << error_text();
   return comm;
 }
 
 template <typename Body>
-void world(int size, Body body) {
+void world(int size, Body body, double timeout_s = 20) {
   static std::atomic<int> worlds{0};
   std::string store = "local://engine" + std::to_string(worlds++);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; rank++)
     threads.emplace_back([&, rank] {
-      rc_comm* comm = make(store, rank, size);
+      rc_comm* comm = make(store, rank, size, timeout_s);
       if (comm) body(comm, rank);
       ringcoll_comm_destroy(comm);
     });
@@ -139,6 +139,61 @@ TEST(Abi, WaitWithALimitReturnsAndTheCallGoesOn) {
     EXPECT_EQ(done, 1);
     EXPECT_EQ(value, 2);
     ringcoll_request_free(request);
+  });
+}
+
+TEST(Abi, ADeadlineMayBeForEver) {
+  for (double for_ever : {1e10, std::numeric_limits<double>::infinity()})
+    world(
+        2,
+        [&](rc_comm* comm, int rank) {
+          float value = 1;
+          rc_buffer buffer{&value, &value, 1};
+          rc_call call = sum_of(&buffer);
+          if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          rc_request* request = nullptr;
+          ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
+          int done = 0;
+          EXPECT_EQ(ringcoll_wait(request, for_ever, &done), RC_OK) << error_text();
+          EXPECT_EQ(done, 1);
+          EXPECT_EQ(value, 2);
+          ringcoll_request_free(request);
+        },
+        for_ever);
+}
+
+TEST(Abi, ADeadlineIsNotNegativeAndIsANumber) {
+  for (double nonsense : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    rc_comm_options options{};
+    options.struct_size = sizeof options;
+    options.size = 1;
+    options.store = "local://deadline";
+    options.timeout_s = nonsense;
+    rc_comm* comm = nullptr;
+    EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_INVALID_ARGUMENT);
+    EXPECT_NE(error_text().find("timeout_s"), std::string::npos) << error_text();
+  }
+}
+
+// For the thread sanitizer: calls run on the worker while this thread reads what they count.
+TEST(Abi, StatsMayBeAskedForWhileACallRuns) {
+  world(2, [](rc_comm* comm, int) {
+    std::vector<float> values(1 << 20, 1);
+    rc_buffer buffer{values.data(), values.data(), 1 << 20};
+    rc_call call = sum_of(&buffer);
+    rc_request* request = nullptr;
+    ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
+    uint64_t calls = 0, before = 0;
+    for (int done = 0; done == 0; before = calls) {
+      char* text = nullptr;
+      ASSERT_EQ(ringcoll_comm_stats(comm, &text), RC_OK) << error_text();
+      calls = nlohmann::json::parse(text)["calls"];
+      ringcoll_free(text);
+      EXPECT_GE(calls, before);
+      ASSERT_EQ(ringcoll_wait(request, 0, &done), RC_OK) << error_text();
+    }
+    ringcoll_request_free(request);
+    EXPECT_LE(calls, 1u);
   });
 }
 

@@ -116,7 +116,7 @@ std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::
     if (!group.empty())
       engine = std::make_unique<Engine>(parent.comm().config(), std::move(name), exchange,
                                         &parent.comm());
-  } catch (const Error&) {
+  } catch (...) {  // of whatever kind: the others wait in the rounds
     exchange.finish();
     throw;
   }

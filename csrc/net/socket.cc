@@ -65,6 +65,10 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
+// The kernel counts it from the first probe of a closed window on, whether or not the probes are
+// answered.
+void wait_for_reader(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0u); }
+
 void set_nonblocking(int fd) {
   int flags = fcntl(fd, F_GETFL);
   check(flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0, Code::kTransport, "{}",
@@ -82,6 +86,11 @@ Fd listen_on(const Address& address) {
   require(bind(fd.get(), address.get(), address.length()) == 0, "bind");
   require(listen(fd.get(), kBacklog) == 0, "listen");
   return fd;
+}
+
+bool is_own_address(const Address& address) {
+  Fd fd = open_socket(address);
+  return fd && bind(fd.get(), address.with_port(0).get(), address.length()) == 0;
 }
 
 Address local_address(int fd) { return name_of_socket(fd, getsockname, "getsockname"); }

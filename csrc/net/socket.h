@@ -13,11 +13,16 @@ namespace ringcoll {
 /// No delay of small messages; a peer whose host is gone is noticed within half a minute
 /// (keepalive, TCP_USER_TIMEOUT). Does nothing to a socket that is not TCP.
 void tune(int fd);
+/// For a tuned socket whose peer may be stopped, or busy, for as long as it likes with its window
+/// full: something else has to notice that its host is gone.
+void wait_for_reader(int fd);
 void set_nonblocking(int fd);
 
 /// Listens on this address only; port 0 takes a free one. Throws Error(kTransport) naming call and
 /// cause.
 Fd listen_on(const Address& address);
+/// Whether it can be bound on this host, whatever its port.
+bool is_own_address(const Address& address);
 /// Where a socket is bound, and whom it is connected to. Throw Error(kTransport).
 Address local_address(int fd);
 Address peer_address(int fd);

@@ -148,7 +148,7 @@ typedef struct rc_comm_options {
   const char* name;  /* distinguishes communicators in one store; NULL = "world" */
   rc_exchange_fn exchange; /* instead of a store */
   void* exchange_state;
-  double timeout_s; /* deadline of every wait in seconds; 0 = RINGCOLL_TIMEOUT_S */
+  double timeout_s; /* deadline of every wait in seconds; 0 = RINGCOLL_TIMEOUT_S, infinity = none */
 } rc_comm_options;
 
 /* The version of the library, "major.minor.patch", and the RINGCOLL_ABI_VERSION it was built with.

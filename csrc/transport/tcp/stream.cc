@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "net/socket.h"
 
 namespace ringcoll::tcp {
 namespace {
@@ -32,6 +33,7 @@ Stream::Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes)
   int flags = ::fcntl(fd_.get(), F_GETFL);
   if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) < 0)
     fail("fcntl(O_NONBLOCK)", errno);
+  wait_for_reader(fd_.get());  // the lifeline notices the end of a host
   // A message is handed over whole, so there is nothing to wait for. Not TCP (a test's socket
   // pair): nothing to switch off.
   int on = 1;

@@ -1,12 +1,15 @@
 #include "transport/tcp/tcp.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cstring>
 #include <functional>
 #include <thread>
 
+#include "net/socket.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/world_testing.h"
 
@@ -157,6 +160,23 @@ TEST_F(Wire, WhatIsSentIsWhatTheHeaderSays) {
 }
 
 // Small socket buffers and an odd number of streams: every message is cut into pieces.
+// The kernel would give up on a peer that is stopped, or busy elsewhere, with its window full.
+TEST(Stream, OutlastsAPeerThatDoesNotRead) {
+  Fd listener = listen_on(Address::parse("127.0.0.1:0"));
+  int error = 0;
+  Fd fd = try_connect(local_address(listener.get()), Deadline(seconds(20)), &error);
+  ASSERT_TRUE(fd) << error;
+  auto user_timeout_ms = [](int of) {
+    unsigned ms = 0;
+    socklen_t length = sizeof ms;
+    EXPECT_EQ(::getsockopt(of, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &length), 0);
+    return ms;
+  };
+  EXPECT_GT(user_timeout_ms(fd.get()), 0u) << "a lifeline notices that a host is gone";
+  tcp::Stream stream(std::move(fd), 1, "test", 0);
+  EXPECT_EQ(user_timeout_ms(stream.fd()), 0u);
+}
+
 TEST(TcpStreams, KeepTheOrderUnderPressure) {
   constexpr uint64_t kMessages = 300;
   constexpr uint64_t kBytes = 20000;
