@@ -41,6 +41,18 @@ struct Call {
   }
 };
 
+/// What every message says of the call it belongs to, as its envelope. The receiver compares it
+/// with its own (Mismatch).
+struct Signature {
+  uint64_t sequence = 0;  // number of the call on this communicator
+  int64_t count = 0;      // the call's elements
+  uint8_t collective = 0;
+  uint8_t dtype = 0;
+  uint8_t op = 0;
+  uint8_t reserved = 0;
+  int32_t root = 0;
+};
+
 /// Throws Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 

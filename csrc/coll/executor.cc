@@ -9,8 +9,8 @@
 namespace ringcoll {
 namespace {
 
-// Plans of this many different calls are kept; a job has a few dozen.
-constexpr size_t kMostPlans = 1024;
+// What is kept for calls of different shapes.
+constexpr size_t kMostShapes = 1024;
 // From here on a piece is worth huge pages. Between hosts it waits for the network, and there are
 // more slots to give pages to: 16 calls of 64 KiB took 50 ms each there until all had theirs.
 constexpr size_t kLargePieceBytes = 64 << 10;
@@ -23,21 +23,13 @@ constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
 }  // namespace
 
-size_t Executor::KeyHash::operator()(const Key& key) const {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
-  for (int64_t word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0x100000001b3;
-  return hash;
-}
-
 Executor::Executor(Communicator& comm)
     : comm_(comm),
       order_(comm.topology().ring_order()),
       position_(comm.size()),
-      sent_(comm.size(), 0) {
-  for (Rank i = 0; i < comm.size(); i++) {
-    position_[order_[i]] = i;
-    sent_[i] = comm.sent_in_setup(i);
-  }
+      choices_(kMostShapes),
+      plans_(kMostShapes) {
+  for (Rank i = 0; i < comm.size(); i++) position_[order_[i]] = i;
   self_ = position_[comm.rank()];
   const Config& config = comm.config();
   check_algorithm(config.algorithm);
@@ -71,6 +63,7 @@ void Executor::run(const Call& call) {
   comm_.throw_if_poisoned();
   try {
     signature_ = signature_of(call, comm_.size(), ++sequence_);
+    envelope_ = Envelope::of(signature_);
     execute(call);
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     pieces_.clear();
@@ -81,6 +74,7 @@ void Executor::run(const Call& call) {
 
 void Executor::execute(const Call& call) {
   comm_.counters().calls += 1;
+  if (choices_.trim() | plans_.trim()) shape_.reset();  // which points to one of each
   prepare(call);
   const Choice& choice = *choice_;
   if (choice.pieces == 0) return;
@@ -227,17 +221,19 @@ void Executor::send(Piece& piece, size_t round) {
   Endpoint& link = comm_.endpoint(peer);
   const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
   uint64_t bytes = action.send.count * mover_->element_bytes();
-  if (!link.try_send(signature_, data, bytes))
+  uint64_t number = link.try_send(envelope_, data, bytes);
+  if (number == 0)
     comm_.wait(
         peer, link,
         [&] {
           link.progress();
-          return link.try_send(signature_, data, bytes);
+          number = link.try_send(envelope_, data, bytes);
+          return number > 0;
         },
         [&] { return doing(); });
   comm_.counters().messages_sent += 1;
   comm_.counters().bytes_sent += bytes;
-  note_sent(piece, round, {&link, peer, ++sent_[peer]});
+  note_sent(piece, round, {&link, peer, number});
 }
 
 // Whose memory may be written again only after `sent` is complete.
@@ -297,9 +293,9 @@ void Executor::await_completion(const Sent& sent) {
 }
 
 void Executor::check_view(Rank peer, const View& view, uint64_t expected_bytes) {
-  if (view.signature == signature_ && view.bytes == expected_bytes) [[likely]]
+  if (view.envelope == envelope_ && view.bytes == expected_bytes) [[likely]]
     return;
-  std::string theirs = describe(view.signature), mine = describe(signature_);
+  std::string theirs = describe(view.envelope.as<Signature>()), mine = describe(signature_);
   if (theirs == mine) {
     theirs += fmt::format(" with a message of {} bytes", view.bytes);
     mine += fmt::format(" expecting {} bytes", expected_bytes);
@@ -313,44 +309,35 @@ void Executor::check_view(Rank peer, const View& view, uint64_t expected_bytes) 
 
 const Choice& Executor::choice_for(const Call& call) {
   key_ = {call.collective, call.dtype, layout_.longest_lane(), call.counts.empty()};
-  if (last_choice_ && last_choice_->first == key_) return last_choice_->second;
-  auto it = choices_.find(key_);
-  if (it == choices_.end()) {
-    if (choices_.size() >= kMostPlans) choices_.clear();
-    Choice choice = selector_->choose(call, layout_.longest_lane(), layout_.lanes());
-    it = choices_.emplace(key_, choice).first;
-  }
-  last_choice_ = &*it;
-  return it->second;
+  return choices_.get(
+      key_, [&] { return selector_->choose(call, layout_.longest_lane(), layout_.lanes()); });
 }
 
 const Plan* Executor::plan_of(const Piece& piece, const Call& call, const Choice& choice) {
   if (repeated_plan_ && repeated_plan_zero_copy_ == piece.zero_copy) return repeated_plan_;
   layout_.counts_of(piece.index, choice.stretch, &counts_);
-  const Plan* plan = &plan_for(call, *choice.row, piece.zero_copy);
+  Planned& planned = plan_for(call, *choice.row, piece.zero_copy);
+  if (!planned.connected) comm_.connect(planned.peers);
+  planned.connected = true;
   if (choice.pieces == 1) {
-    repeated_plan_ = plan;
+    repeated_plan_ = &planned.plan;
     repeated_plan_zero_copy_ = piece.zero_copy;
   }
-  return plan;
+  return &planned.plan;
 }
 
-const Plan& Executor::plan_for(const Call& call, const ScheduleRow& row, bool zero_copy) {
+Executor::Planned& Executor::plan_for(const Call& call, const ScheduleRow& row, bool zero_copy) {
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
   key_.push_back(
       static_cast<int64_t>(layout_.ends_key() << 2 | zero_copy << 1 | mover_->pack_all()));
   key_.insert(key_.end(), counts_.begin(), counts_.end());
-  if (last_plan_ && last_plan_->first == key_) return last_plan_->second;
-  auto it = plans_.find(key_);
-  if (it == plans_.end()) it = plans_.emplace(key_, make_plan(call, row, zero_copy)).first;
-  last_plan_ = &*it;
-  return it->second;
+  return plans_.get(key_, [&] { return make_plan(call, row, zero_copy); });
 }
 
-// Plans and connects: the schedule is made once for each shape of call.
-Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool zero_copy) {
+// Neither waits nor connects.
+Executor::Planned Executor::make_plan(const Call& call, const ScheduleRow& row, bool zero_copy) {
   std::span<const int64_t> counts = counts_;
   Problem problem{.rank = self_,
                   .size = comm_.size(),
@@ -362,23 +349,17 @@ Plan Executor::make_plan(const Call& call, const ScheduleRow& row, bool zero_cop
     problem.recv_counts = counts.last(comm_.size());
   }
   Schedule schedule = row.make(problem);
-  std::vector<Rank> peers;
+  Planned planned;
   for (const Step& step : schedule)
     for (Rank position : {step.send_to, step.recv_from})
-      if (position != kNobody) peers.push_back(order_[position]);
-  std::ranges::sort(peers);
-  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  comm_.connect(peers);
-
-  if (plans_.size() >= kMostPlans) {
-    last_plan_ = nullptr;
-    std::erase_if(plans_, [&](const auto& entry) {
-      return std::ranges::none_of(pieces_, [&](const Piece& p) { return p.plan == &entry.second; });
-    });
-  }
+      if (position != kNobody) planned.peers.push_back(order_[position]);
+  std::ranges::sort(planned.peers);
+  planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
   Ends ends = layout_.ends_of(counts);
   if (zero_copy) ends.zero_copy = zero_copy_;
-  return lower(schedule, space_of(call.collective, problem), ends, mover_->pack_all(), self_);
+  planned.plan =
+      lower(schedule, space_of(call.collective, problem), ends, mover_->pack_all(), self_);
+  return planned;
 }
 
 }  // namespace ringcoll

@@ -15,10 +15,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "coll/call.h"
+#include "coll/call_cache.h"
 #include "coll/layout.h"
 #include "coll/mover.h"
 #include "coll/select.h"
@@ -60,10 +60,11 @@ class Executor {
     std::vector<Sent> sent;  // by round
     PieceMemory memory;
   };
-  /// What a cached choice or plan depends on, as words.
-  using Key = std::vector<int64_t>;
-  struct KeyHash {
-    size_t operator()(const Key& key) const;
+  /// What a rank does in a piece, and with whom.
+  struct Planned {
+    Plan plan;
+    std::vector<Rank> peers;
+    bool connected = false;  // to all of them
   };
 
   /// What decides layout, schedule and plan of a call of one tensor.
@@ -96,8 +97,8 @@ class Executor {
   void check_view(Rank peer, const View& view, uint64_t expected_bytes);
   const Choice& choice_for(const Call& call);
   const Plan* plan_of(const Piece& piece, const Call& call, const Choice& choice);
-  const Plan& plan_for(const Call& call, const ScheduleRow& row, bool zero_copy);
-  Plan make_plan(const Call& call, const ScheduleRow& row, bool zero_copy);
+  Planned& plan_for(const Call& call, const ScheduleRow& row, bool zero_copy);
+  Planned make_plan(const Call& call, const ScheduleRow& row, bool zero_copy);
   std::string doing() const;
 
   Communicator& comm_;
@@ -108,17 +109,13 @@ class Executor {
   std::vector<bool> zero_copy_;  // by position: can be sent what is lent; empty: nobody
   std::vector<Slot> slots_;
   uint64_t next_slot_ = 0;
-  std::vector<uint64_t> sent_;  // messages so far, by rank
-  std::vector<Sent> lent_;      // the last one from the caller's memory, of each link
-  std::unordered_map<Key, Choice, KeyHash> choices_;
-  std::unordered_map<Key, Plan, KeyHash> plans_;
-  // The last ones found: a call is mostly like the one before. Pointers into the maps, with their
-  // keys.
-  std::pair<const Key, Choice>* last_choice_ = nullptr;
-  std::pair<const Key, Plan>* last_plan_ = nullptr;
+  std::vector<Sent> lent_;  // the last one from the caller's memory, of each link
+  CallCache<Choice> choices_;
+  CallCache<Planned> plans_;
 
   // Of the call that runs; members so that their memory is kept.
   Signature signature_;
+  Envelope envelope_;  // the same, as messages have it
   uint64_t sequence_ = 0;
   Layout layout_;
   std::optional<Mover> mover_;
@@ -128,7 +125,7 @@ class Executor {
   bool repeated_plan_zero_copy_ = false;
   std::vector<Piece> pieces_;
   std::vector<int64_t> counts_;
-  Key key_;
+  std::vector<int64_t> key_;
 };
 
 }  // namespace ringcoll

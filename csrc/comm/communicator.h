@@ -106,8 +106,6 @@ class Communicator {
   void connect(std::span<const Rank> peers);
   /// The link to a peer that is connected.
   Endpoint& endpoint(Rank peer) { return *links_[peer].endpoint; }
-  /// How many messages the constructor sent to the peer, all complete: endpoints count them too.
-  uint64_t sent_in_setup(Rank peer) const { return links_[peer].sent_in_setup; }
   /// Hands queued sends to the operating system, so that peers get them while this rank does
   /// something else.
   void flush(const std::function<std::string()>& doing);
@@ -145,7 +143,6 @@ class Communicator {
     const TransportRow* row = nullptr;
     Transport* transport = nullptr;
     std::unique_ptr<Endpoint> endpoint;
-    uint64_t sent_in_setup = 0;
   };
   struct Introduction;
   class Measured;

@@ -124,7 +124,6 @@ std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& w
   connect(measured_peers(topology_, rank_, wanted, share));
   Measured links(*this);
   auto samples = measure_links(topology_, rank_, wanted, share, links);
-  for (Rank peer : connected_) links_[peer].sent_in_setup = endpoint(peer).completed();
   counters_ = {};  // they are of calls
   return samples;
 }

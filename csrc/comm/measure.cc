@@ -16,8 +16,20 @@ namespace {
 using std::chrono::microseconds;
 
 // In the place of the collective, so that a call never takes a message for one of its own.
+// No collective has this number at this place of its envelope.
 constexpr uint8_t kMeasuring = 0xff;
 enum class Phase : uint8_t { kRound, kPing, kPong, kTurn, kStream, kVerdict };
+
+/// The envelope of its messages.
+struct Label {
+  uint64_t number = 0;
+  int64_t value = 0;
+  uint8_t measuring = kMeasuring;
+  uint8_t phase = 0;
+  uint8_t level = 0;
+  uint8_t reserved = 0;
+  int32_t left = 0;
+};
 
 // How many rounds ranks exchange messages in step: the first ones do not count, in which each place
 // that a link of shared memory has for messages is touched, two pages that the kernel clears first
@@ -412,16 +424,16 @@ void Meter::finish() {
 
 void Meter::send(Rank peer, const Message& message, const std::byte* data) {
   Endpoint& link = links_.link(peer);
-  Signature signature{.sequence = ++sent_[peer],
-                      .count = message.value,
-                      .collective = kMeasuring,
-                      .dtype = static_cast<uint8_t>(message.phase),
-                      .op = static_cast<uint8_t>(level_),
-                      .root = message.left};
+  Label label{.number = sent_[peer] + 1,
+              .value = message.value,
+              .phase = static_cast<uint8_t>(message.phase),
+              .level = static_cast<uint8_t>(level_),
+              .left = message.left};
   wait(peer, [&] {
-    if (link.try_send(signature, data, message.bytes)) return true;
-    link.progress();
-    return false;
+    uint64_t number = link.try_send(Envelope::of(label), data, message.bytes);
+    if (number == 0) link.progress();
+    if (number > 0) sent_[peer] = number;
+    return number > 0;
   });
 }
 
@@ -429,17 +441,17 @@ Meter::Message Meter::receive(Rank peer, Phase phase, std::byte* place, uint64_t
   Endpoint& link = links_.link(peer);
   View view;
   wait(peer, [&] { return link.try_recv(place, capacity, &view); });
-  const Signature& s = view.signature;
-  bool fits = s.collective == kMeasuring && s.dtype == static_cast<uint8_t>(phase) &&
-              s.op == level_ && view.bytes <= capacity && s.root >= 0 &&
-              s.root <= static_cast<int32_t>(kAhead);
+  auto label = view.envelope.as<Label>();
+  bool fits = label.measuring == kMeasuring && label.phase == static_cast<uint8_t>(phase) &&
+              label.level == level_ && view.bytes <= capacity && label.left >= 0 &&
+              label.left <= static_cast<int32_t>(kAhead);
   check(fits, Code::kMismatch,
         "rank {} does something else than rank {} while links are measured: install the same "
         "version of ringcoll on all hosts",
         peer, self_);
   if (view.bytes > 0 && view.data != place) std::memcpy(place, view.data, view.bytes);
   link.release();
-  return {phase, s.count, s.root, view.bytes};
+  return {phase, label.value, label.left, view.bytes};
 }
 
 Meter::Message Meter::receive_empty(Rank peer, Phase phase) {

@@ -88,10 +88,10 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
     for (auto& thread : threads) thread.join();
     // What was measured has left nothing behind: the next message is the next call's.
     for (Rank rank = 1; rank < size && failed_ == 0; rank++) {
-      testing::send(world[0][rank], testing::signature_of(7), nullptr, 0);
+      testing::send(world[0][rank], testing::envelope_of(7), nullptr, 0);
       testing::flush(world[0][rank]);
       View view = testing::receive(world[rank][0]);
-      EXPECT_EQ(view.signature, testing::signature_of(7));
+      EXPECT_EQ(view.envelope, testing::envelope_of(7));
     }
     return samples;
   }

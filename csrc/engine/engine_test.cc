@@ -162,6 +162,18 @@ TEST(Abi, ADeadlineMayBeForEver) {
         for_ever);
 }
 
+TEST(Abi, TheDeadlineOfTheOptionsCounts) {
+  rc_comm_options options{};
+  options.struct_size = sizeof options;
+  options.size = 2;
+  options.store = "local://nobody-else-comes";
+  options.timeout_s = 0.2;
+  rc_comm* comm = nullptr;
+  auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_TIMEOUT) << error_text();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
 TEST(Abi, ADeadlineIsNotNegativeAndIsANumber) {
   for (double nonsense : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
     rc_comm_options options{};

@@ -62,12 +62,12 @@ TEST_P(Conformance, DeliversInOrderUnchangedWhateverTheSize) {
     std::byte* data = arena + number * 64;
     fill(data, bytes, number);
     std::thread sender([&] {
-      send(world[0][1], signature_of(number), data, bytes);
+      send(world[0][1], envelope_of(number), data, bytes);
       complete(world[0][1], number);
     });
     View view = receive(world[1][0], nullptr, bytes);
     EXPECT_EQ(view.bytes, bytes);
-    EXPECT_EQ(view.signature, signature_of(number));
+    EXPECT_EQ(view.envelope, envelope_of(number));
     ASSERT_NE(view.data, nullptr);
     EXPECT_TRUE(filled(view.data, bytes, number)) << bytes;
     world[1][0].release();
@@ -82,7 +82,7 @@ TEST_P(Conformance, SmallMessagesNeedNotLieInTheArena) {
   for (uint64_t number = 1; number <= 100; number++) {
     std::vector<std::byte> data(kTestInlineBytes);
     fill(data.data(), data.size(), number);
-    send(world[0][1], signature_of(number), data.data(), data.size());
+    send(world[0][1], envelope_of(number), data.data(), data.size());
     complete(world[0][1], number);
     fill(data.data(), data.size(), 0);
     View view = receive(world[1][0]);
@@ -96,7 +96,7 @@ TEST_P(Conformance, CarriesAHugeMessage) {
   World world(row(), 2, kHuge);
   fill(world[0].arena.data(), kHuge, 7);
   auto sender = std::async(std::launch::async, [&] {
-    send(world[0][1], signature_of(1), world[0].arena.data(), kHuge);
+    send(world[0][1], envelope_of(1), world[0].arena.data(), kHuge);
     complete(world[0][1], 1);
   });
   View view = receive(world[1][0], world[1].arena.data(), kHuge);
@@ -112,19 +112,19 @@ TEST_P(Conformance, ManyInFlightAndBeyondTheCredits) {
   std::byte* data = world[0].arena.data();
   fill(data, kBytes, 1);
   uint64_t sent = 0;
-  while (sent < 2000 && world[0][1].try_send(signature_of(sent + 1), data, kBytes)) sent++;
+  while (sent < 2000 && world[0][1].try_send(envelope_of(sent + 1), data, kBytes)) sent++;
   EXPECT_GE(sent, 16u) << "too few for a pipeline";
   EXPECT_LT(sent, 2000u) << "without end";
   EXPECT_LE(world[0][1].completed(), sent);
   uint64_t goal = sent + 500;
   auto rest = std::async(std::launch::async, [&] {
     for (uint64_t n = sent + 1; n <= goal; n++)
-      send(world[0][1], signature_of(n), data, n % 2 ? kBytes : 8);
+      send(world[0][1], envelope_of(n), data, n % 2 ? kBytes : 8);
     complete(world[0][1], goal);
   });
   for (uint64_t n = 1; n <= goal; n++) {
     View view = receive(world[1][0]);
-    ASSERT_EQ(view.signature, signature_of(n));
+    ASSERT_EQ(view.envelope, envelope_of(n));
     ASSERT_TRUE(filled(view.data, view.bytes, 1));
     world[1][0].release();
   }
@@ -138,7 +138,7 @@ TEST_P(Conformance, SeveralViewsAtOnce) {
   std::vector<View> views;
   for (uint64_t n = 1; n <= 8; n++) {
     fill(arena + n * 1000, 1000, n);
-    send(world[0][1], signature_of(n), arena + n * 1000, n % 2 ? 1000 : 100);
+    send(world[0][1], envelope_of(n), arena + n * 1000, n % 2 ? 1000 : 100);
   }
   for (uint64_t n = 1; n <= 8; n++) views.push_back(receive(world[1][0]));
   for (uint64_t n = 1; n <= 8; n++)
@@ -157,7 +157,7 @@ TEST_P(Conformance, BothDirectionsAtOnce) {
     std::byte* in = out + kBytes;
     for (uint64_t n = 1; n <= 20; n++) {
       fill(out, kBytes, n + 100 * static_cast<uint64_t>(me));
-      send(link, signature_of(n), out, kBytes);
+      send(link, envelope_of(n), out, kBytes);
       View view = receive(link, in, kBytes);
       check(filled(view.data, kBytes, n + 100 * static_cast<uint64_t>(1 - me)), Code::kInternal,
             "message {} is damaged", n);
@@ -182,7 +182,7 @@ TEST_P(Conformance, ARingOfLargeMessagesDoesNotJam) {
     for (uint64_t n = 1; n <= 3; n++) {
       std::byte* out = world[me].arena.data();
       fill(out, kBytes, static_cast<uint64_t>(me));
-      send(to, signature_of(n), out, kBytes);
+      send(to, envelope_of(n), out, kBytes);
       View view = receive(from, out + kBytes, kBytes);
       check(filled(view.data, kBytes, static_cast<uint64_t>((me + kSize - 1) % kSize)),
             Code::kInternal, "message {} is damaged", n);
@@ -201,7 +201,7 @@ TEST_P(Conformance, WhatIsBusyMovesByProgressAlone) {
   Endpoint& link = world[0][1];
   EXPECT_FALSE(link.busy());
   uint64_t sent = 0;
-  while (sent < 25 && link.try_send(signature_of(sent + 1), world[0].arena.data(), 1 << 20)) sent++;
+  while (sent < 25 && link.try_send(envelope_of(sent + 1), world[0].arena.data(), 1 << 20)) sent++;
   auto receiver = std::async(std::launch::async, [&] {
     for (uint64_t n = 1; n <= sent; n++) {
       receive(world[1][0]);
@@ -222,19 +222,19 @@ TEST_P(Conformance, AMessageThatIsTooLongIsReportedAndDropped) {
   for (uint64_t bytes : {uint64_t{100}, uint64_t{100000}}) {
     fill(arena, bytes, 3);
     auto sender = std::async(std::launch::async, [&] {
-      send(world[0][1], signature_of(1), arena, bytes);
-      send(world[0][1], signature_of(2), arena, 50);
+      send(world[0][1], envelope_of(1), arena, bytes);
+      send(world[0][1], envelope_of(2), arena, 50);
       flush(world[0][1]);
     });
     std::vector<std::byte> place(bytes, std::byte{0xee});
     View view = receive(world[1][0], place.data(), bytes - 1);
     EXPECT_EQ(view.data, nullptr);
     EXPECT_EQ(view.bytes, bytes);
-    EXPECT_EQ(view.signature, signature_of(1));
+    EXPECT_EQ(view.envelope, envelope_of(1));
     EXPECT_EQ(place, std::vector<std::byte>(bytes, std::byte{0xee}));
     world[1][0].release();
     view = receive(world[1][0], nullptr, 50);
-    EXPECT_EQ(view.signature, signature_of(2));
+    EXPECT_EQ(view.envelope, envelope_of(2));
     EXPECT_TRUE(filled(view.data, 50, 3));
     world[1][0].release();
     sender.get();
@@ -247,7 +247,7 @@ TEST_P(Conformance, APlaceIsHonouredOrLeftAlone) {
   for (uint64_t bytes : {uint64_t{10}, uint64_t{70000}}) {
     fill(arena, bytes, 5);
     auto sender = std::async(std::launch::async, [&] {
-      send(world[0][1], signature_of(1), arena, bytes);
+      send(world[0][1], envelope_of(1), arena, bytes);
       flush(world[0][1]);
     });
     std::vector<std::byte> place(bytes + 128, std::byte{0xee});
@@ -274,7 +274,7 @@ TEST_P(Conformance, WhatIsExpectedIsHonouredOrLeftAlone) {
     auto sender = std::async(std::launch::async, [&] {
       for (uint64_t n = 1; n <= kMessages; n++) {
         fill(arena + n * kBytes, bytes_of(n), n);
-        send(world[0][1], signature_of(n), arena + n * kBytes, bytes_of(n));
+        send(world[0][1], envelope_of(n), arena + n * kBytes, bytes_of(n));
       }
       flush(world[0][1]);
     });
@@ -284,7 +284,7 @@ TEST_P(Conformance, WhatIsExpectedIsHonouredOrLeftAlone) {
       if (next <= kMessages) world[1][0].expect(place_of(next), bytes_of(next));
       View view = receive(world[1][0], place_of(n), bytes_of(n));
       ASSERT_EQ(view.bytes, bytes_of(n));
-      ASSERT_EQ(view.signature, signature_of(n));
+      ASSERT_EQ(view.envelope, envelope_of(n));
       EXPECT_TRUE(filled(view.data, view.bytes, n)) << n;
       world[1][0].release();
     }
@@ -301,7 +301,7 @@ TEST_P(Conformance, MemoryMayBeOverwrittenOnceCompletedSaysSo) {
     for (uint64_t n = 1; n <= 100; n++) {
       uint64_t bytes = n % 3 ? kBytes : 100;
       fill(data, bytes, n);
-      send(world[0][1], signature_of(n), data, bytes);
+      send(world[0][1], envelope_of(n), data, bytes);
       until(world[0][1], "complete", [&] {
         uint64_t now = world[0][1].completed();
         check(now >= before && now <= n, Code::kInternal, "{} after {} of {}", now, before, n);
@@ -323,7 +323,7 @@ TEST_P(Conformance, ACompletionBehindAnUnreleasedMessageWaitsForIt) {
   World world(row(), 2, kArenaBytes);
   std::byte* arena = world[0].arena.data();
   for (uint64_t n = 1; n <= 20; n++)
-    send(world[0][1], signature_of(n), arena + n * 4096, n % 2 ? 4096 : 16);
+    send(world[0][1], envelope_of(n), arena + n * 4096, n % 2 ? 4096 : 16);
   uint64_t before = world[0][1].completed();
   EXPECT_LE(before, 20u);
   for (uint64_t n = 1; n <= 20; n++) {
@@ -340,7 +340,7 @@ TEST_P(Conformance, WhatWasSentBeforeAGracefulEndArrives) {
   for (uint64_t n = 1; n <= 5; n++) {
     std::byte data[64];
     fill(data, sizeof data, n);
-    send(world[1][0], signature_of(n), data, sizeof data);
+    send(world[1][0], envelope_of(n), data, sizeof data);
     complete(world[1][0], n);
   }
   drain(world[1][0]);
@@ -358,16 +358,16 @@ TEST_P(Conformance, PeerGoneWithWorkPending) {
   World world(row(), 2, kArenaBytes);
   Endpoint& link = world[0][1];
   std::byte* arena = world[0].arena.data();
-  while (link.try_send(signature_of(1), arena, 100000)) {
+  while (link.try_send(envelope_of(1), arena, 100000)) {
   }
-  world[1][0].try_send(signature_of(1), world[1].arena.data(), 100000);
+  world[1][0].try_send(envelope_of(1), world[1].arena.data(), 100000);
   world.remove(1);
   bool lost = false;
   Deadline deadline(milliseconds(300));
   try {
     View view;
     while (!deadline.passed()) {
-      link.try_send(signature_of(1), arena, 100000);
+      link.try_send(envelope_of(1), arena, 100000);
       if (link.try_recv(nullptr, 100000, &view)) link.release();
       link.completed();
       link.progress();
@@ -404,7 +404,7 @@ TEST_P(Conformance, WaitEndsWhenAMessageComes) {
   auto sender = std::async(std::launch::async, [&] {
     for (uint64_t n = 1; n <= 20; n++) {
       std::this_thread::sleep_for(milliseconds(2));
-      send(world[1][0], signature_of(n), &n, sizeof n);
+      send(world[1][0], envelope_of(n), &n, sizeof n);
       complete(world[1][0], n);
     }
   });
@@ -422,8 +422,8 @@ TEST_P(Conformance, WaitForCreditSleepsThoughAMessageIsThere) {
   World world(row(), 2, kArenaBytes);
   Endpoint& link = world[0][1];
   uint64_t sent = 0;
-  while (link.try_send(signature_of(1), world[0].arena.data(), 1 << 20)) sent++;
-  send(world[1][0], signature_of(1), &sent, sizeof sent);
+  while (link.try_send(envelope_of(1), world[0].arena.data(), 1 << 20)) sent++;
+  send(world[1][0], envelope_of(1), &sent, sizeof sent);
   std::this_thread::sleep_for(milliseconds(10));
   uint64_t reached = link.completed();
   int turns = 0;
@@ -490,7 +490,7 @@ TEST_P(Conformance, TwoThreadsHammering) {
         std::byte* slot = world[me].arena.data() + (sent % kSlots) * kSlotBytes;
         uint64_t bytes = size_of_message(me, sent + 1);
         fill(slot, bytes, sent + 1);
-        if (link.try_send(signature_of(sent + 1), slot, bytes)) {
+        if (link.try_send(envelope_of(sent + 1), slot, bytes)) {
           sent++;
           moved = true;
         }
@@ -499,7 +499,7 @@ TEST_P(Conformance, TwoThreadsHammering) {
       if (received < kMessages && link.try_recv(nullptr, kSlotBytes, &view)) {
         received++;
         moved = true;
-        check(view.signature == signature_of(received) &&
+        check(view.envelope == envelope_of(received) &&
                   view.bytes == size_of_message(1 - me, received) &&
                   filled(view.data, view.bytes, received),
               Code::kInternal, "message {} is damaged", received);

@@ -29,10 +29,10 @@ class Faulty : public ::testing::Test {
       for (uint64_t n = 1; n <= 50; n++) {
         uint64_t bytes = n % 4 ? n : 10000;
         fill(out, bytes, n);
-        send(at(me), signature_of(n), out, bytes);
+        send(at(me), envelope_of(n), out, bytes);
         View view = receive(at(me), out + kArenaBytes / 2, bytes);
-        check(view.signature == signature_of(n) && filled(view.data, view.bytes, n),
-              Code::kInternal, "message {} is damaged", n);
+        check(view.envelope == envelope_of(n) && filled(view.data, view.bytes, n), Code::kInternal,
+              "message {} is damaged", n);
         at(me).release();
         complete(at(me), n);
       }

@@ -44,13 +44,13 @@ class FaultyEndpoint final : public Endpoint {
   bool drained() override { return inner_->drained(); }
   void expect(void* place, uint64_t capacity) override { inner_->expect(place, capacity); }
 
-  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override {
+  uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override {
     fail_if(broken_ || sent_ + 1 == faults_.fail_send, "try_send");
-    if (every(++send_polls_, faults_.refuse_send_every)) return false;
+    if (every(++send_polls_, faults_.refuse_send_every)) return 0;
     pause(faults_.delay_send);
-    if (!inner_->try_send(signature, data, bytes)) return false;
-    sent_++;
-    return true;
+    uint64_t number = inner_->try_send(envelope, data, bytes);
+    sent_ += number > 0;
+    return number;
   }
 
   uint64_t completed() override {

@@ -124,7 +124,7 @@ bool ping_pong(Endpoint& link, std::byte* arena, bool first) {
     for (bool sending : {first, !first}) {
       if (sending) {
         fill(arena, bytes, n);
-        send(link, signature_of(n), arena, bytes);
+        send(link, envelope_of(n), arena, bytes);
         complete(link, n);
       } else {
         View view = receive(link, in, bytes);
@@ -154,7 +154,7 @@ TEST_P(Processes, SleepersAreWokenAcrossProcesses) {
   });
   auto start = Clock::now();
   for (uint64_t n = 1; n <= kMessages; n++) {
-    while (!link().try_send(signature_of(n), arena(), 5000)) link().wait(seconds(10));
+    while (!link().try_send(envelope_of(n), arena(), 5000)) link().wait(seconds(10));
     while (link().completed() + 2 < n) link().wait(seconds(10));
   }
   complete(link(), kMessages);
@@ -164,7 +164,7 @@ TEST_P(Processes, SleepersAreWokenAcrossProcesses) {
 
 TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
   start([](Endpoint& link, SharedMemory& arena) {
-    send(link, signature_of(1), arena.data(), 1000);
+    send(link, envelope_of(1), arena.data(), 1000);
     for (;;) link.wait(seconds(10));
     return true;
   });
@@ -196,7 +196,7 @@ TEST_P(Processes, AKilledPeerEndsASendThatIsUnderWay) {
     return true;
   });
   uint64_t sent = 0;
-  while (link().try_send(signature_of(1), arena(), 1 << 20)) sent++;
+  while (link().try_send(envelope_of(1), arena(), 1 << 20)) sent++;
   kill_child();
   bool lost = false;
   auto start = Clock::now();

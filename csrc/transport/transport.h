@@ -9,6 +9,8 @@
 // reason and the link.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/clock.h"
@@ -26,27 +29,31 @@
 
 namespace ringcoll {
 
-/// What every message says of the call it belongs to. The receiver compares it with its own
-/// (Mismatch). On the wire as it is: fixed width, little-endian.
-struct Signature {
-  uint64_t sequence = 0;  // number of the call on this communicator
-  int64_t count = 0;      // the call's elements
-  uint8_t collective = 0;
-  uint8_t dtype = 0;
-  uint8_t op = 0;
-  uint8_t reserved = 0;
-  int32_t root = 0;
+/// What the sender says of a message besides its bytes, for the receiver's layer of the same kind:
+/// no transport looks into it. On the wire as it is.
+struct Envelope {
+  std::array<uint64_t, 3> words{};
 
-  bool operator==(const Signature&) const = default;
+  /// Of a struct as long, and back. What is sent has fixed widths and no padding.
+  template <typename T>
+  static Envelope of(const T& content) {
+    static_assert(std::has_unique_object_representations_v<T>);
+    return {std::bit_cast<std::array<uint64_t, 3>>(content)};
+  }
+  template <typename T>
+  T as() const {
+    return std::bit_cast<T>(words);
+  }
+  bool operator==(const Envelope&) const = default;
 };
-static_assert(sizeof(Signature) == 24);
+static_assert(sizeof(Envelope) == 24);
 
 /// Received bytes, in place: on shm the peer's arena, on tcp a receive buffer or the `place` that
 /// was offered. Valid until release().
 struct View {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
-  Signature signature;
+  Envelope envelope;
 };
 
 class Endpoint {
@@ -66,11 +73,11 @@ class Endpoint {
   /// message has been received. The n-th call is about the n-th message; a caller that expects at
   /// all expects every message, before it is received. try_recv offers the same place again.
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
-  /// Sends the next message (0 bytes allowed). False: no credit now, nothing was taken; progress(),
-  /// then again. On true `data` must stay unchanged until completed() has reached this message's
-  /// number; messages are numbered 1, 2, 3 … `data` lies in the arena or in memory that was lent,
-  /// unless bytes <= Config::inline_bytes.
-  virtual bool try_send(const Signature& signature, const void* data, uint64_t bytes) = 0;
+  /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … 0: no credit now,
+  /// nothing was taken; progress(), then again. `data` must stay unchanged until completed() has
+  /// reached the number. It lies in the arena or in memory that was lent, unless bytes <=
+  /// Config::inline_bytes.
+  virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
   /// Takes the next message if it is all there. `place` (may be null), of `capacity` bytes, is

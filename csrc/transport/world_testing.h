@@ -162,9 +162,7 @@ inline bool filled(const std::byte* from, uint64_t bytes, uint64_t seed) {
   return true;
 }
 
-inline Signature signature_of(uint64_t number) {
-  return {number, static_cast<int64_t>(number * 3), 1, 2, 3, 0, static_cast<int32_t>(number)};
-}
+inline Envelope envelope_of(uint64_t number) { return {{number, number * 3, ~number}}; }
 
 /// Repeats `ready` until it is true, sleeping on the link in between; throws Timeout after 20 s.
 template <typename Ready>
@@ -175,8 +173,8 @@ void until(Endpoint& link, const char* what, Ready&& ready) {
     link.wait(std::min<Duration>(deadline.left(), seconds(1)));
   }
 }
-inline void send(Endpoint& link, const Signature& signature, const void* data, uint64_t bytes) {
-  until(link, "send", [&] { return link.try_send(signature, data, bytes); });
+inline void send(Endpoint& link, const Envelope& envelope, const void* data, uint64_t bytes) {
+  until(link, "send", [&] { return link.try_send(envelope, data, bytes); });
 }
 /// Until all that was sent is on its way.
 inline void flush(Endpoint& link) {

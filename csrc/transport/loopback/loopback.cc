@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kCredits = 32;
 
 struct Message {
-  Signature signature;
+  Envelope envelope;
   uint64_t bytes = 0;
   const std::byte* borrowed = nullptr;  // in the sender's memory; null: the bytes are in `copy`
   std::vector<std::byte> copy;
@@ -108,7 +108,7 @@ class LoopbackEndpoint final : public Endpoint {
         in_(pair_.sides[mine < theirs ? 1 : 0]) {}
   ~LoopbackEndpoint() override;
 
-  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
@@ -164,15 +164,16 @@ LoopbackEndpoint::~LoopbackEndpoint() {
   out_.changed.wait_for(lock, kGrace, [&] { return in_.closed || read(); });
 }
 
-bool LoopbackEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+uint64_t LoopbackEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   std::lock_guard lock(pair_.mutex);
   if (in_.closed) throw peer_lost();
   if (out_.sent - out_.released >= kCredits) {
     looked_in_vain();
-    return false;
+    return 0;
   }
-  Message& message = out_.outbox[++out_.sent % kCredits];
-  message.signature = signature;
+  uint64_t number = ++out_.sent;
+  Message& message = out_.outbox[number % kCredits];
+  message.envelope = envelope;
   message.bytes = bytes;
   auto* from = static_cast<const std::byte*>(data);
   message.borrowed = bytes > inline_bytes_ ? from : nullptr;
@@ -180,7 +181,7 @@ bool LoopbackEndpoint::try_send(const Signature& signature, const void* data, ui
   message.copy.resize(inline_bytes_ + 1);
   if (!message.borrowed && bytes > 0) std::memcpy(message.copy.data(), from, bytes);
   notify(in_);
-  return true;
+  return number;
 }
 
 uint64_t LoopbackEndpoint::completed() {
@@ -206,7 +207,7 @@ bool LoopbackEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) 
   view->data = message.borrowed ? message.borrowed : message.copy.data();
   if (message.bytes > capacity) view->data = nullptr;
   view->bytes = message.bytes;
-  view->signature = message.signature;
+  view->envelope = message.envelope;
   return true;
 }
 

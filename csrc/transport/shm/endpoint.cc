@@ -26,11 +26,11 @@ uint64_t ShmEndpoint::load_released() {
   return peer_released_ = released;
 }
 
-bool ShmEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   uint64_t number = sent_ + 1;
   if (number > peer_released_ + kEntries && number > load_released() + kEntries) {
     wants_credit_ = true;
-    return false;
+    return 0;
   }
   Entry* entry = out_entry(number);
   if (bytes <= pair_.inline_bytes) {
@@ -47,14 +47,14 @@ bool ShmEndpoint::try_send(const Signature& signature, const void* data, uint64_
   }
   borrows_[number % kEntries] = bytes > pair_.inline_bytes;
   entry->bytes = bytes;
-  entry->signature = signature;
+  entry->envelope = envelope;
   // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena. seq_cst
   // with the look at `waiting` that follows.
   entry->stamp.store(number, std::memory_order_seq_cst);
   sent_ = number;
   if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
-  return true;
+  return number;
 }
 
 // Inline messages have left when they are sent, the others when they are released; messages count
@@ -97,7 +97,7 @@ bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
   }
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;
-  view->signature = entry->signature;
+  view->envelope = entry->envelope;
   received_ = number;
   return true;
 }

@@ -41,7 +41,7 @@ class ShmEndpoint final : public Endpoint {
  public:
   explicit ShmEndpoint(const Pair& pair) : pair_(pair) {}
 
-  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;

@@ -80,7 +80,7 @@ struct Entry {
   uint64_t bytes;
   /// Where in the sender's arena a payload of more than inline_bytes lies.
   uint64_t offset;
-  Signature signature;
+  Envelope envelope;
 
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
   const std::byte* payload() const { return reinterpret_cast<const std::byte*>(this + 1); }

@@ -162,13 +162,13 @@ TEST(ShmOrder, WhatWasWrittenIsReadAndWhatWasReadIsOverwritten) {
       std::byte* place = here.arena.data() + n % kPlaces * kLong;
       spin("complete", [&] { return sender.completed() + kPlaces >= n; });
       fill(place, bytes_of(n), n);
-      spin("send", [&] { return sender.try_send(signature_of(n), place, bytes_of(n)); });
+      spin("send", [&] { return sender.try_send(envelope_of(n), place, bytes_of(n)); });
     }
   });
   for (uint64_t n = 1; n <= kMessages; n++) {
     View view;
     spin("receive", [&] { return receiver.try_recv(nullptr, kLong, &view); });
-    ASSERT_EQ(view.signature, signature_of(n));
+    ASSERT_EQ(view.envelope, envelope_of(n));
     ASSERT_TRUE(filled(view.data, bytes_of(n), n)) << n;
     receiver.release();
   }
@@ -204,11 +204,11 @@ TEST(ShmOrder, NobodySleepsThroughWhatComesAsItFallsAsleep) {
   Endpoint& link = world[0][1];
   uint64_t n = 0;
   for (Deadline end(seconds(1)); !end.passed();) {
-    ASSERT_TRUE(link.try_send(signature_of(++n), world[0].arena.data(), 1000));
+    ASSERT_TRUE(link.try_send(envelope_of(++n), world[0].arena.data(), 1000));
     uint64_t turns = n % 3 == 0 ? 1 + n % 31 : 0;
     until_ready(link, turns, [&] { return link.completed() == n; });
   }
-  ASSERT_TRUE(link.try_send(signature_of(++n), nullptr, 0));
+  ASSERT_TRUE(link.try_send(envelope_of(++n), nullptr, 0));
   other.get();
 }
 

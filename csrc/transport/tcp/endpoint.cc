@@ -38,13 +38,13 @@ TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTu
 
 TcpEndpoint::~TcpEndpoint() { std::erase(all_, this); }
 
-bool TcpEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   uint64_t number = sent_ + 1;
   if (number > completed_ + kQueue) {
     flush_all();
     if (number > completed_ + kQueue) {
       wants_credit_ = true;
-      return false;
+      return 0;
     }
   }
   Outgoing& message = outgoing(number);
@@ -53,7 +53,7 @@ bool TcpEndpoint::try_send(const Signature& signature, const void* data, uint64_
       bytes > kStretchBytes ? static_cast<uint16_t>(tuner_.streams()) : uint16_t{1};
   message.header.number = number;
   message.header.bytes = bytes;
-  message.header.signature = signature;
+  message.header.envelope = envelope;
   message.data = static_cast<const std::byte*>(data);
   if (completed_ == sent_) begin_to_count(bytes > kStretchBytes);
   sent_ = number;
@@ -64,7 +64,7 @@ bool TcpEndpoint::try_send(const Signature& signature, const void* data, uint64_
     flush(0);
     count_completed();
   }
-  return true;
+  return number;
 }
 
 // Gives a stream the stretches that it is to send next: short messages as many as there are, and
@@ -301,7 +301,7 @@ bool TcpEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   known_ = false;
   view->data = place_;
   view->bytes = message_.bytes;
-  view->signature = message_.signature;
+  view->envelope = message_.envelope;
   views_.push_back(std::move(arriving_));
   arriving_.clear();
   return true;

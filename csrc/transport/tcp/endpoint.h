@@ -48,7 +48,7 @@ class TcpEndpoint final : public Endpoint {
               size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all);
   ~TcpEndpoint() override;
 
-  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;

@@ -39,7 +39,7 @@ class Wire : public ::testing::Test {
     tcp::Header header;
     header.number = number;
     header.bytes = header.here = bytes;
-    header.signature = signature_of(number);
+    header.envelope = envelope_of(number);
     std::string text(sizeof header + bytes, '\0');
     std::memcpy(text.data(), &header, sizeof header);
     fill(reinterpret_cast<std::byte*>(text.data()) + sizeof header, bytes, number);
@@ -78,7 +78,7 @@ TEST_F(Wire, ManyMessagesMayComeAtOnce) {
   put(text.data(), text.size());
   for (uint64_t n = 1; n <= 50; n++) {
     View view = receive(*link_);
-    EXPECT_EQ(view.signature, signature_of(n));
+    EXPECT_EQ(view.envelope, envelope_of(n));
     EXPECT_EQ(view.bytes, n * 37 % 900);
     EXPECT_TRUE(filled(view.data, view.bytes, n));
     link_->release();
@@ -150,7 +150,7 @@ TEST_F(Wire, AResetIsPeerLost) {
 TEST_F(Wire, WhatIsSentIsWhatTheHeaderSays) {
   std::byte data[300];
   fill(data, sizeof data, 1);
-  send(*link_, signature_of(1), data, sizeof data);
+  send(*link_, envelope_of(1), data, sizeof data);
   EXPECT_EQ(link_->completed(), 1u);
   std::string expected = message(300, 1);
   std::string got(expected.size(), '\0');
@@ -199,13 +199,13 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
   fill(data.data(), kBytes, 1);
   std::thread sender([&] {
     for (uint64_t n = 1; n <= kMessages; n++)
-      send(from, signature_of(n), data.data(), n * 7919 % kBytes);
+      send(from, envelope_of(n), data.data(), n * 7919 % kBytes);
     complete(from, kMessages);
   });
   std::vector<std::byte> place(kBytes);
   for (uint64_t n = 1; n <= kMessages; n++) {
     View view = receive(to, n % 2 ? place.data() : nullptr, kBytes);
-    EXPECT_EQ(view.signature, signature_of(n));
+    EXPECT_EQ(view.envelope, envelope_of(n));
     EXPECT_EQ(view.bytes, n * 7919 % kBytes);
     EXPECT_TRUE(filled(view.data, view.bytes, 1));
     to.release();
@@ -244,13 +244,13 @@ TEST(TcpStreams, LongAndShortMessagesKeepTheirOrder) {
     fill(data.data(), data.size(), 1);
     std::thread sender([&] {
       for (uint64_t n = 1; n <= kMessages; n++)
-        send(*pair.from, signature_of(n), data.data(), bytes_of(n));
+        send(*pair.from, envelope_of(n), data.data(), bytes_of(n));
       complete(*pair.from, kMessages);
     });
     for (uint64_t n = 1; n <= kMessages; n++) {
       std::ranges::fill(place, std::byte{0});
       View view = receive(*pair.to, n % 2 ? place.data() : nullptr, Pair::kMost);
-      EXPECT_EQ(view.signature, signature_of(n));
+      EXPECT_EQ(view.envelope, envelope_of(n));
       EXPECT_EQ(view.bytes, bytes_of(n));
       EXPECT_TRUE(filled(view.data, view.bytes, 1)) << n;
       pair.to->release();
@@ -269,7 +269,7 @@ TEST(TcpStreams, AStreamThatIsStuckDelaysOnlyWhatItHolds) {
   tcp::Endpoints all;
   tcp::TcpEndpoint from(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2), 1024, 1 << 30, all);
   std::vector<std::byte> data(64 << 20);
-  ASSERT_TRUE(from.try_send(signature_of(1), data.data(), data.size()));
+  ASSERT_TRUE(from.try_send(envelope_of(1), data.data(), data.size()));
   // Nobody reads stream 1; all that it has not taken goes over stream 0.
   std::vector<std::byte> sink(1 << 20);
   uint64_t got = 0;

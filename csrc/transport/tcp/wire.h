@@ -23,7 +23,7 @@ struct Header {
   uint64_t bytes = 0;    // of the message
   uint64_t offset = 0;   // of the stretch in it
   uint64_t here = 0;     // bytes of the stretch, which follow
-  Signature signature;
+  Envelope envelope;
 };
 static_assert(sizeof(Header) == 64);
 

@@ -162,25 +162,25 @@ void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Pl
 
 // ---- Sending ----
 
-bool VerbsEndpoint::try_send(const Signature& signature, const void* data, uint64_t bytes) {
+uint64_t VerbsEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   throw_if_failed();
   uint64_t number = sent_ + 1;
   bool here = bytes <= layout_.most_here();
   uint64_t writes = 1 + (here ? 0 : writes_for(bytes));
   if (number > peer_released_ + kWindow || !room(writes)) {
     progress();
-    if (number > peer_released_ + kWindow || !room(writes)) return false;
+    if (number > peer_released_ + kWindow || !room(writes)) return 0;
   }
   const auto* from = static_cast<const std::byte*>(data);
   invariant(here || region_of(data, bytes, false),
             "a message of {} bytes is not registered and too long for its slot {}", bytes, link());
-  Header header{.number = number, .bytes = bytes, .signature = signature};
+  Header header{.number = number, .bytes = bytes, .envelope = envelope};
   if (here)
     send_here(header, from);
   else
     send_long(header, from);
   sent_ = number;
-  return true;
+  return number;
 }
 
 void VerbsEndpoint::send_here(Header header, const std::byte* data) {
@@ -300,7 +300,7 @@ bool VerbsEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
                                : reinterpret_cast<const std::byte*>(message.place.address);
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;
-  view->signature = message.header.signature;
+  view->envelope = message.header.envelope;
   received_ = number;
   return true;
 }

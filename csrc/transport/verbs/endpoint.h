@@ -99,7 +99,7 @@ class VerbsEndpoint final : public Endpoint {
   bool try_prove(Deadline deadline) override;
   bool drained() override;
   void expect(void* place, uint64_t capacity) override;
-  bool try_send(const Signature& signature, const void* data, uint64_t bytes) override;
+  uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;

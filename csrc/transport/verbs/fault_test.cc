@@ -42,7 +42,7 @@ bool says(const Error& error, const std::string& part) {
 Error break_of(Endpoint& link, const std::byte* data) {
   try {
     for (Deadline deadline(seconds(40)); !deadline.passed();) {
-      link.try_send(signature_of(1), data, 50'000);
+      link.try_send(envelope_of(1), data, 50'000);
       link.completed();
       link.wait(milliseconds(1));
     }
@@ -57,7 +57,7 @@ TEST_F(VerbsFaults, AQueuePairInTheErrorStateIsAnErrorOfBothItsRanks) {
   World world(row(), 2, kArenaBytes);
   ASSERT_EQ(breaker.queue_pairs(), 2u);
   const std::byte *mine = world[0].arena.data(), *theirs = world[1].arena.data();
-  for (int i = 0; i < 8; i++) send(world[0][1], signature_of(1), mine, kArenaBytes);
+  for (int i = 0; i < 8; i++) send(world[0][1], envelope_of(1), mine, kArenaBytes);
   ASSERT_TRUE(breaker.break_oldest());  // with that much to send
   Error here = break_of(world[0][1], mine), there = break_of(world[1][0], theirs);
   for (const Error* error : {&here, &there}) {

@@ -53,7 +53,7 @@ Error break_of(Endpoint& link, const std::byte* data) {
   return error_of([&] {
     Deadline deadline(seconds(20));
     for (uint64_t n = 1; !deadline.passed(); n++) {
-      link.try_send(signature_of(n), data, 1000);
+      link.try_send(envelope_of(n), data, 1000);
       link.completed();
       link.wait(std::chrono::milliseconds(1));
     }
@@ -65,7 +65,7 @@ TEST(Verbs, APlaceNamedAheadIsWhereThePayloadGoes) {
   for (uint64_t unexpected : {0, 3}) {
     World world(row(), 2, kArenaBytes);
     for (uint64_t n = 1; n <= unexpected; n++) {
-      send(world[0][1], signature_of(n), &n, sizeof n);
+      send(world[0][1], envelope_of(n), &n, sizeof n);
       receive(world[1][0]);
       world[1][0].release();
     }
@@ -73,7 +73,7 @@ TEST(Verbs, APlaceNamedAheadIsWhereThePayloadGoes) {
     std::byte* place = world[1].arena.data() + 12345;
     world[1][0].expect(place, kBytes);
     fill(world[0].arena.data(), kBytes, 9);
-    send(world[0][1], signature_of(1), world[0].arena.data(), kBytes);
+    send(world[0][1], envelope_of(1), world[0].arena.data(), kBytes);
     auto sender = std::async(std::launch::async, [&] { flush(world[0][1]); });
     View view = receive(world[1][0]);  // it is not offered again
     EXPECT_EQ(view.data, place);
@@ -90,7 +90,7 @@ TEST(Verbs, WithoutAPlaceThePayloadLandsInABufferThatIsUsedAgain) {
   for (uint64_t n = 1; n <= 5; n++) {
     auto sender = std::async(std::launch::async, [&] {
       fill(world[0].arena.data(), kBytes, n);
-      send(world[0][1], signature_of(n), world[0].arena.data(), kBytes);
+      send(world[0][1], envelope_of(n), world[0].arena.data(), kBytes);
       flush(world[0][1]);
     });
     View view = receive(world[1][0]);
@@ -119,7 +119,7 @@ TEST(Verbs, WhatIsRevokedIsNotWritten) {
     fill(place, kBytes, 1);
     world[1].transport->revoke();
     fill(world[0].arena.data(), kBytes, 2);
-    send(world[0][1], signature_of(1), world[0].arena.data(), kBytes);
+    send(world[0][1], envelope_of(1), world[0].arena.data(), kBytes);
     error_of([&] {  // the sender may hear of it, or repeat what it sent for a while
       Deadline tried(std::chrono::milliseconds(300));
       while (!tried.passed()) EXPECT_EQ(world[0][1].completed(), 0u);
@@ -156,7 +156,7 @@ TEST_F(Breaking, AMessageThatIsLongerThanThePortAllowsGoesInParts) {
   World world(row(), 2, kArenaBytes);
   for (uint64_t bytes : {kMost, kMost + 1, 2 * kMost, 10 * kMost - 1}) {
     fill(world[0].arena.data(), bytes, bytes);
-    send(world[0][1], signature_of(1), world[0].arena.data(), bytes);
+    send(world[0][1], envelope_of(1), world[0].arena.data(), bytes);
     auto sender = std::async(std::launch::async, [&] { flush(world[0][1]); });
     View view = receive(world[1][0], world[1].arena.data(), bytes);
     EXPECT_TRUE(filled(view.data, bytes, bytes)) << bytes;
@@ -223,7 +223,7 @@ TEST_F(Breaking, ALinkMadeAfterAnAddressHasChangedUsesTheNewOne) {
     a.each(step);
     b.each(step);
   }
-  send(a[1], signature_of(1), a.arena.data(), 100);
+  send(a[1], envelope_of(1), a.arena.data(), 100);
   receive(b[0]);
   b[0].release();
   EXPECT_NE(a.transport->address(), of_a);
@@ -252,11 +252,11 @@ TEST_F(TwoPorts, AreSharedOut) {
     for (Rank other = 0; other < 3; other++)
       EXPECT_EQ(world[r].transport->port_of(other), other == 1 ? "fake1:1" : "fake0:1");
   fake().set_loss("fake1", 1, true);
-  send(world[2][0], signature_of(1), world[2].arena.data(), 1000);
+  send(world[2][0], envelope_of(1), world[2].arena.data(), 1000);
   receive(world[0][2]);
   world[0][2].release();
   // What is lost on the second is no matter of the first's.
-  send(world[2][1], signature_of(1), world[2].arena.data(), 1000);
+  send(world[2][1], envelope_of(1), world[2].arena.data(), 1000);
   View view;
   for (Deadline tried(std::chrono::milliseconds(200)); !tried.passed();)
     EXPECT_FALSE(world[1][2].try_recv(nullptr, UINT64_MAX, &view));
@@ -273,7 +273,7 @@ TEST_F(TwoPorts, MemoryIsLentToBoth) {
   fill(sent.get(), kBytes, 7);
   for (Rank peer : {0, 1}) {
     world[peer][2].expect(world[peer].arena.data(), kBytes);
-    send(world[2][peer], signature_of(1), sent.get(), kBytes);
+    send(world[2][peer], envelope_of(1), sent.get(), kBytes);
   }
   for (Rank peer : {0, 1}) {
     flush(world[2][peer]);
@@ -288,7 +288,7 @@ TEST_F(TwoPorts, AWaitForOneMovesTheOther) {
   World world(row(), 3, kSmallArena, seats_);
   constexpr uint64_t kBytes = 1 << 18;
   fill(world[2].arena.data(), kBytes, 3);
-  send(world[2][1], signature_of(1), world[2].arena.data(), kBytes);
+  send(world[2][1], envelope_of(1), world[2].arena.data(), kBytes);
   EXPECT_TRUE(world[2][1].busy()) << "no place is named yet";
   world[1][2].expect(world[1].arena.data(), kBytes);
   View view;
@@ -321,7 +321,7 @@ TEST_F(TwoPorts, OneThatIsOpenedLaterHasWhatIsLent) {
   EXPECT_EQ(two->transport->port_of(1), "fake1:1");
   fill(sent.get(), kBytes, 5);
   (*one)[2].expect(one->arena.data(), kBytes);
-  send((*two)[1], signature_of(1), sent.get(), kBytes);
+  send((*two)[1], envelope_of(1), sent.get(), kBytes);
   flush((*two)[1]);
   EXPECT_TRUE(filled(receive((*one)[2], one->arena.data(), kBytes).data, kBytes, 5));
 }

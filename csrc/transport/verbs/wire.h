@@ -94,7 +94,7 @@ struct Header {
   };
   uint64_t number = 0;
   uint64_t bytes = 0;
-  Signature signature;
+  Envelope envelope;
   uint32_t form = 0;
   uint32_t reserved = 0;
 };

@@ -1,0 +1,71 @@
+// What was worked out for a shape of call (which schedule, which plan), kept for the next that is
+// like it: steps of training make the same calls again and again.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace ringcoll {
+
+/// Values by keys of words. One thread at a time.
+template <typename Value>
+class CallCache {
+ public:
+  using Key = std::vector<int64_t>;
+
+  /// Keeps about `most` values: a job has a few dozen shapes, but one whose counts change from call
+  /// to call has no end of them.
+  explicit CallCache(size_t most) : most_(most) {}
+
+  /// The value, made by `make()` if it is not there. Stays where it is until a trim().
+  template <typename Make>
+  Value& get(const Key& key, Make&& make) {
+    if (last_ && last_->first == key) return last_->second.value;
+    auto it = entries_.find(key);
+    if (it == entries_.end()) it = entries_.emplace(key, Entry{make()}).first;
+    it->second.used = ++time_;
+    last_ = &*it;
+    return it->second.value;
+  }
+
+  /// Between calls, when nobody uses a value: if there are too many, forgets the half that has not
+  /// been asked for the longest. True if it did.
+  bool trim() {
+    if (entries_.size() <= most_) [[likely]]
+      return false;
+    std::vector<uint64_t> used;
+    for (const auto& [key, entry] : entries_) used.push_back(entry.used);
+    auto middle = used.begin() + static_cast<std::ptrdiff_t>(used.size() / 2);
+    std::ranges::nth_element(used, middle);
+    std::erase_if(entries_, [&](const auto& entry) { return entry.second.used < *middle; });
+    last_ = nullptr;
+    return true;
+  }
+
+  size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    Value value;
+    uint64_t used = 0;
+  };
+  struct Hash {
+    size_t operator()(const Key& key) const {
+      uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, by words
+      for (int64_t word : key) hash = (hash ^ static_cast<uint64_t>(word)) * 0x100000001b3;
+      return hash;
+    }
+  };
+  using Entries = std::unordered_map<Key, Entry, Hash>;
+
+  const size_t most_;
+  Entries entries_;
+  uint64_t time_ = 0;
+  typename Entries::value_type* last_ = nullptr;  // a call is mostly like the one before
+};
+
+}  // namespace ringcoll
