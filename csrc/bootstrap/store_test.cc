@@ -212,9 +212,9 @@ TEST(TcpStore, AllAddressesOfAHostHaveToBeFree) {
   EXPECT_EQ(error.code(), Code::kTransport);
   EXPECT_TRUE(contains(error, "Address already in use") && contains(error, "tcp://here"))
       << error.what();
-  // An address of another host does not matter.
-  auto zero =
-      serve_tcp_store("tcp://here", {at("192.0.2.77"), at("127.0.0.2"), at("127.0.0.3")}, "", 2);
+  // An address of another host does not matter, nor one that is named twice.
+  auto zero = serve_tcp_store(
+      "tcp://here", {at("192.0.2.77"), at("127.0.0.2"), at("127.0.0.3"), at("127.0.0.2")}, "", 2);
   zero->set("key", "value", soon());
   for (const char* host : {"127.0.0.2", "127.0.0.3"}) {
     auto one = open_store(fmt::format("tcp://{}:{}", host, port), "", 1, 2, soon());

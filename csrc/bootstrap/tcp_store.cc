@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -360,11 +359,13 @@ Fd reach(const std::string& name, const std::vector<Address>& addresses, const s
   }
 }
 
-// A name may have addresses of other hosts besides, which cannot be bound here; if it has no
-// other, listening there says why.
+// Each once, for a name may stand twice in /etc/hosts. It may have addresses of other hosts, too,
+// which cannot be bound here; if it has no other, listening there says why.
 std::vector<Address> of_this_host(const std::vector<Address>& addresses) {
   std::vector<Address> own;
-  std::ranges::copy_if(addresses, std::back_inserter(own), is_own_address);
+  for (const Address& address : addresses)
+    if (std::ranges::count(own, address.text(), &Address::text) == 0 && is_own_address(address))
+      own.push_back(address);
   return own.empty() ? addresses : own;
 }
 
