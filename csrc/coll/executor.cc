@@ -74,7 +74,8 @@ void Executor::run(const Call& call) {
 
 void Executor::execute(const Call& call) {
   comm_.counters().calls += 1;
-  if (choices_.trim() | plans_.trim()) shape_.reset();  // which points to one of each
+  bool forgot_choices = choices_.trim(), forgot_plans = plans_.trim();
+  if (forgot_choices || forgot_plans) shape_.reset();  // which points to one of each
   prepare(call);
   const Choice& choice = *choice_;
   if (choice.pieces == 0) return;
