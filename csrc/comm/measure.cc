@@ -16,7 +16,6 @@ namespace {
 using std::chrono::microseconds;
 
 // In the place of the collective, so that a call never takes a message for one of its own.
-// No collective has this number at this place of its envelope.
 constexpr uint8_t kMeasuring = 0xff;
 enum class Phase : uint8_t { kRound, kPing, kPong, kTurn, kStream, kVerdict };
 

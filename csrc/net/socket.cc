@@ -65,8 +65,7 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
-// The kernel counts it from the first probe of a closed window on, whether or not the probes are
-// answered.
+// It counts while a window is closed, too (tcp(7)).
 void wait_for_reader(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0u); }
 
 void set_nonblocking(int fd) {
