@@ -26,8 +26,6 @@ using testing::Faults;
 using testing::FaultyEndpoint;
 using testing::on_hosts;
 
-constexpr size_t kArenaBytes = 1 << 20;
-
 /// The links of one rank of a World; ends all waits once `lost`.
 class TestLinks final : public MeasuredLinks {
  public:
@@ -67,7 +65,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
                                                  const std::map<Rank, Duration>& late = {},
                                                  int share = 1) {
     Rank size = topology.size();
-    testing::World world(row(), size, kArenaBytes);
+    testing::World world(row(), size, arena_bytes_);
     for (auto [rank, fault] : faults)
       for (auto& link : world[rank].links)
         if (link) link = std::make_unique<FaultyEndpoint>(std::move(link), fault);
@@ -101,6 +99,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   }
 
   std::optional<verbs::FakeVerbs> device_;
+  size_t arena_bytes_ = 1 << 20;
   std::atomic<bool> lost_{false};
   std::atomic<int> failed_{0};
 };
@@ -182,6 +181,26 @@ TEST_P(Measuring, TheFirstMessagesWithinAHostDoNotCount) {
     EXPECT_GT(samples[rank][0][0].latency_us, 0) << "the odd one too";
     EXPECT_LT(samples[rank][0][0].latency_us, 1e3);
   }
+}
+
+// Within a host a stream is so short that all of it may be slow.
+TEST_P(Measuring, OneSlowStreamWithinAHostDoesNotDecide) {
+  if (row().link == LinkClass::kNetwork) GTEST_SKIP() << "its streams are five times as long";
+  arena_bytes_ = 64 << 10;  // so that messages are of 4 KiB and do not grow
+  // Not so long that the stream would show that somebody was stopped.
+  constexpr auto kSlow = std::chrono::microseconds(30);
+  constexpr double kSlowBytesPerUs = 4096.0 / 30;
+  constexpr int kStarts = 9;
+  Topology topology = on_hosts({"a", "a"});
+  std::map<Rank, Faults> faults;
+  for (Rank rank : {0, 1}) faults[rank].delay_stream = kSlow;
+  int fast = 0;  // of some starts, for a busy machine may stop all the other streams of one
+  for (int start = 0; start < kStarts; start++) {
+    auto samples = measure(topology, faults);
+    ASSERT_EQ(failed_, 0);
+    fast += samples[0][0][0].rank_bytes_per_us > kSlowBytesPerUs;
+  }
+  EXPECT_GT(fast, kStarts / 2);
 }
 
 // Whatever the contract of endpoints allows.

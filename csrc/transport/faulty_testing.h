@@ -25,6 +25,8 @@ struct Faults {
   Duration delay_send{};              // before a message is handed on
   Duration delay_recv{};              // before a message that has come is shown,
   uint64_t delay_recvs = UINT64_MAX;  // for the first so many
+  Duration delay_stream{};            // before each of the first messages with content is shown,
+                                      // until one without follows
   // Failures: thrown instead of doing it, and ever after, as a broken link would.
   uint64_t fail_send = 0;  // at the n-th message sent
   uint64_t fail_recv = 0;  // at the n-th message received
@@ -72,6 +74,9 @@ class FaultyEndpoint final : public Endpoint {
     if (!there) return false;
     if (received_ < faults_.delay_recvs) pause(faults_.delay_recv);
     received_++;
+    if (view->bytes > 0) pause(faults_.delay_stream);
+    if (view->bytes == 0 && streamed_) faults_.delay_stream = Duration::zero();
+    streamed_ |= view->bytes > 0;
     return true;
   }
 
@@ -108,7 +113,9 @@ class FaultyEndpoint final : public Endpoint {
  private:
   static bool every(uint64_t count, uint64_t n) { return n != 0 && count % n == 0; }
   static void pause(Duration time) {
-    if (time > Duration::zero()) std::this_thread::sleep_for(time);
+    constexpr Duration kShort = std::chrono::microseconds(200);  // the kernel adds up to 120
+    if (time > kShort) return std::this_thread::sleep_for(time);
+    for (Deadline deadline(time); time > Duration::zero() && !deadline.passed();) continue;
   }
   void fail_if(bool condition, const char* call) {
     if (!condition) return;
@@ -126,6 +133,7 @@ class FaultyEndpoint final : public Endpoint {
   uint64_t received_ = 0;
   uint64_t shown_ = 0;
   uint64_t lag_ = 0;
+  bool streamed_ = false;
 };
 
 /// A transport whose endpoints are faulty as `choose(peer)` says.
