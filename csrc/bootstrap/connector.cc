@@ -33,6 +33,9 @@ constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
 // In which a network that reaches the peer at all lets a connection be made: the kernel repeats its
 // first packet after a second, so that one may be lost.
 constexpr Duration kReach = std::chrono::milliseconds(1200);
+// How often who waits for a peer to connect looks whether that still listens, and how long at each
+// of its addresses.
+constexpr Duration kLook = std::chrono::milliseconds(200);
 // A peer that tells no rate is asked so often, for it may not have been run. What is then assumed
 // of the network: it was reached, and is used if there is no other.
 constexpr int kRateTries = 3;
@@ -164,6 +167,7 @@ struct Connector::State {
   Fd connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach, Deadline deadline);
   Fd connect(Rank peer, uint32_t channel, Deadline deadline);
   Fd accept(Rank peer, uint32_t channel, Deadline deadline);
+  void throw_if_ended(Rank peer, uint32_t channel, const std::string& link) const;
   void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
   Error no_network(std::span<const Trial> trials,
                    const std::function<std::string(Rank)>& describe) const;
@@ -245,7 +249,7 @@ Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel,
     Dialling dialling(*this, fd.get(), link);
     if (fd) error = finish_connect(fd.get(), offer.address, reach);
     // The peer listened before it told its address: refused means that it has ended.
-    check(error != ECONNREFUSED, Code::kTransport,
+    check(error != ECONNREFUSED, Code::kPeerLost,
           "{}: connect: Connection refused; the process has ended, or a firewall rejects", link);
     std::string where = fmt::format(
         "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
@@ -265,15 +269,20 @@ Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel,
 Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
   std::string link = fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
                                  describe_offers(offers), peer, rank, channel);
-  std::unique_lock lock(mutex);
-  auto found = parked.end();
-  bool decided = changed.wait_for(lock, deadline.left(), [&] {
-    found = parked.find({peer, channel});
-    return found != parked.end() || refusals.contains(peer) || interrupted;
-  });
-  if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
-  throw_if_interrupted(link);
-  check(!decided, Code::kInvalidArgument, "{}: {}", link, refusals[peer]);
+  while (!deadline.passed()) {
+    {
+      std::unique_lock lock(mutex);
+      auto found = parked.end();
+      bool decided = changed.wait_for(lock, std::min(kLook, deadline.left()), [&] {
+        found = parked.find({peer, channel});
+        return found != parked.end() || refusals.contains(peer) || interrupted;
+      });
+      if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
+      throw_if_interrupted(link);
+      if (decided) throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link, refusals[peer]));
+    }
+    throw_if_ended(peer, channel, link);
+  }
   std::string strangers =
       rejected() ? fmt::format(" ({} connections of strangers were rejected)", rejected()) : "";
   throw Error(Code::kTimeout,
@@ -281,6 +290,23 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
                           "failed (see its log), a firewall may drop what comes to this address, "
                           "or it has no network in common with this rank: it has {}",
                           link, strangers, describe_offers(of_rank[peer])));
+}
+
+// If all its addresses that may be used refuse. One alone may be another machine's, and one that
+// does not answer says nothing.
+void Connector::State::throw_if_ended(Rank peer, uint32_t channel, const std::string& link) const {
+  std::vector<std::string> refused;
+  for (int network : networks_for(peer, channel)) {
+    const Address& address = offer_of(peer, network).address;
+    int error = 0;
+    Fd fd = begin_connect(address, &error);
+    if (fd) error = finish_connect(fd.get(), address, Deadline(kLook));
+    if (error != ECONNREFUSED) return;
+    refused.push_back(address.text());
+  }
+  check(refused.empty(), Code::kPeerLost,
+        "{}: nobody listens at {} any more; the process has ended, or a firewall rejects", link,
+        fmt::join(refused, ", "));
 }
 
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)

@@ -58,9 +58,9 @@ class Connector : public Dialer {
   /// use the same.
   std::string own_addresses() const;
 
-  /// Throws Error(kTimeout) or Error(kTransport) naming peer, address, channel and cause (refused,
-  /// wrong secret, …), or Error(kInvalidArgument) on both ends if their secrets differ. The socket
-  /// is non-blocking and tuned. Any thread but the loop's.
+  /// Throws Error(kTimeout), Error(kTransport), or Error(kPeerLost) if nobody listens where the
+  /// peer did, naming peer, address, channel and cause, or Error(kInvalidArgument) on both ends if
+  /// their secrets differ. The socket is non-blocking and tuned. Any thread but the loop's.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
   /// Ends each dial(), now and later, with Error(kTransport): the communicator has failed. Any
   /// thread.

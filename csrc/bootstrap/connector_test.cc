@@ -181,18 +181,40 @@ TEST(Connector, AnotherCommunicatorOfTheSameSecretIsNotMistaken) {
   EXPECT_TRUE(contains(refused, "another communicator")) << refused.what();
 }
 
+// By who connects, and by who waits for it to connect.
 TEST(Connector, APeerThatHasEndedIsNamedAtOnce) {
+  for (Rank ended : {1, 0}) {
+    Job job(2);
+    job.connectors[ended].reset();
+    Rank other = 1 - ended;
+    auto start = Clock::now();
+    Error error = error_of([&] { job.connectors[other]->dial(ended, 3, Deadline(seconds(60))); });
+    EXPECT_LT(to_seconds(Clock::now() - start), 20);
+    EXPECT_EQ(error.code(), Code::kPeerLost);
+    EXPECT_EQ(error.rank(), ended);
+    EXPECT_TRUE(contains(error, "channel 3")) << error.what();
+    EXPECT_TRUE(contains(error, "the process has ended")) << error.what();
+    std::string address = decode_offers(job.all[ended])[0].address.text();
+    EXPECT_TRUE(contains(error, address)) << error.what();
+  }
+}
+
+// It listens, so that the rank that waits looks for it in vain, and is no stranger by that.
+TEST(Connector, APeerThatComesLateIsWaitedFor) {
   Job job(2);
-  job.connectors[1].reset();
-  auto start = Clock::now();
-  Error error = error_of([&] { job.connectors[0]->dial(1, 3, Deadline(seconds(60))); });
-  EXPECT_LT(to_seconds(Clock::now() - start), 20);
-  EXPECT_EQ(error.code(), Code::kTransport);
-  EXPECT_EQ(error.rank(), 1);
-  std::string address = decode_offers(job.all[1])[0].address.text();
-  for (const std::string& part : {std::string("rank 0 -> 1"), address, std::string("channel 3"),
-                                  std::string("Connection refused")})
-    EXPECT_TRUE(contains(error, part)) << error.what();
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(900));
+    EXPECT_TRUE(job.connectors[0]->dial(1, 0, Deadline(seconds(20))));
+  });
+  std::string failure;
+  try {
+    EXPECT_TRUE(job.connectors[1]->dial(0, 0, Deadline(seconds(20))));
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  late.join();
+  EXPECT_EQ(failure, "");
+  EXPECT_EQ(job.connectors[0]->rejected(), 0u);
 }
 
 TEST(Connector, APeerThatDoesNotComeIsNamedAtTheDeadline) {

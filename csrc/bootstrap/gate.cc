@@ -71,8 +71,11 @@ struct Gate::State {
     timerfd_settime(timer.get(), 0, &spec, nullptr);
   }
 
-  void drop(std::map<int, Pending>::iterator entry) {
-    rejected.fetch_add(1, std::memory_order_relaxed);  // before it can be seen to be closed
+  // Who says nothing and goes away only looked whether somebody listens, as a rank does that waits
+  // for this one (bootstrap/connector.cc).
+  void drop(std::map<int, Pending>::iterator entry, bool looked_only = false) {
+    if (!looked_only)
+      rejected.fetch_add(1, std::memory_order_relaxed);  // before it can be seen to be closed
     loop.forget(entry->first);
     pending.erase(entry);
   }
@@ -141,7 +144,7 @@ struct Gate::State {
       Refusal refusal{challenger.verdict(), challenger.identity(), peer_of(number)};
       // Who went away may have been anybody, and may come again.
       bool is_refused = challenger.state() == Challenger::State::kRefused;
-      drop(entry);
+      drop(entry, challenger.state() == Challenger::State::kHello && entry->second.filled == 0);
       lock.unlock();
       if (is_refused && refusal.claimed.from != kNobody) refused(refusal);
       return;

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 // Changes when ranks of different builds could not understand each other.
-constexpr int kWireVersion = 5;
+constexpr int kWireVersion = 6;
 // A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
 constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
 // The same while other links have sends queued that only this thread moves.

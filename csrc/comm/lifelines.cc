@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -21,8 +22,11 @@ constexpr uint32_t kMagic = 0x4e494c52;  // "RLIN"
 constexpr uint8_t kVersion = 1;
 // Longer texts of errors are cut: a message has to fit into a socket whose peer does not read.
 constexpr size_t kMaxTextBytes = 4096;
+// A line that closes before anything was said on it may be that of a rank that has failed while it
+// made it. So long may the cause take that it tells, or has, by others.
+constexpr Duration kCauseGrace = std::chrono::milliseconds(300);
 
-enum class Type : uint8_t { kGoodbye = 1, kPoison = 2, kPing = 3, kPong = 4 };
+enum class Type : uint8_t { kGoodbye = 1, kPoison = 2, kPing = 3, kPong = 4, kHello = 5 };
 
 // On the wire as it is; text_bytes of text follow.
 struct Header {
@@ -39,6 +43,7 @@ static_assert(sizeof(Header) == 24);
 struct Line {
   Fd fd;
   std::string in;           // received, not yet a whole message
+  bool heard = false;       // anything at all
   bool goodbye = false;     // the peer has said so
   bool gone = false;        // or its line has closed
   bool mute = false;        // half a message was sent: nothing can follow it
@@ -61,7 +66,7 @@ std::string encode(const Error& error) {
 
 bool is_sound(const Header& header, Rank size) {
   bool known = header.magic == kMagic && header.version == kVersion && header.type >= 1 &&
-               header.type <= 4 && header.rank >= kNobody && header.rank < size;
+               header.type <= 5 && header.rank >= kNobody && header.rank < size;
   if (!known) return false;
   if (static_cast<Type>(header.type) != Type::kPoison) return header.text_bytes == 0;
   return header.text_bytes <= kMaxTextBytes && header.code >= RC_INVALID_ARGUMENT &&
@@ -82,7 +87,7 @@ void send_on(Line& line, const std::string& message) {
 
 }  // namespace
 
-struct Lifelines::State {
+struct Lifelines::State : std::enable_shared_from_this<State> {
   enum class Reply { kPoisoned, kGone, kNoLine, kSilent, kAnswered };
 
   State(Rank own, Rank ranks, EventLoop& on, std::function<void()> callback,
@@ -150,7 +155,18 @@ struct Lifelines::State {
     if (got < 0 && (error == EAGAIN || error == EINTR)) return {};
     close(line);
     if (line.goodbye) return {};
-    return Error(Code::kPeerLost, why_lost(peer, got == 0 ? 0 : error), peer);
+    Error lost(Code::kPeerLost, why_lost(peer, got == 0 ? 0 : error), peer);
+    if (line.heard) return lost;
+    loop.after(kCauseGrace, [self = weak_from_this(), lost] {
+      auto state = self.lock();
+      if (state && !state->is_closing()) state->raise(lost);
+    });
+    return {};
+  }
+
+  bool is_closing() const {
+    std::lock_guard lock(mutex);
+    return closing;
   }
 
   // `error`: of a recv() on its lifeline, 0 at the end of the stream.
@@ -197,6 +213,7 @@ struct Lifelines::State {
   }
 
   void take(const Header& header, Line& line) {
+    line.heard = true;
     switch (static_cast<Type>(header.type)) {
       case Type::kGoodbye:
         line.goodbye = line.gone = true;
@@ -209,6 +226,7 @@ struct Lifelines::State {
         line.pong_token = header.token;
         line.pong_waiting_for = header.rank;
         break;
+      case Type::kHello:
       case Type::kPoison:
         break;
     }
@@ -247,7 +265,7 @@ struct Lifelines::State {
 
 Lifelines::Lifelines(Rank rank, Rank size, EventLoop& loop, std::function<void()> on_poison,
                      std::function<std::string(Rank)> describe)
-    : state_(std::make_unique<State>(rank, size, loop, std::move(on_poison), std::move(describe),
+    : state_(std::make_shared<State>(rank, size, loop, std::move(on_poison), std::move(describe),
                                      poisoned_, waiting_for_)) {}
 
 Lifelines::~Lifelines() {
@@ -286,6 +304,7 @@ void Lifelines::add(Rank peer, Fd fd) {
     Line& line = state.lines[peer];
     invariant(!line.fd && !line.gone, "a second lifeline from rank {} to {}", state.rank, peer);
     line.fd = std::move(fd);
+    send_on(line, encode(Type::kHello, 0, kNobody, 0, ""));
     // Who comes late hears the first error, too.
     if (state.first) send_on(line, encode(*state.first));
   }

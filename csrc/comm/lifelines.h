@@ -56,7 +56,7 @@ class Lifelines {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  // a task of the loop may outlive this
   std::atomic<bool> poisoned_{false};
   std::atomic<Rank> waiting_for_{kNobody};
 };

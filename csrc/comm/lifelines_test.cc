@@ -156,6 +156,37 @@ std::string bytes_of(std::initializer_list<uint32_t> words) {
   for (uint32_t word : words) bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
   return bytes;
 }
+// Its rank may have failed while it made the line, and the cause is on its way by others.
+TEST(Lifelines, OneThatClosesBeforeAWordIsNotTheFirstToBlame) {
+  for (bool told : {true, false}) {
+    Node node(0, 3), other(2, 3);
+    join(node, 0, other, 2);
+    auto ends = make_pair();
+    node.lines->add(1, std::move(ends[0]));
+    ends[1].reset();
+    ASSERT_TRUE(soon([&] { return node.lines->gone(1); }));
+    if (told) other.lines->poison(Error(Code::kMismatch, "the cause", 2));
+    ASSERT_TRUE(soon([&] { return node.lines->poisoned(); }));
+    EXPECT_EQ(node.lines->error().code(), told ? Code::kMismatch : Code::kPeerLost);
+    EXPECT_EQ(node.lines->error().rank(), told ? 2 : 1);
+  }
+}
+
+// Nor does it disturb the communicator's end.
+TEST(Lifelines, MayEndBeforeOneIsBlamed) {
+  std::atomic<int> poisons{0};
+  EventLoop loop("test");
+  {
+    Lifelines lines(0, 2, loop, [&] { poisons++; }, describe);
+    auto ends = make_pair();
+    lines.add(1, std::move(ends[0]));
+    ends[1].reset();
+    ASSERT_TRUE(soon([&] { return lines.gone(1); }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_EQ(poisons, 0);
+}
+
 constexpr uint32_t kMagicWord = 0x4e494c52;
 // version, type, text bytes
 constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
