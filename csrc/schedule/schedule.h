@@ -2,11 +2,11 @@
 //
 // Ranks run in rounds: what rank a sends to b in round i, b receives in its own round i, and a rank
 // that has nothing to do in a round has an idle step. All schedules of one call have the same
-// number of rounds on every rank. The executor derives message order and freedom from deadlock from
-// this rule; schedule_test.cc proves it for every row and size.
+// number of rounds on every rank. What runs them derives message order and freedom from deadlock
+// from this rule; schedule_test.cc proves it for every row and size.
 //
 // A schedule works on an index space of elements laid out as the collective's row below says. Ranks
-// are positions in ring order: the executor translates them, and lays the caller's chunks out in
+// are positions in ring order: coll/run.h translates them, and lays the caller's chunks out in
 // that order.
 //
 //   allreduce, broadcast, reduce     one vector of counts[0] elements

@@ -1,0 +1,81 @@
+#include "coll/plan_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringcoll {
+namespace {
+
+// What is kept for calls of different shapes.
+constexpr size_t kMostShapes = 1024;
+
+std::vector<Rank> positions_of(const std::vector<Rank>& order) {
+  std::vector<Rank> position(order.size());
+  for (size_t i = 0; i < order.size(); i++) position[order[i]] = static_cast<Rank>(i);
+  return position;
+}
+
+Terrain checked(Terrain terrain) {
+  check_algorithm(terrain.algorithm);
+  return terrain;
+}
+
+}  // namespace
+
+PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> zero_copy,
+                     Terrain terrain)
+    : order_(std::move(order)),
+      position_(positions_of(order_)),
+      self_(position_[rank]),
+      zero_copy_(std::move(zero_copy)),
+      selector_(checked(std::move(terrain))),
+      choices_(kMostShapes),
+      plans_(kMostShapes) {}
+
+const Choice& PlanCache::choice(const Call& call, const Layout& layout) {
+  key_ = {call.collective, call.dtype, layout.longest_lane(), call.counts.empty()};
+  return choices_.get(
+      key_, [&] { return selector_.choose(call, layout.longest_lane(), layout.lanes()); });
+}
+
+Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Layout& layout,
+                         std::span<const int64_t> counts, bool zero_copy, bool pack_all) {
+  key_.clear();
+  key_.push_back(&row - schedules().data());
+  key_.push_back(call.root);
+  key_.push_back(static_cast<int64_t>(layout.ends_key() << 2 | zero_copy << 1 | pack_all));
+  key_.insert(key_.end(), counts.begin(), counts.end());
+  return plans_.get(key_, [&] { return make(call, row, layout, counts, zero_copy, pack_all); });
+}
+
+bool PlanCache::trim() {
+  bool choices = choices_.trim(), plans = plans_.trim();
+  return choices || plans;
+}
+
+Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Layout& layout,
+                        std::span<const int64_t> counts, bool zero_copy, bool pack_all) const {
+  auto size = static_cast<Rank>(order_.size());
+  Problem problem{.rank = self_,
+                  .size = size,
+                  .root = position_[call.root],
+                  .counts = counts,
+                  .levels = selector_.terrain().fabric.groups};
+  if (call.collective == RC_ALLTOALL) {
+    problem.counts = counts.first(size);
+    problem.recv_counts = counts.last(size);
+  }
+  Schedule schedule = row.make(problem);
+  Planned planned;
+  for (const Step& step : schedule)
+    for (Rank position : {step.send_to, step.recv_from})
+      if (position != kNobody) planned.peers.push_back(order_[position]);
+  std::ranges::sort(planned.peers);
+  planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
+  Ends ends = layout.ends_of(counts);
+  if (zero_copy) ends.zero_copy = zero_copy_;
+  planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
+  return planned;
+}
+
+}  // namespace ringcoll

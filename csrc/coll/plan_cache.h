@@ -1,0 +1,61 @@
+// Which schedule a call runs, and what this rank does in it, worked out once for each shape of
+// call.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coll/call.h"
+#include "coll/call_cache.h"
+#include "coll/layout.h"
+#include "coll/select.h"
+#include "schedule/plan.h"
+
+namespace ringcoll {
+
+/// What a rank does in a piece, and with whom.
+struct Planned {
+  Plan plan;
+  std::vector<Rank> peers;  // in rising order
+  bool connected = false;   // to all of them; who connects says so
+};
+
+/// One thread at a time. Neither waits nor connects.
+class PlanCache {
+ public:
+  /// `order`: the ranks in ring order. `zero_copy`: by position, who can be sent what is lent;
+  /// empty: nobody. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no schedule, or the
+  /// arena is too small for the slots.
+  PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> zero_copy, Terrain terrain);
+
+  const std::vector<Rank>& order() const { return order_; }
+  /// The position of this rank.
+  Rank self() const { return self_; }
+  const Selector& selector() const { return selector_; }
+  bool lends() const { return !zero_copy_.empty(); }
+
+  /// For the call that `layout` is of. References stay good until a trim().
+  const Choice& choice(const Call& call, const Layout& layout);
+  /// For a piece of it with these elements in each lane. `zero_copy`: its memory is lent;
+  /// `pack_all`: its input is read by packing only.
+  Planned& plan(const Call& call, const ScheduleRow& row, const Layout& layout,
+                std::span<const int64_t> counts, bool zero_copy, bool pack_all);
+  /// Between calls: forgets some if there are too many. True if it did.
+  bool trim();
+
+ private:
+  Planned make(const Call& call, const ScheduleRow& row, const Layout& layout,
+               std::span<const int64_t> counts, bool zero_copy, bool pack_all) const;
+
+  std::vector<Rank> order_;     // position to rank
+  std::vector<Rank> position_;  // rank to position
+  Rank self_;
+  std::vector<bool> zero_copy_;
+  Selector selector_;
+  CallCache<Choice> choices_;
+  CallCache<Planned> plans_;
+  std::vector<int64_t> key_;  // a member so that its memory is kept
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,310 @@
+#include "coll/run.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace ringcoll {
+namespace {
+
+// From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
+// until its sends are complete.
+constexpr size_t kLeastLoanBytes = 32 << 10;
+
+}  // namespace
+
+Run::Run(Communicator& comm, PlanCache& plans, Slots& slots)
+    : comm_(comm), plans_(plans), slots_(slots), pieces_(slots.size()) {}
+
+void Run::begin(const Call& call, const Signature& signature) {
+  call_ = &call;
+  signature_ = signature;
+  envelope_ = Envelope::of(signature);
+  tick_ = started_ = finished_ = next_start_ = 0;
+  if (plans_.trim()) shape_.reset();  // which points to one of each
+  prepare();
+  if (choice_->pieces > 0 && plans_.lends()) comm_.lend(layout_.loans(kLeastLoanBytes));
+}
+
+void Run::abandon() {
+  lent_.clear();
+  shape_.reset();
+  for (Piece& piece : pieces_) piece.slot = nullptr;
+  in_tick_ = received_ = has_view_ = false;
+}
+
+// Steps of training make the same call again and again, and so do benchmarks: one like the one
+// before, of one tensor, needs nothing worked out anew.
+void Run::prepare() {
+  std::optional<Shape> shape;
+  if (call_->is_vector() && call_->buffers.size() == 1)
+    shape = {call_->collective,
+             call_->dtype,
+             call_->op,
+             call_->root,
+             call_->prescale,
+             call_->postscale,
+             call_->total(),
+             call_->buffers[0].input != nullptr,
+             call_->buffers[0].output != nullptr};
+  if (shape && shape == shape_) return layout_.replace(call_->buffers[0]);
+  shape_.reset();  // should one of these throw
+  layout_.reset(*call_, comm_.rank(), plans_.order());
+  choice_ = &plans_.choice(*call_, layout_);
+  mover_.emplace(*call_, comm_.counters());
+  repeated_ = nullptr;
+  shape_ = shape;
+}
+
+bool Run::advance() {
+  bool over = choice_->pieces == 1 ? advance_alone() : advance_pipeline();
+  return over && all_completed(lent_);  // the caller's memory is the caller's again
+}
+
+// The pipeline of one piece. Most calls are that, and the small ones among them notice what a
+// pipeline of several has to keep.
+bool Run::advance_alone() {
+  if (finished_ == 1) return true;
+  Piece& alone = pieces_.front();
+  if (started_ == 0) {
+    if (!begin(alone)) return false;
+    alone.start = 0;
+    started_ = 1;
+  }
+  for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
+    if (!in_tick_ && comm_.wants_places()) expect(alone, stage_of(alone));
+    in_tick_ = true;
+    if (!advance(alone)) return false;
+    in_tick_ = false;
+  }
+  alone.slot = nullptr;
+  finished_ = 1;
+  return true;
+}
+
+bool Run::advance_pipeline() {
+  while (finished_ < choice_->pieces) {
+    if (!in_tick_ && !begin_tick()) return false;
+    for (; at_ >= finished_; at_--)
+      if (!advance(piece(at_))) return false;
+    end_tick();
+  }
+  return true;
+}
+
+bool Run::begin_tick() {
+  auto slots = static_cast<int64_t>(slots_.size());
+  if (started_ < choice_->pieces && started_ - finished_ < slots && tick_ >= next_start_) {
+    Piece& next = piece(started_);
+    if (!begin(next)) return false;
+    next.start = tick_;
+    started_++;
+    // Spread over the rounds, so that every tick has some that cross the network and some that do
+    // not.
+    auto rounds = static_cast<int64_t>(next.rounds());
+    next_start_ = tick_ + std::max<int64_t>(1, (rounds + slots - 1) / slots);
+  }
+  // What this tick receives in the next, in the order in which it does.
+  if (comm_.wants_places())
+    for (int64_t k = started_ - 1; k >= finished_; k--) expect(piece(k), stage_of(piece(k)));
+  at_ = started_ - 1;
+  in_tick_ = true;
+  return true;
+}
+
+void Run::end_tick() {
+  for (; finished_ < started_; finished_++) {
+    Piece& oldest = piece(finished_);
+    if (stage_of(oldest) < oldest.rounds()) break;
+    oldest.slot = nullptr;
+  }
+  in_tick_ = false;
+  tick_++;
+}
+
+// A plan, links to all who are in it, and a slot whose former content nobody reads any more.
+bool Run::begin(Piece& piece) {
+  if (!piece.slot) {
+    piece.index = started_;
+    layout_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
+    piece.zero_copy = is_zero_copy(piece);
+    piece.planned = &planned_for(piece);
+    piece.slot = &slots_.take();
+  }
+  if (!piece.planned->connected) {
+    want_ = {.what = Want::What::kLinks, .planned = piece.planned};
+    return false;
+  }
+  if (!all_completed(piece.slot->unread)) return false;
+  give_memory(piece);
+  progress_++;
+  return true;
+}
+
+void Run::give_memory(Piece& piece) {
+  if (!piece.fragments.empty()) {
+    auto elements = static_cast<size_t>(piece.fragments.back().end());
+    slots_.prepare(*piece.slot, elements * mover_->element_bytes());
+  }
+  piece.sent.assign(piece.rounds(), {});
+  piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
+  for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
+}
+
+// A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
+// what is received replaces what is still to be sent to somebody else.
+bool Run::is_zero_copy(const Piece& piece) const {
+  if (!plans_.lends() || call_->collective == RC_BARRIER) return false;
+  const rc_buffer& first = call_->buffers[0];
+  bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
+  bool one_each = !call_->is_vector() || piece.fragments.size() == 1;
+  return one_each && !exchanges && !piece.fragments.empty() && mover_->outputs_are_sendable() &&
+         std::ranges::all_of(piece.fragments, &Fragment::lent);
+}
+
+Planned& Run::planned_for(const Piece& piece) {
+  if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
+  layout_.counts_of(piece.index, choice_->stretch, &counts_);
+  Planned& planned =
+      plans_.plan(*call_, *choice_->row, layout_, counts_, piece.zero_copy, mover_->pack_all());
+  if (choice_->pieces == 1) {
+    repeated_ = &planned;
+    repeated_zero_copy_ = piece.zero_copy;
+  }
+  return planned;
+}
+
+bool Run::advance(Piece& piece) {
+  size_t stage = stage_of(piece), rounds = piece.rounds();
+  if (stage > rounds) return true;
+  if (stage > 0 && !received_ && !receive(piece, stage - 1)) return false;
+  received_ = true;
+  if (stage < rounds && !send(piece, stage)) return false;
+  received_ = false;
+  if (stage == rounds)
+    for (const Move& move : piece.plan().finish) mover_->finish(piece.memory, move);
+  return true;
+}
+
+void Run::expect(Piece& piece, size_t round) {
+  if (round >= piece.rounds()) return;
+  const Action& action = piece.plan().actions[round];
+  if (action.recv_from == kNobody) return;
+  comm_.endpoint(plans_.order()[action.recv_from])
+      .expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
+}
+
+// Where a transport may put what it receives: its final place, if it needs no combining and nothing
+// there is waited for.
+std::byte* Run::place_for(const Piece& piece, const Action& action) const {
+  bool single = action.parts.size() == 1 && action.parts[0].after < 0;
+  return single ? mover_->place_for(piece.memory, action.parts[0]) : nullptr;
+}
+
+bool Run::send(Piece& piece, size_t round) {
+  const Action& action = piece.plan().actions[round];
+  if (action.send_to == kNobody) return true;
+  Rank peer = plans_.order()[action.send_to];
+  Endpoint& link = comm_.endpoint(peer);
+  const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
+  uint64_t bytes = action.send.count * mover_->element_bytes();
+  uint64_t number = link.try_send(envelope_, data, bytes);
+  if (number == 0) {
+    link.progress();
+    number = link.try_send(envelope_, data, bytes);
+  }
+  if (number == 0) return wants(Want::What::kCredit, peer, link);
+  progress_++;
+  comm_.counters().messages_sent += 1;
+  comm_.counters().bytes_sent += bytes;
+  note_sent(piece, round, {&link, peer, number});
+  return true;
+}
+
+// Whose memory may be written again only after `sent` is complete.
+void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
+  const Action& action = piece.plan().actions[round];
+  bool lent = action.send_from == Place::kInput || action.send_from == Place::kOutput;
+  if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();
+  if (sent.complete()) return;
+  if (!lent) {
+    piece.sent[round] = sent;
+    piece.slot->unread.push_back(sent);
+    return;
+  }
+  auto before = std::ranges::find(lent_, sent.link, &Sent::link);
+  if (before == lent_.end())
+    lent_.push_back(sent);
+  else
+    *before = sent;
+}
+
+bool Run::receive(Piece& piece, size_t round) {
+  const Action& action = piece.plan().actions[round];
+  if (action.recv_from == kNobody) return true;
+  if (!has_view_) {
+    Rank peer = plans_.order()[action.recv_from];
+    want_.what = Want::What::kMessage;
+    want_.peer = peer;
+    want_.link = &comm_.endpoint(peer);
+    want_.place = place_for(piece, action);
+    want_.bytes = action.recv.count * mover_->element_bytes();
+    if (!want_.link->try_recv(want_.place, want_.bytes, &view_)) return false;
+    take_view();
+  }
+  for (; part_ < action.parts.size(); part_++, progress_++) {
+    const Part& part = action.parts[part_];
+    if (part.after >= 0 && !completed(piece.sent[part.after])) return false;
+    const std::byte* data =
+        view_.data + (part.range.first - action.recv.first) * mover_->element_bytes();
+    mover_->apply(piece.memory, part, data, plans_.self() < action.recv_from);
+  }
+  view_link_->release();
+  has_view_ = false;
+  return true;
+}
+
+void Run::take_view() {
+  view_link_ = want_.link;
+  check_view(want_.peer, want_.bytes);
+  comm_.counters().bytes_received += want_.bytes;
+  has_view_ = true;
+  part_ = 0;
+  progress_++;
+}
+
+bool Run::all_completed(std::vector<Sent>& sent) {
+  for (; !sent.empty(); sent.pop_back(), progress_++)
+    if (!completed(sent.back())) return false;
+  return true;
+}
+
+bool Run::completed(const Sent& sent) {
+  if (sent.complete()) return true;
+  sent.link->progress();
+  return sent.complete() || wants(Want::What::kCompletion, sent.peer, *sent.link);
+}
+
+bool Run::wants(Want::What what, Rank peer, Endpoint& link) {
+  want_ = {.what = what, .peer = peer, .link = &link};
+  return false;
+}
+
+void Run::check_view(Rank peer, uint64_t expected_bytes) const {
+  if (view_.envelope == envelope_ && view_.bytes == expected_bytes) [[likely]]
+    return;
+  std::string theirs = describe(view_.envelope.as<Signature>()), mine = doing();
+  if (theirs == mine) {
+    theirs += fmt::format(" with a message of {} bytes", view_.bytes);
+    mine += fmt::format(" expecting {} bytes", expected_bytes);
+  }
+  throw Error(Code::kMismatch,
+              fmt::format("rank {} runs {}, rank {} runs {}: all ranks must make the same calls, "
+                          "with the same arguments, in the same order",
+                          peer, theirs, comm_.rank(), mine),
+              peer);
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,147 @@
+// A call in flight: where it is in its plan, and what it waits for. The only place where steps meet
+// endpoints: segmenting, pipelining, statistics and mismatches live here, for every algorithm and
+// every transport. Nothing here blocks; who executes waits for what a run wants (coll/executor.h).
+//
+// The pipeline. A call is cut into pieces; a piece goes through the stages of its plan: stage 0
+// packs and sends what round 0 sends; stage i receives what round i-1 received and sends what round
+// i sends; the last stage receives and finishes. In every tick each piece in flight advances by one
+// stage, the newest first. Since all ranks run the same ticks and rounds, a message is received one
+// tick after it was sent, messages of a pair arrive in the order in which they are expected, and no
+// rank waits for something that its peer does only after waiting for it: a receive of tick t
+// depends on sends of tick t-1 alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coll/call.h"
+#include "coll/layout.h"
+#include "coll/mover.h"
+#include "coll/plan_cache.h"
+#include "coll/slots.h"
+#include "comm/communicator.h"
+
+namespace ringcoll {
+
+/// What a run cannot go on without.
+struct Want {
+  enum class What : uint8_t {
+    kMessage,     // of the peer, on the link
+    kCredit,      // for one more to the peer
+    kCompletion,  // of what was sent to the peer: its memory is to be written again
+    kLinks,       // to the peers of `planned`
+  };
+  What what = What::kMessage;
+  Rank peer = kNobody;
+  Endpoint* link = nullptr;
+  Planned* planned = nullptr;
+  std::byte* place = nullptr;  // kMessage: as for Endpoint::try_recv
+  uint64_t bytes = 0;
+};
+
+/// One thread at a time. One object for call after call: memory and what was worked out are kept.
+class Run {
+ public:
+  /// All outlive it.
+  Run(Communicator& comm, PlanCache& plans, Slots& slots);
+
+  /// The call, which outlives the run, is the `signature.sequence`-th. After the one before has
+  /// ended or was abandoned.
+  void begin(const Call& call, const Signature& signature);
+  /// Goes on as far as it can. True: it has ended, outputs are complete, and nobody reads the
+  /// caller's memory; a message may still be queued at a link. False: it cannot go on without what
+  /// want() says; asked again, it looks again. Throws Error.
+  bool advance();
+  const Want& want() const { return want_; }
+  /// For who polls, so that it loses little time: receives the message that is wanted into view(),
+  /// and says so.
+  View& view() { return view_; }
+  void take_view();
+  /// Grows whenever anything was done, so that a wait sees that it is another one.
+  uint64_t progress() const { return progress_; }
+  /// After an error: the call's memory is not used any more.
+  void abandon();
+  /// "allreduce #7 of 4 float32 …"
+  std::string doing() const { return describe(signature_); }
+
+ private:
+  struct Piece {
+    int64_t start = 0;  // tick of its stage 0
+    int64_t index = 0;
+    Planned* planned = nullptr;
+    Slot* slot = nullptr;    // null: not begun
+    bool zero_copy = false;  // its memory is lent, so that it can be sent as it lies
+    std::vector<Fragment> fragments;
+    std::vector<Sent> sent;  // by round
+    PieceMemory memory;
+
+    const Plan& plan() const { return planned->plan; }
+    size_t rounds() const { return planned->plan.actions.size(); }
+  };
+  /// What decides layout, schedule and plan of a call of one tensor.
+  struct Shape {
+    Collective collective;
+    DataType dtype;
+    ReduceOp op;
+    Rank root;
+    double prescale, postscale;
+    int64_t count;
+    bool has_input, has_output;
+    bool operator==(const Shape&) const = default;
+  };
+
+  void prepare();
+  Piece& piece(int64_t index) { return pieces_[static_cast<size_t>(index) % pieces_.size()]; }
+  bool advance_alone();
+  bool advance_pipeline();
+  size_t stage_of(const Piece& piece) const { return static_cast<size_t>(tick_ - piece.start); }
+  bool begin_tick();
+  void end_tick();
+  bool begin(Piece& piece);
+  void give_memory(Piece& piece);
+  bool advance(Piece& piece);
+  bool receive(Piece& piece, size_t round);
+  bool send(Piece& piece, size_t round);
+  void expect(Piece& piece, size_t round);
+  std::byte* place_for(const Piece& piece, const Action& action) const;
+  void note_sent(Piece& piece, size_t round, const Sent& sent);
+  bool completed(const Sent& sent);
+  bool all_completed(std::vector<Sent>& sent);
+  bool wants(Want::What what, Rank peer, Endpoint& link);
+  bool is_zero_copy(const Piece& piece) const;
+  Planned& planned_for(const Piece& piece);
+  void check_view(Rank peer, uint64_t expected_bytes) const;
+
+  Communicator& comm_;
+  PlanCache& plans_;
+  Slots& slots_;
+
+  // The call.
+  const Call* call_ = nullptr;
+  Signature signature_;
+  Envelope envelope_;  // the same, as messages have it
+  Layout layout_;
+  std::optional<Mover> mover_;
+  const Choice* choice_ = nullptr;
+  std::optional<Shape> shape_;   // none: not one tensor
+  Planned* repeated_ = nullptr;  // the plan of a call in one piece
+  bool repeated_zero_copy_ = false;
+  std::vector<Sent> lent_;  // the last one from the caller's memory, of each link
+  std::vector<int64_t> counts_;
+
+  // Where it is: pieces [finished_, started_) are in flight, `at_` is the one whose turn it is.
+  std::vector<Piece> pieces_;
+  int64_t tick_ = 0, started_ = 0, finished_ = 0, next_start_ = 0, at_ = 0;
+  bool in_tick_ = false;
+  bool received_ = false;  // the piece whose turn it is has what its stage receives,
+  bool has_view_ = false;  // or of that the message, and its parts up to `part_`
+  size_t part_ = 0;
+  View view_;
+  Endpoint* view_link_ = nullptr;
+  Want want_;
+  uint64_t progress_ = 0;
+};
+
+}  // namespace ringcoll

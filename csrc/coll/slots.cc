@@ -1,0 +1,19 @@
+#include "coll/slots.h"
+
+namespace ringcoll {
+
+Slots::Slots(SharedMemory& arena, size_t slots, size_t bank_bytes, size_t least_huge_bytes)
+    : arena_(arena), least_huge_bytes_(least_huge_bytes) {
+  std::byte* at = arena.data();
+  for (size_t i = 0; i < slots; i++, at += 2 * bank_bytes)
+    slots_.push_back({{at, at + bank_bytes}, {}, 0});
+}
+
+void Slots::prepare(Slot& slot, size_t bytes) {
+  if (bytes <= slot.prepared_bytes) return;
+  slot.prepared_bytes = bytes;
+  if (bytes < least_huge_bytes_) return;
+  for (std::byte* bank : slot.bank) arena_.prepare(bank, bytes);
+}
+
+}  // namespace ringcoll
