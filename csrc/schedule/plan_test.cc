@@ -157,7 +157,8 @@ TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
       options);
   for (Plan& plan : plans) plan.actions[0].send_from = Place::kInput;
   std::string what = simulator::check_plans(call, plans, options);
-  EXPECT_NE(what.find("an input that a peer may still read"), std::string::npos) << what;
+  EXPECT_NE(what.find("the input in element 0, which a peer may still read"), std::string::npos)
+      << what;
 }
 
 Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank, int64_t count) {

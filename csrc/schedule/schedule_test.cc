@@ -207,7 +207,10 @@ TEST(Simulator, NoticesWhatIsWrong) {
     change(schedules);
     return simulator::check_schedules(call, schedules);
   };
-  EXPECT_NE(broken([](auto& s) { s[2][1].send_to = 4; }), "");
+  EXPECT_EQ(broken([](auto& s) { s[2][1].send_to = 4; }),
+            "rank 2, round 1: sends [0, 3) to rank 4, which combines [3, 5) from rank 3");
+  EXPECT_EQ(broken([](auto& s) { s[2][1].send_to = 5; }),
+            "rank 2, round 1: sends [0, 3) to rank 5, which is not there");
   EXPECT_NE(broken([](auto& s) { s[2].pop_back(); }), "");
   EXPECT_NE(broken([](auto& s) { s[0][1].combine = Combine::kCopy; }), "");
   EXPECT_NE(broken([](auto& s) { s[0][5].combine = Combine::kReduce; }), "");
@@ -216,6 +219,14 @@ TEST(Simulator, NoticesWhatIsWrong) {
               for (auto& schedule : s) std::swap(schedule[0], schedule[1]);
             }),
             "");
+}
+
+TEST(Simulator, PrintsRowsAndStepsInWords) {
+  EXPECT_EQ(testing::PrintToString(*find_schedule(RC_ALLREDUCE, "direct")),
+            "allreduce direct (one domain)");
+  EXPECT_EQ(testing::PrintToString(Step{3, {4, 4}, 1, {0, 4}, Combine::kReduce}),
+            "sends [4, 8) to rank 3, combines [0, 4) from rank 1");
+  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Place::kBank1}), "[4, 8) to bank 1");
 }
 
 TEST(CostLine, IsEvaluated) {

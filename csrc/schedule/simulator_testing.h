@@ -11,6 +11,7 @@
 
 #include "schedule/plan.h"
 #include "schedule/schedule.h"
+#include "schedule/words_testing.h"
 
 namespace ringcoll::simulator {
 
