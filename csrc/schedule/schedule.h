@@ -65,7 +65,9 @@ class Groups {
 struct Problem {
   Rank rank = 0;
   Rank size = 1;
-  Rank root = 0;                         // of broadcast, reduce, gather and scatter; 0 elsewhere
+  /// Of broadcast, reduce, gather and scatter, and for them alone: in the other collectives some
+  /// rank stands here that means nothing, and a schedule must not look at it.
+  Rank root = 0;
   std::span<const int64_t> counts;       // see the table above
   std::span<const int64_t> recv_counts;  // alltoall only
   /// Hosts first, each level made up of groups of the one before; the last is one group of all

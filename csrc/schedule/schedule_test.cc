@@ -10,6 +10,7 @@
 #include <set>
 
 #include "schedule/cost_line_testing.h"
+#include "schedule/families.h"
 #include "schedule/simulator_testing.h"
 
 namespace ringcoll {
@@ -22,10 +23,6 @@ constexpr int64_t kPrime = 67;
 
 bool has_chunks(Collective collective) {
   return collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE;
-}
-bool has_root(Collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
 }
 
 std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
@@ -49,7 +46,7 @@ std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank siz
 }
 
 std::vector<Rank> roots_to_try(Collective collective, Rank size) {
-  if (!has_root(collective)) return {0};
+  if (!simulator::has_root(collective)) return {0};
   std::set<Rank> roots = {0, size / 2, size - 1};
   for (Rank r = 0; r < std::min<Rank>(size, 9); r++) roots.insert(r);
   if (size > 17) roots = {0, size / 3};
@@ -106,7 +103,7 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       if (has_chunks(row.collective)) counts.assign(size, per_rank);
       if (row.collective == RC_BARRIER) counts.clear();
       Call call = simulator::make_call(row.collective, size,
-                                       has_root(row.collective) ? size / 2 : 0, counts);
+                                       simulator::has_root(row.collective) ? size / 2 : 0, counts);
       if (row.where == Where::kHosts) call.levels = simulator::cluster_of(size, per_host, 0);
       simulator::Cost cost = simulator::count_cost(call, simulator::make_schedules(row, call));
       simulator::Sizes sizes = {static_cast<double>(size), static_cast<double>(size / per_host)};
@@ -240,6 +237,18 @@ TEST(Simulator, NoticesWhatIsWrong) {
               for (auto& schedule : s) std::swap(schedule[0], schedule[1]);
             }),
             "");
+}
+
+// Any root that all ranks agree on would do for an allreduce, and rank 0 for all of them.
+TEST(Simulator, NoticesALookAtTheRootWhereThereIsNone) {
+  ScheduleRow row = allreduce_ring();
+  row.make = [](const Problem& problem) {
+    Circle circle(problem, problem.root);
+    Chunks chunks = even_chunks(problem);
+    return compose(ring_reduce_scatter(circle, chunks), ring_allgather(circle, chunks));
+  };
+  Call call = simulator::make_call(RC_ALLREDUCE, 5, 0, {11});
+  EXPECT_NE(simulator::check_schedules(call, simulator::make_schedules(row, call)), "");
 }
 
 TEST(Simulator, PrintsRowsAndStepsInWords) {

@@ -181,8 +181,14 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
 
 }  // namespace
 
+bool has_root(Collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
 Problem Call::problem(Rank rank) const {
-  Problem problem = {.rank = rank, .size = size, .root = root};
+  // Where there is no root, each rank is told another: a schedule that looks at it goes wrong.
+  Problem problem = {.rank = rank, .size = size, .root = has_root(collective) ? root : rank};
   if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
   if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
   problem.levels = levels;
@@ -237,7 +243,8 @@ std::string Call::name() const {
     hosts += hosts.empty() ? ", hosts" : ", leaves";
     for (Rank g = 0; g < level.count(); g++) hosts += fmt::format(" {}", level.size_of(g));
   }
-  return fmt::format("{} of {} ranks{}, root {}, counts {}", name_of(collective), size, hosts, root,
+  std::string from = has_root(collective) ? fmt::format(", root {}", root) : "";
+  return fmt::format("{} of {} ranks{}{}, counts {}", name_of(collective), size, hosts, from,
                      counts.empty() ? std::vector<int64_t>{} : counts[0]);
 }
 
