@@ -109,7 +109,7 @@ struct ScheduleRow {
   Schedule (*make)(const Problem&);
   /// What all ranks send if counts are equal, without making the schedule of every rank; `counts`
   /// are not looked at. Null, or nothing for these levels: nobody has worked it out, and it is
-  /// counted by traffic_of().
+  /// counted by traffic_of(), by which the row has its price all the same.
   std::vector<Traffic> (*traffic)(const Problem&) = nullptr;
   Where where = Where::kAnywhere;
   /// Of alltoall: only where every rank sends as much to each as any other does, and all know it.
