@@ -98,7 +98,7 @@ enum class Where : uint8_t {
 /// "any", "one domain", "hosts", as in docs/algorithms.md.
 std::string_view name_of(Where where);
 
-/// One row of the registry. A new schedule is one file and one row.
+/// One row of the registry. docs/contributing.md shows how to add one.
 struct ScheduleRow {
   Collective collective;
   std::string_view name;     // "ring", "direct/ring": within hosts / between them
