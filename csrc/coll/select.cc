@@ -165,7 +165,7 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   for (const ScheduleRow& row : schedules()) {
     if (!serves(row, call)) continue;
     auto price = estimate(row, bytes);
-    // Of rows that nobody can price the first is taken, if there is no other.
+    // Counting has its limit (kMostStepsWalked): where no row has a price, the first is taken.
     if (!best && !price && row.where == Where::kAnywhere) best = &row;
     if (price && price->microseconds < least) {
       least = price->microseconds;

@@ -46,7 +46,8 @@ class Selector {
   /// Throws Error(kInvalidArgument) if one element of each does not fit into a bank.
   Choice choose(const Call& call, int64_t longest_lane, size_t lanes);
   /// What a vector of `bytes` (as in docs/algorithms.md) is expected to take with a row, in pieces
-  /// of the best size. Null if the row is not offered here, or nobody can work out its price.
+  /// of the best size. Null if the row is not offered here, or has no closed form and more steps
+  /// than are counted.
   struct Estimate {
     double microseconds = 0;
     int64_t piece_bytes = 0;

@@ -61,11 +61,6 @@ std::string check(const Call& call, const std::vector<Schedule>& schedules,
   return simulator::check_plans(call, simulator::make_plans(call, schedules, options), options);
 }
 
-bool has_root(Collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
-}
-
 // Every size: the small ones and those about powers of two in every mode and with all counts, the
 // others in turn.
 TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
@@ -75,7 +70,7 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
     for (const auto& levels : simulator::clusters(GetParam(), size))
       for (Rank root : {0, size / 3})
         for (const auto& counts : counts_to_try(GetParam(), size)) {
-          if (root != 0 && !has_root(GetParam().collective)) continue;
+          if (root != 0 && !simulator::has_root(GetParam().collective)) continue;
           if (!all && turn++ % 2 == 0) continue;
           Call call = simulator::make_call(GetParam().collective, size, root, counts);
           call.levels = levels;
@@ -157,7 +152,8 @@ TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
       options);
   for (Plan& plan : plans) plan.actions[0].send_from = Place::kInput;
   std::string what = simulator::check_plans(call, plans, options);
-  EXPECT_NE(what.find("an input that a peer may still read"), std::string::npos) << what;
+  EXPECT_NE(what.find("the input in element 0, which a peer may still read"), std::string::npos)
+      << what;
 }
 
 Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank, int64_t count) {

@@ -1,4 +1,4 @@
-// The table of schedules: a new one is a file, its declaration in families.h, and a row here.
+// The table of schedules. docs/contributing.md shows how to add one.
 #include <array>
 
 #include "schedule/families.h"

@@ -65,7 +65,9 @@ class Groups {
 struct Problem {
   Rank rank = 0;
   Rank size = 1;
-  Rank root = 0;                         // of broadcast, reduce, gather and scatter; 0 elsewhere
+  /// Of broadcast, reduce, gather and scatter, and for them alone: in the other collectives some
+  /// rank stands here that means nothing, and a schedule must not look at it.
+  Rank root = 0;
   std::span<const int64_t> counts;       // see the table above
   std::span<const int64_t> recv_counts;  // alltoall only
   /// Hosts first, each level made up of groups of the one before; the last is one group of all
@@ -96,7 +98,7 @@ enum class Where : uint8_t {
 /// "any", "one domain", "hosts", as in docs/algorithms.md.
 std::string_view name_of(Where where);
 
-/// One row of the registry. A new schedule is one file and one row.
+/// One row of the registry. docs/contributing.md shows how to add one.
 struct ScheduleRow {
   Collective collective;
   std::string_view name;     // "ring", "direct/ring": within hosts / between them
@@ -107,7 +109,7 @@ struct ScheduleRow {
   Schedule (*make)(const Problem&);
   /// What all ranks send if counts are equal, without making the schedule of every rank; `counts`
   /// are not looked at. Null, or nothing for these levels: nobody has worked it out, and it is
-  /// counted by traffic_of().
+  /// counted by traffic_of(), by which the row has its price all the same.
   std::vector<Traffic> (*traffic)(const Problem&) = nullptr;
   Where where = Where::kAnywhere;
   /// Of alltoall: only where every rank sends as much to each as any other does, and all know it.

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "schedule/cost_line_testing.h"
+#include "schedule/families.h"
 #include "schedule/simulator_testing.h"
 
 namespace ringcoll {
@@ -23,10 +23,6 @@ constexpr int64_t kPrime = 67;
 
 bool has_chunks(Collective collective) {
   return collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE;
-}
-bool has_root(Collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
 }
 
 std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
@@ -50,7 +46,7 @@ std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank siz
 }
 
 std::vector<Rank> roots_to_try(Collective collective, Rank size) {
-  if (!has_root(collective)) return {0};
+  if (!simulator::has_root(collective)) return {0};
   std::set<Rank> roots = {0, size / 2, size - 1};
   for (Rank r = 0; r < std::min<Rank>(size, 9); r++) roots.insert(r);
   if (size > 17) roots = {0, size / 3};
@@ -107,7 +103,7 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       if (has_chunks(row.collective)) counts.assign(size, per_rank);
       if (row.collective == RC_BARRIER) counts.clear();
       Call call = simulator::make_call(row.collective, size,
-                                       has_root(row.collective) ? size / 2 : 0, counts);
+                                       simulator::has_root(row.collective) ? size / 2 : 0, counts);
       if (row.where == Where::kHosts) call.levels = simulator::cluster_of(size, per_host, 0);
       simulator::Cost cost = simulator::count_cost(call, simulator::make_schedules(row, call));
       simulator::Sizes sizes = {static_cast<double>(size), static_cast<double>(size / per_host)};
@@ -133,15 +129,37 @@ TEST_P(EveryRow, ServesThousandsOfRanks) {
   EXPECT_GE(schedule.size(), 12u);
 }
 
+/// The line of a row in the table of docs/algorithms.md.
+std::string line_of(const ScheduleRow& row) {
+  simulator::CostLine cost = simulator::parse_cost_line(row.cost);
+  return fmt::format("| {} | `{}` | {} | {} | {} |", name_of(row.collective), row.name, cost.steps,
+                     cost.bytes, name_of(row.where));
+}
+
+/// The lines of that table, without its head.
+std::vector<std::string> documented_lines() {
+  std::ifstream page(RINGCOLL_DOCS "/algorithms.md");
+  std::vector<std::string> lines;
+  bool in_table = false;
+  for (std::string line; std::getline(page, line);) {
+    if (in_table && line.starts_with("|")) lines.push_back(line);
+    in_table = line.starts_with("|---") || (in_table && line.starts_with("|"));
+  }
+  return lines;
+}
+
 TEST_P(EveryRow, StandsInTheDocument) {
-  const ScheduleRow& row = GetParam();
-  std::ifstream file(RINGCOLL_DOCS "/algorithms.md");
-  std::stringstream text;
-  text << file.rdbuf();
-  simulator::CostLine line = simulator::parse_cost_line(row.cost);
-  std::string expected = fmt::format("| {} | `{}` | {} | {} | {} |", name_of(row.collective),
-                                     row.name, line.steps, line.bytes, name_of(row.where));
-  EXPECT_NE(text.str().find(expected), std::string::npos) << expected;
+  std::vector<std::string> lines = documented_lines();
+  EXPECT_EQ(std::ranges::count(lines, line_of(GetParam())), 1)
+      << "docs/algorithms.md has to have once: " << line_of(GetParam());
+}
+
+TEST(Document, HasNoRowThatTheRegistryLacks) {
+  std::set<std::string> expected;
+  for (const ScheduleRow& row : schedules()) expected.insert(line_of(row));
+  for (const std::string& line : documented_lines())
+    EXPECT_TRUE(expected.contains(line))
+        << "docs/algorithms.md has, and the registry has not: " << line;
 }
 
 TEST(Registry, HasARowForEveryCollectiveAcrossHosts) {
@@ -207,7 +225,10 @@ TEST(Simulator, NoticesWhatIsWrong) {
     change(schedules);
     return simulator::check_schedules(call, schedules);
   };
-  EXPECT_NE(broken([](auto& s) { s[2][1].send_to = 4; }), "");
+  EXPECT_EQ(broken([](auto& s) { s[2][1].send_to = 4; }),
+            "rank 2, round 1: sends [0, 3) to rank 4, which combines [3, 5) from rank 3");
+  EXPECT_EQ(broken([](auto& s) { s[2][1].send_to = 5; }),
+            "rank 2, round 1: sends [0, 3) to rank 5, which is not there");
   EXPECT_NE(broken([](auto& s) { s[2].pop_back(); }), "");
   EXPECT_NE(broken([](auto& s) { s[0][1].combine = Combine::kCopy; }), "");
   EXPECT_NE(broken([](auto& s) { s[0][5].combine = Combine::kReduce; }), "");
@@ -216,6 +237,26 @@ TEST(Simulator, NoticesWhatIsWrong) {
               for (auto& schedule : s) std::swap(schedule[0], schedule[1]);
             }),
             "");
+}
+
+// Any root that all ranks agree on would do for an allreduce, and rank 0 for all of them.
+TEST(Simulator, NoticesALookAtTheRootWhereThereIsNone) {
+  ScheduleRow row = allreduce_ring();
+  row.make = [](const Problem& problem) {
+    Circle circle(problem, problem.root);
+    Chunks chunks = even_chunks(problem);
+    return compose(ring_reduce_scatter(circle, chunks), ring_allgather(circle, chunks));
+  };
+  Call call = simulator::make_call(RC_ALLREDUCE, 5, 0, {11});
+  EXPECT_NE(simulator::check_schedules(call, simulator::make_schedules(row, call)), "");
+}
+
+TEST(Simulator, PrintsRowsAndStepsInWords) {
+  EXPECT_EQ(testing::PrintToString(*find_schedule(RC_ALLREDUCE, "direct")),
+            "allreduce direct (one domain)");
+  EXPECT_EQ(testing::PrintToString(Step{3, {4, 4}, 1, {0, 4}, Combine::kReduce}),
+            "sends [4, 8) to rank 3, combines [0, 4) from rank 1");
+  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Place::kBank1}), "[4, 8) to bank 1");
 }
 
 TEST(CostLine, IsEvaluated) {

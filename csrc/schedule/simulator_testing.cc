@@ -121,12 +121,15 @@ std::string check_matched(const std::vector<Schedule>& schedules, size_t round) 
   for (Rank rank = 0; rank < static_cast<Rank>(schedules.size()); rank++) {
     const Step& step = schedules[rank][round];
     if (step.send_to != kNobody) {
-      const Step& other = schedules.at(step.send_to)[round];
+      const Step& other = schedules[step.send_to][round];
       if (other.recv_from != rank || other.recv.count != step.send.count)
-        return where(rank, round) + fmt::format("rank {} does not expect it", step.send_to);
+        return where(rank, round) + sending(step) + ", which " + receiving(other);
     }
-    if (step.recv_from != kNobody && schedules.at(step.recv_from)[round].send_to != rank)
-      return where(rank, round) + fmt::format("rank {} does not send", step.recv_from);
+    if (step.recv_from != kNobody) {
+      const Step& other = schedules[step.recv_from][round];
+      if (other.send_to != rank)
+        return where(rank, round) + receiving(step) + ", which " + sending(other);
+    }
   }
   return "";
 }
@@ -135,9 +138,16 @@ std::string check_matched(const std::vector<Schedule>& schedules, size_t round) 
 std::string check_step(const Call& call, const Step& step, int64_t space) {
   bool barrier = call.collective == RC_BARRIER;
   auto inside = [&](Range r) { return r.first >= 0 && r.count >= 0 && r.end() <= space; };
-  if (!inside(step.send) || !inside(step.recv)) return "outside of the index space";
-  if (!barrier && step.send_to != kNobody && step.send.empty()) return "sends nothing";
-  if (!barrier && step.recv_from != kNobody && step.recv.empty()) return "receives nothing";
+  auto known = [&](Rank r) { return r == kNobody || (r >= 0 && r < call.size); };
+  if (!known(step.send_to)) return sending(step) + ", which is not there";
+  if (!known(step.recv_from)) return receiving(step) + ", which is not there";
+  std::string all = words_of(Range{0, space});
+  if (!inside(step.send)) return sending(step) + ", outside of the index space " + all;
+  if (!inside(step.recv)) return receiving(step) + ", outside of the index space " + all;
+  if (!barrier && step.send_to != kNobody && step.send.empty())
+    return sending(step) + ", which is no message";
+  if (!barrier && step.recv_from != kNobody && step.recv.empty())
+    return receiving(step) + ", which is no message";
   return "";
 }
 
@@ -148,9 +158,10 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
     const Step& step = schedules[rank][round];
     auto first = memories[rank].begin() + step.send.first;
     before.emplace_back(first, first + step.send.count);
-    for (const Value& value : before.back())
-      if (step.send_to != kNobody && !value.known)
-        return where(static_cast<Rank>(rank), round) + "sends what it does not have";
+    for (size_t i = 0; i < before.back().size(); i++)
+      if (step.send_to != kNobody && !before.back()[i].known)
+        return where(static_cast<Rank>(rank), round) + sending(step) +
+               fmt::format(", but does not have element {}", step.send.first + i);
   }
   for (Rank rank = 0; rank < static_cast<Rank>(schedules.size()); rank++) {
     const Step& step = schedules[rank][round];
@@ -159,7 +170,8 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
       Value& own = memories[rank][step.recv.first + i];
       const Value& received = before[step.recv_from][i];
       if (step.combine == Combine::kReduce && !own.known)
-        return where(rank, round) + "combines into what it does not have";
+        return where(rank, round) + receiving(step) +
+               fmt::format(", but does not have element {}", step.recv.first + i);
       own =
           step.combine == Combine::kCopy ? received : combine(rank, own, step.recv_from, received);
     }
@@ -169,8 +181,14 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
 
 }  // namespace
 
+bool has_root(Collective collective) {
+  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
+         collective == RC_SCATTER;
+}
+
 Problem Call::problem(Rank rank) const {
-  Problem problem = {.rank = rank, .size = size, .root = root};
+  // Where there is no root, each rank is told another: a schedule that looks at it goes wrong.
+  Problem problem = {.rank = rank, .size = size, .root = has_root(collective) ? root : rank};
   if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
   if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
   problem.levels = levels;
@@ -225,7 +243,8 @@ std::string Call::name() const {
     hosts += hosts.empty() ? ", hosts" : ", leaves";
     for (Rank g = 0; g < level.count(); g++) hosts += fmt::format(" {}", level.size_of(g));
   }
-  return fmt::format("{} of {} ranks{}, root {}, counts {}", name_of(collective), size, hosts, root,
+  std::string from = has_root(collective) ? fmt::format(", root {}", root) : "";
+  return fmt::format("{} of {} ranks{}{}, counts {}", name_of(collective), size, hosts, from,
                      counts.empty() ? std::vector<int64_t>{} : counts[0]);
 }
 
@@ -277,10 +296,11 @@ std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call) {
 }
 
 std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules) {
-  for (const Schedule& schedule : schedules)
-    if (schedule.size() != schedules[0].size()) return "ranks differ in their number of rounds";
   std::vector<Memory> memories;
   for (Rank rank = 0; rank < call.size; rank++) {
+    if (schedules[rank].size() != schedules[0].size())
+      return fmt::format("rank 0 has {} rounds, rank {} has {}", schedules[0].size(), rank,
+                         schedules[rank].size());
     memories.push_back(input_of(call, rank));
     for (size_t round = 0; round < schedules[rank].size(); round++) {
       std::string wrong = check_step(call, schedules[rank][round], call.space(rank));
@@ -348,7 +368,7 @@ class PlanRunner {
     }
     for (const Machine& machine : machines_)
       if (wrong_.empty() && machine.round < machine.plan.actions.size())
-        wrong_ = where(machine.rank, machine.round) + "waits for ever";
+        fail(machine, waiting(machine));
     if (!wrong_.empty()) return wrong_;
     std::vector<Memory> outputs;
     for (Machine& machine : machines_) outputs.push_back(std::move(output_of(machine)));
@@ -386,10 +406,27 @@ class PlanRunner {
     if (wrong_.empty()) wrong_ = where(machine.rank, machine.round) + what;
   }
 
+  /// Without the places.
+  static Step step_of(const Action& action) {
+    return {action.send_to, action.send, action.recv_from, action.recv, Combine::kCopy};
+  }
+  static Step step_of(const Machine& machine) {
+    return step_of(machine.plan.actions[machine.round]);
+  }
+
+  std::string waiting(const Machine& machine) const {
+    Step step = step_of(machine);
+    const std::vector<Action>& theirs = machines_[step.recv_from].plan.actions;
+    bool there = machine.round < theirs.size();
+    return fmt::format("waits for ever: {}, which {}", receiving(step),
+                       there ? sending(step_of(theirs[machine.round])) : "has no such round");
+  }
+
   void pack(Machine& machine) {
     for (const Packing& packing : machine.plan.pack)
       for (int64_t e = packing.range.first; e < packing.range.end(); e++) {
-        if (!machine.input[e].known) fail(machine, "packs what has no input");
+        if (!machine.input[e].known)
+          fail(machine, fmt::format("packs element {}, which has no input", e));
         memory_at(machine, packing.to)[e] = machine.input[e];
       }
     if (!options_.pack_all) return;
@@ -416,10 +453,13 @@ class PlanRunner {
     if (action.send.empty()) return;
     bool bank = action.send_from == Place::kBank0 || action.send_from == Place::kBank1;
     bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
-    if (!bank && !zero_copy) return fail(machine, "sends from outside of the banks");
+    if (!bank && !zero_copy)
+      return fail(machine, sending(step_of(machine)) + ", from outside of the banks");
     const Memory& memory = memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
-      if (!memory[e].known) fail(machine, "sends what it does not have");
+      if (!memory[e].known)
+        fail(machine,
+             fmt::format("{}, but does not have element {}", sending(step_of(machine)), e));
       machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(machine.round));
     }
   }
@@ -433,7 +473,8 @@ class PlanRunner {
     for (; machine.part < action.parts.size(); machine.part++) {
       const Part& part = action.parts[machine.part];
       if (part.range.first != covered || part.range.empty())
-        fail(machine, "parts do not make up what is received");
+        fail(machine, fmt::format("{}: parts do not make up that: {} does not begin at {}",
+                                  receiving(step_of(machine)), words_of(part.range), covered));
       covered = part.range.end();
       if (part.after >= static_cast<int>(machine.round))
         fail(machine, "waits for its own round's send");
@@ -441,7 +482,9 @@ class PlanRunner {
       if (part.after >= 0 && !machine.read[part.after]) return false;
       apply(machine, peer, action, part);
     }
-    if (covered != action.recv.end()) fail(machine, "parts do not make up what is received");
+    if (covered != action.recv.end())
+      fail(machine, fmt::format("{}: parts do not make up that: they end at {}",
+                                receiving(step_of(machine)), covered));
     peer.read[machine.round] = true;
     ready.push_back(peer.rank);
     return true;
@@ -455,7 +498,9 @@ class PlanRunner {
       Value value = memory_at(peer, sending.send_from)[e + shift];
       if (part.combine == Combine::kReduce)
         value = combine(machine.rank, memory_at(machine, part.operand)[e], peer.rank, value);
-      if (!value.known) fail(machine, "has combined what it does not have");
+      if (!value.known)
+        fail(machine, fmt::format("{}, but does not have its own element {}, or the peer has not",
+                                  receiving(step_of(machine)), e));
       if (part.result == Place::kOutput || part.output_too) note_output(machine, part, e, value);
       if (part.result != Place::kOutput) note_overwrite(machine, part, e);
       memory_at(machine, part.result)[e] = value;
@@ -470,7 +515,10 @@ class PlanRunner {
     for (int round : rounds) {
       bool same_peer = part.after >= round && machine.plan.actions[round].send_to ==
                                                   machine.plan.actions[part.after].send_to;
-      if (!same_peer) fail(machine, "overwrites what a peer may still read");
+      if (!same_peer)
+        fail(machine, fmt::format("overwrites element {}, sent in round {}, which a peer may still "
+                                  "read",
+                                  element, round));
     }
     rounds.clear();
   }
@@ -479,12 +527,14 @@ class PlanRunner {
   /// time that a result which contains it comes from elsewhere, if it left only once.
   void note_output(Machine& machine, const Part& part, int64_t element, const Value& value) {
     if (!machine.sent[index_of(Place::kOutput)][element].empty())
-      fail(machine, "overwrites a result that a peer may still read");
+      fail(machine, fmt::format("overwrites the result in element {}, which a peer may still read",
+                                element));
     size_t left = machine.sent[index_of(Place::kInput)][element].size();
     bool contained = is_reduction(call_.collective) && part.combine == Combine::kCopy &&
                      value.sum == expected_sum(call_, machine.rank, element);
     if (left > 1 || (left == 1 && !contained))
-      fail(machine, "overwrites an input that a peer may still read");
+      fail(machine,
+           fmt::format("overwrites the input in element {}, which a peer may still read", element));
   }
 
   void finish(Machine& machine) {

@@ -11,17 +11,20 @@
 
 #include "schedule/plan.h"
 #include "schedule/schedule.h"
+#include "schedule/words_testing.h"
 
 namespace ringcoll::simulator {
 
 /// Who can be sent what lies in the caller's memory; a host has two ranks.
 enum class ZeroCopy { kNone, kAll, kOtherHosts };
 
+bool has_root(Collective collective);
+
 /// One call of a collective, as all ranks see it.
 struct Call {
   Collective collective = RC_BARRIER;
   Rank size = 1;
-  Rank root = 0;
+  Rank root = 0;  // where the collective has one
   /// As in Problem; the same for every rank, but for alltoall: there one list for each rank.
   std::vector<std::vector<int64_t>> counts;
   std::vector<std::vector<int64_t>> recv_counts;

@@ -184,8 +184,8 @@ struct Probe {
 /// How near a link is; the order is that of preference.
 enum class LinkClass : uint8_t { kProcess, kHost, kNetwork };
 
-/// One row of the registry. A new transport is one folder and one row; the conformance suite tests
-/// every row unasked.
+/// One row of the registry; the conformance suite tests every row unasked. docs/contributing.md
+/// shows how to add one.
 struct TransportRow {
   std::string_view name;
   std::string_view help;
