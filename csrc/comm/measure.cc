@@ -54,9 +54,9 @@ constexpr Duration kStreamOnSharedCores = microseconds(4000);
 constexpr int kRoundTrips = 25;
 constexpr int kLongestStream = 3;
 
-// A pair alone between hosts tries again when somebody was stopped meanwhile. The last try counts in
-// any case: where something stops every few milliseconds (a guest without a processor of its own),
-// that is the rate that calls will see, and nearer to the truth than a default. Inside a host
+// A pair alone between hosts tries again when somebody was stopped meanwhile. The last try counts
+// in any case: where something stops every few milliseconds (a guest without a processor of its
+// own), that is the rate that calls will see, and nearer to the truth than a default. Inside a host
 // streams are so short that one may be slow from its first to its last message (a processor that
 // has slept, somebody beside it); nothing makes one faster than the link is, so the best counts.
 constexpr int kTries = 3;
