@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/collectives.h"
+
 namespace ringcoll {
 namespace {
 
@@ -27,22 +29,16 @@ constexpr std::array<TypeRow, RC_DTYPE_COUNT> kTypes = {{
 }};
 constexpr std::array<const char*, RC_OP_COUNT> kOps = {"sum",     "average", "min",   "max",
                                                        "product", "bit_and", "bit_or"};
-constexpr std::array<const char*, RC_COLLECTIVE_COUNT> kCollectives = {
-    "allreduce", "allgather", "reduce_scatter", "broadcast", "reduce",
-    "gather",    "scatter",   "alltoall",       "barrier"};
-
-template <size_t N>
-const char* lookup(const std::array<const char*, N>& names, size_t i) {
-  return i < N ? names[i] : "?";
-}
-
 }  // namespace
 
 size_t size_of(DataType dtype) { return kTypes.at(dtype).bytes; }
 const char* name_of(DataType dtype) {
   return static_cast<size_t>(dtype) < kTypes.size() ? kTypes[dtype].name : "?";
 }
-const char* name_of(ReduceOp op) { return lookup(kOps, op); }
-const char* name_of(Collective collective) { return lookup(kCollectives, collective); }
+const char* name_of(ReduceOp op) { return static_cast<size_t>(op) < kOps.size() ? kOps[op] : "?"; }
+const char* name_of(Collective collective) {
+  bool exists = static_cast<size_t>(collective) < kCollectiveTraits.size();
+  return exists ? traits_of(collective).name : "?";
+}
 
 }  // namespace ringcoll

@@ -12,29 +12,6 @@
 namespace ringcoll {
 namespace {
 
-// How much a buffer of a rank holds, by the table at rc_call.
-enum class Extent { kNone, kVector, kOwnChunk, kAllChunks, kReceived };
-
-struct Shape {
-  Extent input;
-  bool input_on_root_only;
-  Extent output;
-  bool output_on_root_only;
-  bool output_on_others_only;
-};
-
-constexpr std::array<Shape, RC_COLLECTIVE_COUNT> kShapes = {{
-    {Extent::kVector, false, Extent::kVector, false, false},       // allreduce
-    {Extent::kOwnChunk, false, Extent::kAllChunks, false, false},  // allgather
-    {Extent::kAllChunks, false, Extent::kOwnChunk, false, false},  // reduce_scatter
-    {Extent::kVector, true, Extent::kVector, false, true},         // broadcast
-    {Extent::kVector, false, Extent::kVector, true, false},        // reduce
-    {Extent::kOwnChunk, false, Extent::kAllChunks, true, false},   // gather
-    {Extent::kAllChunks, true, Extent::kOwnChunk, false, false},   // scatter
-    {Extent::kAllChunks, false, Extent::kReceived, false, false},  // alltoall
-    {Extent::kNone, false, Extent::kNone, false, false},           // barrier
-}};
-
 bool has_elements(const Call& call, Extent extent, const rc_buffer& buffer, Rank rank) {
   auto any = [](std::span<const int64_t> counts) {
     return std::ranges::any_of(counts, [](int64_t count) { return count > 0; });
@@ -68,8 +45,8 @@ int64_t extent_of(const Call& call, Extent extent, const rc_buffer& buffer, Rank
 
 // Where in the longer of its two buffers the shorter one of a call in place lies, in elements.
 int64_t place_of_own(const Call& call, Rank rank) {
-  const Shape& shape = kShapes[call.collective];
-  if (shape.input != Extent::kOwnChunk && shape.output != Extent::kOwnChunk) return 0;
+  const CollectiveTraits& traits = traits_of(call.collective);
+  if (traits.input != Extent::kOwnChunk && traits.output != Extent::kOwnChunk) return 0;
   int64_t before = 0;
   for (Rank r = 0; r < rank; r++) before += call.count_of(r);
   return before;
@@ -80,18 +57,18 @@ int64_t place_of_own(const Call& call, Rank rank) {
 bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   auto in = static_cast<const std::byte*>(b.input), out = static_cast<const std::byte*>(b.output);
   auto own = place_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
-  if (kShapes[call.collective].input == Extent::kOwnChunk) return in == out + own;
-  if (kShapes[call.collective].output == Extent::kOwnChunk) return out == in + own;
+  if (traits_of(call.collective).input == Extent::kOwnChunk) return in == out + own;
+  if (traits_of(call.collective).output == Extent::kOwnChunk) return out == in + own;
   return in == out &&
          (call.collective != RC_ALLTOALL || std::ranges::equal(call.counts, call.recv_counts));
 }
 
 void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
-  const Shape& shape = kShapes[call.collective];
+  const CollectiveTraits& traits = traits_of(call.collective);
   auto bytes = static_cast<int64_t>(size_of(call.dtype));
   auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
-  int64_t in_bytes = extent_of(call, shape.input, b, rank, size) * bytes;
-  int64_t out_bytes = extent_of(call, shape.output, b, rank, size) * bytes;
+  int64_t in_bytes = extent_of(call, traits.input, b, rank, size) * bytes;
+  int64_t out_bytes = extent_of(call, traits.output, b, rank, size) * bytes;
   bool apart = in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0;
   check(apart || in_place(call, b, rank), Code::kInvalidArgument,
         "input and output of {} overlap: pass memory of their own for both, or the same memory, in "
@@ -102,23 +79,18 @@ void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
 // Where a buffer has elements it must have an address.
 void check_buffer(const Call& call, size_t i, Rank rank, Rank size) {
   const rc_buffer& b = call.buffers[i];
-  const Shape& shape = kShapes[call.collective];
+  const CollectiveTraits& traits = traits_of(call.collective);
   bool is_root = rank == call.root;
   check(b.count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i, b.count);
-  bool reads = is_root || !shape.input_on_root_only;
-  bool writes = is_root ? !shape.output_on_others_only : !shape.output_on_root_only;
+  bool reads = is_looked_at(traits.reads, is_root);
+  bool writes = is_looked_at(traits.writes, is_root);
   const char* name = name_of(call.collective);
-  check(b.input || !reads || !has_elements(call, shape.input, b, rank), Code::kInvalidArgument,
+  check(b.input || !reads || !has_elements(call, traits.input, b, rank), Code::kInvalidArgument,
         "buffer {} of {} has no input", i, name);
-  check(b.output || !writes || !has_elements(call, shape.output, b, rank), Code::kInvalidArgument,
+  check(b.output || !writes || !has_elements(call, traits.output, b, rank), Code::kInvalidArgument,
         "buffer {} of {} has no output", i, name);
-  bool uses_output = is_root || !shape.output_on_root_only;
+  bool uses_output = is_root || traits.writes != Whose::kRoot;
   if (b.input && b.output && reads && uses_output) check_overlap(call, b, rank, size);
-}
-
-bool has_root(Collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
 }
 
 void check_counts(std::span<const int64_t> counts, const char* name) {
@@ -181,7 +153,7 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   call.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
   call.prescale = scale_of(raw.prescale, "prescale");
   call.postscale = scale_of(raw.postscale, "postscale");
-  if (has_root(call.collective)) {
+  if (traits_of(call.collective).has_root) {
     call.root = raw.root;
     check(raw.root >= 0 && raw.root < size, Code::kInvalidArgument,
           "root {} is not a rank of this communicator of {}", raw.root, size);
@@ -226,9 +198,9 @@ std::string describe(const Signature& s) {
     text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
   else
     text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));
-  if (collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER)
+  if (traits_of(collective).reduces)
     text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
-  if (has_root(collective)) text += fmt::format(", root {}", s.root);
+  if (traits_of(collective).has_root) text += fmt::format(", root {}", s.root);
   return text;
 }
 

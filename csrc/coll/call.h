@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/collectives.h"
 #include "base/types.h"
 #include "transport/transport.h"
 
@@ -25,12 +26,8 @@ struct Call {
   double prescale = 1;
   double postscale = 1;
 
-  bool is_vector() const {
-    return collective == RC_ALLREDUCE || collective == RC_BROADCAST || collective == RC_REDUCE;
-  }
-  bool reduces() const {
-    return collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER;
-  }
+  bool is_vector() const { return traits_of(collective).is_vector(); }
+  bool reduces() const { return traits_of(collective).reduces; }
   /// Of a collective with chunks: as many elements for each rank, and every rank knows that.
   bool has_equal_counts() const { return counts.empty(); }
   /// Elements of the vector; of chunk `rank`; that rank `rank` sends here (alltoall).

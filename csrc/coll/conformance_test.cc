@@ -216,10 +216,8 @@ std::vector<std::vector<int64_t>> cases(const ScheduleRow& row, Rank size) {
 void every_case(Member& m, std::string_view algorithm) {
   for (const ScheduleRow& row : schedules()) {
     if (row.name != algorithm) continue;
-    bool rooted = row.collective == RC_BROADCAST || row.collective == RC_REDUCE ||
-                  row.collective == RC_GATHER || row.collective == RC_SCATTER;
     std::set<Rank> roots = {0};
-    if (rooted) roots.insert({m.size / 2, m.size - 1});
+    if (traits_of(row.collective).has_root) roots.insert({m.size / 2, m.size - 1});
     for (Rank root : roots)
       for (const auto& counts : cases(row, m.size)) {
         Trial(m, row, root, Variant::kPlain).run(counts);

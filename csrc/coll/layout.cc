@@ -25,8 +25,8 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
   loans_.clear();
   element_bytes_ = size_of(call.dtype);
   if (call.is_vector()) {
-    bool reads = call.collective != RC_BROADCAST || rank == call.root;
-    bool writes = call.collective != RC_REDUCE || rank == call.root;
+    bool reads = is_looked_at(traits_of(call.collective).reads, rank == call.root);
+    bool writes = is_looked_at(traits_of(call.collective).writes, rank == call.root);
     if (call.collective == RC_BROADCAST && rank == call.root)
       writes = std::ranges::all_of(call.buffers,
                                    [](const rc_buffer& b) { return b.output || b.count == 0; });

@@ -373,11 +373,11 @@ void Meter::touch_slots() {
 }
 
 double Meter::stream_alone(Rank peer, Duration limit) {
-  if (level_ == 0) return share_ > 1 ? stream(peer, limit, true) : best_of_streams(peer, limit);
+  if (level_ == 0 && share_ == 1) return best_of_streams(peer, limit);
   double rate = 0;
   bool again = true;
   for (int tries = 1; again; tries++) {
-    rate = stream(peer, limit, tries == kTries);
+    rate = stream(peer, limit, level_ == 0 || tries == kTries);
     if (self_ < peer) {
       again = rate == 0 && tries < kTries;
       send(peer, {Phase::kVerdict, again});

@@ -70,7 +70,7 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
     for (const auto& levels : simulator::clusters(GetParam(), size))
       for (Rank root : {0, size / 3})
         for (const auto& counts : counts_to_try(GetParam(), size)) {
-          if (root != 0 && !simulator::has_root(GetParam().collective)) continue;
+          if (root != 0 && !traits_of(GetParam().collective).has_root) continue;
           if (!all && turn++ % 2 == 0) continue;
           Call call = simulator::make_call(GetParam().collective, size, root, counts);
           call.levels = levels;

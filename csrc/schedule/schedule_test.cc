@@ -46,7 +46,7 @@ std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank siz
 }
 
 std::vector<Rank> roots_to_try(Collective collective, Rank size) {
-  if (!simulator::has_root(collective)) return {0};
+  if (!traits_of(collective).has_root) return {0};
   std::set<Rank> roots = {0, size / 2, size - 1};
   for (Rank r = 0; r < std::min<Rank>(size, 9); r++) roots.insert(r);
   if (size > 17) roots = {0, size / 3};
@@ -103,7 +103,7 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       if (has_chunks(row.collective)) counts.assign(size, per_rank);
       if (row.collective == RC_BARRIER) counts.clear();
       Call call = simulator::make_call(row.collective, size,
-                                       simulator::has_root(row.collective) ? size / 2 : 0, counts);
+                                       traits_of(row.collective).has_root ? size / 2 : 0, counts);
       if (row.where == Where::kHosts) call.levels = simulator::cluster_of(size, per_host, 0);
       simulator::Cost cost = simulator::count_cost(call, simulator::make_schedules(row, call));
       simulator::Sizes sizes = {static_cast<double>(size), static_cast<double>(size / per_host)};

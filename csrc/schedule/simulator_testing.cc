@@ -42,10 +42,6 @@ Value combine(Rank left_rank, const Value& left, Rank right_rank, const Value& r
   return {first.sum + second.sum, first.number + second.number, first.known && second.known};
 }
 
-bool is_reduction(Collective collective) {
-  return collective == RC_ALLREDUCE || collective == RC_REDUCE || collective == RC_REDUCE_SCATTER;
-}
-
 /// Rank and element of the input that an output of a collective that only moves is a copy of.
 std::pair<Rank, int64_t> origin(const Call& call, Rank rank, int64_t element) {
   const auto owner = [&](const std::vector<int64_t>& counts, int64_t at) {
@@ -62,7 +58,7 @@ std::pair<Rank, int64_t> origin(const Call& call, Rank rank, int64_t element) {
 }
 
 uint64_t expected_sum(const Call& call, Rank rank, int64_t element) {
-  if (!is_reduction(call.collective)) {
+  if (!traits_of(call.collective).reduces) {
     auto [from, at] = origin(call, rank, element);
     return contribution(from, at).sum;
   }
@@ -93,7 +89,7 @@ std::string check_outputs(const Call& call, const std::vector<Memory>& outputs) 
     for_each(call.ends(rank).outputs, [&](int64_t e) {
       const Value& value = outputs[rank][e];
       uint64_t expected = 0;
-      if (is_reduction(call.collective)) {
+      if (traits_of(call.collective).reduces) {
         auto [known, is_new] = sums.try_emplace(e, 0);
         if (is_new) known->second = expected_sum(call, rank, e);
         expected = known->second;
@@ -181,14 +177,10 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
 
 }  // namespace
 
-bool has_root(Collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
-}
-
 Problem Call::problem(Rank rank) const {
   // Where there is no root, each rank is told another: a schedule that looks at it goes wrong.
-  Problem problem = {.rank = rank, .size = size, .root = has_root(collective) ? root : rank};
+  Problem problem = {
+      .rank = rank, .size = size, .root = traits_of(collective).has_root ? root : rank};
   if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
   if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
   problem.levels = levels;
@@ -243,7 +235,7 @@ std::string Call::name() const {
     hosts += hosts.empty() ? ", hosts" : ", leaves";
     for (Rank g = 0; g < level.count(); g++) hosts += fmt::format(" {}", level.size_of(g));
   }
-  std::string from = has_root(collective) ? fmt::format(", root {}", root) : "";
+  std::string from = traits_of(collective).has_root ? fmt::format(", root {}", root) : "";
   return fmt::format("{} of {} ranks{}{}, counts {}", name_of(collective), size, hosts, from,
                      counts.empty() ? std::vector<int64_t>{} : counts[0]);
 }
@@ -530,7 +522,7 @@ class PlanRunner {
       fail(machine, fmt::format("overwrites the result in element {}, which a peer may still read",
                                 element));
     size_t left = machine.sent[index_of(Place::kInput)][element].size();
-    bool contained = is_reduction(call_.collective) && part.combine == Combine::kCopy &&
+    bool contained = traits_of(call_.collective).reduces && part.combine == Combine::kCopy &&
                      value.sum == expected_sum(call_, machine.rank, element);
     if (left > 1 || (left == 1 && !contained))
       fail(machine,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/collectives.h"
 #include "schedule/plan.h"
 #include "schedule/schedule.h"
 #include "schedule/words_testing.h"
@@ -17,8 +18,6 @@ namespace ringcoll::simulator {
 
 /// Who can be sent what lies in the caller's memory; a host has two ranks.
 enum class ZeroCopy { kNone, kAll, kOtherHosts };
-
-bool has_root(Collective collective);
 
 /// One call of a collective, as all ranks see it.
 struct Call {

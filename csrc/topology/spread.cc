@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "topology/numa.h"
+
 namespace ringcoll {
 namespace {
 
@@ -35,7 +37,8 @@ bool Spreader::leave(const std::vector<int>& taken) {
   if (now - last_ < kRest) return false;
   last_ = now;
   std::vector<int> allowed = allowed_cpus();
-  std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes_);
+  static const std::map<int, std::vector<int>> nodes = numa_nodes();  // they do not change
+  std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes);
   // The kernel moves a thread at once from a CPU that it may not run on.
   return !others.empty() && run_on(others) && run_on(allowed);
 }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "topology/numa.h"
 
 namespace ringcoll {
 
@@ -34,7 +33,6 @@ class Spreader {
   static constexpr Duration kRest = std::chrono::milliseconds(10);
 
  private:
-  const std::map<int, std::vector<int>> nodes_ = numa_nodes();
   Clock::time_point last_ = Clock::now() - kRest;
 };
 

@@ -1,0 +1,51 @@
+// What each collective is, in one table: who gives what to it and gets what of it (the table at
+// rc_call says it in words), whether it combines, whether it has a root.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace ringcoll {
+
+/// How much a buffer of a rank holds. A chunk is what is of, or for, one rank.
+enum class Extent : uint8_t { kNone, kVector, kOwnChunk, kAllChunks, kReceived };
+/// Whose buffer it is that is looked at.
+enum class Whose : uint8_t { kAll, kRoot, kAllButRoot };
+
+struct CollectiveTraits {
+  const char* name;
+  Extent input;
+  Whose reads;  // an input
+  Extent output;
+  Whose writes;  // an output; the root of a broadcast may have one
+  bool reduces;
+  bool has_root;
+
+  bool is_vector() const { return input == Extent::kVector; }
+};
+
+/// By rc_collective.
+inline constexpr std::array<CollectiveTraits, RC_COLLECTIVE_COUNT> kCollectiveTraits = {{
+    {"allreduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll, true, false},
+    {"allgather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kAll, false, false},
+    {"reduce_scatter", Extent::kAllChunks, Whose::kAll, Extent::kOwnChunk, Whose::kAll, true,
+     false},
+    {"broadcast", Extent::kVector, Whose::kRoot, Extent::kVector, Whose::kAllButRoot, false, true},
+    {"reduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kRoot, true, true},
+    {"gather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kRoot, false, true},
+    {"scatter", Extent::kAllChunks, Whose::kRoot, Extent::kOwnChunk, Whose::kAll, false, true},
+    {"alltoall", Extent::kAllChunks, Whose::kAll, Extent::kReceived, Whose::kAll, false, false},
+    {"barrier", Extent::kNone, Whose::kAll, Extent::kNone, Whose::kAll, false, false},
+}};
+
+/// Of one that exists: check_call() has seen to it.
+inline const CollectiveTraits& traits_of(Collective collective) {
+  return kCollectiveTraits[collective];
+}
+inline bool is_looked_at(Whose whose, bool is_root) {
+  return whose == Whose::kAll || is_root == (whose == Whose::kRoot);
+}
+
+}  // namespace ringcoll
