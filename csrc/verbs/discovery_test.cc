@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 #include "verbs/report.h"
 #include "verbs/selection.h"
 #include "verbs/table.h"

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 #include "verbs/pair_testing.h"
 
 namespace ringcoll::verbs {

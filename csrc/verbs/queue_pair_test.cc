@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 #include "verbs/pair_testing.h"
 
 namespace ringcoll::verbs {

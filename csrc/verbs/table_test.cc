@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 
 namespace ringcoll::verbs {
 namespace {

@@ -30,7 +30,7 @@ def _plus(lines):
         ("csrc/base/log.cc", True),
         ("csrc/reduce/loops-inl.h", True),
         ("csrc/base/log_test.cc", False),
-        ("csrc/verbs/fake_testing.h", False),
+        ("csrc/verbs/fake/fake_testing.h", False),
         ("csrc/include/ringcoll/ringcoll.h", False),
         ("ringcoll/probe/tour.py", True),
         ("ringcoll/_core.pyi", False),

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 
 namespace ringcoll::testing {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "verbs/fake_model_testing.h"
+#include "verbs/fake/model_testing.h"
 
 namespace ringcoll::verbs {
 namespace {

@@ -1,4 +1,4 @@
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "verbs/fake_model_testing.h"
+#include "verbs/fake/model_testing.h"
 
 namespace ringcoll::verbs {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 #include "verbs/table.h"
 
 namespace ringcoll::verbs {

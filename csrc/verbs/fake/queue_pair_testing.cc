@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "verbs/fake_model_testing.h"
+#include "verbs/fake/model_testing.h"
 
 namespace ringcoll::verbs {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "verbs/fake_testing.h"
+#include "verbs/fake/fake_testing.h"
 #include "verbs/pair_testing.h"
 
 namespace ringcoll::verbs {
