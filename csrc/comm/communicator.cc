@@ -23,6 +23,9 @@ constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
 constexpr Duration kShortestBlock = std::chrono::microseconds(200);
 // Polls of the one link that is waited for, before looking at anything else.
 constexpr int kPolls = 64;
+// Where ranks share CPUs a wait polls so many times longer before it blocks: between two polls the
+// others run, and it is woken up late by a CPU that is busy.
+constexpr int kMoreYielding = 16;
 // How long after a broken link its cause may still arrive on a lifeline.
 constexpr Duration kCauseGrace = std::chrono::milliseconds(100);
 // How long, and for how many turns of a wait, what a rank sent before it left may be on its way: on
@@ -268,7 +271,7 @@ void Communicator::agree(Exchange& exchange, const Communicator* whole, Deadline
 
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_.crowded(r);
   yield_ = topology_.crowded(rank_);
-  spin_ = std::chrono::microseconds(config_.spin_us);
+  spin_ = std::chrono::microseconds(config_.spin_us) * (yield_ ? kMoreYielding : 1);
 }
 
 std::string_view Communicator::transport_of(Rank peer) const {

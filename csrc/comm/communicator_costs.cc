@@ -17,11 +17,10 @@ constexpr int kMostShare = 8;
 // By so much longer than a wait for a link is the last round waited for: who waits for a rank that
 // is stopped can name it, and of those who miss ranks in the round nobody knows why.
 constexpr Duration kFirsthand = std::chrono::seconds(2);
-// By so many times longer than in calls does a rank poll, while it measures, for one on its host,
-// and for all where ranks share cores. A processor that sleeps may take longer to wake up than
-// calls poll: two ranks that once sleep then wait for each other to wake up in every round (seen:
-// 115 us instead of 0.15). And one that has left the other's processor is put back there if it
-// sleeps.
+// By so many times longer than in calls does a rank poll, while it measures, for one on its host. A
+// processor that sleeps may take longer to wake up than calls poll: two ranks that once sleep then
+// wait for each other to wake up in every round (seen: 115 us instead of 0.15). And one that has
+// left the other's processor is put back there if it sleeps.
 constexpr int kMorePolling = 40;
 
 Json to_json(const std::vector<LevelSamples>& samples) {
@@ -62,7 +61,7 @@ class Communicator::Measured final : public MeasuredLinks {
   ~Measured() override { comm_.spin_ = spin_; }
   Endpoint& link(Rank peer) override { return comm_.endpoint(peer); }
   void wait(Rank peer, const std::function<bool()>& ready) override {
-    comm_.spin_ = is_network(peer) && !comm_.yield_ ? spin_ : spin_ * kMorePolling;
+    comm_.spin_ = is_network(peer) || comm_.yield_ ? spin_ : spin_ * kMorePolling;
     comm_.wait(peer, comm_.endpoint(peer), ready,
                [&] { return fmt::format("measuring the link to rank {}", peer); });
   }

@@ -503,10 +503,7 @@ void Meter::complete(Rank peer, uint64_t number) {
 
 template <typename Ready>
 void Meter::wait(Rank peer, Ready&& ready) {
-  constexpr int kPolls = 64;
-  for (int i = 0; i < kPolls; i++)
-    if (ready()) return;
-  links_.wait(peer, std::ref(ready));
+  if (!ready()) links_.wait(peer, std::ref(ready));
 }
 
 }  // namespace

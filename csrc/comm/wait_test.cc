@@ -1,0 +1,74 @@
+// How ranks wait that have to share a CPU.
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/communicator.h"
+#include "comm/ranks_testing.h"
+
+namespace ringcoll {
+namespace {
+
+/// Two ranks on one CPU.
+class WaitOnASharedCpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+      if (CPU_ISSET(cpu, &before_)) CPU_SET(cpu, &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  void TearDown() override { ASSERT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+  static void run(const std::function<void(Communicator&)>& body) {
+    auto errors = testing::run_ranks({2, testing::config_of("tcp")}, body);
+    EXPECT_EQ(errors, std::vector<std::string>(2));
+  }
+  template <typename Ready>
+  static void wait(Communicator& comm, Ready&& ready) {
+    Rank peer = 1 - comm.rank();
+    comm.wait(peer, comm.endpoint(peer), ready, [] { return std::string("testing"); });
+  }
+
+ private:
+  cpu_set_t before_{};
+};
+
+// A poll of tcp is a system call: many in a row keep the peer, which is waited for, from running.
+TEST_F(WaitOnASharedCpu, GivesWayAfterEachPollOfTheNetwork) {
+  constexpr int kTurns = 200;
+  std::atomic<int> turn{0};
+  run([&](Communicator& comm) {
+    std::vector<int> polls;
+    for (int mine = comm.rank(); mine < kTurns; mine += 2) {
+      int count = 0;
+      wait(comm, [&] { return count++, turn == mine; });
+      polls.push_back(count);
+      turn = mine + 1;
+    }
+    std::ranges::sort(polls);
+    EXPECT_LE(polls[polls.size() / 2], 8);
+  });
+}
+
+// Who sleeps is woken up late by a CPU that is busy.
+TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
+  constexpr int kWaits = 21;
+  run([&](Communicator& comm) {
+    auto longer = 3 * std::chrono::microseconds(comm.config().spin_us);
+    uint64_t blocked = comm.counters().blocked_waits;
+    for (int i = 0; i < kWaits; i++) {
+      Deadline over(longer);
+      wait(comm, [&] { return over.passed(); });
+    }
+    EXPECT_LE(comm.counters().blocked_waits - blocked, kWaits / 2u);
+  });
+}
+
+}  // namespace
+}  // namespace ringcoll
