@@ -131,6 +131,15 @@ void SharedMemory::prepare(const std::byte* at, size_t bytes) {
   }
 }
 
+void SharedMemory::discard(const std::byte* at, size_t bytes) {
+  auto first = static_cast<size_t>(at - data_);
+  size_t end = (first + bytes) / page_bytes() * page_bytes();
+  first = round_up(first, page_bytes());
+  if (first < end)
+    ::fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                static_cast<off_t>(end - first));
+}
+
 SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   std::string doing = fmt::format("mapping {} bytes of shared memory from {}", bytes, path);

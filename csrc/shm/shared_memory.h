@@ -13,6 +13,13 @@
 
 namespace ringcoll {
 
+/// Whether all of [at, at + bytes) is in `memory`.
+inline bool lies_in(std::span<const std::byte> memory, const void* at, size_t bytes) {
+  auto* first = static_cast<const std::byte*>(at);
+  return first >= memory.data() && bytes <= memory.size() &&
+         static_cast<size_t>(first - memory.data()) <= memory.size() - bytes;
+}
+
 /// A mapping, its size and, in the process that made it, its descriptor. Move-only; the destructor
 /// unmaps and closes.
 class SharedMemory {
@@ -34,14 +41,15 @@ class SharedMemory {
   /// pages, where they were wanted and the kernel gives them; they are allocated here. Only a
   /// request: what is refused is no error.
   void prepare(const std::byte* at, size_t bytes);
+  /// In the process that made it: gives the pages that lie in [at, at + bytes) as a whole back to
+  /// the system, for all who map them; they read as zeros until they are written again. Only a
+  /// request, too.
+  void discard(const std::byte* at, size_t bytes);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
-  bool contains(const void* p, size_t n) const {
-    auto* b = static_cast<const std::byte*>(p);
-    return b >= data_ && n <= bytes_ && static_cast<size_t>(b - data_) <= bytes_ - n;
-  }
+  bool contains(const void* at, size_t bytes) const { return lies_in({data_, bytes_}, at, bytes); }
 
  private:
   Fd fd_;

@@ -49,6 +49,30 @@ TEST(SharedMemory, IsZeroedAndRoundedUpToPages) {
   EXPECT_FALSE(memory.contains(&memory, 1));
 }
 
+// All who map it see zeros; what lies in a page that is not given back as a whole stays.
+TEST(SharedMemory, WhatIsDiscardedIsTheSystemsAgain) {
+  constexpr size_t kPages = 8, kPage = 4096;
+  auto memory = SharedMemory::create(kPages * kPage, false);
+  auto other = SharedMemory::open(::getpid(), memory.fd(), kPages * kPage, false);
+  auto blocks = [&] {
+    struct stat status{};
+    EXPECT_EQ(::fstat(memory.fd(), &status), 0);
+    return status.st_blocks * 512;
+  };
+  std::memset(memory.data(), 1, kPages * kPage);
+  EXPECT_EQ(blocks(), 8 * 4096);
+  memory.discard(memory.data() + 100, kPage);
+  EXPECT_EQ(blocks(), 8 * 4096) << "no page as a whole";
+  memory.discard(memory.data() + kPage - 1, 2 * kPage + 2);
+  EXPECT_EQ(blocks(), 6 * 4096);
+  EXPECT_EQ(other.data()[kPage - 1], std::byte{1});
+  EXPECT_EQ(other.data()[kPage], std::byte{0});
+  EXPECT_EQ(other.data()[3 * kPage - 1], std::byte{0});
+  EXPECT_EQ(other.data()[3 * kPage], std::byte{1});
+  memory.data()[kPage] = std::byte{2};
+  EXPECT_EQ(other.data()[kPage], std::byte{2});
+}
+
 TEST(SharedMemory, AnotherProcessSeesWhatIsWritten) {
   auto memory = SharedMemory::create(3 << 20, false);
   int pid = ::getpid();

@@ -154,6 +154,10 @@ class FaultyTransport final : public Transport {
   bool wants_places() const override { return inner_->wants_places(); }
   void lend(std::span<Loan> loans) override { inner_->lend(loans); }
   void revoke() noexcept override { inner_->revoke(); }
+  /// As faulty, to the part's ranks.
+  std::unique_ptr<Transport> part(const TransportPart& part) override {
+    return std::make_unique<FaultyTransport>(inner_->part(part), choose_);
+  }
 
  private:
   std::unique_ptr<Transport> inner_;

@@ -2,8 +2,9 @@
 // ordered, reliable link to one peer. Nothing above this folder names a transport; nothing in it
 // knows schedules, collectives or reductions.
 //
-// Thread rule: all calls on the endpoints of one communicator come from one thread at a time
-// (whoever holds the communicator's execution lock), except wake(), which any thread may call.
+// Thread rule: all calls on the endpoints of one transport come from one thread at a time (whoever
+// holds the communicator's execution lock), except wake(), which any thread may call. A part of a
+// transport (Transport::part) counts as another one.
 // Nothing here calls back. Waiting: only wait() blocks, and never longer than it is told.
 // Everything else returns at once, or throws Error(kTransport / kPeerLost) that names the call, the
 // reason and the link.
@@ -104,7 +105,8 @@ class Endpoint {
   /// another host, or that is not known.
   virtual int peer_cpu() const { return -1; }
   /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
-  /// given).
+  /// given), else the next one. Where the endpoints of a transport share what wakes them, that may
+  /// be the wait of another of them: whoever returns from a wait looks at all that it waits for.
   virtual void wake() = 0;
 };
 
@@ -137,6 +139,23 @@ struct TransportOptions {
   Dialer& dialer;
   Deadline deadline;  // of the setup
   Seats seats = {};
+  size_t arena_bytes = 0;  // the first so many are this transport's own, the rest is for parts
+                           // (TransportPart::extent); 0: all are its own
+
+  /// What this transport's own long messages are sent from.
+  std::span<std::byte> own_arena() const {
+    return {arena.data(), arena_bytes > 0 ? arena_bytes : arena.bytes()};
+  }
+};
+
+/// Some of a transport's ranks, in an order, with links of their own. What it refers to outlives
+/// the transport that is made of it, but for `members`, which are copied.
+struct TransportPart {
+  Rank rank = 0;                // of this process in it
+  std::vector<Rank> members;    // by the part's ranks: the transport's own ranks
+  Dialer& dialer;               // takes ranks of the part; its channels are those of no other part
+  std::span<std::byte> extent;  // of the arena: long messages are sent from here, or from what is
+                                // lent
 };
 
 /// Memory of the caller's, offered to a transport for one call.
@@ -172,8 +191,18 @@ class Transport {
   virtual void lend(std::span<Loan> /*loans*/) {}
   /// After a failure: when it has returned, neither a device nor a peer touches what was lent.
   virtual void revoke() noexcept {}
+  /// A transport of these ranks alone. It shares with this one what peers and devices know already
+  /// (mapped memory, open ports), and is otherwise independent: its endpoints are used by another
+  /// thread at the same time. It has an address of its own, of at most kMaxPartAddressBytes, which
+  /// its peers get by reach() (asked once for every other member that is to be connected, which may
+  /// have ended its part by then) before connect(), as with any transport. To be called after this
+  /// transport's reach() was asked for all its peers; from any thread, also while others use this
+  /// transport or other parts of it, and so is a part's destructor. This transport outlives its
+  /// parts; what a part used is free again when it is destroyed. A part has no parts.
+  virtual std::unique_ptr<Transport> part(const TransportPart& part) = 0;
 };
 inline constexpr size_t kMaxAddressBytes = 2048;
+inline constexpr size_t kMaxPartAddressBytes = 16;
 
 /// Result of a probe: usable, or the reason why not and the remedy.
 struct Probe {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -86,17 +87,8 @@ inline Config test_config() {
   return config;
 }
 
-/// One rank: what a communicator would give a transport.
-struct TestRank {
-  TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
-           const Config& config = test_config(), const Seats& seats = {})
-      : config(config),
-        arena(SharedMemory::create(arena_bytes, false)),
-        dialer(board, rank),
-        transport(row.make(
-            {rank, size, this->config, arena, dialer, Deadline(seconds(config.timeout_s)), seats})),
-        links(static_cast<size_t>(size)) {}
-
+/// A transport, and the links that were made by it.
+struct Linked {
   void connect(Rank peer, std::string_view address) {
     std::string reason = transport->reach(peer, address);
     check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
@@ -113,20 +105,37 @@ struct TestRank {
   }
   Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
 
+  std::unique_ptr<Transport> transport;
+  std::vector<std::unique_ptr<Endpoint>> links;  // destroyed before the transport
+};
+
+/// What a transport needs that outlives it.
+struct Ground {
   Config config;
   SharedMemory arena;
   TestDialer dialer;
-  std::unique_ptr<Transport> transport;
-  std::vector<std::unique_ptr<Endpoint>> links;  // destroyed before the transport
+};
+
+/// One rank: what a communicator would give a transport.
+struct TestRank : Ground, Linked {
+  /// The first `own_bytes` of the arena are the transport's own; 0: all.
+  TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
+           const Config& config = test_config(), const Seats& seats = {}, size_t own_bytes = 0)
+      : Ground{config, SharedMemory::create(arena_bytes, false), TestDialer(board, rank)} {
+    Deadline deadline(seconds(config.timeout_s));
+    transport = row.make({rank, size, this->config, arena, dialer, deadline, seats, own_bytes});
+    links.resize(static_cast<size_t>(size));
+  }
 };
 
 /// All ranks in one process, every pair connected.
 class World {
  public:
-  World(const TransportRow& row, Rank size, size_t arena_bytes, const Seats& seats = {}) {
+  World(const TransportRow& row, Rank size, size_t arena_bytes, const Seats& seats = {},
+        size_t own_bytes = 0, const Config& config = test_config()) {
     for (Rank r = 0; r < size; r++)
       ranks_.push_back(
-          std::make_unique<TestRank>(row, r, size, board_, arena_bytes, test_config(), seats));
+          std::make_unique<TestRank>(row, r, size, board_, arena_bytes, config, seats, own_bytes));
     for (Rank r = 0; r < size; r++)
       for (Rank p = 0; p < size; p++)
         if (p != r) ranks_[r]->transport->reach(p, ranks_[p]->transport->address());
@@ -142,6 +151,49 @@ class World {
  private:
   Switchboard board_;
   std::vector<std::unique_ptr<TestRank>> ranks_;
+};
+
+/// One rank of a part.
+struct PartGround {
+  TestDialer dialer;
+  std::span<std::byte> extent;
+};
+struct PartRank : PartGround, Linked {
+  PartRank(TestRank& whole, Rank rank, const std::vector<Rank>& members, Switchboard& board,
+           std::span<std::byte> extent)
+      : PartGround{TestDialer(board, rank), extent} {
+    transport = whole.transport->part({rank, members, dialer, extent});
+    links.resize(members.size());
+  }
+};
+
+/// Part of a World, every pair of its ranks connected unless told otherwise. Has `bytes` of each
+/// rank's arena, from `offset` on.
+class PartWorld {
+ public:
+  PartWorld(World& world, const std::vector<Rank>& members, size_t offset, size_t bytes,
+            bool connected = true) {
+    for (size_t r = 0; r < members.size(); r++) {
+      TestRank& whole = world[members[r]];
+      ranks_.push_back(std::make_unique<PartRank>(whole, static_cast<Rank>(r), members, board_,
+                                                  std::span(whole.arena.data() + offset, bytes)));
+    }
+    if (connected) connect();
+  }
+  void connect() {
+    auto size = static_cast<Rank>(ranks_.size());
+    for (Rank r = 0; r < size; r++)
+      for (Rank p = 0; p < size; p++)
+        if (p != r) ranks_[r]->connect(p, ranks_[p]->transport->address());
+    for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
+      for (auto& rank : ranks_) rank->each(step);
+  }
+  PartRank& operator[](Rank rank) { return *ranks_[static_cast<size_t>(rank)]; }
+  void remove(Rank rank) { ranks_[static_cast<size_t>(rank)].reset(); }
+
+ private:
+  Switchboard board_;
+  std::vector<std::unique_ptr<PartRank>> ranks_;
 };
 
 /// The i-th eight bytes of a pattern that differs from message to message and from place to place.

@@ -47,13 +47,13 @@ struct Pair {
   std::array<Side, 2> sides;
 };
 
+/// Of a transport, and of a part of one.
 struct Address {
-  uint64_t magic = 0x3170'6f6f'6c63'72;
-  uint64_t nonce = 0;
+  uint32_t magic = 0x326c'6372;  // "rcl2"
   int32_t rank = 0;
-  uint32_t version = 1;
+  uint64_t nonce = 0;
 };
-static_assert(sizeof(Address) == 24 && sizeof(Address) <= kMaxAddressBytes);
+static_assert(sizeof(Address) == 16 && sizeof(Address) <= kMaxPartAddressBytes);
 
 /// Who is there, and the pairs that talk. Of the process, since ranks that are threads have nothing
 /// else in common.
@@ -235,17 +235,18 @@ void LoopbackEndpoint::wake() {
 
 class LoopbackTransport final : public Transport {
  public:
-  explicit LoopbackTransport(const TransportOptions& options)
-      : rank_(options.rank),
-        inline_bytes_(static_cast<uint64_t>(options.config.inline_bytes)),
+  LoopbackTransport(Rank rank, size_t size, uint64_t inline_bytes, bool is_part)
+      : rank_(rank),
+        inline_bytes_(inline_bytes),
+        is_part_(is_part),
         nonce_(random_nonce()),
-        peers_(static_cast<size_t>(options.size)) {
+        peers_(size) {
     Registry::get().add(nonce_, rank_);
   }
   ~LoopbackTransport() override { Registry::get().remove(nonce_); }
 
   std::string address() const override {
-    Address address{.nonce = nonce_, .rank = rank_};
+    Address address{.rank = rank_, .nonce = nonce_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
@@ -253,9 +254,11 @@ class LoopbackTransport final : public Transport {
     Address theirs;
     if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
     std::memcpy(&theirs, text.data(), sizeof theirs);
-    if (theirs.magic != Address().magic || theirs.version != Address().version)
+    if (theirs.magic != Address().magic)
       return "its address is not one of this version of ringcoll";
-    if (!Registry::get().has(theirs.nonce, peer)) return "other process";
+    if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
+    // A member of a part is in this process, as the whole has found, but may have left the part.
+    if (!is_part_ && !Registry::get().has(theirs.nonce, peer)) return "other process";
     peers_[static_cast<size_t>(peer)] = theirs.nonce;
     return "";
   }
@@ -266,9 +269,15 @@ class LoopbackTransport final : public Transport {
     return std::make_unique<LoopbackEndpoint>(rank_, peer, inline_bytes_, nonce_, theirs);
   }
 
+  // With a nonce of its own, it is a transport like any other.
+  std::unique_ptr<Transport> part(const TransportPart& part) override {
+    return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_, true);
+  }
+
  private:
   const Rank rank_;
   const uint64_t inline_bytes_;
+  const bool is_part_;
   const uint64_t nonce_;
   std::vector<uint64_t> peers_;
 };
@@ -278,7 +287,9 @@ class LoopbackTransport final : public Transport {
 Probe probe_loopback(const Config&) { return {true, "threads of one process need nothing"}; }
 
 std::unique_ptr<Transport> make_loopback(const TransportOptions& options) {
-  return std::make_unique<LoopbackTransport>(options);
+  return std::make_unique<LoopbackTransport>(options.rank, static_cast<size_t>(options.size),
+                                             static_cast<uint64_t>(options.config.inline_bytes),
+                                             false);
 }
 
 }  // namespace ringcoll

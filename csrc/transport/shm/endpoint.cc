@@ -15,9 +15,26 @@ std::string ShmEndpoint::link() const {
   return fmt::format("[rank {} -> {}, shm]", pair_.rank, pair_.peer);
 }
 
+// The words that are read without a base may still be those of a part that had the unit before.
+ShmEndpoint::ShmEndpoint(const Pair& pair) : pair_(pair) {
+  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+  pair_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
+}
+
+// What stands where the peer's message `number` is due: its number when it is there.
+uint64_t ShmEndpoint::stamp_of(uint64_t number, std::memory_order order) const {
+  uint64_t stamp = in_entry(number)->stamp.load(order) - pair_.their_base;
+  return stamp < kBaseStep ? stamp : 0;
+}
+
+uint64_t ShmEndpoint::released_by_peer(std::memory_order order) const {
+  uint64_t released = pair_.theirs->released.load(order) - pair_.my_base;
+  return released < kBaseStep ? released : peer_released_;
+}
+
 // Acquire: what the peer read of a message before it released it stays before our next write there.
 uint64_t ShmEndpoint::load_released() {
-  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire);
+  uint64_t released = released_by_peer(std::memory_order_acquire);
   if (released > sent_ || released < peer_released_) [[unlikely]]
     throw Error(Code::kTransport,
                 fmt::format("the peer's count of released messages is corrupt: {} of {} sent {}",
@@ -37,20 +54,20 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
     if (bytes > 0) std::memcpy(entry->payload(), data, bytes);
     if (completed_ == sent_) completed_ = number;
   } else {
-    if (!pair_.my_arena->contains(data, bytes)) [[unlikely]]
+    if (!lies_in(pair_.extent, data, bytes)) [[unlikely]]
       throw Error(Code::kInternal,
-                  fmt::format("a message of {} bytes is not in the arena and too long to be sent "
-                              "inline {}",
+                  fmt::format("a message of {} bytes is not in this link's part of the arena and "
+                              "too long to be sent inline {}",
                               bytes, link()));
     entry->offset =
-        static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.my_arena->data());
+        static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
   }
   borrows_[number % kEntries] = bytes > pair_.inline_bytes;
   entry->bytes = bytes;
   entry->envelope = envelope;
   // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena. seq_cst
   // with the look at `waiting` that follows.
-  entry->stamp.store(number, std::memory_order_seq_cst);
+  entry->stamp.store(pair_.my_base + number, std::memory_order_seq_cst);
   sent_ = number;
   if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
@@ -71,7 +88,7 @@ bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
   // Acquire: the sender's stores to the entry and to the payload, made before it stored the stamp.
-  uint64_t stamp = entry->stamp.load(std::memory_order_acquire);
+  uint64_t stamp = stamp_of(number, std::memory_order_acquire);
   if (stamp != number) {
     if (stamp > number) [[unlikely]]
       throw Error(Code::kTransport,
@@ -110,7 +127,7 @@ void ShmEndpoint::release() {
   if (small && number - told_ < kLazyCredits) return;
   told_ = number;
   // Seen by the sender's acquire in load_released(). seq_cst with the look at `waiting`.
-  pair_.mine->released.store(number, std::memory_order_seq_cst);
+  pair_.mine->released.store(pair_.their_base + number, std::memory_order_seq_cst);
   if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
 }
@@ -128,10 +145,9 @@ void ShmEndpoint::wake_peer() {
 bool ShmEndpoint::something_new() const {
   bool any = !wants_message_ && !wants_credit_;
   if ((wants_message_ || any) &&
-      in_entry(received_ + 1)->stamp.load(std::memory_order_seq_cst) == received_ + 1)
+      stamp_of(received_ + 1, std::memory_order_seq_cst) == received_ + 1)
     return true;
-  return (wants_credit_ || any) &&
-         pair_.theirs->released.load(std::memory_order_seq_cst) != peer_released_;
+  return (wants_credit_ || any) && released_by_peer(std::memory_order_seq_cst) != peer_released_;
 }
 
 // Written when it changes, for the peer reads this line with every message.

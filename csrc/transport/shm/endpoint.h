@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "transport/shm/layout.h"
@@ -24,6 +25,8 @@
 namespace ringcoll::shm {
 
 /// Both ends of a pair as one side sees them: `mine` is written here, `theirs` is mapped read-only.
+/// Numbers in the peer's unit that do not belong to its base are of another part, which had that
+/// unit before or has it now.
 struct Pair {
   Rank rank = 0;
   Rank peer = 0;
@@ -33,13 +36,16 @@ struct Pair {
   const PeerLines* theirs = nullptr;
   std::byte* out_ring = nullptr;
   const std::byte* in_ring = nullptr;
-  const SharedMemory* my_arena = nullptr;
+  uint64_t my_base = 0;
+  uint64_t their_base = 0;
+  std::span<const std::byte> extent;    // what is sent must lie in, of
+  const SharedMemory* arena = nullptr;  // this rank's
   const SharedMemory* their_arena = nullptr;
 };
 
 class ShmEndpoint final : public Endpoint {
  public:
-  explicit ShmEndpoint(const Pair& pair) : pair_(pair) {}
+  explicit ShmEndpoint(const Pair& pair);
 
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
@@ -59,6 +65,8 @@ class ShmEndpoint final : public Endpoint {
   const Entry* in_entry(uint64_t number) const {
     return reinterpret_cast<const Entry*>(pair_.in_ring + (number - 1) % kEntries * pair_.stride);
   }
+  uint64_t stamp_of(uint64_t number, std::memory_order order) const;
+  uint64_t released_by_peer(std::memory_order order) const;
   uint64_t load_released();
   void wake_peer();
   void tell_cpu();

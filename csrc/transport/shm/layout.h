@@ -4,12 +4,15 @@
 // mad can send nonsense (which is range-checked) but cannot damage what its peers work with.
 //
 //   page 0              ControlPage: proves that the right memory was mapped
-//   then, per peer      PeerLines: what this rank tells that peer as a receiver and as a sleeper
-//   then, per peer      a ring of kEntries entries: the messages to that peer
+//   then, per peer      a unit: what this rank tells that peer as a receiver and as a sleeper
+//                       (PeerLines), and a ring of kEntries entries, the messages to it
+//   then                spare units, for the peers of parts (reserve.h)
 //
-// All offsets are for `size` peers, but pages are only used (and paid for) once a pair talks.
+// All units are alike, whoever has them: where a stamp may stand, there never stands anything else.
+// Their pages are only used (and paid for) once a pair talks.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +22,19 @@
 
 namespace ringcoll::shm {
 
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
 /// Messages to one peer that may be unreleased. Fewer stall pipelines that have more pieces in
 /// flight; more cost memory (kEntries * inline_bytes a pair) and cache.
 inline constexpr uint64_t kEntries = 32;
 static_assert((kEntries & (kEntries - 1)) == 0, "a slot is found by a mask");
+/// Messages of a part count from a multiple of this, its base (reserve.h), those of the whole from
+/// 0. A link that sends a million messages a second reaches the next base after 12 days; there is
+/// no harm in it unless that base's part has the same units.
+inline constexpr uint64_t kBaseStep = uint64_t{1} << 40;
+inline constexpr uint64_t kBases = uint64_t{1} << 24;
+
 /// Small messages whose release the sender may not have been told yet.
 inline constexpr uint64_t kLazyCredits = 8;
 static_assert(kLazyCredits < kEntries, "or the sender would wait for a credit for ever");
@@ -52,6 +61,14 @@ struct Address {
 };
 static_assert(sizeof(Address) == 104 && sizeof(Address) <= kMaxAddressBytes);
 
+/// Where in a rank's control memory its units for a part are; the part's address is this struct.
+struct PartAddress {
+  uint64_t base = 0;
+  uint32_t first = 0;  // unit
+  int32_t rank = 0;    // in the part
+};
+static_assert(sizeof(PartAddress) == 16 && sizeof(PartAddress) <= kMaxPartAddressBytes);
+
 struct ControlPage {
   uint64_t magic;
   uint64_t nonce;
@@ -59,8 +76,11 @@ struct ControlPage {
 
 /// Written by this rank for one peer.
 struct PeerLines {
-  /// Number of the last message of the peer that this rank has released: the peer's credit.
+  /// Number of the last message of the peer that this rank has released: the peer's credit. Above
+  /// the peer's base.
   alignas(kApartBytes) std::atomic<uint64_t> released;
+  /// In the first unit of a part: its base until it ends.
+  std::atomic<uint64_t> open;
   /// Non-zero while this rank sleeps, or is about to, on the peer's `event`.
   alignas(kApartBytes) std::atomic<uint32_t> waiting;
   /// Counts up when this rank has sent or released and found the peer's `waiting` set. The peer
@@ -75,7 +95,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 /// One message. A payload of up to inline_bytes follows in the same cache line; so 16 bytes arrive
 /// with the line that says that they are there.
 struct Entry {
-  /// Number of the message, written last; the receiver polls it.
+  /// Number of the message above the sender's base, written last; the receiver polls it.
   std::atomic<uint64_t> stamp;
   uint64_t bytes;
   /// Where in the sender's arena a payload of more than inline_bytes lies.
@@ -87,32 +107,43 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 48);
 
+/// Groups of all ranks of a machine that spare units are for; smaller ones use fewer. With 64 ranks
+/// and messages of 1 KiB inline that is 287 MiB of a rank's file, which each of its peers maps.
+inline constexpr uint64_t kSpareGroups = 128;
+/// Of a rank. More would cost address space where many ranks have long inline messages.
+inline constexpr uint64_t kMostSpareBytes = uint64_t{1} << 30;
+
 /// Offsets in control memory.
 class Layout {
  public:
-  Layout(Rank size, uint64_t inline_bytes)
+  /// Of `size` ranks, of which `sharers` can have memory in common and so be members of parts.
+  Layout(Rank size, uint64_t inline_bytes, Rank sharers = 0)
       : stride_(up(sizeof(Entry) + inline_bytes, kLineBytes)),
-        rings_(up(kPageBytes + sizeof(PeerLines) * static_cast<uint64_t>(size), kPageBytes)),
-        bytes_(rings_ + stride_ * kEntries * static_cast<uint64_t>(size)) {}
+        whole_units_(static_cast<uint32_t>(size)),
+        spare_units_(spare(static_cast<uint64_t>(sharers))) {}
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return lines(whole_units_ + spare_units_); }
   uint64_t stride() const { return stride_; }
-  uint64_t lines(Rank peer) const {
-    return kPageBytes + sizeof(PeerLines) * static_cast<uint64_t>(peer);
-  }
-  uint64_t ring(Rank peer) const {
-    return rings_ + stride_ * kEntries * static_cast<uint64_t>(peer);
-  }
+  uint64_t unit_bytes() const { return sizeof(PeerLines) + stride_ * kEntries; }
+  /// The unit for rank r of the whole is the r-th.
+  uint32_t whole_units() const { return whole_units_; }
+  uint32_t spare_units() const { return spare_units_; }
+  uint64_t lines(uint32_t unit) const { return kPageBytes + unit_bytes() * unit; }
+  uint64_t ring(uint32_t unit) const { return lines(unit) + sizeof(PeerLines); }
 
  private:
   static constexpr uint64_t kPageBytes = 4096;
   static constexpr uint64_t up(uint64_t bytes, uint64_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }
+  uint32_t spare(uint64_t sharers) const {
+    uint64_t most = std::max(kMostSpareBytes / unit_bytes(), sharers);
+    return static_cast<uint32_t>(std::min(kSpareGroups * sharers, most));
+  }
 
   uint64_t stride_;
-  uint64_t rings_;
-  uint64_t bytes_;
+  uint32_t whole_units_;
+  uint32_t spare_units_;
 };
 
 }  // namespace ringcoll::shm

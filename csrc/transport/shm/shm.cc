@@ -12,59 +12,212 @@
 #include "transport/nonce.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
+#include "transport/shm/reserve.h"
 
 namespace ringcoll {
 namespace {
 
 using shm::Address;
 using shm::Layout;
+using shm::PartAddress;
+
+/// Memory that the whole and its parts have in common. All but the reserve stays as it is once the
+/// whole has been asked to reach all peers.
+struct Common {
+  struct Peer {
+    SharedMemory control;
+    SharedMemory arena;
+  };
+
+  explicit Common(const TransportOptions& options)
+      : rank(options.rank),
+        machine_of(options.seats.machine_of),
+        arena(options.arena),
+        inline_bytes(static_cast<uint64_t>(options.config.inline_bytes)),
+        layout(options.size, inline_bytes, sharers(options.size)),
+        control(SharedMemory::create(layout.bytes(), false)),
+        reserve(control, layout),
+        peers(static_cast<size_t>(options.size)) {}
+
+  /// Whether a rank may have memory in common with this one, as far as all ranks know alike.
+  bool near(Rank other) const {
+    if (machine_of.empty()) return true;
+    auto machine = [this](Rank r) { return machine_of.at(static_cast<size_t>(r)); };
+    return machine(other) == machine(rank);
+  }
+  Rank sharers(Rank size) const {
+    Rank count = 0;
+    for (Rank r = 0; r < size; r++) count += near(r);
+    return count;
+  }
+  bool reached(Rank peer) const {
+    return peers.at(static_cast<size_t>(peer)).control.data() != nullptr;
+  }
+  shm::PeerLines* lines(uint32_t unit) {
+    return reinterpret_cast<shm::PeerLines*>(control.data() + layout.lines(unit));
+  }
+  const shm::PeerLines* lines_of(Rank peer, uint32_t unit) const {
+    const SharedMemory& memory = peers[static_cast<size_t>(peer)].control;
+    return reinterpret_cast<const shm::PeerLines*>(memory.data() + layout.lines(unit));
+  }
+  /// What joins this rank to `peer` of the whole by these units of theirs.
+  shm::Pair pair(Rank peer, uint32_t my_unit, uint32_t their_unit) {
+    const Peer& mapped = peers[static_cast<size_t>(peer)];
+    shm::Pair pair;
+    pair.inline_bytes = inline_bytes;
+    pair.stride = layout.stride();
+    pair.mine = lines(my_unit);
+    pair.theirs = lines_of(peer, their_unit);
+    pair.out_ring = control.data() + layout.ring(my_unit);
+    pair.in_ring = mapped.control.data() + layout.ring(their_unit);
+    pair.arena = &arena;
+    pair.their_arena = &mapped.arena;
+    return pair;
+  }
+
+  const Rank rank;
+  const std::vector<int> machine_of;  // by rank; empty: nothing is known
+  const SharedMemory& arena;
+  const uint64_t inline_bytes;
+  const Layout layout;
+  SharedMemory control;
+  shm::Reserve reserve;
+  std::vector<Peer> peers;
+};
+
+/// Has a block of units in the control memory of each of its ranks on this machine: one for each of
+/// them, in the order of the part, which all know alike.
+class ShmPart final : public Transport {
+ public:
+  ShmPart(Common& common, const TransportPart& part);
+  ~ShmPart() override;
+
+  std::string address() const override;
+  std::string reach(Rank peer, std::string_view text) override;
+  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  std::unique_ptr<Transport> part(const TransportPart&) override {
+    throw Error(Code::kInternal, "shm: a part has no parts");
+  }
+
+ private:
+  /// A rank of the part.
+  struct Member {
+    Rank in_whole = 0;
+    uint32_t place = 0;  // in every block; only of those near
+    PartAddress address;
+    bool reached = false;
+    bool connected = false;
+  };
+  Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
+
+  Common& common_;
+  const Rank rank_;
+  const std::span<const std::byte> extent_;
+  std::vector<Member> members_;
+  shm::Block block_;
+};
+
+ShmPart::ShmPart(Common& common, const TransportPart& part)
+    : common_(common), rank_(part.rank), extent_(part.extent) {
+  uint32_t near = 0;
+  for (Rank rank : part.members) {
+    members_.push_back({.in_whole = rank, .place = near});
+    near += common.near(rank);
+  }
+  block_ = common.reserve.take(near);
+}
+
+// A peer that is linked to this rank and has not ended may still read what this rank has written.
+ShmPart::~ShmPart() {
+  std::vector<shm::Witness> witnesses;
+  for (const Member& peer : members_)
+    if (peer.connected)
+      witnesses.push_back(
+          {&common_.lines_of(peer.in_whole, peer.address.first)->open, peer.address.base});
+  common_.reserve.give_back(block_, std::move(witnesses));
+}
+
+std::string ShmPart::address() const {
+  PartAddress address{block_.base, block_.first, rank_};
+  return std::string(reinterpret_cast<const char*>(&address), sizeof address);
+}
+
+// What it says is held against this rank's layout, which is the peer's as well.
+std::string ShmPart::reach(Rank rank, std::string_view text) {
+  Member& peer = member(rank);
+  PartAddress theirs;
+  if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
+  std::memcpy(&theirs, text.data(), sizeof theirs);
+  if (theirs.rank != rank)
+    return fmt::format("it is rank {} of the group and not rank {}", theirs.rank, rank);
+  const Layout& layout = common_.layout;
+  uint32_t first = layout.whole_units(), end = first + layout.spare_units();
+  if (theirs.first < first || theirs.first > end || end - theirs.first < block_.units ||
+      theirs.base == 0 || theirs.base % shm::kBaseStep != 0)
+    return fmt::format(
+        "its address makes no sense: unit {}, which is not from {} to {}, or base {}", theirs.first,
+        first, end, theirs.base);
+  if (!common_.near(peer.in_whole) || !common_.reached(peer.in_whole))
+    return "its memory is not mapped here";
+  peer.address = theirs;
+  peer.reached = true;
+  return "";
+}
+
+std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
+  Member& peer = member(rank);
+  invariant(peer.reached && !peer.connected, "shm: rank {} of a group is to be connected {}", rank,
+            peer.connected ? "twice" : "unreached");
+  peer.connected = true;
+  uint32_t mine = block_.first + peer.place, theirs = peer.address.first + member(rank_).place;
+  shm::Pair pair = common_.pair(peer.in_whole, mine, theirs);
+  pair.rank = rank_;
+  pair.peer = rank;
+  pair.my_base = block_.base;
+  pair.their_base = peer.address.base;
+  pair.extent = extent_;
+  return std::make_unique<shm::ShmEndpoint>(pair);
+}
 
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(const TransportOptions& options)
-      : rank_(options.rank),
-        size_(options.size),
-        arena_(options.arena),
-        inline_bytes_(static_cast<uint64_t>(options.config.inline_bytes)),
-        layout_(options.size, inline_bytes_),
-        control_(SharedMemory::create(layout_.bytes(), false)),
-        peers_(static_cast<size_t>(options.size)) {
+      : size_(options.size),
+        extent_(options.own_arena()),
+        common_(options),
+        connected_(static_cast<size_t>(options.size)) {
     page() = {shm::kMagic, random_nonce()};
   }
 
   std::string address() const override;
   std::string reach(Rank peer, std::string_view text) override;
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  std::unique_ptr<Transport> part(const TransportPart& part) override {
+    return std::make_unique<ShmPart>(common_, part);
+  }
 
  private:
-  struct Peer {
-    SharedMemory control;
-    SharedMemory arena;
-    bool connected = false;
-  };
+  shm::ControlPage& page() const {
+    return *reinterpret_cast<shm::ControlPage*>(common_.control.data());
+  }
 
-  shm::ControlPage& page() const { return *reinterpret_cast<shm::ControlPage*>(control_.data()); }
-
-  const Rank rank_;
   const Rank size_;
-  const SharedMemory& arena_;
-  const uint64_t inline_bytes_;
-  const Layout layout_;
-  SharedMemory control_;
-  std::vector<Peer> peers_;
+  const std::span<const std::byte> extent_;
+  Common common_;
+  std::vector<bool> connected_;  // by peer
 };
 
 std::string ShmTransport::address() const {
   Address address;
-  address.rank = rank_;
+  address.rank = common_.rank;
   address.size = size_;
   address.pid = ::getpid();
-  address.control_fd = control_.fd();
-  address.arena_fd = arena_.fd();
-  address.control_bytes = layout_.bytes();
-  address.arena_bytes = arena_.bytes();
+  address.control_fd = common_.control.fd();
+  address.arena_fd = common_.arena.fd();
+  address.control_bytes = common_.layout.bytes();
+  address.arena_bytes = common_.arena.bytes();
   address.nonce = page().nonce;
-  address.inline_bytes = inline_bytes_;
+  address.inline_bytes = common_.inline_bytes;
   std::string id = boot_id();
   std::memcpy(address.boot_id, id.data(), std::min(id.size(), sizeof address.boot_id - 1));
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
@@ -82,18 +235,18 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
   if (theirs.rank != peer || theirs.size != size_)
     return fmt::format("it is rank {} of {} and not rank {} of {}", theirs.rank, theirs.size, peer,
                        size_);
-  if (theirs.inline_bytes != inline_bytes_ || theirs.control_bytes != layout_.bytes())
+  if (theirs.inline_bytes != common_.inline_bytes || theirs.control_bytes != common_.layout.bytes())
     return fmt::format("RINGCOLL_INLINE_BYTES differs: {} there, {} here", theirs.inline_bytes,
-                       inline_bytes_);
+                       common_.inline_bytes);
   try {
-    Peer mapped;
+    Common::Peer mapped;
     mapped.control = SharedMemory::open(theirs.pid, theirs.control_fd, theirs.control_bytes, false);
     auto* page = reinterpret_cast<const shm::ControlPage*>(mapped.control.data());
     if (page->magic != shm::kMagic || page->nonce != theirs.nonce)
       return "its memory is not where its address says: the ranks do not share a PID namespace";
     mapped.arena = SharedMemory::open(theirs.pid, theirs.arena_fd, theirs.arena_bytes, false);
-    invariant(!peers_.at(static_cast<size_t>(peer)).connected, "shm: rank {} is connected", peer);
-    peers_[static_cast<size_t>(peer)] = std::move(mapped);
+    invariant(!connected_.at(static_cast<size_t>(peer)), "shm: rank {} is connected", peer);
+    common_.peers[static_cast<size_t>(peer)] = std::move(mapped);
   } catch (const Error& error) {
     return error.what();
   }
@@ -101,22 +254,15 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
 }
 
 std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, Deadline /*deadline*/) {
-  Peer& mapped = peers_.at(static_cast<size_t>(peer));
-  invariant(mapped.control.data() != nullptr && !mapped.connected,
-            "shm: rank {} is to be connected {}", peer, mapped.connected ? "twice" : "unreached");
-  mapped.connected = true;
-  shm::Pair pair;
-  pair.rank = rank_;
+  bool connected = connected_.at(static_cast<size_t>(peer));
+  invariant(common_.reached(peer) && !connected, "shm: rank {} is to be connected {}", peer,
+            connected ? "twice" : "unreached");
+  connected_[static_cast<size_t>(peer)] = true;
+  shm::Pair pair =
+      common_.pair(peer, static_cast<uint32_t>(peer), static_cast<uint32_t>(common_.rank));
+  pair.rank = common_.rank;
   pair.peer = peer;
-  pair.inline_bytes = inline_bytes_;
-  pair.stride = layout_.stride();
-  pair.mine = reinterpret_cast<shm::PeerLines*>(control_.data() + layout_.lines(peer));
-  pair.theirs =
-      reinterpret_cast<const shm::PeerLines*>(mapped.control.data() + layout_.lines(rank_));
-  pair.out_ring = control_.data() + layout_.ring(peer);
-  pair.in_ring = mapped.control.data() + layout_.ring(rank_);
-  pair.my_arena = &arena_;
-  pair.their_arena = &mapped.arena;
+  pair.extent = extent_;
   return std::make_unique<shm::ShmEndpoint>(pair);
 }
 

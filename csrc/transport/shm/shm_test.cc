@@ -70,18 +70,32 @@ TEST(ShmReach, SaysWhyNot) {
   EXPECT_TRUE(contains(reason([](auto& a) { a.version++; }), "version"));
 }
 
-TEST(ShmLayout, WordsOfDifferentWritersAreApartAndRingsDoNotOverlap) {
+TEST(ShmLayout, WordsOfDifferentWritersAreApartAndUnitsDoNotOverlap) {
   for (uint64_t inline_bytes : {0, 1, 16, 17, 1024, 65536}) {
-    shm::Layout layout(5, inline_bytes);
+    shm::Layout layout(5, inline_bytes, 3);
     EXPECT_GE(layout.stride(), sizeof(shm::Entry) + inline_bytes);
     EXPECT_EQ(layout.stride() % shm::kLineBytes, 0u);
     EXPECT_GE(layout.lines(0), sizeof(shm::ControlPage));
-    EXPECT_LE(layout.lines(4) + sizeof(shm::PeerLines), layout.ring(0));
-    for (Rank r = 0; r < 4; r++)
-      EXPECT_EQ(layout.ring(r + 1) - layout.ring(r), layout.stride() * shm::kEntries);
-    EXPECT_EQ(layout.ring(4) + layout.stride() * shm::kEntries, layout.bytes());
+    EXPECT_EQ(layout.lines(0) % alignof(shm::PeerLines), 0u);
+    EXPECT_EQ(layout.unit_bytes() % alignof(shm::PeerLines), 0u);
+    uint32_t units = layout.whole_units() + layout.spare_units();
+    for (uint32_t unit = 0; unit < units; unit++) {
+      EXPECT_EQ(layout.lines(unit) + sizeof(shm::PeerLines), layout.ring(unit));
+      EXPECT_EQ(layout.ring(unit) + layout.stride() * shm::kEntries, layout.lines(unit + 1));
+    }
+    EXPECT_EQ(layout.lines(units), layout.bytes());
   }
   EXPECT_EQ(shm::Layout(1, 16).stride(), shm::kLineBytes) << "16 bytes travel with their flag";
+}
+
+TEST(ShmLayout, WhatIsSpareIsForManyGroupsAndWithinBounds) {
+  EXPECT_EQ(shm::Layout(2, 1024).spare_units(), 0u);
+  EXPECT_EQ(shm::Layout(64, 1024, 64).spare_units(), 64u * shm::kSpareGroups);
+  EXPECT_EQ(shm::Layout(4096, 1024, 8).spare_units(), 8u * shm::kSpareGroups) << "of one machine";
+  EXPECT_LE(shm::Layout(64, 1024, 64).bytes(), uint64_t{300} << 20);
+  shm::Layout wide(256, 65536, 256);
+  EXPECT_LE(wide.unit_bytes() * wide.spare_units(), shm::kMostSpareBytes);
+  EXPECT_GE(shm::Layout(1024, 65536, 1024).spare_units(), 1024u) << "one group of all";
 }
 
 TEST(ShmTransport, PagesArePaidForOnlyByPairsThatTalk) {
@@ -135,7 +149,8 @@ struct Side {
             .theirs = other.lines(),
             .out_ring = ring(),
             .in_ring = other.ring(),
-            .my_arena = &arena,
+            .extent = {arena.data(), arena.bytes()},
+            .arena = &arena,
             .their_arena = &other.arena};
   }
 

@@ -18,25 +18,35 @@ std::byte* bytes_of(Header& header) { return reinterpret_cast<std::byte*>(&heade
 
 }  // namespace
 
+void Endpoints::add(TcpEndpoint* endpoint) {
+  if (!wake_) wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  check(bool(wake_), Code::kTransport, "making what ends a wait: {}", errno_text("eventfd", errno));
+  all_.push_back(endpoint);
+}
+
+void Endpoints::wake() {
+  uint64_t one = 1;
+  // Fails only when the counter is full, and then the waiter is being woken anyway.
+  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
+}
+
+void Endpoints::take_wakes() {
+  uint64_t count;
+  [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
+}
+
 TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
                          size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all)
-    : rank_(rank),
-      peer_(peer),
-      most_bytes_(most_bytes),
-      all_(all),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      tuner_(tuner) {
-  check(bool(wake_), Code::kTransport, "{} [rank {} -> {}, tcp]", errno_text("eventfd", errno),
-        rank, peer);
+    : rank_(rank), peer_(peer), most_bytes_(most_bytes), all_(all), tuner_(tuner) {
   lanes_.reserve(sockets.size());
   for (size_t i = 0; i < sockets.size(); i++) {
     auto link = fmt::format("[rank {} -> {}, tcp stream {}]", rank, peer, i);
     lanes_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes)});
   }
-  all_.push_back(this);
+  all_.add(this);
 }
 
-TcpEndpoint::~TcpEndpoint() { std::erase(all_, this); }
+TcpEndpoint::~TcpEndpoint() { all_.remove(this); }
 
 uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   uint64_t number = sent_ + 1;
@@ -343,7 +353,7 @@ void TcpEndpoint::wait(Duration limit) {
   bool any = !wants_message_ && !wants_credit_;
   bool message = wants_message_ || any;
   wants_message_ = wants_credit_ = false;
-  std::vector<pollfd> fds{{wake_.get(), POLLIN, 0}};
+  std::vector<pollfd> fds{{all_.wake_fd(), POLLIN, 0}};
   if (message && !waits_for_more(&fds)) return;
   for (TcpEndpoint* endpoint : all_)
     for (Lane& lane : endpoint->lanes_)
@@ -352,19 +362,10 @@ void TcpEndpoint::wait(Duration limit) {
   timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
                    static_cast<long>(ns.count() % 1'000'000'000)};
   if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-  if (fds[0].revents != 0) {
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
-  }
+  if (fds[0].revents != 0) all_.take_wakes();
   // Errors of the streams are found, and thrown with their cause, where the stream is used.
   for (TcpEndpoint* endpoint : all_)
     if (endpoint != this) endpoint->flush_all();
-}
-
-void TcpEndpoint::wake() {
-  uint64_t one = 1;
-  // Fails only when the counter is full, and then the waiter is being woken anyway.
-  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
 }
 
 }  // namespace ringcoll::tcp

@@ -32,9 +32,28 @@ namespace ringcoll::tcp {
 
 class TcpEndpoint;
 
-/// The endpoints of one transport. A wait for one of them moves the queued sends of the others as
-/// well: the peer that is waited for may itself wait for those.
-using Endpoints = std::vector<TcpEndpoint*>;
+/// The endpoints of one transport, used by one thread at a time but for wake(). A wait for one of
+/// them moves the queued sends of the others as well: the peer that is waited for may itself wait
+/// for those.
+class Endpoints {
+ public:
+  /// Throws Error(kTransport) if nothing can be made that wakes.
+  void add(TcpEndpoint* endpoint);
+  void remove(TcpEndpoint* endpoint) { std::erase(all_, endpoint); }
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
+
+  /// Ends the wait of any of them that runs, or the next one. One descriptor does for all, since no
+  /// two wait at once; it is there from the first endpoint on, hence before anybody can wake one.
+  void wake();
+  int wake_fd() const { return wake_.get(); }
+  /// The wait has ended.
+  void take_wakes();
+
+ private:
+  std::vector<TcpEndpoint*> all_;
+  Fd wake_;
+};
 
 /// A message of at most so many bytes, and a stretch of a longer one. Smaller, and headers and
 /// system calls count; larger, and streams run dry at the end of a message while one has much left.
@@ -55,7 +74,7 @@ class TcpEndpoint final : public Endpoint {
   bool progress() override;
   bool busy() const override;
   void wait(Duration limit) override;
-  void wake() override;
+  void wake() override { all_.wake(); }
 
  private:
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
@@ -119,7 +138,6 @@ class TcpEndpoint final : public Endpoint {
   const Rank peer_;
   const uint64_t most_bytes_;
   Endpoints& all_;
-  Fd wake_;
   std::vector<Lane> lanes_;
   StreamTuner tuner_;
   std::array<Outgoing, kQueue> queue_;  // message n at n modulo kQueue

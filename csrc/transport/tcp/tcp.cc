@@ -20,15 +20,15 @@ namespace ringcoll {
 namespace {
 
 // The sockets' own addresses are the connector's business (bootstrap); what both ends must agree on
-// is how many there are.
+// is how many there are. Of a transport, and of a part of one.
 struct Address {
   uint32_t magic = tcp::kMagic;
-  uint32_t version = tcp::kVersion;
-  uint32_t streams = 0;  // asked for; 0: as many as pay
-  uint32_t most = 0;     // that this rank can open
+  uint16_t version = tcp::kVersion;
+  uint8_t streams = 0;  // asked for; 0: as many as pay
+  uint8_t most = 0;     // that this rank can open
   int32_t rank = 0;
 };
-static_assert(sizeof(Address) == 20 && sizeof(Address) <= kMaxAddressBytes);
+static_assert(sizeof(Address) == 12 && sizeof(Address) <= kMaxPartAddressBytes);
 
 // Streams of a link where nobody has asked for a number. More did not pay where it was tried
 // (perf/README.md).
@@ -36,7 +36,7 @@ constexpr uint32_t kMostMeasured = 4;
 // Descriptors that a job may use up in links, as a share of those that the process may have.
 constexpr rlim_t kDescriptorShare = 2;
 
-// For links to all ranks: the lifeline, what wakes a waiter, and the streams.
+// For links to all ranks: the lifeline, the streams, and one for a part.
 uint32_t affordable_streams(Rank size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
@@ -44,22 +44,44 @@ uint32_t affordable_streams(Rank size) {
   return static_cast<uint32_t>(std::clamp<rlim_t>(a_link, 3, 2 + kMostMeasured) - 2);
 }
 
+// Read ahead after a header, so that a small message takes one system call. More of it would only
+// be copied once more.
+constexpr int64_t kLeastReadAhead = 1 << 10;
+constexpr int64_t kMostReadAhead = 16 << 10;
+
+/// What messages are like, in the whole and in its parts.
+struct Framing {
+  explicit Framing(const TransportOptions& options)
+      : read_ahead_bytes(sizeof(tcp::Header) +
+                         static_cast<size_t>(std::clamp<int64_t>(options.config.inline_bytes,
+                                                                 kLeastReadAhead, kMostReadAhead))),
+        most_bytes(std::max<uint64_t>(options.arena.bytes(),
+                                      static_cast<uint64_t>(options.config.inline_bytes))) {}
+
+  size_t read_ahead_bytes;
+  uint64_t most_bytes;  // a message is a piece, which fits into the arena
+};
+
+/// How many streams a link has.
+struct Streams {
+  uint32_t wanted = 0;  // asked for; 0: as many as pay
+  uint32_t most = 1;    // that are opened
+};
+
+Streams streams_of(const TransportOptions& options) {
+  auto wanted = static_cast<uint32_t>(options.config.tcp_streams);
+  return {wanted, wanted > 0 ? wanted : affordable_streams(options.size)};
+}
+
 class TcpTransport final : public Transport {
  public:
-  explicit TcpTransport(const TransportOptions& options)
-      : rank_(options.rank),
-        streams_(static_cast<uint32_t>(options.config.tcp_streams)),
-        most_(streams_ > 0 ? streams_ : affordable_streams(options.size)),
-        most_of_(static_cast<size_t>(options.size), 1),
-        read_ahead_bytes_(sizeof(tcp::Header) +
-                          static_cast<size_t>(std::clamp<int64_t>(
-                              options.config.inline_bytes, kLeastReadAhead, kMostReadAhead))),
-        most_bytes_(std::max<uint64_t>(options.arena.bytes(),
-                                       static_cast<uint64_t>(options.config.inline_bytes))),
-        dialer_(options.dialer) {}
+  TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing, Dialer& dialer)
+      : rank_(rank), streams_(streams), framing_(framing), most_of_(size, 1), dialer_(dialer) {}
 
   std::string address() const override {
-    Address address{.streams = streams_, .most = most_, .rank = rank_};
+    Address address{.streams = static_cast<uint8_t>(streams_.wanted),
+                    .most = static_cast<uint8_t>(streams_.most),
+                    .rank = rank_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
@@ -72,10 +94,10 @@ class TcpTransport final : public Transport {
     if (theirs.magic != tcp::kMagic || theirs.version != tcp::kVersion)
       return "its address is not one of this version of ringcoll";
     if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
-    if (theirs.streams != streams_)
+    if (theirs.streams != streams_.wanted)
       return fmt::format("RINGCOLL_TCP_STREAMS differs: {} there, {} here", theirs.streams,
-                         streams_);
-    most_of_[peer] = std::clamp<uint32_t>(theirs.most, 1, most_);
+                         streams_.wanted);
+    most_of_[peer] = std::clamp<uint32_t>(theirs.most, 1, streams_.most);
     return "";
   }
 
@@ -84,9 +106,11 @@ class TcpTransport final : public Transport {
     uint32_t most = most_of_[peer];
     for (uint32_t i = 0; i < most; i++)
       sockets.push_back(dialer_.dial(peer, kFirstDataChannel + i, deadline));
-    auto tuner = streams_ > 0 ? tcp::StreamTuner::fixed(most) : tcp::StreamTuner::measured(most);
+    auto tuner =
+        streams_.wanted > 0 ? tcp::StreamTuner::fixed(most) : tcp::StreamTuner::measured(most);
     return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), tuner,
-                                              read_ahead_bytes_, most_bytes_, endpoints_);
+                                              framing_.read_ahead_bytes, framing_.most_bytes,
+                                              endpoints_);
   }
 
   // The kernel reads from, and writes to, any memory.
@@ -94,18 +118,18 @@ class TcpTransport final : public Transport {
     for (Loan& loan : loans) loan.granted = true;
   }
 
- private:
-  // Read ahead after a header, so that a small message takes one system call. More of it would only
-  // be copied once more.
-  static constexpr int64_t kLeastReadAhead = 1 << 10;
-  static constexpr int64_t kMostReadAhead = 16 << 10;
+  // A transport like any other, of one stream a link: what wants the bandwidth of several goes over
+  // the whole, and a job has many parts but few descriptors.
+  std::unique_ptr<Transport> part(const TransportPart& part) override {
+    return std::make_unique<TcpTransport>(part.rank, part.members.size(), Streams{1, 1}, framing_,
+                                          part.dialer);
+  }
 
+ private:
   const Rank rank_;
-  const uint32_t streams_;         // asked for; 0: as many as pay
-  const uint32_t most_;            // that are opened
+  const Streams streams_;
+  const Framing framing_;
   std::vector<uint32_t> most_of_;  // by peer: of both ends the fewer
-  const size_t read_ahead_bytes_;
-  const uint64_t most_bytes_;  // a message is a piece, which fits into the arena
   Dialer& dialer_;
   tcp::Endpoints endpoints_;
 };
@@ -148,7 +172,8 @@ Probe probe_tcp(const Config&) {
 }
 
 std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
-  return std::make_unique<TcpTransport>(options);
+  return std::make_unique<TcpTransport>(options.rank, static_cast<size_t>(options.size),
+                                        streams_of(options), Framing(options), options.dialer);
 }
 
 }  // namespace ringcoll

@@ -39,49 +39,39 @@ uint32_t random_psn() {
 
 }  // namespace
 
-OpenPort::OpenPort(verbs::UsablePort usable, const SharedMemory& arena)
-    : port(std::move(usable)),
-      context(port.device),
-      domain(context),
-      channel(context),
-      arena_region(domain, arena.data(), arena.bytes(), verbs::Access::kRemoteWrite),
-      landing(domain) {}
-
-std::string OpenPort::failure() const {
-  std::lock_guard lock(mutex_);
-  return failure_;
+PortUse::PortUse(OpenPort& port, std::span<std::byte> extent)
+    : open(port), channel(port.context), landing(port.domain) {
+  if (!extent.empty())
+    extent_region =
+        verbs::MemoryRegion(port.domain, extent.data(), extent.size(), verbs::Access::kRemoteWrite);
 }
 
-void OpenPort::fail(const std::string& why) {
-  std::lock_guard lock(mutex_);
-  if (failure_.empty()) failure_ = why;
-  failed_.store(true, std::memory_order_release);
-}
-
-VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, OpenPort& port)
+VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port)
     : rank_(rank),
       peer_(peer),
       shared_(shared),
+      settings_(shared.settings),
       port_(port),
-      layout_(shared.slot_bytes),
-      inbox_(port.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
-      outbox_(port.domain, layout_.bytes(), verbs::Access::kLocalRead),
-      queue_(port.context, kSendRequests + kReceiveRequests, &port.channel),
-      pair_(port.domain, queue_, queue_,
+      usable_(port.open.port()),
+      layout_(settings_.slot_bytes),
+      inbox_(port.open.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
+      outbox_(port.open.domain, layout_.bytes(), verbs::Access::kLocalRead),
+      queue_(port.open.context, kSendRequests + kReceiveRequests, &port.channel),
+      pair_(port.open.domain, queue_, queue_,
             {.send_requests = kSendRequests,
              .receive_requests = kReceiveRequests,
              .send_pieces = 2,
-             .inline_bytes = std::min(kInlineBytes, port.port.limits.inline_bytes)}),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+             .inline_bytes = std::min(kInlineBytes, usable_.limits.inline_bytes)}),
       psn_(random_psn()) {
-  check(bool(wake_), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
+  if (!shared_.wake) shared_.wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  check(bool(shared_.wake), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
   shared_.endpoints.push_back(this);
 }
 
 VerbsEndpoint::~VerbsEndpoint() { std::erase(shared_.endpoints, this); }
 
 std::string VerbsEndpoint::link() const {
-  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, port_.port.link().text());
+  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, usable_.link().text());
 }
 
 void VerbsEndpoint::corrupt(const std::string& what) const {
@@ -92,8 +82,8 @@ void VerbsEndpoint::corrupt(const std::string& what) const {
 void VerbsEndpoint::throw_if_failed() const {
   if (failed_) [[unlikely]]
     throw *failed_;
-  if (port_.failed()) [[unlikely]]
-    throw Error(Code::kTransport, fmt::format("{} {}", port_.failure(), link()), peer_);
+  if (port_.open.failed()) [[unlikely]]
+    throw Error(Code::kTransport, fmt::format("{} {}", port_.open.failure(), link()), peer_);
 }
 
 // ---- Posting ----
@@ -102,8 +92,8 @@ void VerbsEndpoint::throw_if_failed() const {
 const verbs::MemoryRegion* VerbsEndpoint::region_of(const void* data, uint64_t bytes,
                                                     bool written) const {
   if (!data) return nullptr;
-  if (shared_.arena->contains(data, bytes)) return &port_.arena_region;
-  return shared_.lent->find(port_.domain, data, bytes, written);
+  if (lies_in(shared_.extent, data, bytes)) return &port_.extent_region;
+  return shared_.lent.find(port_.open.domain, data, bytes, written);
 }
 
 bool VerbsEndpoint::room(uint64_t writes) const {
@@ -119,7 +109,7 @@ uint64_t VerbsEndpoint::post(verbs::Write write, bool signaled) {
 }
 
 uint64_t VerbsEndpoint::writes_for(uint64_t bytes) const {
-  uint64_t most = port_.port.port.max_message_bytes;
+  uint64_t most = usable_.port.max_message_bytes;
   return (bytes + most - 1) / most;
 }
 
@@ -150,7 +140,7 @@ uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
 
 // A long payload to the place that the peer has named, in writes that the port can carry.
 void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Place& place) {
-  uint64_t most = port_.port.port.max_message_bytes;
+  uint64_t most = usable_.port.max_message_bytes;
   const verbs::MemoryRegion& region = *region_of(data, bytes, false);
   for (uint64_t at = 0; at < bytes; at += most) {
     auto length = static_cast<uint32_t>(std::min(most, bytes - at));
@@ -353,7 +343,7 @@ void VerbsEndpoint::fail(const verbs::Completion& completion) {
   const char* what = completion.id() == 0 ? "receiving from" : "a write to";
   failed_ = Error(Code::kTransport,
                   fmt::format("{} rank {} failed: {} {}", what, peer_,
-                              completion.text(shared_.retry_seconds), link()),
+                              completion.text(settings_.retry_seconds), link()),
                   peer_);
   throw *failed_;
 }
@@ -381,7 +371,7 @@ void VerbsEndpoint::take_header(uint64_t number) {
   bool here = header.form == Header::kHere, placed = header.form == Header::kPlaced;
   bool fits = here     ? header.bytes <= layout_.most_here()
               : placed ? header.bytes <= in(number).place.bytes
-                       : header.form == Header::kLater && header.bytes <= shared_.most_bytes;
+                       : header.form == Header::kLater && header.bytes <= settings_.most_bytes;
   if (!fits)
     corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
   arrived_ = number;
@@ -424,7 +414,8 @@ void VerbsEndpoint::wait(Duration limit) {
     if (other == this || other->busy()) other->queue_.arm();
   if (progress_busy()) return;  // what was there before a queue was armed raises no event
   // The socket is that of the setup, and afterwards -1, which poll() leaves out.
-  std::array<pollfd, 2 + kMostPorts> fds = {{{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
+  std::array<pollfd, 2 + kMostPorts> fds = {
+      {{shared_.wake.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
   nfds_t used = 2;
   for (const auto& port : shared_.ports)
     if (port) fds.at(used++) = {port->channel.fd(), POLLIN, 0};
@@ -433,13 +424,13 @@ void VerbsEndpoint::wait(Duration limit) {
   for (const auto& port : shared_.ports)
     if (port) port->channel.drain();
   uint64_t count = 0;
-  [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
+  [[maybe_unused]] ssize_t got = ::read(shared_.wake.get(), &count, sizeof count);
   progress_busy();
 }
 
 void VerbsEndpoint::wake() {
   uint64_t one = 1;
-  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
+  [[maybe_unused]] ssize_t put = ::write(shared_.wake.get(), &one, sizeof one);
 }
 
 void VerbsEndpoint::stop() noexcept {

@@ -17,11 +17,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,10 +29,10 @@
 #include "base/fd.h"
 #include "transport/transport.h"
 #include "transport/verbs/memory.h"
+#include "transport/verbs/open_port.h"
 #include "transport/verbs/registrations.h"
 #include "transport/verbs/wire.h"
 #include "verbs/queue_pair.h"
-#include "verbs/selection.h"
 
 namespace ringcoll::rdma {
 
@@ -44,42 +42,43 @@ class VerbsEndpoint;
 // places and credits for those of the other direction.
 inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
 
-/// A port that is open, and what its endpoints share. One thread at a time, but for `failure`.
-class OpenPort {
- public:
-  /// Throws Error(kTransport).
-  OpenPort(verbs::UsablePort port, const SharedMemory& arena);
+/// What all endpoints of a rank go by, in the whole and in its parts.
+struct Settings {
+  int gid_index = -1;  // RINGCOLL_GID_INDEX, and the rest of the knobs
+  uint32_t slot_bytes = 0;
+  uint64_t register_bytes = 0;
+  int64_t traffic_class = 0;
+  int64_t service_level = 0;
+  int64_t qp_timeout = 0;
+  int64_t qp_retries = 0;
+  uint64_t most_bytes = 0;   // a message that claims to be longer is corrupt
+  double retry_seconds = 0;  // until the device gives up on a peer
+};
 
-  verbs::UsablePort port;
-  verbs::Context context;
-  verbs::ProtectionDomain domain;
+/// What the endpoints of one transport have of an open port. A channel's events are taken by
+/// whoever waits, hence one for each transport: a descriptor for each part that uses RDMA, and
+/// port. One thread at a time.
+struct PortUse {
+  /// Registers `extent`. Throws Error(kTransport).
+  PortUse(OpenPort& port, std::span<std::byte> extent);
+
+  OpenPort& open;
   verbs::CompletionChannel channel;
-  verbs::MemoryRegion arena_region;
+  verbs::MemoryRegion extent_region;  // none if it is empty
   Landing landing;
-
-  /// Why the device cannot be used any more (an asynchronous event), or "". Any thread.
-  std::string failure() const;
-  void fail(const std::string& why);
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
-
- private:
-  std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;
-  std::string failure_;
 };
 
 /// What the endpoints of a transport share, whatever their ports. One thread at a time.
 struct Shared {
-  const SharedMemory* arena = nullptr;
-  std::vector<std::unique_ptr<OpenPort>> ports;  // by their numbers; null: not open
-  std::unique_ptr<Registrations> lent;
-  uint32_t slot_bytes = 0;
-  uint64_t most_bytes = 0;    // a message that claims to be longer is corrupt
-  double retry_seconds = 0;   // until the device gives up on a peer
-  int64_t traffic_class = 0;  // and the rest of the knobs
-  int64_t service_level = 0;
-  int64_t qp_timeout = 0;
-  int64_t qp_retries = 0;
+  Shared(const Settings& settings, std::span<std::byte> extent, CommonWatch& watch)
+      : settings(settings), extent(extent), lent(settings.register_bytes, watch) {}
+
+  const Settings settings;
+  const std::span<std::byte> extent;            // of the arena
+  std::vector<std::unique_ptr<PortUse>> ports;  // by their numbers; null: not used
+  Registrations lent;
+  // Ends the wait of any endpoint: no two wait at once. There from the first one on.
+  Fd wake;
   // A wait for one moves the queued sends of the others as well: the peer that is waited for may
   // itself wait for those.
   std::vector<VerbsEndpoint*> endpoints;
@@ -88,9 +87,11 @@ struct Shared {
 class VerbsEndpoint final : public Endpoint {
  public:
   /// Makes the queue pair and the inbox. Throws Error(kTransport).
-  VerbsEndpoint(Rank rank, Rank peer, Shared& shared, OpenPort& port);
+  VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port);
   ~VerbsEndpoint() override;
 
+  /// The port as it was when this was made, which is what the peer is told.
+  const verbs::UsablePort& port() const { return usable_; }
   /// Says hello over `socket`, an authenticated connection to the peer. `mine` is this rank's port.
   void connect(Fd socket, const Address& mine, Deadline deadline);
   /// Hears the peer's hello and connects the queue pair.
@@ -173,13 +174,14 @@ class VerbsEndpoint final : public Endpoint {
   const Rank rank_;
   const Rank peer_;
   Shared& shared_;
-  OpenPort& port_;
+  const Settings& settings_;
+  PortUse& port_;
+  const verbs::UsablePort usable_;
   const Layout layout_;
   Registered inbox_;
   Registered outbox_;
   verbs::CompletionQueue queue_;
   verbs::QueuePair pair_;
-  Fd wake_;
   uint32_t psn_ = 0;
   Fd socket_;           // until the peer has said that it receives
   size_t heard_ = 0;    // bytes of what it is to say next

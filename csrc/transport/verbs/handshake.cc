@@ -41,7 +41,7 @@ uint32_t VerbsEndpoint::path_mtu_bytes() const {
 
 verbs::Connection VerbsEndpoint::connection() const {
   verbs::Connection c;
-  const verbs::UsablePort& port = port_.port;
+  const verbs::UsablePort& port = usable_;
   c.port = static_cast<uint8_t>(port.port.number);
   c.remote_qp_num = theirs_.qp_num;
   c.local_psn = psn_;
@@ -51,10 +51,10 @@ verbs::Connection VerbsEndpoint::connection() const {
   c.gid_index = static_cast<uint8_t>(std::max(port.gid.index, 0));
   c.remote_gid = theirs_.address.gid;
   c.remote_lid = theirs_.address.lid;
-  c.service_level = static_cast<uint8_t>(shared_.service_level);
-  c.traffic_class = static_cast<uint8_t>(shared_.traffic_class);
-  c.timeout_exponent = static_cast<uint8_t>(shared_.qp_timeout);
-  c.retries = static_cast<uint8_t>(shared_.qp_retries);
+  c.service_level = static_cast<uint8_t>(settings_.service_level);
+  c.traffic_class = static_cast<uint8_t>(settings_.traffic_class);
+  c.timeout_exponent = static_cast<uint8_t>(settings_.qp_timeout);
+  c.retries = static_cast<uint8_t>(settings_.qp_retries);
   return c;
 }
 

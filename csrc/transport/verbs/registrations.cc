@@ -61,8 +61,8 @@ void Registrations::forget_unused(uint64_t most_bytes) {
 }
 
 void Registrations::take_changes() {
-  if (watch_ && !entries_.empty())
-    watch_->take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
+  if (!entries_.empty())
+    watch_.take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
 }
 
 void Registrations::lend(std::span<Loan> loans) {
@@ -138,13 +138,12 @@ bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
 // Before it is registered, so that no change is missed.
 bool Registrations::watch(const Loan& loan) {
   try {
-    if (!watch_) watch_ = std::make_unique<UnmapWatch>();
+    return watch_.watch(loan.data, loan.bytes);
   } catch (const Error& error) {
     log_debug("tensors are packed and not sent as they lie: {}", error.what());
     most_bytes_ = 0;
     return false;
   }
-  return watch_->watch(loan.data, loan.bytes);
 }
 
 void Registrations::forget(uintptr_t first, uintptr_t end) {

@@ -6,7 +6,7 @@
 //
 // Safe against memory that is freed and mapped anew: a device pins the pages that were there when
 // it registered, so a region that is kept by its address would later send, and be written to,
-// where nobody looks. Every registered range is therefore watched (shm/unmap_watch.h), and each
+// where nobody looks. Every registered range is therefore watched (common_watch.h), and each
 // call begins by forgetting what has changed. Where the kernel does not offer the watch, nothing is
 // registered. Nothing is hooked, so it does not matter which allocator is used.
 #pragma once
@@ -19,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shm/unmap_watch.h"
 #include "transport/transport.h"
+#include "transport/verbs/common_watch.h"
 #include "verbs/handles.h"
 
 namespace ringcoll::rdma {
@@ -28,7 +28,7 @@ namespace ringcoll::rdma {
 /// One thread at a time.
 class Registrations {
  public:
-  explicit Registrations(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  Registrations(uint64_t most_bytes, CommonWatch& watch) : most_bytes_(most_bytes), watch_(watch) {}
 
   /// From now on memory is registered in this domain, too, and what was granted is at once; what
   /// this call does not use makes room for it. The domain outlives this. Throws Error(kTransport)
@@ -77,7 +77,7 @@ class Registrations {
   uint64_t call_ = 0;
   Entries entries_;
   std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: what has come once
-  std::unique_ptr<UnmapWatch> watch_;                  // from the first registration on
+  CommonWatch::Listener watch_;
 };
 
 }  // namespace ringcoll::rdma

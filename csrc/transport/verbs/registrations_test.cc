@@ -51,7 +51,7 @@ class RegistrationsTest : public ::testing::Test {
     make(16 * kBytes);
   }
   void make(uint64_t most_bytes) {
-    registrations_ = std::make_unique<Registrations>(most_bytes);
+    registrations_ = std::make_unique<Registrations>(most_bytes, watch_);
     registrations_->add(domain_);
   }
   /// A call with these loans; which were granted.
@@ -70,6 +70,7 @@ class RegistrationsTest : public ::testing::Test {
 
   verbs::Context context_;
   verbs::ProtectionDomain domain_;
+  CommonWatch watch_;
   std::unique_ptr<Registrations> registrations_;
 };
 
@@ -87,6 +88,26 @@ TEST_F(RegistrationsTest, WhatComesBackIsRegisteredOnce) {
   EXPECT_EQ(registrations_->registered_bytes(), kBytes);
   EXPECT_TRUE(lend({{block.data() + 8, kBytes - 8, true}})[0]) << "a part of it";
   EXPECT_FALSE(lend({{block.data() + 8, kBytes, true}})[0]) << "reaches beyond";
+}
+
+// The whole and its parts: each registers the same memory, and each forgets it, whoever asks first.
+TEST_F(RegistrationsTest, SeveralWatchTheSameMemory) {
+  Registrations other(16 * kBytes, watch_), idle(16 * kBytes, watch_);
+  other.add(domain_);
+  auto lend_other = [&](std::byte* data) {
+    Loan loan{data, kBytes, true};
+    other.lend({&loan, 1});
+    return loan.granted;
+  };
+  auto block = std::make_unique<Block>();
+  std::byte* at = block->data();
+  lend_one(at), lend_other(at);
+  EXPECT_TRUE(lend_one(at));
+  EXPECT_TRUE(lend_other(at));
+  Block again(at);
+  EXPECT_FALSE(lend_one(at));
+  EXPECT_FALSE(lend_other(at)) << "it was told to the first";
+  EXPECT_EQ(other.registered_bytes(), 0u);
 }
 
 TEST_F(RegistrationsTest, OnlyWhatThisCallLentIsFound) {

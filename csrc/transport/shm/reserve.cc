@@ -1,0 +1,81 @@
+#include "transport/shm/reserve.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace ringcoll::shm {
+
+Reserve::Reserve(SharedMemory& control, const Layout& layout) : control_(control), layout_(layout) {
+  if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
+}
+
+std::atomic<uint64_t>& Reserve::open(const Block& block) {
+  return reinterpret_cast<PeerLines*>(control_.data() + layout_.lines(block.first))->open;
+}
+
+Block Reserve::take(uint32_t units) {
+  std::lock_guard lock(mutex_);
+  free_ended();
+  auto found = std::ranges::find_if(free_, [&](const auto& gap) { return gap.second >= units; });
+  check(found != free_.end(), Code::kTransport,
+        "shared memory has no room for one more group with {} ranks here: {} are in use, and {} "
+        "have ended here but not on all of their ranks; end groups that are not used any more, "
+        "lower RINGCOLL_INLINE_BYTES, or use RINGCOLL_TRANSPORT=tcp",
+        units, used_, ended_.size());
+  auto [first, free_units] = *found;
+  free_.erase(found);
+  if (free_units > units) free_[first + units] = free_units - units;
+  used_++;
+  Block block{first, units, kBaseStep * (1 + bases_++ % (kBases - 1))};
+  open(block).store(block.base, std::memory_order_release);
+  return block;
+}
+
+void Reserve::give_back(const Block& block, std::vector<Witness> witnesses) {
+  std::lock_guard lock(mutex_);
+  used_--;
+  // Seen by a peer's acquire in free_ended(): all that this rank has read of its block.
+  open(block).store(0, std::memory_order_release);
+  ended_.push_back({block, std::move(witnesses)});
+  free_ended();
+}
+
+void Reserve::free_ended() {
+  auto has_ended = [](const Witness& witness) {
+    return witness.open->load(std::memory_order_acquire) != witness.base;
+  };
+  for (auto ended = ended_.begin(); ended != ended_.end();) {
+    std::erase_if(ended->witnesses, has_ended);
+    if (ended->witnesses.empty()) {
+      free(ended->block);
+      ended = ended_.erase(ended);
+    } else {
+      ended++;
+    }
+  }
+}
+
+// Its pages are the system's again. What they shared with the neighbours stays, and is of another
+// base.
+void Reserve::free(const Block& block) {
+  uint32_t first = block.first, units = block.units;
+  control_.discard(control_.data() + layout_.lines(first), layout_.unit_bytes() * units);
+  auto next = free_.upper_bound(first);
+  if (next != free_.end() && first + units == next->first) {
+    units += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->first + before->second == first) {
+      before->second += units;
+      return;
+    }
+  }
+  free_[first] = units;
+}
+
+}  // namespace ringcoll::shm

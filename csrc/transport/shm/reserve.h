@@ -1,0 +1,65 @@
+// The units of a rank's control memory that are for parts (layout.h): given out in blocks, one for
+// each part, and given out again.
+//
+// A block is not given out again while a peer may still take messages from it, or read that its own
+// were released: a rank that has ended a part waits for nobody, and what it sent last has to
+// arrive. So a block that ends names its **witnesses**, the blocks of those peers that it was
+// linked to, and is free when each of these has ended, too. Blocks that wait for one another
+// are freed both, since each says first that it has ended.
+//
+// Nor can a peer mistake what it sees there: every block given out has a **base** of its own, from
+// which its messages count. A number that does not belong to the base that a peer was told is
+// nothing new to it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "transport/shm/layout.h"
+
+namespace ringcoll::shm {
+
+struct Block {
+  uint32_t first = 0;  // unit
+  uint32_t units = 0;
+  uint64_t base = 0;
+};
+
+/// Where a peer's block says that it has not ended, and what stands there until then.
+struct Witness {
+  const std::atomic<uint64_t>* open = nullptr;
+  uint64_t base = 0;
+};
+
+/// Any thread.
+class Reserve {
+ public:
+  /// Of the units behind the whole's, in memory that outlives this.
+  Reserve(SharedMemory& control, const Layout& layout);
+
+  /// Throws Error(kTransport) with the remedy if so many units in a row are not free.
+  Block take(uint32_t units);
+  /// The part has ended. The witnesses' memory outlives this.
+  void give_back(const Block& block, std::vector<Witness> witnesses);
+
+ private:
+  struct Ended {
+    Block block;
+    std::vector<Witness> witnesses;
+  };
+  void free_ended();
+  void free(const Block& block);
+  std::atomic<uint64_t>& open(const Block& block);
+
+  SharedMemory& control_;
+  const Layout layout_;
+  std::mutex mutex_;
+  std::map<uint32_t, uint32_t> free_;  // the first unit and the number; none touches another
+  std::vector<Ended> ended_;
+  uint64_t bases_ = 0;  // given out
+  uint32_t used_ = 0;   // blocks of parts that have not ended
+};
+
+}  // namespace ringcoll::shm
