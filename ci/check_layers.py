@@ -21,6 +21,7 @@ ORDER = [
     ["transport"],
     ["bootstrap"],
     ["topology"],
+    ["mesh"],
     ["comm"],
     ["schedule", "reduce"],
     ["coll"],

@@ -13,7 +13,7 @@ namespace ringcoll {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c434752;  // "RGCL"
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr size_t kNonceBytes = 32;
 using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, crypto_auth_hmacsha256_BYTES>;
@@ -25,8 +25,7 @@ struct Hello {
   uint16_t reserved;
   int32_t from;
   int32_t to;
-  uint32_t channel;
-  uint32_t reserved2;
+  uint64_t channel;
   GroupId group;
   Nonce nonce;
 };
@@ -109,7 +108,7 @@ Verdict conclude(const VerdictMessage& message, const Mac& expected) {
 
 Verdict converse(int fd, const std::string& secret, const Identity& identity, Deadline deadline,
                  const std::string& link) {
-  Hello hello{kMagic,         kVersion,     0, identity.from, identity.to, identity.channel, 0,
+  Hello hello{kMagic,         kVersion,     0, identity.from, identity.to, identity.channel,
               identity.group, fresh_nonce()};
   send_all(fd, &hello, sizeof hello, deadline, link);
   Challenge challenge;

@@ -32,7 +32,7 @@ GroupId make_group_id(std::string_view text);
 struct Identity {
   Rank from = kNobody;
   Rank to = kNobody;
-  uint32_t channel = 0;
+  uint64_t channel = 0;
   GroupId group{};
 };
 

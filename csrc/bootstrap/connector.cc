@@ -40,8 +40,18 @@ constexpr Duration kLook = std::chrono::milliseconds(200);
 // of the network: it was reached, and is used if there is no other.
 constexpr int kRateTries = 3;
 constexpr double kLeastRate = 1e-6;
-// Channels of the trials of networks, one each; no transport has so many streams.
-constexpr uint32_t kTrialChannel = 0x10000;
+// Channels of the trials of networks, one each; no group has them.
+constexpr uint64_t kTrialChannel = uint64_t{1} << 63;
+
+// What a group has for a pair: enough for the streams of a transport.
+constexpr uint64_t kChannelsOfGroup = 32;
+static_assert(kGroupNumbers * kChannelsOfGroup <= kTrialChannel);
+
+uint64_t channel_of(GroupNumber group, uint32_t channel) {
+  invariant(group < kGroupNumbers && channel < kChannelsOfGroup, "channel {} of group {}", channel,
+            group);
+  return group * kChannelsOfGroup + channel;
+}
 
 // RINGCOLL_INTERFACE, else what the launcher was told or found where that is of use here, else all.
 std::vector<Interface> interfaces_for(const Config& config) {
@@ -108,11 +118,11 @@ struct Connector::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::pair<Rank, uint32_t>, Fd> parked;  // accepted, not yet asked for
+  std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
-  bool interrupted = false;
-  std::set<int> dialling;        // sockets that a connect_at() waits on
-  uint64_t rejected_before = 0;  // by gates that are closed
+  std::set<GroupNumber> interrupted, ended;
+  std::multimap<GroupNumber, int> dialling;  // sockets that a connect_at() waits on, by group
+  uint64_t rejected_before = 0;              // by gates that are closed
 
   Sink sink;
   std::vector<std::unique_ptr<Gate>> gates;  // by offer; the last: their callbacks use the rest
@@ -121,6 +131,7 @@ struct Connector::State {
     if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
     {
       std::lock_guard lock(mutex);
+      if (ended.contains(identity.channel / kChannelsOfGroup)) return;
       // A second connection for one channel means that the peer has given the first one up.
       parked[{identity.from, identity.channel}] = std::move(fd);
     }
@@ -154,20 +165,27 @@ struct Connector::State {
   const Offer& offer_of(Rank peer, int network) const {
     return of_rank[peer][networks[network].offer_of[peer]];
   }
-  void throw_if_interrupted(const std::string& link) const {
-    check(!interrupted, Code::kTransport, "{}: given up, for the communicator has failed", link);
+  void throw_if_interrupted(GroupNumber for_group, const std::string& link) const {
+    check(!interrupted.contains(for_group), Code::kTransport,
+          "{}: given up, for the communicator has failed", link);
   }
-  bool is_interrupted() {
+  bool is_interrupted(GroupNumber for_group) {
     std::lock_guard lock(mutex);
-    return interrupted;
+    return interrupted.contains(for_group);
   }
+  /// What a dial() is for.
+  struct Target {
+    Rank peer;
+    uint64_t channel;
+    GroupNumber group;
+  };
   size_t place_on_host(Rank r) const;
-  std::vector<int> networks_for(Rank peer, uint32_t channel) const;
+  std::vector<int> networks_for(Rank peer, uint64_t channel) const;
   class Dialling;
-  Fd connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach, Deadline deadline);
-  Fd connect(Rank peer, uint32_t channel, Deadline deadline);
-  Fd accept(Rank peer, uint32_t channel, Deadline deadline);
-  void throw_if_ended(Rank peer, uint32_t channel, const std::string& link) const;
+  Fd connect_at(const Offer& offer, const Target& to, Deadline reach, Deadline deadline);
+  Fd connect(const Target& to, Deadline deadline);
+  Fd accept(const Target& to, Deadline deadline);
+  void throw_if_ended(Rank peer, uint64_t channel, const std::string& link) const;
   void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
   Error no_network(std::span<const Trial> trials,
                    const std::function<std::string(Rank)>& describe) const;
@@ -176,21 +194,21 @@ struct Connector::State {
 /// While it lives, interrupt() ends what waits on the socket.
 class Connector::State::Dialling {
  public:
-  Dialling(State& state, int fd, const std::string& link) : state_(state), fd_(fd) {
+  Dialling(State& state, int fd, GroupNumber for_group, const std::string& link) : state_(state) {
     std::lock_guard lock(state_.mutex);
-    state_.throw_if_interrupted(link);
-    state_.dialling.insert(fd_);
+    state_.throw_if_interrupted(for_group, link);
+    entry_ = state_.dialling.emplace(for_group, fd);
   }
   ~Dialling() {
     std::lock_guard lock(state_.mutex);
-    state_.dialling.erase(fd_);
+    state_.dialling.erase(entry_);
   }
   Dialling(const Dialling&) = delete;
   Dialling& operator=(const Dialling&) = delete;
 
  private:
   State& state_;
-  const int fd_;
+  std::multimap<GroupNumber, int>::iterator entry_;
 };
 
 // How many ranks before this one share its interfaces.
@@ -203,10 +221,11 @@ size_t Connector::State::place_on_host(Rank r) const {
 
 // Streams of data are dealt out to the networks in turn. The first ones of a host's ranks, which
 // carry all that is short, go over different networks, those of its first rank over the best.
-std::vector<int> Connector::State::networks_for(Rank peer, uint32_t channel) const {
+std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) const {
   if (!used.empty()) {
-    bool is_data = channel >= kFirstDataChannel;
-    size_t turn = is_data ? place_on_host(std::min(rank, peer)) + channel - kFirstDataChannel : 0;
+    uint64_t stream = channel % kChannelsOfGroup;
+    bool is_data = stream >= kFirstDataChannel;
+    size_t turn = is_data ? place_on_host(std::min(rank, peer)) + stream - kFirstDataChannel : 0;
     return {used[turn % used.size()].network};
   }
   std::vector<int> all;
@@ -214,10 +233,9 @@ std::vector<int> Connector::State::networks_for(Rank peer, uint32_t channel) con
   return all;
 }
 
-Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
-  std::vector<int> open = networks_for(peer, channel);
-  if (open.size() == 1)
-    return connect_at(offer_of(peer, open[0]), peer, channel, deadline, deadline);
+Fd Connector::State::connect(const Target& to, Deadline deadline) {
+  std::vector<int> open = networks_for(to.peer, to.channel);
+  if (open.size() == 1) return connect_at(offer_of(to.peer, open[0]), to, deadline, deadline);
   Duration patience = kFirstPatience;
   for (;;) {
     std::string causes;
@@ -225,9 +243,9 @@ Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
     for (int network : open) {
       Deadline reach(std::min(patience, deadline.left()));
       try {
-        return connect_at(offer_of(peer, network), peer, channel, reach, deadline);
+        return connect_at(offer_of(to.peer, network), to, reach, deadline);
       } catch (const Error& error) {
-        if (error.code() == Code::kInvalidArgument || is_interrupted()) throw;
+        if (error.code() == Code::kInvalidArgument || is_interrupted(to.group)) throw;
         in_doubt |= error.code() == Code::kTimeout;
         causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
         if (!in_doubt && network == open.back()) throw Error(error.code(), causes);
@@ -239,14 +257,15 @@ Fd Connector::State::connect(Rank peer, uint32_t channel, Deadline deadline) {
 }
 
 // `reach`: until the connection has to be made, before it is authenticated.
-Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel, Deadline reach,
+Fd Connector::State::connect_at(const Offer& offer, const Target& to, Deadline reach,
                                 Deadline deadline) {
+  auto [peer, channel, for_group] = to;
   std::string link = fmt::format("connecting rank {} -> {} at {}, channel {}", rank, peer,
                                  offer.address.text(), channel);
   for (;;) {
     int error = 0;
     Fd fd = begin_connect(offer.address, &error);
-    Dialling dialling(*this, fd.get(), link);
+    Dialling dialling(*this, fd.get(), for_group, link);
     if (fd) error = finish_connect(fd.get(), offer.address, reach);
     // The peer listened before it told its address: refused means that it has ended.
     check(error != ECONNREFUSED, Code::kPeerLost,
@@ -266,7 +285,8 @@ Fd Connector::State::connect_at(const Offer& offer, Rank peer, uint32_t channel,
   }
 }
 
-Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
+Fd Connector::State::accept(const Target& to, Deadline deadline) {
+  auto [peer, channel, for_group] = to;
   std::string link = fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
                                  describe_offers(offers), peer, rank, channel);
   while (!deadline.passed()) {
@@ -274,11 +294,12 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
       std::unique_lock lock(mutex);
       auto found = parked.end();
       bool decided = changed.wait_for(lock, std::min(kLook, deadline.left()), [&] {
-        found = parked.find({peer, channel});
-        return found != parked.end() || refusals.contains(peer) || interrupted;
+        found = parked.find({to.peer, to.channel});
+        return found != parked.end() || refusals.contains(to.peer) ||
+               interrupted.contains(to.group);
       });
       if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
-      throw_if_interrupted(link);
+      throw_if_interrupted(for_group, link);
       if (decided) throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link, refusals[peer]));
     }
     throw_if_ended(peer, channel, link);
@@ -294,7 +315,7 @@ Fd Connector::State::accept(Rank peer, uint32_t channel, Deadline deadline) {
 
 // If all its addresses that may be used refuse. One alone may be another machine's, and one that
 // does not answer says nothing.
-void Connector::State::throw_if_ended(Rank peer, uint32_t channel, const std::string& link) const {
+void Connector::State::throw_if_ended(Rank peer, uint64_t channel, const std::string& link) const {
   std::vector<std::string> refused;
   for (int network : networks_for(peer, channel)) {
     const Address& address = offer_of(peer, network).address;
@@ -315,13 +336,21 @@ Connector::Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& lo
     : state_(std::make_unique<State>(rank, std::move(interfaces), loop)) {}
 Connector::~Connector() = default;
 
-void Connector::interrupt() {
+void Connector::interrupt(GroupNumber group) {
   {
     std::lock_guard lock(state_->mutex);
-    state_->interrupted = true;
-    for (int fd : state_->dialling) ::shutdown(fd, SHUT_RDWR);
+    state_->interrupted.insert(group);
+    auto [first, last] = state_->dialling.equal_range(group);
+    for (auto entry = first; entry != last; entry++) ::shutdown(entry->second, SHUT_RDWR);
   }
   state_->changed.notify_all();
+}
+
+void Connector::forget(GroupNumber group) {
+  std::lock_guard lock(state_->mutex);
+  state_->ended.insert(group);
+  std::erase_if(state_->parked,
+                [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; });
 }
 
 std::string Connector::offers() const { return encode_offers(state_->offers); }
@@ -357,12 +386,12 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
     Trial::Finding& found = trial->findings[i];
     if (!found.why.empty()) continue;
     auto network = static_cast<int>(i);
-    auto channel = kTrialChannel + static_cast<uint32_t>(i);
+    auto channel = kTrialChannel + i;
     try {
       std::optional<double> told;
       for (int tries = 0; !told && tries < (measure ? kRateTries : 1); tries++) {
         Deadline reach(std::min(kReach, deadline.left()));
-        Fd fd = connect_at(offer_of(peer, network), peer, channel, reach, deadline);
+        Fd fd = connect_at(offer_of(peer, network), {peer, channel, 0}, reach, deadline);
         if (measure) told = measure_rate(fd.get());
       }
       if (measure) found.bytes_per_us = std::max(told.value_or(kLeastRate), kLeastRate);
@@ -370,7 +399,7 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
       // Who was reached and then does not answer is stopped: no matter of the network.
       if (error.code() == Code::kTimeout && deadline.passed())
         throw Error(error.code(), error.what(), peer);
-      if (is_interrupted()) throw;
+      if (is_interrupted(0)) throw;
       found = {Trial::kNotReached, error.what()};
     }
   }
@@ -448,13 +477,14 @@ std::string Connector::own_addresses() const {
   return fmt::format("{}", fmt::join(texts, ","));
 }
 
-Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline) {
+Fd Connector::dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline deadline,
+                       GroupNumber group) {
   State& state = *state_;
   invariant(peer >= 0 && peer < static_cast<Rank>(state.of_rank.size()) && peer != state.rank,
             "rank {} dials rank {}", state.rank, peer);
   try {
-    return state.rank < peer ? state.connect(peer, channel, deadline)
-                             : state.accept(peer, channel, deadline);
+    State::Target to{peer, channel_of(of, channel), group};
+    return state.rank < peer ? state.connect(to, deadline) : state.accept(to, deadline);
   } catch (const Error& error) {
     throw Error(error.code(), error.what(), peer);
   }

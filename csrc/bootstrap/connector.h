@@ -22,6 +22,10 @@ namespace ringcoll {
 
 struct Interface;
 
+/// Identifies a group of ranks of a job, for good, on all of them; 0 is that of all ranks.
+using GroupNumber = uint64_t;
+inline constexpr GroupNumber kGroupNumbers = GroupNumber{1} << 58;
+
 class Connector : public Dialer {
  public:
   /// Listens. `loop` serves the listening sockets. Throws Error(kTransport) /
@@ -61,16 +65,31 @@ class Connector : public Dialer {
   /// Throws Error(kTimeout), Error(kTransport), or Error(kPeerLost) if nobody listens where the
   /// peer did, naming peer, address, channel and cause, or Error(kInvalidArgument) on both ends if
   /// their secrets differ. The socket is non-blocking and tuned. Any thread but the loop's.
-  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
-  /// Ends each dial(), now and later, with Error(kTransport): the communicator has failed. Any
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
+    return dial(peer, channel, deadline, 0);
+  }
+  /// The same for a group, whose channels are not those of others.
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
+    return dial_for(peer, group, channel, deadline, group);
+  }
+  /// A lifeline, of which a pair has one, on behalf of a group.
+  Fd dial_lifeline(Rank peer, Deadline deadline, GroupNumber group) {
+    return dial_for(peer, 0, kLifelineChannel, deadline, group);
+  }
+  /// Ends each dial for the group, now and later, with Error(kTransport): it has failed. Any
   /// thread.
-  void interrupt();
+  void interrupt(GroupNumber group);
+  /// Nobody will dial for the group any more: closes connections to it that nobody took, and those
+  /// that still come. Not for that of all ranks.
+  void forget(GroupNumber group);
   /// Connections that were closed because they did not know the secret, spoke something else, or
   /// came too late.
   uint64_t rejected() const;
 
  private:
   struct State;
+  Fd dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline deadline, GroupNumber group);
+
   std::unique_ptr<State> state_;
 };
 

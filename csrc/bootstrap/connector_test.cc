@@ -1,8 +1,10 @@
 #include "bootstrap/connector.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -238,6 +240,56 @@ TEST(Connector, APeerThatIsStoppedIsNamedAtTheDeadline) {
   EXPECT_EQ(error.rank(), 1);
 }
 
+TEST(Connector, GroupsHaveChannelsOfTheirOwn) {
+  Job job(2);
+  constexpr GroupNumber kGroups[] = {0, 1, 5 * (GroupNumber{1} << 32)};
+  std::thread higher([&] {
+    for (GroupNumber group : {kGroups[2], kGroups[0], kGroups[1]}) {
+      Fd fd = job.connectors[1]->dial(0, 1, Deadline(seconds(20)), group);
+      send_all(fd.get(), &group, sizeof group, Deadline(seconds(20)), "test");
+    }
+  });
+  std::map<GroupNumber, Fd> lines;
+  for (GroupNumber group : kGroups)
+    lines[group] = job.connectors[0]->dial(1, 1, Deadline(seconds(20)), group);
+  for (const auto& [group, fd] : lines) {
+    GroupNumber theirs = 0;
+    recv_all(fd.get(), &theirs, sizeof theirs, Deadline(seconds(20)), "test");
+    EXPECT_EQ(theirs, group);
+  }
+  higher.join();
+}
+
+// The others go on.
+TEST(Connector, AnInterruptIsOfOneGroup) {
+  Job job(2);
+  std::thread higher([&] {
+    Error error = error_of([&] { job.connectors[1]->dial(0, 1, Deadline(seconds(60)), 7); });
+    EXPECT_TRUE(contains(error, "the communicator has failed")) << error.what();
+    EXPECT_TRUE(job.connectors[1]->dial(0, 1, Deadline(seconds(20)), 8));
+    EXPECT_TRUE(job.connectors[1]->dial_lifeline(0, Deadline(seconds(20)), 8));
+  });
+  job.connectors[1]->interrupt(7);
+  EXPECT_TRUE(job.connectors[0]->dial(1, 1, Deadline(seconds(20)), 8));
+  EXPECT_TRUE(job.connectors[0]->dial_lifeline(1, Deadline(seconds(20)), 8));
+  higher.join();
+}
+
+bool ends(const Fd& fd) {
+  pollfd readable{fd.get(), POLLIN, 0};
+  char byte;
+  return ::poll(&readable, 1, 20'000) == 1 && ::recv(fd.get(), &byte, 1, 0) == 0;
+}
+
+// Who connected to one that has ended finds its connection closed, be it before or after that.
+TEST(Connector, ConnectionsOfAGroupThatEndsAreClosed) {
+  Job job(2);
+  Fd before = job.connectors[0]->dial(1, 1, Deadline(seconds(20)), 7);
+  job.connectors[1]->forget(7);
+  EXPECT_TRUE(ends(before));
+  EXPECT_TRUE(ends(job.connectors[0]->dial(1, 2, Deadline(seconds(20)), 7)));
+}
+
 // Its host does not answer at all, or the kernel accepts and the process does nothing.
 TEST(Connector, AnInterruptEndsADial) {
   for (bool accepts : {true, false}) {
@@ -255,7 +307,7 @@ TEST(Connector, AnInterruptEndsADial) {
     connector.set_peers({connector.offers(), encode_offers(offers)}, "sesame");
     std::thread thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      connector.interrupt();
+      connector.interrupt(0);
     });
     auto start = Clock::now();
     Error error = error_of([&] { connector.dial(1, 0, Deadline(seconds(30))); });
@@ -401,7 +453,7 @@ TEST(Connector, ARateThatIsNotToldIsMeasuredAgain) {
   Sink sink(loop);
   std::mutex mutex;
   std::vector<Fd> ignored;
-  std::set<uint32_t> asked;  // channels
+  std::set<uint64_t> asked;  // channels
   Gate gate(Address::parse("127.0.0.1:0"), loop);
   Connector connector(0, on_loopback(), loop);
   auto own = decode_offers(connector.offers());

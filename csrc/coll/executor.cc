@@ -1,6 +1,7 @@
 #include "coll/executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -10,8 +11,7 @@
 namespace ringcoll {
 namespace {
 
-// From here on a piece is worth huge pages. Between hosts it waits for the network, and there are
-// more slots to give pages to: 16 calls of 64 KiB took 50 ms each there until all had theirs.
+// From here on a piece is worth huge pages.
 constexpr size_t kLargePieceBytes = 64 << 10;
 constexpr size_t kLargeNetworkPieceBytes = 1 << 20;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
@@ -21,8 +21,16 @@ constexpr Duration kLongestDrain = std::chrono::seconds(5);
 std::vector<bool> zero_copy_of(const Communicator& comm) {
   std::vector<bool> far;
   for (Rank rank : comm.topology().ring_order())
-    far.push_back(comm.link_of(rank) == LinkClass::kNetwork);
+    far.push_back(comm.group().link_of(rank) == LinkClass::kNetwork);
   return std::ranges::count(far, true) > 0 ? far : std::vector<bool>();
+}
+
+// Between hosts a piece waits for the network, and there are more slots to give pages to: 16 calls
+// of 64 KiB took 50 ms each there until all had theirs. And none where ranks share CPUs, which the
+// kernel needs to itself for a moment to give one: 16 calls of 1 MiB took 50 to 110 ms.
+size_t least_huge_bytes(const Terrain& terrain) {
+  if (terrain.one_domain) return kLargePieceBytes;
+  return terrain.oversubscribed ? std::numeric_limits<size_t>::max() : kLargeNetworkPieceBytes;
 }
 
 }  // namespace
@@ -30,9 +38,10 @@ std::vector<bool> zero_copy_of(const Communicator& comm) {
 Executor::Executor(Communicator& comm)
     : comm_(comm),
       plans_(comm.rank(), comm.topology().ring_order(), zero_copy_of(comm), terrain_of(comm)),
-      slots_(comm.arena(), static_cast<size_t>(plans_.selector().slots()),
+      slots_(comm.group().mesh().arena(), comm.group().extent(),
+             static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
-             plans_.selector().terrain().one_domain ? kLargePieceBytes : kLargeNetworkPieceBytes),
+             least_huge_bytes(plans_.selector().terrain())),
       run_(comm, plans_, slots_) {}
 
 Executor::~Executor() {
@@ -55,7 +64,7 @@ void Executor::run(const Call& call) {
     comm_.counters().calls += 1;
     run_.begin(call, signature_of(call, comm_.size(), ++sequence_));
     while (!run_.advance()) wait_for(run_.want());
-    comm_.flush([this] { return run_.doing(); });
+    comm_.channels().flush([this] { return run_.doing(); });
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     run_.abandon();
     throw comm_.fail(as_error(error).within(run_.doing()));
@@ -67,20 +76,20 @@ void Executor::wait_for(const Want& want) {
   switch (want.what) {
     case Want::What::kMessage: {
       auto there = [&] { return want.link->try_recv(want.place, want.bytes, &run_.view()); };
-      comm_.wait(want.peer, *want.link, there, doing);
+      comm_.channels().wait(want.peer, there, doing);
       return run_.take_view();
     }
     case Want::What::kCredit:
     case Want::What::kCompletion: {
       uint64_t before = run_.progress();
       bool memory = want.what == Want::What::kCompletion;
-      comm_.wait(
-          want.peer, *want.link, [&] { return run_.advance() || run_.progress() != before; },
+      comm_.channels().wait(
+          want.peer, [&] { return run_.advance() || run_.progress() != before; },
           [&] { return doing() + (memory ? ": waiting until its data is read" : ""); });
       return;
     }
     case Want::What::kLinks:
-      comm_.connect(want.planned->peers);
+      comm_.channels().connect(want.planned->peers);
       want.planned->connected = true;
   }
 }

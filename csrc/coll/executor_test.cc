@@ -263,7 +263,7 @@ int64_t leave_one_cpu(Member& m, const std::vector<int>& cpus, int rounds) {
   int64_t moves = 0;
   for (int round = 0; round < rounds && moves == 0; round++) {
     EXPECT_TRUE(run_on({cpus[0]}) && run_on(cpus));
-    int64_t mine = static_cast<int64_t>(m.comm.counters().cpu_moves);
+    int64_t mine = static_cast<int64_t>(m.comm.channels().cpu_moves());
     rc_buffer buffer{&mine, &moves, 1};
     run(m, call_of(RC_ALLREDUCE, RC_INT64, RC_SUM, {&buffer, 1}));
     EXPECT_EQ(allowed_cpus(), cpus);

@@ -25,7 +25,7 @@ void Run::begin(const Call& call, const Signature& signature) {
   tick_ = started_ = finished_ = next_start_ = 0;
   if (plans_.trim()) shape_.reset();  // which points to one of each
   prepare();
-  if (choice_->pieces > 0 && plans_.lends()) comm_.lend(layout_.loans(kLeastLoanBytes));
+  if (choice_->pieces > 0 && plans_.lends()) comm_.group().lend(layout_.loans(kLeastLoanBytes));
 }
 
 void Run::abandon() {
@@ -74,7 +74,7 @@ bool Run::advance_alone() {
     started_ = 1;
   }
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
-    if (!in_tick_ && comm_.wants_places()) expect(alone, stage_of(alone));
+    if (!in_tick_ && comm_.group().wants_places()) expect(alone, stage_of(alone));
     in_tick_ = true;
     if (!advance(alone)) return false;
     in_tick_ = false;
@@ -107,7 +107,7 @@ bool Run::begin_tick() {
     next_start_ = tick_ + std::max<int64_t>(1, (rounds + slots - 1) / slots);
   }
   // What this tick receives in the next, in the order in which it does.
-  if (comm_.wants_places())
+  if (comm_.group().wants_places())
     for (int64_t k = started_ - 1; k >= finished_; k--) expect(piece(k), stage_of(piece(k)));
   at_ = started_ - 1;
   in_tick_ = true;
@@ -192,7 +192,7 @@ void Run::expect(Piece& piece, size_t round) {
   if (round >= piece.rounds()) return;
   const Action& action = piece.plan().actions[round];
   if (action.recv_from == kNobody) return;
-  comm_.endpoint(plans_.order()[action.recv_from])
+  comm_.channel(plans_.order()[action.recv_from])
       .expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
 }
 
@@ -207,7 +207,7 @@ bool Run::send(Piece& piece, size_t round) {
   const Action& action = piece.plan().actions[round];
   if (action.send_to == kNobody) return true;
   Rank peer = plans_.order()[action.send_to];
-  Endpoint& link = comm_.endpoint(peer);
+  Endpoint& link = comm_.channel(peer);
   const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
   uint64_t bytes = action.send.count * mover_->element_bytes();
   uint64_t number = link.try_send(envelope_, data, bytes);
@@ -248,7 +248,7 @@ bool Run::receive(Piece& piece, size_t round) {
     Rank peer = plans_.order()[action.recv_from];
     want_.what = Want::What::kMessage;
     want_.peer = peer;
-    want_.link = &comm_.endpoint(peer);
+    want_.link = &comm_.channel(peer);
     want_.place = place_for(piece, action);
     want_.bytes = action.recv.count * mover_->element_bytes();
     if (!want_.link->try_recv(want_.place, want_.bytes, &view_)) return false;

@@ -14,7 +14,7 @@
 
 #include "coll/terrain.h"
 #include "coll/world_testing.h"
-#include "comm/ranks_testing.h"
+#include "mesh/ranks_testing.h"
 #include "transport/verbs/device_testing.h"
 
 namespace ringcoll {
@@ -29,7 +29,8 @@ class Runner {
   explicit Runner(Communicator& comm)
       : comm_(comm),
         plans_(comm.rank(), comm.topology().ring_order(), {}, terrain_of(comm)),
-        slots_(comm.arena(), static_cast<size_t>(plans_.selector().slots()),
+        slots_(comm.group().mesh().arena(), comm.group().extent(),
+               static_cast<size_t>(plans_.selector().slots()),
                static_cast<size_t>(plans_.selector().bank_bytes()), SIZE_MAX),
         run_(comm, plans_, slots_) {}
 
@@ -49,7 +50,7 @@ class Runner {
   /// As who executes does before it waits.
   void move_sends() {
     for (Rank peer = 0; peer < comm_.size(); peer++)
-      if (peer != rank()) comm_.endpoint(peer).progress();
+      if (peer != rank()) comm_.channel(peer).progress();
   }
   const std::set<Want::What>& wanted() const { return wanted_; }
 
@@ -68,22 +69,22 @@ void in_one_thread(Rank size, const std::string& transport,
                    const std::function<void(std::vector<std::unique_ptr<Runner>>&)>& body) {
   std::vector<Communicator*> comms(size);
   std::barrier together(size);
-  auto errors = testing::run_ranks(std::vector<Config>(size, testing::test_config(transport)),
-                                   [&](Communicator& comm) {
-                                     std::vector<Rank> all(size);
-                                     std::iota(all.begin(), all.end(), 0);
-                                     std::erase(all, comm.rank());
-                                     comm.connect(all);
-                                     comms[comm.rank()] = &comm;
-                                     together.arrive_and_wait();
-                                     if (comm.rank() == 0) {
-                                       std::vector<std::unique_ptr<Runner>> runners;
-                                       for (Communicator* each : comms)
-                                         runners.push_back(std::make_unique<Runner>(*each));
-                                       body(runners);
-                                     }
-                                     together.arrive_and_wait();
-                                   });
+  std::vector<Config> configs(size, testing::test_config(transport));
+  auto errors = testing::run_exchanges(configs, [&](const Config& config, Exchange& exchange) {
+    Communicator comm(config, "test", exchange);
+    std::vector<Rank> all(size);
+    std::iota(all.begin(), all.end(), 0);
+    std::erase(all, comm.rank());
+    comm.channels().connect(all);
+    comms[comm.rank()] = &comm;
+    together.arrive_and_wait();
+    if (comm.rank() == 0) {
+      std::vector<std::unique_ptr<Runner>> runners;
+      for (Communicator* each : comms) runners.push_back(std::make_unique<Runner>(*each));
+      body(runners);
+    }
+    together.arrive_and_wait();
+  });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 

@@ -2,9 +2,10 @@
 
 namespace ringcoll {
 
-Slots::Slots(SharedMemory& arena, size_t slots, size_t bank_bytes, size_t least_huge_bytes)
+Slots::Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, size_t bank_bytes,
+             size_t least_huge_bytes)
     : arena_(arena), least_huge_bytes_(least_huge_bytes) {
-  std::byte* at = arena.data();
+  std::byte* at = extent.data();
   for (size_t i = 0; i < slots; i++, at += 2 * bank_bytes)
     slots_.push_back({{at, at + bank_bytes}, {}, 0});
 }

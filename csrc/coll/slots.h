@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/types.h"
@@ -29,9 +30,10 @@ struct Slot {
 /// One thread at a time.
 class Slots {
  public:
-  /// `arena` outlives it, and has room for `slots` times two banks of `bank_bytes`. From
-  /// `least_huge_bytes` on a piece is worth huge pages.
-  Slots(SharedMemory& arena, size_t slots, size_t bank_bytes, size_t least_huge_bytes);
+  /// `arena` outlives it; the slots lie in `extent` of it, which has room for `slots` times two
+  /// banks of `bank_bytes`. From `least_huge_bytes` on a piece is worth huge pages.
+  Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, size_t bank_bytes,
+        size_t least_huge_bytes);
 
   size_t size() const { return slots_.size(); }
   /// The one that was taken the longest ago.

@@ -24,7 +24,7 @@ std::vector<Rank> ports_of(const Communicator& comm) {
   std::map<std::pair<int, std::string>, Rank> numbers;
   std::vector<Rank> ports;
   for (Rank rank : comm.topology().ring_order()) {
-    std::pair port(comm.topology().host_of(rank), comm.port_of(rank));
+    std::pair port(comm.topology().host_of(rank), comm.group().port_of(rank));
     if (port.second.empty()) return {};
     ports.push_back(numbers.try_emplace(port, static_cast<Rank>(numbers.size())).first->second);
   }
@@ -35,10 +35,10 @@ std::vector<Rank> ports_of(const Communicator& comm) {
 
 Terrain terrain_of(const Communicator& comm) {
   Terrain terrain;
-  terrain.one_domain = comm.one_domain();
-  terrain.oversubscribed = comm.oversubscribed();
+  terrain.one_domain = comm.group().one_domain();
+  terrain.oversubscribed = comm.group().oversubscribed();
   terrain.segment_bytes = comm.config().segment_bytes;
-  terrain.arena_bytes = comm.config().arena_bytes;
+  terrain.arena_bytes = static_cast<int64_t>(comm.group().extent().size());
   terrain.slots = comm.config().slots;
   terrain.algorithm = comm.config().algorithm;
   terrain.fabric.combined_bytes_per_us = kCombinedBytesPerUs;

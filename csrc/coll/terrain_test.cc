@@ -17,8 +17,8 @@ TEST(Terrain, OfOneHost) {
   testing::run_world(3, config, [&](Member& m) {
     Terrain terrain = terrain_of(m.comm);
     EXPECT_TRUE(terrain.one_domain) << "rows for shared memory are offered";
-    EXPECT_EQ(terrain.oversubscribed, m.comm.oversubscribed());
-    EXPECT_EQ(terrain.fabric.crowded, m.comm.oversubscribed());
+    EXPECT_EQ(terrain.oversubscribed, m.comm.group().oversubscribed());
+    EXPECT_EQ(terrain.fabric.crowded, m.comm.group().oversubscribed());
     EXPECT_EQ(terrain.segment_bytes, config.segment_bytes);
     EXPECT_EQ(terrain.arena_bytes, config.arena_bytes);
     EXPECT_EQ(terrain.slots, config.slots);

@@ -50,8 +50,8 @@ std::string stats_json(Communicator& comm) {
                      {"pid", at.pid},
                      {"numa_node", at.numa_node},
                      {"groups", groups},
-                     {"transport", comm.transport_of(r)},
-                     {"port", comm.port_of(r)}});
+                     {"transport", comm.group().transport_of(r)},
+                     {"port", comm.group().port_of(r)}});
   }
   return Json{{"name", comm.name()},
               {"rank", comm.rank()},
@@ -59,10 +59,10 @@ std::string stats_json(Communicator& comm) {
               {"hosts", comm.topology().hosts()},
               {"levels", levels},
               {"topology", comm.topology().source()},
-              {"network", comm.network()},
+              {"network", comm.group().mesh().network()},
               {"ring_order", comm.topology().ring_order()},
               {"peers", links},
-              {"costs", to_json(comm.costs(), comm.measuring_ms())},
+              {"costs", to_json(comm.costs(), comm.group().mesh().measuring_ms())},
               {"calls", uint64_t{c.calls}},
               {"messages_sent", uint64_t{c.messages_sent}},
               {"bytes_sent", uint64_t{c.bytes_sent}},
@@ -71,9 +71,9 @@ std::string stats_json(Communicator& comm) {
               {"bytes_packed", uint64_t{c.bytes_packed}},
               {"bytes_unpacked", uint64_t{c.bytes_unpacked}},
               {"bytes_combined", uint64_t{c.bytes_combined}},
-              {"blocked_waits", uint64_t{c.blocked_waits}},
-              {"cpu_moves", uint64_t{c.cpu_moves}},
-              {"rejected_connections", comm.rejected_connections()}}
+              {"blocked_waits", uint64_t{comm.channels().blocked_waits()}},
+              {"cpu_moves", uint64_t{comm.channels().cpu_moves()}},
+              {"rejected_connections", comm.group().mesh().rejected_connections()}}
       .dump();
 }
 

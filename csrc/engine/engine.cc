@@ -39,8 +39,10 @@ void Request::end(std::optional<Error> error) {
   ended_.notify_all();
 }
 
-Engine::Engine(Config config, std::string name, Exchange& exchange, const Communicator* whole)
-    : comm_(std::move(config), std::move(name), exchange, whole), executor_(comm_) {}
+Engine::Engine(Config config, std::string name, Exchange& exchange)
+    : comm_(std::move(config), std::move(name), exchange), executor_(comm_) {}
+Engine::Engine(std::unique_ptr<Group> group, std::string name)
+    : comm_(std::move(group), std::move(name)), executor_(comm_) {}
 
 Engine::~Engine() {
   std::deque<std::shared_ptr<Request>> left;

@@ -43,8 +43,9 @@ class Request {
 
 class Engine {
  public:
-  /// Collective over the exchange. `whole`: as of a Communicator.
-  Engine(Config config, std::string name, Exchange& exchange, const Communicator* whole = nullptr);
+  /// As a Communicator.
+  Engine(Config config, std::string name, Exchange& exchange);
+  Engine(std::unique_ptr<Group> group, std::string name);
   /// Calls that have not begun end with kAborted; one that runs is aborted on all ranks.
   ~Engine();
 

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
 
 #include "base/error.h"
+#include "bootstrap/auth.h"
 #include "engine/engine.h"
 
 namespace ringcoll {
@@ -35,42 +39,6 @@ std::vector<std::string> gather_blobs(Engine& engine, const std::string& mine) {
   return blobs;
 }
 
-// The exchange of one group, carried by the parent: all ranks of the parent take part in every
-// round, whichever group they are in, so each must make the same number of rounds.
-class SplitExchange : public Exchange {
- public:
-  SplitExchange(Engine& parent, std::span<const Rank> group)
-      : parent_(parent), group_(group.begin(), group.end()) {
-    auto at = std::ranges::find(group_, parent.comm().rank());
-    rank_ = static_cast<Rank>(at - group_.begin());
-  }
-
-  Rank rank() const override { return rank_; }
-  Rank size() const override { return static_cast<Rank>(group_.size()); }
-
-  std::vector<std::string> all_gather(const std::string& mine, Deadline) override {
-    rounds_++;
-    auto all = gather_blobs(parent_, mine);
-    std::vector<std::string> ours;
-    for (Rank r : group_) ours.push_back(std::move(all[r]));
-    return ours;
-  }
-
-  // The rounds that this rank has not made, having no group or having failed.
-  void finish() {
-    while (rounds_ < Communicator::kExchanges) {
-      rounds_++;
-      gather_blobs(parent_, "");
-    }
-  }
-
- private:
-  Engine& parent_;
-  std::vector<Rank> group_;
-  Rank rank_ = 0;
-  int rounds_ = 0;
-};
-
 void check_group(Engine& parent, std::span<const Rank> group) {
   Rank size = parent.comm().size();
   std::vector<bool> seen(size, false);
@@ -85,43 +53,85 @@ void check_group(Engine& parent, std::span<const Rank> group) {
         parent.comm().rank());
 }
 
-// All ranks of a group must name the same group; all learn of any rank's bad argument, since the
+using Hash = std::array<uint8_t, 16>;
+
+/// What a rank says in a split, to all ranks of the parent. Fixed width; equal builds.
+struct Saying {
+  Hash group{};  // of its ranks, in their order
+  int32_t ranks = 0;
+  uint8_t refuses = 0;
+  Group::Offer offer;
+};
+
+Hash hash_of(std::span<const Rank> group) {
+  auto whole = make_group_id({reinterpret_cast<const char*>(group.data()), group.size_bytes()});
+  Hash hash;
+  std::ranges::copy_n(whole.begin(), hash.size(), hash.begin());
+  return hash;
+}
+
+std::vector<Saying> gather(Engine& parent, const Saying& mine) {
+  std::vector<Saying> all(parent.comm().size());
+  rc_buffer buffer{&mine, all.data(), sizeof mine};
+  rc_call call{};
+  call.struct_size = sizeof call;
+  call.collective = RC_ALLGATHER;
+  call.dtype = RC_UINT8;
+  call.buffers = &buffer;
+  call.buffer_count = 1;
+  parent.run(call);
+  return all;
+}
+
+// Whether all ranks of each group have named it, and no rank refuses. Alike on all ranks.
+bool fits(std::span<const Saying> all) {
+  std::map<Hash, int32_t> named;
+  for (const Saying& saying : all) named[saying.group] += saying.ranks > 0;
+  return std::ranges::all_of(all, [&](const Saying& saying) {
+    return !saying.refuses && (saying.ranks == 0 || named[saying.group] == saying.ranks);
+  });
+}
+
+// In a second round, which all make if one has to: all learn of any rank's bad argument, since the
 // call is collective.
-void agree_on_groups(Engine& parent, std::span<const Rank> group, const std::string& refused) {
+[[noreturn]] void explain(Engine& parent, std::span<const Rank> group, const std::string& refused) {
   std::string mine(reinterpret_cast<const char*>(group.data()), group.size_bytes());
   auto refusals = gather_blobs(parent, refused);
   auto groups = gather_blobs(parent, mine);
   for (size_t r = 0; r < refusals.size(); r++)
     check(refusals[r].empty(), Code::kInvalidArgument, "split: rank {}: {}", r, refusals[r]);
-  for (Rank r : group)
-    check(groups[r] == mine, Code::kInvalidArgument,
-          "split: ranks {} and {} name different groups that contain both", parent.comm().rank(),
-          r);
+  for (size_t r = 0; r < groups.size(); r++) {
+    std::vector<Rank> theirs(groups[r].size() / sizeof(Rank));
+    std::memcpy(theirs.data(), groups[r].data(), theirs.size() * sizeof(Rank));
+    for (Rank other : theirs)
+      check(groups.at(other) == groups[r], Code::kInvalidArgument,
+            "split: ranks {} and {} name different groups that contain both", r, other);
+  }
+  throw Error(Code::kInternal, "split: ranks do not agree, and it is not found why");
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::string name) {
+std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> ranks, std::string name) {
   std::string refused;
+  std::unique_ptr<Group> group;
+  Saying mine;
   try {
-    check_group(parent, group);
-  } catch (const Error& error) {
-    refused = error.what();
+    check_group(parent, ranks);
+    if (!ranks.empty()) group = parent.comm().part(ranks);
+  } catch (const std::exception& error) {  // of whatever kind: the others wait for its word
+    refused = as_error(error).what();
   }
-  if (!refused.empty()) group = {};
-  agree_on_groups(parent, group, refused);
-  SplitExchange exchange(parent, group);
-  std::unique_ptr<Engine> engine;
-  try {
-    if (!group.empty())
-      engine = std::make_unique<Engine>(parent.comm().config(), std::move(name), exchange,
-                                        &parent.comm());
-  } catch (...) {  // of whatever kind: the others wait in the rounds
-    exchange.finish();
-    throw;
-  }
-  exchange.finish();
-  return engine;
+  mine.refuses = refused.empty() ? 0 : 1;
+  mine.ranks = refused.empty() ? static_cast<int32_t>(ranks.size()) : 0;
+  if (mine.ranks > 0) mine.group = hash_of(ranks), mine.offer = group->offer();
+  auto all = gather(parent, mine);
+  if (!fits(all)) explain(parent, refused.empty() ? ranks : std::span<const Rank>(), refused);
+  if (!group) return nullptr;
+  std::vector<Group::Offer> offers;
+  for (Rank rank : ranks) offers.push_back(all[rank].offer);
+  group->join(offers);
+  return std::make_unique<Engine>(std::move(group), std::move(name));
 }
 
 }  // namespace ringcoll

@@ -52,4 +52,4 @@ def test_conformance(device, in_guest, program, tests):
 
 
 def test_a_death_in_the_setup_is_noticed_by_all(in_guest):
-    run("comm_test", "DeathInSetup.*/verbs_*", in_guest)
+    run("mesh_test", "DeathInSetup.*/verbs_*", in_guest)

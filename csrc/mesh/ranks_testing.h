@@ -1,4 +1,4 @@
-// Communicators whose ranks are threads of one process, for tests.
+// Meshes whose ranks are threads of one process, for tests.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
-#include "comm/communicator.h"
+#include "mesh/mesh.h"
 
 namespace ringcoll::testing {
 
@@ -30,11 +30,12 @@ inline Config config_of(const std::string& transport) {
 
 using Wrap = std::function<std::unique_ptr<Exchange>(std::unique_ptr<Exchange>)>;
 
-/// Makes a communicator of a rank for each of `configs`, over an exchange that may be wrapped, and
-/// calls `body` with each. What they threw, as "code text"; "" where nothing.
-inline std::vector<std::string> run_ranks(const std::vector<Config>& configs,
-                                          const std::function<void(Communicator&)>& body = {},
-                                          const Wrap& wrap = {}) {
+using Be = std::function<void(const Config&, Exchange&)>;
+
+/// Has a thread for each of `configs` that is a rank, with an exchange among them that may be
+/// wrapped. What they threw, as "code text"; "" where nothing.
+inline std::vector<std::string> run_exchanges(const std::vector<Config>& configs, const Be& be,
+                                              const Wrap& wrap = {}) {
   static std::atomic<int> worlds{0};
   std::string url = "local://ranks" + std::to_string(worlds++);
   auto size = static_cast<Rank>(configs.size());
@@ -47,14 +48,24 @@ inline std::vector<std::string> run_ranks(const std::vector<Config>& configs,
         auto exchange =
             make_store_exchange(open_store(url, "", rank, size, deadline), "w", rank, size);
         if (wrap) exchange = wrap(std::move(exchange));
-        Communicator comm(configs[rank], "test", *exchange);
-        if (body) body(comm);
+        be(configs[rank], *exchange);
       } catch (const Error& error) {
         errors[rank] = fmt::format("{} {}", name_of(error.code()), error.what());
       }
     });
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+/// The same, with a mesh of each rank.
+inline std::vector<std::string> run_ranks(const std::vector<Config>& configs,
+                                          const std::function<void(Mesh&)>& body = {},
+                                          const Wrap& wrap = {}) {
+  auto be = [&](const Config& config, Exchange& exchange) {
+    Mesh mesh(config, exchange);
+    if (body) body(mesh);
+  };
+  return run_exchanges(configs, be, wrap);
 }
 
 }  // namespace ringcoll::testing

@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "bootstrap/store.h"
-#include "comm/ranks_testing.h"
+#include "mesh/group.h"
+#include "mesh/ranks_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -124,10 +125,10 @@ class Job {
       Deadline deadline(seconds(kTimeoutSeconds));
       auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
       MetExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize), met);
-      Communicator comm(testing::config_of(transport_), "test", exchange);
+      Mesh mesh(testing::config_of(transport_), exchange);
       if (rank == traced_) ::raise(SIGSTOP);
       while (!deadline.passed()) {
-        comm.throw_if_poisoned();  // one that connected in time
+        mesh.whole().health().throw_if_poisoned();  // one that connected in time
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       return "connected";

@@ -1,5 +1,5 @@
 // Ranks as processes that end while they set up.
-#include "comm/communicator.h"
+#include "mesh/mesh.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "bootstrap/store.h"
-#include "comm/ranks_testing.h"
+#include "mesh/group.h"
+#include "mesh/ranks_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -142,9 +143,9 @@ class DeathInSetup : public ::testing::TestWithParam<Case> {
       auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
       EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize), rounds,
                               GetParam().measuring ? [] { soon(end_process); } : end_process);
-      Communicator comm(config_of(GetParam().transport), "test", exchange);
+      Mesh mesh(config_of(GetParam().transport), exchange);
       while (!deadline.passed()) {
-        comm.throw_if_poisoned();  // one that connected in time
+        mesh.whole().health().throw_if_poisoned();  // one that connected in time
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
       return "connected";
@@ -176,10 +177,10 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const std::string& transport : transports)
     for (Rank rank : {0, 1, 2})
-      for (int rounds = 2; rounds <= Communicator::kExchanges; rounds++)
+      for (int rounds = 2; rounds <= Mesh::kExchanges; rounds++)
         all.push_back({transport, rank, rounds});
   for (const std::string& transport : transports)
-    all.push_back({transport, 1, Communicator::kExchanges - 1, true});
+    all.push_back({transport, 1, Mesh::kExchanges - 1, true});
   return all;
 }
 
@@ -208,10 +209,10 @@ class StopInSetup : public DeathInSetup {
     Deadline deadline(seconds(kTimeoutSeconds));
     auto store = open_store("file://" + folder_.string(), "", rank, kSize, deadline);
     EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kSize),
-                            rank == 1 ? Communicator::kExchanges - 1 : 0,
+                            rank == 1 ? Mesh::kExchanges - 1 : 0,
                             [] { soon([] { ::kill(::getpid(), SIGSTOP); }); });
-    Communicator comm(config_of(GetParam().transport), "test", exchange);
-    return costs_json(comm.costs().levels);
+    Mesh mesh(config_of(GetParam().transport), exchange);
+    return costs_json(mesh.costs().levels);
   }
 };
 
@@ -251,8 +252,8 @@ class FailureInSetup : public ApartInSetup {
       return gather_.gather(rank, mine, bytes, all);
     };
     EndingExchange exchange(make_function_exchange(function, rank, kRanks),
-                            rank == 0 ? Communicator::kExchanges - 1 : 0, no_more_descriptors);
-    return outcome([&] { Communicator(alone(rank, kTimeoutSeconds), "test", exchange); });
+                            rank == 0 ? Mesh::kExchanges - 1 : 0, no_more_descriptors);
+    return outcome([&] { Mesh(alone(rank, kTimeoutSeconds), exchange); });
   }
   static void no_more_descriptors() {
     int next = ::dup(0);
@@ -284,9 +285,9 @@ class BlameInSetup : public ApartInSetup {
     Deadline deadline(seconds(kTimeoutSeconds));
     auto store = open_store("file://" + folder_.string(), "", rank, kRanks, deadline);
     EndingExchange exchange(make_store_exchange(std::move(store), "w", rank, kRanks),
-                            rank == kStopped ? Communicator::kExchanges - 1 : 0,
+                            rank == kStopped ? Mesh::kExchanges - 1 : 0,
                             [] { soon([] { ::kill(::getpid(), SIGSTOP); }); });
-    return outcome([&] { Communicator(alone(rank, 3), "test", exchange); });
+    return outcome([&] { Mesh(alone(rank, 3), exchange); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(, BlameInSetup, ::testing::Values(Case{"tcp", 3, 0}),

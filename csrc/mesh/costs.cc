@@ -1,11 +1,11 @@
-// How a communicator comes by the costs of its links: given, known, or measured.
+// How a mesh comes by the costs of its links: given, known, or measured.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "comm/communicator.h"
-#include "comm/measure.h"
+#include "mesh/group.h"
+#include "mesh/measure.h"
 
 namespace ringcoll {
 namespace {
@@ -54,28 +54,32 @@ std::vector<LevelSamples> samples_of(const Json& json, size_t levels, Rank rank)
 
 }  // namespace
 
-/// The links of a communicator that is being made.
-class Communicator::Measured final : public MeasuredLinks {
+/// The channels of a mesh that is being made.
+class Mesh::Measured final : public MeasuredLinks {
  public:
-  explicit Measured(Communicator& comm) : comm_(comm), spin_(comm.spin_) {}
-  ~Measured() override { comm_.spin_ = spin_; }
-  Endpoint& link(Rank peer) override { return comm_.endpoint(peer); }
-  void wait(Rank peer, const std::function<bool()>& ready) override {
-    comm_.spin_ = is_network(peer) || comm_.yield_ ? spin_ : spin_ * kMorePolling;
-    comm_.wait(peer, comm_.endpoint(peer), ready,
-               [&] { return fmt::format("measuring the link to rank {}", peer); });
+  explicit Measured(Group& whole)
+      : whole_(whole), channels_(whole.channels()), spin_(channels_.spin()) {}
+  ~Measured() override {
+    channels_.set_spin(spin_);
+    channels_.forget_counts();  // they are of calls
   }
-  bool is_network(Rank peer) const override { return comm_.link_of(peer) == LinkClass::kNetwork; }
-  std::span<std::byte> memory() override { return {comm_.arena_.data(), comm_.arena_.bytes()}; }
-  bool wants_places() const override { return comm_.wants_places(); }
+  Endpoint& link(Rank peer) override { return channels_[peer]; }
+  void wait(Rank peer, const std::function<bool()>& ready) override {
+    channels_.set_spin(is_network(peer) || channels_.yields() ? spin_ : spin_ * kMorePolling);
+    channels_.wait(peer, ready, [&] { return fmt::format("measuring the link to rank {}", peer); });
+  }
+  bool is_network(Rank peer) const override { return whole_.link_of(peer) == LinkClass::kNetwork; }
+  std::span<std::byte> memory() override { return whole_.extent(); }
+  bool wants_places() const override { return whole_.wants_places(); }
 
  private:
-  Communicator& comm_;
+  Group& whole_;
+  Channels& channels_;
   const Duration spin_;  // of calls
 };
 
 // Rank 0's file counts; a rank with another one would expect something else.
-void Communicator::adopt_given_costs(const std::vector<Json>& introductions) {
+void Mesh::adopt_given_costs(const std::vector<Json>& introductions) {
   std::string first_file, first;
   for (Rank r = 0; r < size_; r++) {
     std::string file = introductions[r].at("costs_file"), costs = introductions[r].at("costs");
@@ -92,7 +96,7 @@ void Communicator::adopt_given_costs(const std::vector<Json>& introductions) {
 }
 
 // One file may serve jobs on one host and on several.
-void Communicator::check_given_levels() const {
+void Mesh::check_given_levels() const {
   if (costs_file_.empty()) return;
   std::vector<std::string> names = {"host", "network"};
   for (int level = 0; level < topology_.levels(); level++)
@@ -106,7 +110,7 @@ void Communicator::check_given_levels() const {
 
 // Fourth round: what each rank measured. It has a deadline of its own, for the waits before it
 // have.
-void Communicator::settle_costs(Exchange& exchange) {
+void Mesh::settle_costs(Exchange& exchange) {
   check_given_levels();
   std::vector<bool> wanted;
   for (int level = 0; level < topology_.levels(); level++)
@@ -114,7 +118,7 @@ void Communicator::settle_costs(Exchange& exchange) {
         std::ranges::count(costs_.levels, topology_.level_name(level), &LevelCost::level) == 0);
   std::vector<LevelSamples> mine;
   auto failure = attempt([&] {
-    connect(neighbours());
+    whole_->channels().connect(neighbours());
     auto began = Clock::now();
     mine = measure_costs(wanted);
     measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
@@ -127,13 +131,11 @@ void Communicator::settle_costs(Exchange& exchange) {
   costs_ = agree_on_costs(topology_, samples, costs_.levels, costs_.source, oversubscribed_);
 }
 
-std::vector<LevelSamples> Communicator::measure_costs(const std::vector<bool>& wanted) {
+std::vector<LevelSamples> Mesh::measure_costs(const std::vector<bool>& wanted) {
   int share = std::min(topology_.ranks_for_each_cpu(), kMostShare);
-  connect(measured_peers(topology_, rank_, wanted, share));
-  Measured links(*this);
-  auto samples = measure_links(topology_, rank_, wanted, share, links);
-  counters_ = {};  // they are of calls
-  return samples;
+  whole_->channels().connect(measured_peers(topology_, rank_, wanted, share));
+  Measured links(*whole_);
+  return measure_links(topology_, rank_, wanted, share, links);
 }
 
 }  // namespace ringcoll

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/ranks_testing.h"
+#include "mesh/group.h"
+#include "mesh/ranks_testing.h"
 #include "transport/verbs/device_testing.h"
 
 namespace ringcoll {
@@ -21,8 +21,7 @@ namespace {
 using testing::config_of;
 using Configs = std::vector<Config>;
 
-std::vector<std::string> run(const Configs& configs,
-                             const std::function<void(Communicator&)>& body = {}) {
+std::vector<std::string> run(const Configs& configs, const std::function<void(Mesh&)>& body = {}) {
   return testing::run_ranks(configs, body);
 }
 
@@ -115,23 +114,23 @@ TEST(Rounds, OfARankThatCannotBeReadNameIt) {
 
 TEST(Hosts, WithoutIdsAreWhereMemoryCanBeMapped) {
   EXPECT_EQ(run(on({"", "", "", ""}),
-                [](Communicator& comm) {
-                  EXPECT_EQ(comm.topology().hosts(), 1);
-                  EXPECT_TRUE(comm.one_domain());
+                [](Mesh& mesh) {
+                  EXPECT_EQ(mesh.topology().hosts(), 1);
+                  EXPECT_TRUE(mesh.whole().one_domain());
                 }),
             kFour);
 }
 
 TEST(Hosts, OfDifferentIdsAreJoinedByTheNetwork) {
   EXPECT_EQ(run(on({"h2", "h1", "h2", "h1"}),
-                [](Communicator& comm) {
-                  EXPECT_EQ(comm.topology().hosts(), 2);
-                  EXPECT_FALSE(comm.one_domain());
-                  EXPECT_EQ(comm.topology().at(1).host_name, "h1");
-                  Rank rank = comm.rank();
-                  EXPECT_EQ(comm.transport_of((rank + 2) % 4), "shm");
-                  EXPECT_EQ(comm.link_of((rank + 1) % 4), LinkClass::kNetwork);
-                  EXPECT_EQ(comm.link_of((rank + 3) % 4), LinkClass::kNetwork);
+                [](Mesh& mesh) {
+                  EXPECT_EQ(mesh.topology().hosts(), 2);
+                  EXPECT_FALSE(mesh.whole().one_domain());
+                  EXPECT_EQ(mesh.topology().at(1).host_name, "h1");
+                  Rank rank = mesh.rank();
+                  EXPECT_EQ(mesh.whole().transport_of((rank + 2) % 4), "shm");
+                  EXPECT_EQ(mesh.whole().link_of((rank + 1) % 4), LinkClass::kNetwork);
+                  EXPECT_EQ(mesh.whole().link_of((rank + 3) % 4), LinkClass::kNetwork);
                 }),
             kFour);
 }
@@ -139,9 +138,9 @@ TEST(Hosts, OfDifferentIdsAreJoinedByTheNetwork) {
 TEST(Hosts, ByIdHaveTheLinksThatAreAskedForByName) {
   for (const char* transport : {"loopback", "tcp"})
     EXPECT_EQ(run(on({"h1", "h1", "h2", "h2"}, transport),
-                  [&](Communicator& comm) {
-                    EXPECT_EQ(comm.topology().hosts(), 2);
-                    EXPECT_EQ(comm.transport_of((comm.rank() + 1) % 4), transport);
+                  [&](Mesh& mesh) {
+                    EXPECT_EQ(mesh.topology().hosts(), 2);
+                    EXPECT_EQ(mesh.whole().transport_of((mesh.rank() + 1) % 4), transport);
                   }),
               kFour);
 }
@@ -158,24 +157,21 @@ TEST(Hosts, ByIdAreNotJoinedBySharedMemory) {
 TEST(Hosts, HaveTheirPortsSharedOut) {
   verbs::FakeVerbs fake({.devices = testing::two_devices(), .in_background = true});
   EXPECT_EQ(run(on({"h1", "h1", "h2", "h2"}),
-                [&](Communicator& comm) {
-                  Rank rank = comm.rank();
-                  EXPECT_EQ(comm.transport_of((rank + 2) % 4), "verbs");
+                [&](Mesh& mesh) {
+                  Rank rank = mesh.rank();
+                  EXPECT_EQ(mesh.whole().transport_of((rank + 2) % 4), "verbs");
                   for (Rank r = 0; r < 4; r++)
-                    EXPECT_EQ(comm.port_of(r), r % 2 ? "fake1:1" : "fake0:1");
-                  // A part of the ranks, with which another may be at work.
-                  std::string url = rank % 2 ? "local://lane1" : "local://lane0";
-                  auto store = open_store(url, "", rank / 2, 2, Deadline(seconds(60)));
-                  auto exchange = make_store_exchange(std::move(store), "w", rank / 2, 2);
-                  Communicator lane(comm.config(), "lane", *exchange, &comm);
-                  for (Rank r = 0; r < 2; r++) EXPECT_EQ(lane.port_of(r), comm.port_of(rank));
+                    EXPECT_EQ(mesh.port_of(r), r % 2 ? "fake1:1" : "fake0:1");
+                  // Of a part of the ranks, beside which another may be at work, the same.
+                  std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+                  Group lane(shared, {rank % 2, rank % 2 + 2});
+                  for (Rank r = 0; r < 2; r++) EXPECT_EQ(lane.port_of(r), mesh.port_of(rank));
                 }),
             kFour);
   EXPECT_EQ(fake.misuses(), std::vector<std::string>());
   EXPECT_EQ(fake.objects_left(), 0);
-  EXPECT_EQ(
-      run(on({"h1", "h2"}, "tcp"), [](Communicator& comm) { EXPECT_EQ(comm.port_of(0), ""); }),
-      std::vector<std::string>(2));
+  EXPECT_EQ(run(on({"h1", "h2"}, "tcp"), [](Mesh& mesh) { EXPECT_EQ(mesh.port_of(0), ""); }),
+            std::vector<std::string>(2));
 }
 
 // A rank that only talks tcp maps nobody.
@@ -183,11 +179,11 @@ TEST(Hosts, AreSeveralWhereMemoryIsNotMapped) {
   auto configs = on({"", "", "", ""});
   configs[1].transport = configs[3].transport = "tcp";
   EXPECT_EQ(run(configs,
-                [](Communicator& comm) {
-                  EXPECT_EQ(comm.topology().hosts(), 3);
-                  EXPECT_TRUE(comm.topology().same_host(0, 2));
-                  EXPECT_EQ(comm.topology().ring_order(), (std::vector<Rank>{0, 2, 1, 3}));
-                  EXPECT_FALSE(comm.one_domain());
+                [](Mesh& mesh) {
+                  EXPECT_EQ(mesh.topology().hosts(), 3);
+                  EXPECT_TRUE(mesh.topology().same_host(0, 2));
+                  EXPECT_EQ(mesh.topology().ring_order(), (std::vector<Rank>{0, 2, 1, 3}));
+                  EXPECT_FALSE(mesh.whole().one_domain());
                 }),
             kFour);
 }
@@ -224,8 +220,8 @@ class TopologyFiles : public ::testing::Test {
 TEST_F(TopologyFiles, OrderTheRingOfAllRanks) {
   std::string file = write("t", R"({"h4": "s.l2", "h1": "s.l1", "h2": "s.l2", "h3": "s.l1"})");
   EXPECT_EQ(run(with({file, "", file, "/nowhere"}),
-                [](Communicator& comm) {
-                  const Topology& topology = comm.topology();
+                [](Mesh& mesh) {
+                  const Topology& topology = mesh.topology();
                   EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 3, 1}));
                   EXPECT_EQ(topology.levels(), 3);
                   EXPECT_EQ(topology.level_name(1), "leaf");

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "comm/communicator.h"
-#include "comm/ranks_testing.h"
+#include "mesh/group.h"
+#include "mesh/ranks_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -25,14 +25,14 @@ class WaitOnASharedCpu : public ::testing::Test {
     ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
   }
   void TearDown() override { ASSERT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
-  static void run(const std::function<void(Communicator&)>& body) {
+  static void run(const std::function<void(Mesh&)>& body) {
     auto errors = testing::run_ranks({2, testing::config_of("tcp")}, body);
     EXPECT_EQ(errors, std::vector<std::string>(2));
   }
   template <typename Ready>
-  static void wait(Communicator& comm, Ready&& ready) {
-    Rank peer = 1 - comm.rank();
-    comm.wait(peer, comm.endpoint(peer), ready, [] { return std::string("testing"); });
+  static void wait(Mesh& mesh, Ready&& ready) {
+    Rank peer = 1 - mesh.rank();
+    mesh.whole().channels().wait(peer, ready, [] { return std::string("testing"); });
   }
 
  private:
@@ -43,11 +43,11 @@ class WaitOnASharedCpu : public ::testing::Test {
 TEST_F(WaitOnASharedCpu, GivesWayAfterEachPollOfTheNetwork) {
   constexpr int kTurns = 200;
   std::atomic<int> turn{0};
-  run([&](Communicator& comm) {
+  run([&](Mesh& mesh) {
     std::vector<int> polls;
-    for (int mine = comm.rank(); mine < kTurns; mine += 2) {
+    for (int mine = mesh.rank(); mine < kTurns; mine += 2) {
       int count = 0;
-      wait(comm, [&] { return count++, turn == mine; });
+      wait(mesh, [&] { return count++, turn == mine; });
       polls.push_back(count);
       turn = mine + 1;
     }
@@ -59,14 +59,14 @@ TEST_F(WaitOnASharedCpu, GivesWayAfterEachPollOfTheNetwork) {
 // Who sleeps is woken up late by a CPU that is busy.
 TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
   constexpr int kWaits = 21;
-  run([&](Communicator& comm) {
-    auto longer = 3 * std::chrono::microseconds(comm.config().spin_us);
-    uint64_t blocked = comm.counters().blocked_waits;
+  run([&](Mesh& mesh) {
+    auto longer = 3 * std::chrono::microseconds(mesh.config().spin_us);
+    uint64_t blocked = mesh.whole().channels().blocked_waits();
     for (int i = 0; i < kWaits; i++) {
       Deadline over(longer);
-      wait(comm, [&] { return over.passed(); });
+      wait(mesh, [&] { return over.passed(); });
     }
-    EXPECT_LE(comm.counters().blocked_waits - blocked, kWaits / 2u);
+    EXPECT_LE(mesh.whole().channels().blocked_waits() - blocked, kWaits / 2u);
   });
 }
 

@@ -1,4 +1,4 @@
-#include "comm/measure.h"
+#include "mesh/measure.h"
 
 #include <algorithm>
 #include <cstring>

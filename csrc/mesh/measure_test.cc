@@ -1,5 +1,5 @@
 // Links are measured over every transport that works in one process, with links that behave badly.
-#include "comm/measure.h"
+#include "mesh/measure.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "comm/ranks_testing.h"
+#include "mesh/group.h"
+#include "mesh/ranks_testing.h"
 #include "topology/hosts_testing.h"
 #include "transport/faulty_testing.h"
 #include "transport/verbs/device_testing.h"
@@ -256,13 +257,13 @@ TEST_P(Measuring, EndsWithALinkThatBreaks) {
   }
 }
 
-// --- Communicators ----------------------------------------------------------------------------
+// --- Meshes -----------------------------------------------------------------------------------
 
 std::vector<std::string> errors_or_costs(const std::vector<Config>& configs) {
   std::vector<std::string> said(configs.size());
-  auto errors = testing::run_ranks(configs, [&](Communicator& comm) {
-    said[comm.rank()] = comm.costs().source + " " + costs_json(comm.costs().levels);
-    EXPECT_EQ(comm.counters().blocked_waits, 0u) << "counters are of calls";
+  auto errors = testing::run_ranks(configs, [&](Mesh& mesh) {
+    said[mesh.rank()] = mesh.costs().source + " " + costs_json(mesh.costs().levels);
+    EXPECT_EQ(mesh.whole().channels().blocked_waits(), 0u) << "counters are of calls";
   });
   for (size_t rank = 0; rank < said.size(); rank++) said[rank] += errors[rank];
   return said;

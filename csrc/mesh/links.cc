@@ -1,11 +1,11 @@
-// How a communicator comes by its transports, and every pair of ranks by its link.
+// How a mesh comes by its transports, and every pair of ranks by its link.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/log.h"
-#include "comm/communicator.h"
+#include "mesh/mesh.h"
 #include "topology/numa.h"
 
 namespace ringcoll {
@@ -37,13 +37,11 @@ const TransportRow* common_row(int mask) {
 
 }  // namespace
 
-// Machines, and not hosts: containers share the ports that they have in common. In a part ranks
-// keep their ports, for all parts are at work at the same time.
-Seats Communicator::seats(const Communicator* whole) const {
+// Machines, and not hosts: containers share the ports that they have in common.
+Seats Mesh::seats() const {
   std::map<std::string_view, int> machines;
   Seats seats{.order = topology_.ring_order(),
-              .node_distances = numa_distances(topology_.at(rank_).numa_node),
-              .port = whole ? whole->port_of(whole->rank()) : ""};
+              .node_distances = numa_distances(topology_.at(rank_).numa_node)};
   for (Rank r = 0; r < size_; r++)
     seats.machine_of.push_back(
         machines.try_emplace(topology_.at(r).machine, static_cast<int>(machines.size()))
@@ -53,16 +51,17 @@ Seats Communicator::seats(const Communicator* whole) const {
 
 // Second round: the arena, the addresses of every transport that works here, and what was found out
 // about the networks.
-void Communicator::make_transports(Exchange& exchange, const Communicator* whole,
-                                   Deadline deadline) {
+void Mesh::make_transports(Exchange& exchange, Deadline deadline) {
   // A peer that does not answer is named before the round ends, which would name others too.
   std::string networks = connector_->try_networks(Deadline(deadline.left() * 3 / 4));
   std::optional<Error> failure;
   std::vector<const TransportRow*> rows;
   Json addresses = Json::object();
   try {
-    arena_ = SharedMemory::create(config_.arena_bytes, config_.huge_pages);
-    TransportOptions options{rank_, size_, config_, arena_, *connector_, deadline, seats(whole)};
+    make_arena();
+    TransportOptions options{
+        rank_,       size_,    config_, arena_,
+        *connector_, deadline, seats(), static_cast<size_t>(config_.arena_bytes)};
     bool named = config_.transport != "auto";
     check(!named || find_transport(config_.transport), Code::kInvalidArgument,
           "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);
@@ -85,17 +84,15 @@ void Communicator::make_transports(Exchange& exchange, const Communicator* whole
   choose_links(exchange, introductions, rows, deadline);
 }
 
-void Communicator::settle_networks(const std::vector<Json>& introductions) {
+void Mesh::settle_networks(const std::vector<Json>& introductions) {
   std::vector<std::string> findings;
   for (const Json& theirs : introductions) findings.push_back(theirs.at("networks"));
   connector_->settle_networks(findings, [this](Rank r) { return topology_.describe(r); });
-  config_.interface = connector_->own_addresses();  // what is split off uses the same
 }
 
 // A transport that was not asked for by name and fails here (memory that may not be locked, say) is
 // not used; that is said.
-bool Communicator::make_transport(const TransportRow& row, const TransportOptions& options,
-                                  bool named) {
+bool Mesh::make_transport(const TransportRow& row, const TransportOptions& options, bool named) {
   try {
     made_.push_back(row.make(options));
     return true;
@@ -110,8 +107,8 @@ bool Communicator::make_transport(const TransportRow& row, const TransportOption
 // registry). Every rank then derives the link of every pair by the same rule: within a host the
 // first transport by which both reach each other; of the networks one for all, the first that joins
 // every pair that has no nearer link, so that a mixed cluster runs at one pace.
-void Communicator::choose_links(Exchange& exchange, const std::vector<Json>& introductions,
-                                const std::vector<const TransportRow*>& rows, Deadline deadline) {
+void Mesh::choose_links(Exchange& exchange, const std::vector<Json>& introductions,
+                        const std::vector<const TransportRow*>& rows, Deadline deadline) {
   Json answer = Json::object();
   auto failure = attempt([&] { answer = look_around(introductions, rows); });
   assign_links(round(exchange, std::move(answer), failure, deadline), rows);
@@ -120,8 +117,8 @@ void Communicator::choose_links(Exchange& exchange, const std::vector<Json>& int
 // Reasons go with it for ranks of this host, where they may decide what is a host, and for the
 // first of the others that nothing reaches, which is in the pair that is reported: reasons for all
 // would be more than a store takes from some thousand ranks.
-Json Communicator::look_around(const std::vector<Json>& introductions,
-                               const std::vector<const TransportRow*>& rows) {
+Json Mesh::look_around(const std::vector<Json>& introductions,
+                       const std::vector<const TransportRow*>& rows) {
   std::string reached(size_, kNothing);
   Json why = Json::object();
   bool all_reached = true;
@@ -149,12 +146,12 @@ Json Communicator::look_around(const std::vector<Json>& introductions,
 }
 
 // `answers`: the masks of all ranks, and their reasons. Equal on all ranks, but for the endpoints.
-void Communicator::assign_links(const std::vector<Json>& answers,
-                                const std::vector<const TransportRow*>& rows) {
+void Mesh::assign_links(const std::vector<Json>& answers,
+                        const std::vector<const TransportRow*>& rows) {
   std::vector<std::string> masks;
   for (const Json& answer : answers) masks.push_back(answer.at("reached"));
   settle_hosts(masks, answers);
-  one_domain_ = topology_.hosts() <= 1;
+  bool one_domain = topology_.hosts() <= 1;
   auto common = [&](Rank a, Rank b) {
     int within = topology_.same_host(a, b) ? ~0 : ~bits_of(LinkClass::kHost);
     return masks.at(a).at(b) & masks.at(b).at(a) & within;
@@ -168,19 +165,18 @@ void Communicator::assign_links(const std::vector<Json>& answers,
     const TransportRow* row = common_row(common(a, b));
     if (row && row->link == LinkClass::kNetwork) row = common_row(networks);
     if (!row) throw no_link(a, b, answers);
-    one_domain_ &= row->link != LinkClass::kNetwork;
+    one_domain &= row->link != LinkClass::kNetwork;
     if (a != rank_ && b != rank_) return;
     auto mine = std::ranges::find(rows, row) - rows.begin();
-    links_[a == rank_ ? b : a] = {row, made_[mine].get(), nullptr};
+    links_[a == rank_ ? b : a] = {row, made_[mine].get()};
     if (row->link == LinkClass::kNetwork) far_ = made_[mine].get();
-    wants_places_ |= made_[mine]->wants_places();
   });
+  make_whole(one_domain);
 }
 
 // Ranks that were supposed to be of one host but cannot map one another's memory are of several.
 // Where nobody offers shared memory (RINGCOLL_TRANSPORT=tcp, say) nothing is known against it.
-void Communicator::settle_hosts(const std::vector<std::string>& masks,
-                                const std::vector<Json>& answers) {
+void Mesh::settle_hosts(const std::vector<std::string>& masks, const std::vector<Json>& answers) {
   const int near = bits_of(LinkClass::kHost);
   bool offered = false;
   for (Rank r = 0; r < size_; r++) offered |= (masks.at(r).at(r) & near) != 0;
@@ -199,20 +195,20 @@ void Communicator::settle_hosts(const std::vector<std::string>& masks,
   }));
 }
 
-void Communicator::for_each_pair(const std::function<void(Rank, Rank)>& visit) const {
+void Mesh::for_each_pair(const std::function<void(Rank, Rank)>& visit) const {
   for (Rank a = 0; a < size_; a++)
     for (Rank b = a + 1; b < size_; b++) visit(a, b);
 }
 
 // Why links of two ranks are missing, in the words of both.
-std::string Communicator::reasons(Rank a, Rank b, const std::vector<Json>& answers) {
+std::string Mesh::reasons(Rank a, Rank b, const std::vector<Json>& answers) {
   auto seen = [&](Rank from, Rank to) {
     return answers[from].at("why").value(std::to_string(to), "it is reached");
   };
   return fmt::format("Seen from rank {}: {}. Seen from rank {}: {}", a, seen(a, b), b, seen(b, a));
 }
 
-Error Communicator::no_link(Rank a, Rank b, const std::vector<Json>& answers) const {
+Error Mesh::no_link(Rank a, Rank b, const std::vector<Json>& answers) const {
   return Error(Code::kTransport,
                fmt::format("no transport joins {} and {}. {}", topology_.describe(a),
                            topology_.describe(b), reasons(a, b, answers)));

@@ -1,4 +1,4 @@
-#include "comm/lifelines.h"
+#include "mesh/lifelines.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -42,22 +43,43 @@ bool soon(Condition&& condition) {
 
 std::string describe(Rank rank) { return fmt::format("rank {} (pid 7 on here)", rank); }
 
-/// One rank: its loop, its lifelines, and how often on_poison was called.
+std::vector<Rank> all_ranks(Rank size) {
+  std::vector<Rank> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// One rank: its loop, its lifelines, the health of all ranks, and how often on_poison was called.
 struct Node {
   Node(Rank rank, Rank size)
-      : lines(std::make_unique<Lifelines>(
-            rank, size, loop,
-            [this] {
-              // Neither a lock of the lifelines nor of the loop may be held here.
-              EXPECT_STRNE(lines->error().what(), "");
-              loop.after(Duration::zero(), [] {});
-              poisons++;
-            },
-            describe)) {}
+      : lines(std::make_unique<Lifelines>(rank, size, loop, describe)),
+        health(of_group(0, all_ranks(size), poisons)) {}
+  void end() { health.reset(), lines.reset(); }
+  std::unique_ptr<Health> of_group(GroupNumber number, std::vector<Rank> members,
+                                   std::atomic<int>& count) {
+    auto made = std::make_shared<Health*>(nullptr);
+    auto group = std::make_unique<Health>(
+        *lines, Health::Options{.group = number,
+                                .members = std::move(members),
+                                .on_poison =
+                                    [this, made, &count] {
+                                      // Neither a lock of the lifelines nor of the loop may be
+                                      // held.
+                                      if (*made) {
+                                        EXPECT_STRNE((*made)->error().what(), "");
+                                      }
+                                      loop.after(Duration::zero(), [] {});
+                                      count++;
+                                    },
+                                .describe = describe});
+    *made = group.get();
+    return group;
+  }
 
   EventLoop loop{"test"};
   std::atomic<int> poisons{0};
   std::unique_ptr<Lifelines> lines;
+  std::unique_ptr<Health> health;
 };
 
 void join(Node& a, Rank rank_a, Node& b, Rank rank_b) {
@@ -81,14 +103,14 @@ bool contains(const Error& error, const char* part) {
 TEST(Lifelines, AGoodbyeIsNoError) {
   auto nodes = mesh(3);
   EXPECT_TRUE(nodes[0]->lines->has(2));
-  EXPECT_FALSE(nodes[0]->lines->gone(2));
-  nodes[2]->lines.reset();
-  EXPECT_TRUE(soon([&] { return nodes[0]->lines->gone(2) && nodes[1]->lines->gone(2); }));
+  EXPECT_FALSE(nodes[0]->health->gone(2));
+  nodes[2]->end();
+  EXPECT_TRUE(soon([&] { return nodes[0]->health->gone(2) && nodes[1]->health->gone(2); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the end of the stream follows
-  EXPECT_FALSE(nodes[0]->lines->poisoned());
-  EXPECT_FALSE(nodes[0]->lines->gone(1));
+  EXPECT_FALSE(nodes[0]->health->poisoned());
+  EXPECT_FALSE(nodes[0]->health->gone(1));
   EXPECT_TRUE(nodes[0]->lines->has(2)) << "there is no other to come";
-  Error error = nodes[0]->lines->blame(2, "allreduce #7", seconds(5));
+  Error error = nodes[0]->health->blame(2, "allreduce #7", seconds(5));
   EXPECT_EQ(error.code(), Code::kPeerLost);
   EXPECT_EQ(error.rank(), 2);
 }
@@ -99,20 +121,20 @@ TEST(Lifelines, AnEndWithoutAGoodbyeIsPeerLost) {
   third.lines->add(2, std::move(ends[0]));
   ends[1].reset();
   ASSERT_TRUE(soon([&] { return third.poisons == 1; }));
-  Error error = third.lines->error();
+  Error error = third.health->error();
   EXPECT_EQ(error.code(), Code::kPeerLost);
   EXPECT_EQ(error.rank(), 2);
   EXPECT_TRUE(contains(error, "rank 2 (pid 7 on here)")) << error.what();
-  EXPECT_TRUE(third.lines->gone(2));
+  EXPECT_TRUE(third.health->gone(2));
 }
 
 TEST(Lifelines, TheFirstErrorReachesAll) {
   auto nodes = mesh(4);
-  nodes[2]->lines->poison(Error(Code::kMismatch, "they disagree", 1));
-  nodes[2]->lines->poison(Error(Code::kInternal, "too late"));
+  nodes[2]->health->poison(Error(Code::kMismatch, "they disagree", 1));
+  nodes[2]->health->poison(Error(Code::kInternal, "too late"));
   for (auto& node : nodes) {
     ASSERT_TRUE(soon([&] { return node->poisons == 1; }));
-    Error error = node->lines->error();
+    Error error = node->health->error();
     EXPECT_EQ(error.code(), Code::kMismatch);
     EXPECT_EQ(error.rank(), 1);
     EXPECT_STREQ(error.what(), "they disagree");
@@ -126,17 +148,17 @@ TEST(Lifelines, AnErrorIsPassedOnAlongAChain) {
   std::vector<std::unique_ptr<Node>> nodes;
   for (Rank rank = 0; rank < 5; rank++) nodes.push_back(std::make_unique<Node>(rank, 5));
   for (Rank rank = 0; rank < 4; rank++) join(*nodes[rank], rank, *nodes[rank + 1], rank + 1);
-  nodes[0]->lines->poison(Error(Code::kTransport, std::string(100000, 'x')));
+  nodes[0]->health->poison(Error(Code::kTransport, std::string(100000, 'x')));
   ASSERT_TRUE(soon([&] { return nodes[4]->poisons == 1; }));
-  EXPECT_EQ(std::string(nodes[4]->lines->error().what()), std::string(4096, 'x'));
+  EXPECT_EQ(std::string(nodes[4]->health->error().what()), std::string(4096, 'x'));
 }
 
 TEST(Lifelines, ALateLineHearsTheFirstError) {
   Node a(0, 2), b(1, 2);
-  a.lines->poison(Error(Code::kAborted, "stop"));
+  a.health->poison(Error(Code::kAborted, "stop"));
   join(a, 0, b, 1);
   ASSERT_TRUE(soon([&] { return b.poisons == 1; }));
-  EXPECT_EQ(b.lines->error().code(), Code::kAborted);
+  EXPECT_EQ(b.health->error().code(), Code::kAborted);
 }
 
 TEST(Lifelines, ErrorsOfManyThreadsAreOne) {
@@ -144,18 +166,116 @@ TEST(Lifelines, ErrorsOfManyThreadsAreOne) {
   std::vector<std::thread> threads;
   for (auto& node : nodes)
     for (int t = 0; t < 2; t++)
-      threads.emplace_back([&node] { node->lines->poison(Error(Code::kInternal, "mine")); });
+      threads.emplace_back([&node] { node->health->poison(Error(Code::kInternal, "mine")); });
   for (auto& thread : threads) thread.join();
   for (auto& node : nodes) EXPECT_TRUE(soon([&] { return node->poisons == 1; }));
 }
 
-// ---- What is no message ----
+constexpr uint32_t kMagicWord = 0x4e494c52;
+constexpr uint32_t kVersionWord = 2;
+// version, type, text bytes
+constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
+  return version | type << 8 | text << 16;
+}
 
 std::string bytes_of(std::initializer_list<uint32_t> words) {
   std::string bytes;
   for (uint32_t word : words) bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
   return bytes;
 }
+// ---- Groups ----
+
+/// A group, by the rank in it.
+class Groups {
+ public:
+  Groups(std::vector<std::unique_ptr<Node>>& nodes, GroupNumber number,
+         const std::vector<Rank>& members)
+      : poisons(members.size()) {
+    for (size_t i = 0; i < members.size(); i++)
+      of.push_back(nodes[members[i]]->of_group(number, members, poisons[i]));
+  }
+  std::vector<std::atomic<int>> poisons;
+  std::vector<std::unique_ptr<Health>> of;
+};
+
+std::vector<std::unique_ptr<Node>> chain(Rank size) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (Rank rank = 0; rank < size; rank++) nodes.push_back(std::make_unique<Node>(rank, size));
+  for (Rank rank = 0; rank + 1 < size; rank++) join(*nodes[rank], rank, *nodes[rank + 1], rank + 1);
+  return nodes;
+}
+
+// Over ranks that are not in it, for those who are have no line.
+TEST(HealthOfGroups, AnErrorReachesItsRanksAndNobodyElse) {
+  auto nodes = chain(4);
+  Groups ends(nodes, 7, {3, 0}), others(nodes, 8, {0, 1, 2, 3});
+  ends.of[0]->poison(Error(Code::kMismatch, "they disagree", 1));
+  ASSERT_TRUE(soon([&] { return ends.poisons[1] == 1; }));
+  EXPECT_STREQ(ends.of[1]->error().what(), "they disagree");
+  EXPECT_EQ(ends.of[1]->error().rank(), 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const auto& health : others.of) EXPECT_FALSE(health->poisoned());
+  for (const auto& node : nodes) EXPECT_FALSE(node->health->poisoned());
+  // The others may fail after it.
+  others.of[2]->poison(Error(Code::kAborted, "stop", 2));
+  for (auto& poisons : others.poisons) EXPECT_TRUE(soon([&] { return poisons == 1; }));
+}
+
+TEST(HealthOfGroups, ALostRankFailsThoseThatItIsIn) {
+  auto nodes = chain(4);
+  Groups with(nodes, 7, {3, 0}), without(nodes, 8, {2, 0});
+  auto ends = make_pair();
+  nodes[1]->lines->add(3, std::move(ends[0]));
+  std::string hello =
+      bytes_of({kMagicWord, second_word(kVersionWord, 5, 0), 0, 0xffffffff, 0, 0, 0, 0});
+  send_all(ends[1].get(), hello.data(), hello.size(), Deadline(seconds(5)), "test");
+  ends[1].reset();
+  ASSERT_TRUE(soon([&] { return with.poisons[1] == 1 && nodes[0]->poisons == 1; }));
+  EXPECT_EQ(with.of[1]->error().code(), Code::kPeerLost);
+  EXPECT_EQ(with.of[1]->error().rank(), 0) << "its rank in the group";
+  EXPECT_TRUE(contains(with.of[1]->error(), "rank 3 (pid 7 on here)"));
+  EXPECT_TRUE(contains(with.of[1]->error(), "rank 0 of this group")) << with.of[1]->error().what();
+  EXPECT_EQ(nodes[0]->health->error().rank(), 3);
+  EXPECT_FALSE(without.of[1]->poisoned());
+}
+
+TEST(HealthOfGroups, OneThatIsMadeLaterHasWhatWasTold) {
+  auto nodes = chain(3);
+  {
+    Groups early(nodes, 7, {0, 2});
+    early.of[0]->poison(Error(Code::kAborted, "stop", 0));
+    ASSERT_TRUE(soon([&] { return early.poisons[1] == 1; }));
+  }
+  std::atomic<int> poisons{0};
+  auto late = nodes[1]->of_group(7, {0, 1}, poisons);
+  EXPECT_TRUE(late->poisoned());
+  EXPECT_EQ(poisons, 1);
+}
+
+TEST(HealthOfGroups, WhoLeavesOneIsStillInTheOthers) {
+  auto nodes = mesh(3);
+  Groups left(nodes, 7, {2, 1, 0}), kept(nodes, 8, {2, 1, 0});
+  left.of[0]->leave();
+  ASSERT_TRUE(soon([&] { return left.of[1]->gone(0) && left.of[2]->gone(0); }));
+  EXPECT_FALSE(kept.of[1]->gone(0));
+  EXPECT_FALSE(left.of[1]->gone(2));
+  EXPECT_FALSE(nodes[1]->health->gone(2));
+  Error error = left.of[1]->blame(0, "allreduce #7", seconds(5));
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_EQ(left.poisons[0] + left.poisons[1] + kept.poisons[1], 0);
+}
+
+TEST(HealthOfGroups, EachHasItsOwnWaits) {
+  auto nodes = mesh(3);
+  Groups one(nodes, 7, {2, 1, 0}), two(nodes, 8, {2, 1, 0});
+  one.of[1]->set_waiting_for(0);
+  EXPECT_EQ(one.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 0);
+  EXPECT_EQ(two.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 1);
+}
+
+// ---- What is no message ----
+
 // Its rank may have failed while it made the line, and the cause is on its way by others.
 TEST(Lifelines, OneThatClosesBeforeAWordIsNotTheFirstToBlame) {
   for (bool told : {true, false}) {
@@ -164,46 +284,44 @@ TEST(Lifelines, OneThatClosesBeforeAWordIsNotTheFirstToBlame) {
     auto ends = make_pair();
     node.lines->add(1, std::move(ends[0]));
     ends[1].reset();
-    ASSERT_TRUE(soon([&] { return node.lines->gone(1); }));
-    if (told) other.lines->poison(Error(Code::kMismatch, "the cause", 2));
-    ASSERT_TRUE(soon([&] { return node.lines->poisoned(); }));
-    EXPECT_EQ(node.lines->error().code(), told ? Code::kMismatch : Code::kPeerLost);
-    EXPECT_EQ(node.lines->error().rank(), told ? 2 : 1);
+    ASSERT_TRUE(soon([&] { return node.health->gone(1); }));
+    if (told) other.health->poison(Error(Code::kMismatch, "the cause", 2));
+    ASSERT_TRUE(soon([&] { return node.health->poisoned(); }));
+    EXPECT_EQ(node.health->error().code(), told ? Code::kMismatch : Code::kPeerLost);
+    EXPECT_EQ(node.health->error().rank(), told ? 2 : 1);
   }
 }
 
-// Nor does it disturb the communicator's end.
+// Nor does it disturb the mesh's end.
 TEST(Lifelines, MayEndBeforeOneIsBlamed) {
   std::atomic<int> poisons{0};
   EventLoop loop("test");
   {
-    Lifelines lines(0, 2, loop, [&] { poisons++; }, describe);
+    Lifelines lines(0, 2, loop, describe);
+    Health health(lines, {0, {0, 1}, [&] { poisons++; }, describe});
     auto ends = make_pair();
     lines.add(1, std::move(ends[0]));
     ends[1].reset();
-    ASSERT_TRUE(soon([&] { return lines.gone(1); }));
+    ASSERT_TRUE(soon([&] { return health.gone(1); }));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_EQ(poisons, 0);
 }
 
-constexpr uint32_t kMagicWord = 0x4e494c52;
-// version, type, text bytes
-constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
-  return version | type << 8 | text << 16;
-}
-
 TEST(Lifelines, RefusesWhatIsNoMessage) {
   std::vector<std::string> bad = {
-      std::string(24, 'x'),
-      std::string(24, 0),
-      bytes_of({kMagicWord, second_word(2, 1, 0), 0, 0, 0, 0}),           // version
-      bytes_of({kMagicWord, second_word(1, 9, 0), 0, 0, 0, 0}),           // type
-      bytes_of({kMagicWord, second_word(1, 1, 5), 0, 0, 0, 0}),           // a text with a goodbye
-      bytes_of({kMagicWord, second_word(1, 2, 5000), 1, 0, 0, 0}),        // text too long
-      bytes_of({kMagicWord, second_word(1, 2, 0), 99, 0, 0, 0}),          // code
-      bytes_of({kMagicWord, second_word(1, 2, 0), 1, 2, 0, 0}),           // rank 2 of 2
-      bytes_of({kMagicWord, second_word(1, 4, 0), 0, 0xfffffffe, 0, 0}),  // rank -2
+      std::string(32, 'x'),
+      std::string(32, 0),
+      bytes_of({kMagicWord, second_word(1, 1, 0), 0, 0, 0, 0, 0, 0}),             // version
+      bytes_of({kMagicWord, second_word(kVersionWord, 9, 0), 0, 0, 0, 0, 0, 0}),  // type
+      bytes_of({kMagicWord, second_word(kVersionWord, 1, 5), 0, 0, 0, 0, 0,
+                0}),  // a text with a goodbye
+      bytes_of(
+          {kMagicWord, second_word(kVersionWord, 2, 5000), 1, 0, 0, 0, 0, 0}),     // text too long
+      bytes_of({kMagicWord, second_word(kVersionWord, 2, 0), 99, 0, 0, 0, 0, 0}),  // code
+      bytes_of({kMagicWord, second_word(kVersionWord, 2, 0), 1, 2, 0, 0, 0, 0}),   // rank 2 of 2
+      bytes_of(
+          {kMagicWord, second_word(kVersionWord, 4, 0), 0, 0xfffffffe, 0, 0, 0, 0}),  // rank -2
   };
   for (const std::string& bytes : bad) {
     Node node(0, 2);
@@ -211,8 +329,8 @@ TEST(Lifelines, RefusesWhatIsNoMessage) {
     node.lines->add(1, std::move(ends[0]));
     send_all(ends[1].get(), bytes.data(), bytes.size(), Deadline(seconds(5)), "test");
     ASSERT_TRUE(soon([&] { return node.poisons == 1; }));
-    EXPECT_EQ(node.lines->error().code(), Code::kTransport);
-    EXPECT_EQ(node.lines->error().rank(), 1);
+    EXPECT_EQ(node.health->error().code(), Code::kTransport);
+    EXPECT_EQ(node.health->error().rank(), 1);
   }
 }
 
@@ -220,14 +338,15 @@ TEST(Lifelines, AMessageMayComeInPieces) {
   Node node(0, 2);
   auto ends = make_pair();
   node.lines->add(1, std::move(ends[0]));
-  std::string poison = bytes_of({kMagicWord, second_word(1, 2, 4), RC_TIMEOUT, 1, 0, 0}) + "slow";
+  std::string poison =
+      bytes_of({kMagicWord, second_word(kVersionWord, 2, 4), RC_TIMEOUT, 1, 0, 0, 0, 0}) + "slow";
   for (char byte : poison) {
-    EXPECT_FALSE(node.lines->poisoned());
+    EXPECT_FALSE(node.health->poisoned());
     send_all(ends[1].get(), &byte, 1, Deadline(seconds(5)), "test");
     std::this_thread::sleep_for(std::chrono::microseconds(300));
   }
   ASSERT_TRUE(soon([&] { return node.poisons == 1; }));
-  EXPECT_STREQ(node.lines->error().what(), "slow");
+  EXPECT_STREQ(node.health->error().what(), "slow");
 }
 
 // ---- Whom to blame ----
@@ -237,19 +356,19 @@ TEST(Blame, WhoDoesNotAnswer) {
   auto ends = make_pair();  // nobody reads the other end
   node.lines->add(1, std::move(ends[0]));
   auto start = Clock::now();
-  Error error = node.lines->blame(1, "allreduce #41", seconds(0.1));
+  Error error = node.health->blame(1, "allreduce #41", seconds(0.1));
   EXPECT_LT(to_seconds(Clock::now() - start), 5);
   EXPECT_EQ(error.code(), Code::kTimeout);
   EXPECT_EQ(error.rank(), 1);
   EXPECT_TRUE(contains(error, "allreduce #41: rank 1 (pid 7 on here)")) << error.what();
   EXPECT_TRUE(contains(error, "does not answer"));
-  EXPECT_FALSE(node.lines->poisoned()) << "raising it is the caller's choice";
+  EXPECT_FALSE(node.health->poisoned()) << "raising it is the caller's choice";
 }
 
 /// What a rank says of whom it waits for in vain; nobody keeps it waiting for its grace to pass.
 Error blamed_by(Node& node, Rank peer) {
   auto start = Clock::now();
-  Error error = node.lines->blame(peer, "allreduce #3", seconds(20));
+  Error error = node.health->blame(peer, "allreduce #3", seconds(20));
   EXPECT_LT(to_seconds(Clock::now() - start), 10) << error.what();
   return error;
 }
@@ -264,12 +383,12 @@ TEST(Blame, WhoIsAliveButElsewhere) {
 
 TEST(Blame, TheEndOfTheChain) {
   auto nodes = mesh(4);
-  nodes[1]->lines->set_waiting_for(2);
-  nodes[2]->lines->set_waiting_for(3);
+  nodes[1]->health->set_waiting_for(2);
+  nodes[2]->health->set_waiting_for(3);
   Error error = blamed_by(*nodes[0], 1);
   EXPECT_EQ(error.rank(), 3);
   EXPECT_TRUE(contains(error, "alive"));
-  nodes[2]->lines->set_waiting_for(kNobody);
+  nodes[2]->health->set_waiting_for(kNobody);
   EXPECT_EQ(blamed_by(*nodes[0], 1).rank(), 2) << "what was said before does not count";
 }
 
@@ -285,7 +404,7 @@ TEST(Blame, ACircle) {
                         Case{{1, 2, 3, 2}, 3, "rank 3 (pid 7 on here) for rank 2"}}) {
     auto nodes = mesh(static_cast<Rank>(c.waits_for.size()));
     for (size_t rank = 0; rank < nodes.size(); rank++)
-      nodes[rank]->lines->set_waiting_for(c.waits_for[rank]);
+      nodes[rank]->health->set_waiting_for(c.waits_for[rank]);
     Error error = blamed_by(*nodes[0], 1);
     EXPECT_EQ(error.code(), Code::kTimeout);
     EXPECT_EQ(error.rank(), c.blamed);
@@ -295,15 +414,15 @@ TEST(Blame, ACircle) {
 
 TEST(Blame, WhoHasLeftWhileAnotherWaitsForIt) {
   auto nodes = mesh(3);
-  nodes[1]->lines->set_waiting_for(2);
-  nodes[2]->lines.reset();
-  ASSERT_TRUE(soon([&] { return nodes[0]->lines->gone(2); }));
+  nodes[1]->health->set_waiting_for(2);
+  nodes[2]->end();
+  ASSERT_TRUE(soon([&] { return nodes[0]->health->gone(2); }));
   Error error = blamed_by(*nodes[0], 1);
   EXPECT_EQ(error.code(), Code::kPeerLost);
   EXPECT_EQ(error.rank(), 2);
   EXPECT_TRUE(contains(error, "allreduce #3: rank 2 (pid 7 on here) has left")) << error.what();
   // Unless there is an error already: it may be why it has left.
-  nodes[1]->lines->poison(Error(Code::kMismatch, "they disagree", 1));
+  nodes[1]->health->poison(Error(Code::kMismatch, "they disagree", 1));
   ASSERT_TRUE(soon([&] { return nodes[0]->poisons == 1; }));
   for (Rank peer : {1, 2}) EXPECT_STREQ(blamed_by(*nodes[0], peer).what(), "they disagree");
 }
@@ -311,8 +430,9 @@ TEST(Blame, WhoHasLeftWhileAnotherWaitsForIt) {
 // While a peer is asked whether it is alive, it may leave, or something may go wrong, there or
 // here.
 TEST(Blame, WhatHappensWhileAPeerIsAsked) {
-  std::string goodbye = bytes_of({kMagicWord, second_word(1, 1, 0), 0, 0, 0, 0});
-  std::string poison = bytes_of({kMagicWord, second_word(1, 2, 4), RC_MISMATCH, 1, 0, 0}) + "bad!";
+  std::string goodbye = bytes_of({kMagicWord, second_word(kVersionWord, 1, 0), 0, 0, 0, 0, 0, 0});
+  std::string poison =
+      bytes_of({kMagicWord, second_word(kVersionWord, 2, 4), RC_MISMATCH, 1, 0, 0, 0, 0}) + "bad!";
   struct Case {
     std::string answer;  // none: the error is of this rank
     Code code;
@@ -324,10 +444,10 @@ TEST(Blame, WhatHappensWhileAPeerIsAsked) {
     auto ends = make_pair();
     node.lines->add(1, std::move(ends[0]));
     std::thread peer([&] {
-      char ping[24];
+      char ping[32];
       recv_all(ends[1].get(), ping, sizeof ping, Deadline(seconds(20)), "test");
       send_all(ends[1].get(), c.answer.data(), c.answer.size(), Deadline(seconds(5)), "test");
-      if (c.answer.empty()) node.lines->poison(Error(Code::kMismatch, "bad!", 1));
+      if (c.answer.empty()) node.health->poison(Error(Code::kMismatch, "bad!", 1));
     });
     Error error = blamed_by(node, 1);
     peer.join();
@@ -340,8 +460,8 @@ TEST(Blame, WhatHappensWhileAPeerIsAsked) {
 TEST(Blame, WhoHasNoLineAndIsNotReported) {
   Node a(0, 3), b(1, 3);
   join(a, 0, b, 1);  // no line from 0 to 2
-  b.lines->set_waiting_for(2);
-  Error error = a.lines->blame(1, "allreduce #3", seconds(1));
+  b.health->set_waiting_for(2);
+  Error error = a.health->blame(1, "allreduce #3", seconds(1));
   EXPECT_EQ(error.code(), Code::kTimeout);
   EXPECT_EQ(error.rank(), 2);
 }
@@ -349,10 +469,10 @@ TEST(Blame, WhoHasNoLineAndIsNotReported) {
 TEST(Blame, AFirstHandReportWins) {
   Node a(0, 3), b(1, 3);
   join(a, 0, b, 1);
-  b.lines->set_waiting_for(2);
+  b.health->set_waiting_for(2);
   std::thread reporter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    b.lines->poison(Error(Code::kPeerLost, "2 is dead", 2));
+    b.health->poison(Error(Code::kPeerLost, "2 is dead", 2));
   });
   Error error = blamed_by(a, 1);
   reporter.join();
@@ -364,12 +484,12 @@ TEST(Blame, AFirstHandReportWins) {
 TEST(Blame, AFirstHandReportIsWaitedForLongerThanAnAnswer) {
   Node a(0, 3), b(1, 3);
   join(a, 0, b, 1);
-  b.lines->set_waiting_for(2);
+  b.health->set_waiting_for(2);
   std::thread reporter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(2200));
-    b.lines->poison(Error(Code::kTimeout, "2 does not answer", 2));
+    b.health->poison(Error(Code::kTimeout, "2 does not answer", 2));
   });
-  Error error = a.lines->blame(1, "allreduce #3", seconds(2));
+  Error error = a.health->blame(1, "allreduce #3", seconds(2));
   reporter.join();
   EXPECT_STREQ(error.what(), "2 does not answer");
 }
@@ -381,9 +501,9 @@ TEST(Blame, APeerThatNeverReadsBlocksNobody) {
   setsockopt(ends[0].get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
   node.lines->add(1, std::move(ends[0]));
   auto start = Clock::now();
-  for (int i = 0; i < 500; i++) node.lines->blame(1, "test", seconds(0.0001));
-  node.lines->poison(Error(Code::kInternal, std::string(4096, 'x')));
-  node.lines.reset();
+  for (int i = 0; i < 500; i++) node.health->blame(1, "test", seconds(0.0001));
+  node.health->poison(Error(Code::kInternal, std::string(4096, 'x')));
+  node.end();
   EXPECT_LT(to_seconds(Clock::now() - start), 10);
 }
 
@@ -393,7 +513,7 @@ TEST(Blame, APeerThatNeverReadsBlocksNobody) {
 /// runs `body` and tells its parent one line of text.
 class Processes {
  public:
-  using Body = std::function<std::string(Rank, Lifelines&)>;
+  using Body = std::function<std::string(Rank, Health&)>;
 
   Processes(Rank size, const Body& body) : size_(size) {
     std::vector<std::map<Rank, int>> lines(size);
@@ -450,10 +570,11 @@ class Processes {
     };
     {
       EventLoop loop("test");
-      Lifelines lines(rank, size_, loop, [] {}, describe);
+      Lifelines lines(rank, size_, loop, describe);
+      Health health(lines, {0, all_ranks(size_), [] {}, describe});
       for (auto& [peer, fd] : fds) lines.add(peer, std::move(fd));
       say("up");
-      say(body(rank, lines));
+      say(body(rank, health));
     }
     _exit(0);
   }
@@ -464,9 +585,9 @@ class Processes {
 };
 
 TEST(LifelineProcesses, SurvivorsOfASigkillNameTheDead) {
-  Processes ranks(3, [](Rank, Lifelines& lines) {
-    soon([&] { return lines.poisoned(); });
-    Error error = lines.error();
+  Processes ranks(3, [](Rank, Health& health) {
+    soon([&] { return health.poisoned(); });
+    Error error = health.error();
     return fmt::format("{} {}", name_of(error.code()), error.rank());
   });
   for (Rank rank = 0; rank < 3; rank++) EXPECT_EQ(ranks.next(rank), "up");
@@ -478,16 +599,16 @@ TEST(LifelineProcesses, SurvivorsOfASigkillNameTheDead) {
 }
 
 TEST(LifelineProcesses, AStoppedOneIsBlamedByAllWhoWaitForIt) {
-  Processes ranks(3, [](Rank rank, Lifelines& lines) -> std::string {
+  Processes ranks(3, [](Rank rank, Health& health) -> std::string {
     if (rank == 2) {
-      soon([&] { return lines.poisoned(); });
+      soon([&] { return health.poisoned(); });
       return "woken";
     }
     // 0 waits for 1, which waits for 2.
-    lines.set_waiting_for(rank + 1);
+    health.set_waiting_for(rank + 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    Error error = lines.blame(rank + 1, "allreduce #1", seconds(2));
-    lines.poison(error);
+    Error error = health.blame(rank + 1, "allreduce #1", seconds(2));
+    health.poison(error);
     return fmt::format("{} {}", name_of(error.code()), error.rank());
   });
   EXPECT_EQ(ranks.next(2), "up");
@@ -501,11 +622,11 @@ TEST(LifelineProcesses, AStoppedOneIsBlamedByAllWhoWaitForIt) {
 }
 
 TEST(LifelineProcesses, AnExitWithAGoodbyeIsNoError) {
-  Processes ranks(2, [](Rank rank, Lifelines& lines) -> std::string {
+  Processes ranks(2, [](Rank rank, Health& health) -> std::string {
     if (rank == 1) return "done";
-    soon([&] { return lines.gone(1); });
+    soon([&] { return health.gone(1); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return lines.poisoned() ? lines.error().what() : "fine";
+    return health.poisoned() ? health.error().what() : "fine";
   });
   EXPECT_EQ(ranks.next(1), "up");
   EXPECT_EQ(ranks.next(1), "done");

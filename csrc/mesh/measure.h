@@ -12,13 +12,13 @@
 
 namespace ringcoll {
 
-/// What measuring needs of a communicator.
+/// What measuring needs of a mesh.
 class MeasuredLinks {
  public:
   virtual ~MeasuredLinks() = default;
   /// The link to a neighbour in the ring, or to one of measured_peers().
   virtual Endpoint& link(Rank peer) = 0;
-  /// Until ready() is true; throws what ends a wait of the communicator's (deadline, poison).
+  /// Until ready() is true; throws what ends a wait (deadline, poison).
   virtual void wait(Rank peer, const std::function<bool()>& ready) = 0;
   /// Whether the link is one of class kNetwork, which takes longer to measure.
   virtual bool is_network(Rank peer) const = 0;

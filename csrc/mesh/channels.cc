@@ -1,0 +1,207 @@
+#include "mesh/channels.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "mesh/group.h"
+
+namespace ringcoll {
+namespace {
+
+// A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
+constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
+// The same while other links have sends queued that only this thread moves.
+constexpr Duration kShortestBlock = std::chrono::microseconds(200);
+// Polls of the one link that is waited for, before looking at anything else.
+constexpr int kPolls = 64;
+// Where ranks share CPUs a wait polls so many times longer before it blocks: between two polls the
+// others run, and it is woken up late by a CPU that is busy.
+constexpr int kMoreYielding = 16;
+// How long, and for how many turns of a wait, what a rank sent before it left may be on its way: on
+// a busy machine time alone may pass without a look at the link.
+constexpr Duration kFarewell = std::chrono::seconds(1);
+constexpr int kFarewellTurns = 8;
+// How long a rank that waited in vain lets those nearer to the cause report it.
+constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
+
+// How long a rank that leaves waits for its last messages to be with those who are still there.
+constexpr Duration kLongestDrain = std::chrono::seconds(1);
+
+// A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
+// run.
+constexpr Duration kSurelyStopped = std::chrono::seconds(1);
+
+// Time in which this process did not run (a signal, a debugger, a suspended machine) counts against
+// nobody: the peers may have been stopped with it. `seen` is when it last ran, a short wait ago.
+void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
+  auto now = Clock::now();
+  if (now - *seen > kSurelyStopped) deadline->extend(now - *seen);
+  *seen = now;
+}
+
+bool poll(const std::function<bool()>& ready, int times) {
+  for (int i = 0; i < times; i++)
+    if (ready()) return true;
+  return false;
+}
+
+}  // namespace
+
+Channels::Channels(Group& group)
+    : group_(group),
+      channels_(group.size()),
+      yield_(group.mesh().topology().crowded(group.mesh().rank())),
+      spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
+  for (Rank peer = 0; peer < group.size(); peer++)
+    by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
+}
+
+void Channels::finish() {
+  const Health& health = group_.health();
+  Deadline sending(seconds(std::min(group_.config().timeout_s, 5.0))), draining(kLongestDrain);
+  try {
+    while (!health.poisoned() && progress_others(nullptr) && !sending.passed()) {
+    }
+  } catch (const Error& error) {
+    log_debug("leaving: {}", error.what());
+  }
+  for (Rank peer : connected_) drain(peer, draining);
+}
+
+void Channels::drain(Rank peer, Deadline deadline) {
+  Endpoint& channel = *channels_[peer];
+  const Health& health = group_.health();
+  try {
+    while (!health.poisoned() && !health.gone(peer) && !deadline.passed() && !channel.drained())
+      channel.wait(kShortestBlock);
+  } catch (const Error& error) {
+    log_debug("leaving: {}", error.what());
+  }
+}
+
+void Channels::connect(std::span<const Rank> peers) {
+  Deadline deadline(seconds(group_.config().timeout_s));
+  std::vector<Rank> fresh;
+  Rank own = group_.mesh().rank();
+  for (bool higher : {true, false})
+    for (Rank peer : peers)
+      if (peer != group_.rank() && (group_.members()[peer] > own) == higher && !channels_[peer]) {
+        connect_one(peer, deadline);
+        fresh.push_back(peer);
+      }
+  for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
+    for (Rank peer : fresh) set_up(peer, step, deadline);
+}
+
+void Channels::connect_one(Rank peer, Deadline deadline) {
+  auto channel = group_.open(peer, deadline);
+  std::lock_guard lock(mutex_);
+  channels_[peer] = std::move(channel);
+  connected_.push_back(peer);
+}
+
+void Channels::set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline) {
+  group_.health().throw_if_poisoned();
+  wait(
+      peer, [&] { return ((*channels_[peer]).*step)(deadline); },
+      [&] { return fmt::format("setting up the link to rank {}", peer); });
+}
+
+bool Channels::progress_others(const Endpoint* but) {
+  bool busy = false;
+  for (Rank peer : connected_) {
+    Endpoint* channel = channels_[peer].get();
+    if (channel == but || !channel->busy()) continue;
+    channel->progress();
+    busy |= channel->busy();
+  }
+  return busy;
+}
+
+void Channels::flush(const std::function<std::string()>& doing) {
+  for (Rank peer : connected_) {
+    Endpoint& channel = *channels_[peer];
+    if (!channel.busy()) continue;
+    wait(
+        peer,
+        [&] {
+          channel.progress();
+          return !channel.busy();
+        },
+        doing);
+  }
+}
+
+// In one wait, since its peer has left.
+struct Channels::Farewell {
+  int turns = 0;
+  Deadline over{kFarewell};
+};
+
+void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
+                           const std::function<std::string()>& doing) {
+  Endpoint& channel = *channels_[peer];
+  Health& health = group_.health();
+  health.set_waiting_for(peer);
+  Deadline deadline(seconds(group_.config().timeout_s)), spinning(spin_);
+  Farewell farewell;
+  auto seen = Clock::now();
+  bool blocking = false, moved = false;
+  while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
+    group_.health().throw_if_poisoned();
+    bool busy = progress_others(&channel);
+    if (!blocking) {
+      if (yield_) ::sched_yield();
+      blocking = spinning.passed();
+      // Once, for who only polls does not look at the deadline.
+      if (blocking && !moved && move_away_from(channel)) {
+        moved = true;
+        spinning = Deadline(spin_);
+        blocking = false;
+      }
+      blocked_waits_ += blocking;
+      continue;
+    }
+    throw_if_gone(peer, &farewell);
+    forgive_stop(&seen, &deadline);
+    if (deadline.passed()) {
+      health.poison(health.blame(peer, doing(), kBlameGrace));
+      group_.health().throw_if_poisoned();
+    }
+    channel.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
+  }
+  health.set_waiting_for(kNobody);
+}
+
+// Two ranks on one CPU keep each other from running. Where ranks have to share CPUs, that is so
+// wherever they are.
+bool Channels::move_away_from(const Endpoint& channel) {
+  if (!group_.config().spread || yield_ || channel.peer_cpu() < 0 ||
+      channel.peer_cpu() != current_cpu())
+    return false;
+  std::vector<int> taken;
+  for (Rank peer : connected_) taken.push_back(channels_[peer]->peer_cpu());
+  bool moved = spreader_.leave(taken);
+  cpu_moves_ += moved;
+  return moved;
+}
+
+// A peer that has said goodbye sends nothing more; what it sent before may still be on its way.
+void Channels::throw_if_gone(Rank peer, Farewell* farewell) const {
+  if (!group_.health().gone(peer)) return;
+  if (farewell->turns++ == 0) farewell->over = Deadline(kFarewell);
+  if (farewell->turns > kFarewellTurns && farewell->over.passed())
+    throw Error(Code::kPeerLost,
+                fmt::format("{} has left the communicator", group_.topology().describe(peer)),
+                peer);
+}
+
+void Channels::wake() {
+  std::lock_guard lock(mutex_);
+  for (Rank peer : connected_) channels_[peer]->wake();
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,110 @@
+// The channels of a group: one to each peer, made on demand, and waiting for them, with deadlines.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "topology/spread.h"
+#include "transport/transport.h"
+
+namespace ringcoll {
+
+class Group;
+
+/// Counted by one thread at a time, read by any.
+class Count {
+ public:
+  Count() = default;
+  Count(const Count& other) : value_(other) {}
+  Count& operator=(const Count& other) {
+    value_.store(other, std::memory_order_relaxed);
+    return *this;
+  }
+  Count& operator+=(uint64_t more) {
+    value_.store(*this + more, std::memory_order_relaxed);
+    return *this;
+  }
+  operator uint64_t() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+/// One thread at a time, but for what is said of others.
+class Channels {
+ public:
+  /// `group` outlives them.
+  explicit Channels(Group& group);
+  Channels(const Channels&) = delete;
+  Channels& operator=(const Channels&) = delete;
+
+  /// Connects to those of `peers` that are not connected yet: first to the higher ranks, whose
+  /// event loops answer without their main threads, then waits for the lower ones; so ranks that
+  /// connect to one another cannot deadlock.
+  void connect(std::span<const Rank> peers);
+  /// The one to a peer that is connected.
+  Endpoint& operator[](Rank peer) { return *channels_[peer]; }
+  /// Hands queued sends to the operating system, so that peers get them while this rank does
+  /// something else.
+  void flush(const std::function<std::string()>& doing);
+  /// Before this rank leaves: moves what is queued, and waits for what peers cannot do without, for
+  /// a second at most.
+  void finish();
+  /// Polls, then blocks, until ready() is true. Moves the other channels' sends meanwhile. Throws
+  /// the poison, or at the deadline poisons with Timeout blaming the rank that does not answer;
+  /// `doing` is called for the message only.
+  template <typename Ready, typename Doing>
+  void wait(Rank peer, Ready&& ready, Doing&& doing) {
+    for (int i = first_polls(peer); i > 0; i--)
+      if (ready()) return;
+    wait_slowly(peer, std::ref(ready), std::ref(doing));
+  }
+  /// Makes a wait in another thread look again. Any thread.
+  void wake();
+
+  /// How long a wait polls before it blocks.
+  Duration spin() const { return spin_; }
+  void set_spin(Duration spin) { spin_ = spin; }
+  /// Whether this rank shares CPUs with others: polling gives the CPU away.
+  bool yields() const { return yield_; }
+  // Read by any thread.
+  const Count& blocked_waits() const { return blocked_waits_; }  // that stopped polling
+  const Count& cpu_moves() const { return cpu_moves_; }  // to another CPU than the awaited rank's
+  void forget_counts() { blocked_waits_ = {}, cpu_moves_ = {}; }
+
+ private:
+  static constexpr int kFirstPolls = 64;
+  /// Polls before the first look at the clock. A poll of tcp is a system call: on a CPU that ranks
+  /// share, 64 of them keep the peer from running for 100 us before they give way.
+  int first_polls(Rank peer) const { return yield_ && by_network_[peer] ? 1 : kFirstPolls; }
+  struct Farewell;
+
+  void connect_one(Rank peer, Deadline deadline);
+  void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
+  void wait_slowly(Rank peer, const std::function<bool()>& ready,
+                   const std::function<std::string()>& doing);
+  bool move_away_from(const Endpoint& channel);
+  void throw_if_gone(Rank peer, Farewell* farewell) const;
+  bool progress_others(const Endpoint* but);
+  void drain(Rank peer, Deadline deadline);
+
+  Group& group_;
+  std::vector<std::unique_ptr<Endpoint>> channels_;  // by peer
+  std::vector<Rank> connected_;
+  std::vector<bool> by_network_;  // by peer
+  std::mutex mutex_;              // adding a channel against wake() of another thread
+  bool yield_;
+  Duration spin_;
+  Spreader spreader_;
+  Count blocked_waits_, cpu_moves_;
+};
+
+}  // namespace ringcoll

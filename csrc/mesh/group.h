@@ -1,0 +1,121 @@
+// A group: some ranks of a mesh in an order, with channels and failures of their own. What one is
+// made of is the mesh's; it has no thread, and on one host no descriptor.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mesh/channels.h"
+#include "mesh/lifelines.h"
+#include "mesh/mesh.h"
+
+namespace ringcoll {
+
+/// Ranks are the group's. One thread at a time, but for what is said of others.
+class Group {
+ public:
+  /// All ranks of the mesh, which owns it. `one_domain`: as below.
+  Group(Mesh& mesh, Health& health, bool one_domain);
+  /// These ranks of the mesh, this one among them. Of use after join(). Throws Error(kTransport) if
+  /// there is no room for it.
+  Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  /// What a rank tells the others of the group before all join(). Fixed width; equal builds.
+  struct Offer {
+    struct Address {
+      uint8_t row_and_one = 0;  // of the registry of transports; 0: none
+      uint8_t bytes = 0;
+      std::array<char, kMaxPartAddressBytes> text{};
+    };
+    GroupNumber number = 0;  // for the group, if this is its lowest rank
+    uint8_t near = 0;        // whether it reaches all by shared memory, or inside one process
+    std::array<Address, 2> addresses;  // within hosts and between them
+  };
+  const Offer& offer() const { return own_->offer; }
+  /// What all have offered.
+  void join(std::span<const Offer> offers);
+
+  // Any thread.
+  Rank rank() const { return rank_; }
+  Rank size() const { return static_cast<Rank>(members_.size()); }
+  const std::vector<Rank>& members() const { return members_; }  // ranks of the mesh
+  Mesh& mesh() const { return mesh_; }
+  std::shared_ptr<Mesh> shared_mesh() const { return own_->mesh; }  // not of the whole
+  const Config& config() const { return mesh_.config(); }
+  const Topology& topology() const { return own_ ? own_->topology : mesh_.topology(); }
+  const Costs& costs() const { return own_ ? own_->costs : mesh_.costs(); }
+  /// The transport of the pair, "shm".
+  std::string_view transport_of(Rank peer) const {
+    return links_[peer].row ? links_[peer].row->name : "self";
+  }
+  LinkClass link_of(Rank peer) const {
+    return links_[peer].row ? links_[peer].row->link : LinkClass::kProcess;
+  }
+  /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
+  std::string port_of(Rank rank) const;
+  /// Every pair by shared memory, or inside one process.
+  bool one_domain() const { return one_domain_; }
+  bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than CPUs
+  /// Whether what a channel receives is wanted ahead (Endpoint::expect).
+  bool wants_places() const { return wants_places_; }
+  /// Its own part of the arena.
+  std::span<std::byte> extent() const { return extent_; }
+  Health& health() const { return *health_; }
+
+  Channels& channels() { return *channels_; }
+  /// A lifeline to the peer if there is none yet, and then the channel, which has to be set up.
+  /// Blocks to the deadline.
+  std::unique_ptr<Endpoint> open(Rank peer, Deadline deadline);
+  /// Offers memory for a call to the network: what is granted can be sent to, and received from,
+  /// ranks with links of class kNetwork without a copy.
+  void lend(std::span<Loan> loans) {
+    if (far_) far_->lend(loans);
+  }
+  /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
+  /// own) arrives first. What was lent is not touched any more. Returns the error to raise.
+  Error fail(const Error& error);
+  /// Channels are closed, when peers have what they cannot do without; it is of no use any more.
+  void leave();
+
+ private:
+  class GroupDialer;
+  /// What a group of some ranks has and that of all has not.
+  struct Own {
+    std::shared_ptr<Mesh> mesh;
+    Topology topology;
+    Costs costs;
+    GroupNumber number = 0;  // 0: has not joined
+    std::unique_ptr<Dialer> dialer;
+    std::map<const Transport*, std::unique_ptr<Transport>> parts;  // by the mesh's
+    std::unique_ptr<Health> health;
+    Offer offer;
+  };
+
+  void find_links();
+  void make_parts();
+  void reach(std::span<const Offer> offers);
+  std::string describe(Rank rank) const { return topology().describe(rank); }
+
+  Mesh& mesh_;
+  std::vector<Rank> members_;
+  Rank rank_ = 0;
+  std::unique_ptr<Own> own_;  // null: all ranks
+  Health* health_ = nullptr;
+  std::vector<Mesh::Link> links_;
+  Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
+  bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
+  std::span<std::byte> extent_;
+  std::unique_ptr<Channels> channels_;  // the last: they use the rest
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,237 @@
+// Groups of a mesh whose ranks are threads of one process, over every transport that joins those.
+#include "mesh/group.h"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mesh/ranks_testing.h"
+#include "transport/world_testing.h"
+
+namespace ringcoll {
+namespace {
+
+/// Where ranks of a test meet, to make groups and to look around.
+class Meeting {
+ public:
+  explicit Meeting(Rank size) : offers_(size), all_(size) {}
+  void wait() { all_.arrive_and_wait(); }
+  /// Made by all ranks at once, each with the group that it is in.
+  std::unique_ptr<Group> make(Mesh& mesh, const std::vector<Rank>& members) {
+    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+    auto group = std::make_unique<Group>(shared, members);
+    offers_[mesh.rank()] = group->offer();
+    wait();
+    std::vector<Group::Offer> offers;
+    for (Rank member : members) offers.push_back(offers_[member]);
+    wait();
+    group->join(offers);
+    return group;
+  }
+
+ private:
+  std::vector<Group::Offer> offers_;
+  std::barrier<> all_;
+};
+
+void send(Group& group, Rank to, uint64_t word) {
+  Endpoint& channel = group.channels()[to];
+  testing::send(channel, testing::envelope_of(static_cast<int64_t>(word)), nullptr, 0);
+}
+uint64_t receive(Group& group, Rank from) {
+  Endpoint& channel = group.channels()[from];
+  if (group.wants_places()) channel.expect(nullptr, 0);
+  View view;
+  group.channels().wait(
+      from, [&] { return channel.try_recv(nullptr, 0, &view); }, [] { return "a test"; });
+  channel.release();
+  return view.envelope.words[0];
+}
+/// Every rank tells every other of the group a word, and hears theirs.
+void talk(Group& group, uint64_t word) {
+  std::vector<Rank> others;
+  for (Rank rank = 0; rank < group.size(); rank++)
+    if (rank != group.rank()) others.push_back(rank);
+  group.channels().connect(others);
+  for (Rank rank : others) send(group, rank, word);
+  for (Rank rank : others) EXPECT_EQ(receive(group, rank), word);
+  group.channels().flush([] { return "a test"; });
+}
+
+class Groups : public ::testing::TestWithParam<std::string> {
+ protected:
+  static constexpr Rank kRanks = 4;
+  void run(const std::function<void(Mesh&, Meeting&)>& body) {
+    Meeting meeting(kRanks);
+    auto errors = testing::run_ranks({kRanks, testing::config_of(GetParam())},
+                                     [&](Mesh& mesh) { body(mesh, meeting); });
+    EXPECT_EQ(errors, std::vector<std::string>(kRanks));
+  }
+  /// In the order that reverses the mesh's.
+  static std::vector<Rank> half_of(Rank rank) {
+    return rank % 2 ? std::vector<Rank>{3, 1} : std::vector<Rank>{2, 0};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, Groups, ::testing::Values("loopback", "shm", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Groups, HaveRanksPlacesAndCostsOfTheirOwn) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    EXPECT_EQ(half->size(), 2);
+    EXPECT_EQ(half->members()[half->rank()], mesh.rank());
+    EXPECT_EQ(half->topology().at(half->rank()).pid, mesh.topology().at(mesh.rank()).pid);
+    EXPECT_EQ(half->costs().levels.size(), static_cast<size_t>(half->topology().levels()));
+    EXPECT_EQ(half->costs().levels[0].latency_us, mesh.costs().levels[0].latency_us);
+    EXPECT_EQ(half->one_domain(), mesh.whole().one_domain());
+    EXPECT_EQ(half->transport_of(1 - half->rank()), GetParam());
+    EXPECT_EQ(half->extent().size(), static_cast<size_t>(mesh.config().arena_bytes));
+    EXPECT_NE(half->extent().data(), mesh.whole().extent().data());
+    meeting.wait();
+  });
+}
+
+TEST_P(Groups, CarryWhatIsTheirs) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    auto all = meeting.make(mesh, {1, 3, 0, 2});
+    for (uint64_t round = 1; round < 100; round++) {
+      talk(*half, round * 10 + mesh.rank() % 2);
+      talk(mesh.whole(), round * 1000);
+      talk(*all, round * 100);
+    }
+    meeting.wait();
+  });
+}
+
+TEST_P(Groups, WorkAtOnceInSeveralThreads) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    auto all = meeting.make(mesh, {1, 3, 0, 2});
+    std::vector<std::thread> threads;
+    for (Group* group : {half.get(), all.get(), &mesh.whole()})
+      threads.emplace_back([group, which = threads.size()] {
+        for (uint64_t round = 1; round < 200; round++) talk(*group, round * 10 + which);
+      });
+    for (std::thread& thread : threads) thread.join();
+    meeting.wait();
+  });
+}
+
+TEST_P(Groups, FailAlone) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    auto all = meeting.make(mesh, {0, 1, 2, 3});
+    talk(*half, 1);
+    if (mesh.rank() == 3) half->health().poison(Error(Code::kAborted, "enough", 0));
+    if (mesh.rank() == 1) {
+      EXPECT_THROW(receive(*half, 0), Error);
+      EXPECT_EQ(half->health().error().code(), Code::kAborted);
+      EXPECT_EQ(half->health().error().rank(), 0);
+    }
+    meeting.wait();
+    EXPECT_EQ(half->health().poisoned(), mesh.rank() % 2 == 1);
+    talk(*all, 2);
+    talk(mesh.whole(), 3);
+    meeting.wait();
+  });
+}
+
+// Its peer, which waits for it, raises that.
+TEST_P(Groups, AreLeft) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    talk(*half, 1);
+    if (mesh.rank() < 2) {
+      try {
+        receive(*half, 0);
+        ADD_FAILURE() << "who has left sends nothing";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Code::kPeerLost);
+        EXPECT_EQ(error.rank(), 0);
+      }
+    } else {
+      half.reset();
+    }
+    meeting.wait();
+    talk(mesh.whole(), 2);
+    meeting.wait();
+  });
+}
+
+// More often than there is room for at once.
+TEST_P(Groups, AreMadeAgainAndAgain) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    for (size_t i = 0; i < 2 * Mesh::kMostGroups; i++) {
+      auto half = meeting.make(mesh, half_of(mesh.rank()));
+      talk(*half, i);
+    }
+    meeting.wait();
+  });
+}
+
+TEST_P(Groups, AreNoMoreThanThereIsRoomFor) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    std::vector<std::unique_ptr<Group>> groups;
+    for (size_t i = 0; i < Mesh::kMostGroups; i++)
+      groups.push_back(meeting.make(mesh, half_of(mesh.rank())));
+    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+    try {
+      Group one_more(shared, half_of(mesh.rank()));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("close some"), std::string::npos) << error.what();
+    }
+    meeting.wait();
+    groups.pop_back();
+    groups.push_back(meeting.make(mesh, half_of(mesh.rank())));
+    for (auto& group : groups) talk(*group, 7);
+    meeting.wait();
+  });
+}
+
+/// Of this process, in which all ranks are: threads and descriptors, counted while nobody does
+/// anything.
+struct Used {
+  size_t threads, descriptors;
+  static size_t entries_of(const char* folder) {
+    auto all = std::filesystem::directory_iterator(folder);
+    return static_cast<size_t>(std::distance(begin(all), end(all)));
+  }
+  static Used count(Mesh& mesh, Meeting& meeting) {
+    Used used{};
+    meeting.wait();
+    if (mesh.rank() == 0) used = {entries_of("/proc/self/task"), entries_of("/proc/self/fd")};
+    meeting.wait();
+    return used;
+  }
+};
+
+TEST_P(Groups, NeedNoThreadAndHardlyADescriptor) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    talk(mesh.whole(), 1);  // so that there are all lifelines
+    Used before = Used::count(mesh, meeting);
+    auto half = meeting.make(mesh, half_of(mesh.rank()));
+    Used made = Used::count(mesh, meeting);
+    EXPECT_EQ(made.threads, before.threads);
+    EXPECT_EQ(made.descriptors, before.descriptors);
+    talk(*half, 2);
+    Used used = Used::count(mesh, meeting);
+    EXPECT_EQ(used.threads, before.threads);
+    // Over tcp one for each pair that has talked, both ends of which are here, and one to wake up
+    // each rank.
+    size_t more = GetParam() == "tcp" && mesh.rank() == 0 ? size_t{kRanks} * 2 : 0;
+    EXPECT_EQ(used.descriptors, before.descriptors + more);
+    half.reset();
+    EXPECT_EQ(Used::count(mesh, meeting).descriptors, before.descriptors);
+  });
+}
+
+}  // namespace
+}  // namespace ringcoll

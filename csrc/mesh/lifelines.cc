@@ -1,0 +1,534 @@
+#include "mesh/lifelines.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "net/socket.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr uint32_t kMagic = 0x4e494c52;  // "RLIN"
+constexpr uint8_t kVersion = 2;
+// Longer texts of errors are cut: a message has to fit into a socket whose peer does not read.
+constexpr size_t kMaxTextBytes = 4096;
+// A line that closes before anything was said on it may be that of a rank that has failed while it
+// made it. So long may the cause take that it tells, or has, by others.
+constexpr Duration kGraceOfASilentLine = std::chrono::milliseconds(300);
+// How long after a link has broken its cause may still arrive.
+constexpr Duration kGraceOfAnError = std::chrono::milliseconds(100);
+
+enum class Type : uint8_t {
+  kGoodbye = 1,
+  kFailed = 2,
+  kPing = 3,
+  kPong = 4,
+  kHello = 5,
+  kLost = 6,
+  kLeft = 7,
+};
+constexpr uint8_t kLastType = 7;
+
+// On the wire as it is; text_bytes of text follow.
+struct Header {
+  uint32_t magic;
+  uint8_t version;
+  uint8_t type;
+  uint16_t text_bytes;
+  int32_t code;    // failed, lost: of the error
+  int32_t rank;    // failed: whom to blame; pong: whom the sender waits for (both the group's);
+                   // lost: who is (the mesh's)
+  uint64_t token;  // ping, and the pong to it
+  uint64_t group;  // failed, left, ping, pong
+};
+static_assert(sizeof(Header) == 32);
+
+struct Line {
+  Fd fd;
+  std::string in;           // received, not yet a whole message
+  bool heard = false;       // anything at all
+  bool goodbye = false;     // the peer has said so
+  bool gone = false;        // or its line has closed
+  bool mute = false;        // half a message was sent: nothing can follow it
+  uint64_t pong_token = 0;  // of the last answer
+  Rank pong_waiting_for = kNobody;
+  std::set<GroupNumber> left;  // that the peer was in
+};
+
+std::string encode(Header header, std::string_view text = {}) {
+  text = text.substr(0, kMaxTextBytes);
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.text_bytes = static_cast<uint16_t>(text.size());
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  return bytes.append(text);
+}
+
+Header header_of(Type type, GroupNumber group = 0, Rank rank = kNobody, uint64_t token = 0) {
+  return {.magic = 0,
+          .version = 0,
+          .type = static_cast<uint8_t>(type),
+          .text_bytes = 0,
+          .code = 0,
+          .rank = rank,
+          .token = token,
+          .group = group};
+}
+
+std::string encode(Type type, GroupNumber group, const Error& error) {
+  Header header = header_of(type, group, error.rank());
+  header.code = static_cast<int32_t>(error.code());
+  return encode(header, error.what());
+}
+
+bool is_sound(const Header& header, Rank size) {
+  bool known = header.magic == kMagic && header.version == kVersion && header.type >= 1 &&
+               header.type <= kLastType && header.rank >= kNobody && header.rank < size;
+  if (!known) return false;
+  auto type = static_cast<Type>(header.type);
+  if (type != Type::kFailed && type != Type::kLost) return header.text_bytes == 0;
+  return header.text_bytes <= kMaxTextBytes && header.code >= RC_INVALID_ARGUMENT &&
+         header.code <= RC_ABORTED && (type == Type::kFailed || header.rank != kNobody);
+}
+
+// Never blocks. What a full socket does not take is lost: its peer has not read for a long time,
+// and nobody's progress may depend on one that does not.
+void send_on(Line& line, const std::string& message) {
+  if (!line.fd || line.goodbye || line.mute) return;
+  ssize_t sent = ::send(line.fd.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(message.size())) return;
+  line.mute = sent > 0;
+  // A closed line is noticed, and reported, by who reads it.
+  log_debug("a message of {} bytes on a lifeline is lost: {}", message.size(),
+            sent < 0 ? errno_text("send", errno) : "the socket is full");
+}
+
+}  // namespace
+
+struct Health::State {
+  explicit State(Options given) : options(std::move(given)) {}
+
+  const Options options;
+  std::atomic<bool> poisoned{false};
+  std::atomic<Rank> waiting_for{kNobody};
+  std::optional<Error> first;  // under the lifelines' lock
+  std::mutex calling;          // on_poison against leave()
+  bool left = false;           // under `calling`
+
+  // Under the lifelines' lock. True: it is the first.
+  bool set(const Error& error) {
+    if (first) return false;
+    first = error;
+    // Release: who sees the flag (acquire, in poisoned()) sees the error.
+    poisoned.store(true, std::memory_order_release);
+    return true;
+  }
+  // Of the mesh's, in the group's numbers.
+  Error lost(Rank rank, const Error& error) const {
+    auto at = std::ranges::find(options.members, rank) - options.members.begin();
+    auto own = static_cast<Rank>(at);
+    if (own == rank) return error;
+    return {error.code(), fmt::format("{} (rank {} of this group)", error.what(), own), own};
+  }
+  bool has(Rank rank) const { return std::ranges::count(options.members, rank) > 0; }
+  void call() {
+    std::lock_guard lock(calling);
+    if (!left) options.on_poison();
+  }
+};
+
+struct Lifelines::State : std::enable_shared_from_this<State> {
+  enum class Reply { kPoisoned, kGone, kNoLine, kSilent, kAnswered };
+  using Groups = std::vector<std::shared_ptr<Health::State>>;
+
+  State(Rank own, Rank ranks, EventLoop& on, std::function<std::string(Rank)> describer)
+      : rank(own), size(ranks), loop(on), describe(std::move(describer)), lines(ranks) {}
+
+  const Rank rank;
+  const Rank size;
+  EventLoop& loop;
+  const std::function<std::string(Rank)> describe;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed;  // a pong, the end of a line, or an error
+  std::vector<Line> lines;
+  std::map<GroupNumber, std::shared_ptr<Health::State>> groups;  // of this rank
+  // What was told; once is enough.
+  std::map<Rank, Error> lost;
+  std::map<GroupNumber, Error> failed;
+  uint64_t next_token = 1;
+  bool closing = false;  // callbacks that still come leave the lines as they are
+
+  void send_to_all(const std::string& message) {
+    for (Line& line : lines) send_on(line, message);
+  }
+
+  void announce(const Groups& poisoned) {
+    changed.notify_all();
+    for (const auto& group : poisoned) group->call();
+  }
+
+  // A group fails, as this rank says or has heard.
+  void fail(GroupNumber id, const Error& error) {
+    Groups poisoned;
+    {
+      std::lock_guard lock(mutex);
+      if (!failed.emplace(id, error).second) return;
+      send_to_all(encode(Type::kFailed, id, error));
+      auto group = groups.find(id);
+      if (group != groups.end() && group->second->set(error)) poisoned.push_back(group->second);
+    }
+    announce(poisoned);
+  }
+
+  // A rank has ended, and with it the groups that it is in.
+  void lose(Rank who, const Error& error) {
+    Groups poisoned;
+    {
+      std::lock_guard lock(mutex);
+      if (!lost.emplace(who, error).second) return;
+      send_to_all(encode(Type::kLost, 0, error));
+      for (auto& [id, group] : groups)
+        if (group->has(who) && group->set(group->lost(who, error))) poisoned.push_back(group);
+    }
+    announce(poisoned);
+  }
+
+  void add(const std::shared_ptr<Health::State>& group) {
+    bool poisoned = false;
+    {
+      std::lock_guard lock(mutex);
+      invariant(groups.emplace(group->options.group, group).second, "two groups with the id {}",
+                group->options.group);
+      auto told = failed.find(group->options.group);
+      if (told != failed.end()) poisoned = group->set(told->second);
+      for (const auto& [who, error] : lost)
+        if (group->has(who)) poisoned |= group->set(group->lost(who, error));
+    }
+    if (poisoned) announce({group});
+  }
+
+  void remove(GroupNumber id) {
+    std::lock_guard lock(mutex);
+    if (groups.erase(id) > 0) send_to_all(encode(header_of(Type::kLeft, id)));
+  }
+
+  void on_readable(Rank peer) {
+    std::vector<std::function<void()>> news;
+    {
+      std::lock_guard lock(mutex);
+      news = receive(peer);
+    }
+    changed.notify_all();
+    for (const auto& tell : news) tell();
+  }
+
+  // Takes what is there; what is to be done about it without the lock.
+  std::vector<std::function<void()>> receive(Rank peer) {
+    Line& line = lines[peer];
+    if (closing || !line.fd) return {};
+    char buffer[sizeof(Header) + kMaxTextBytes];
+    ssize_t got = ::recv(line.fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    int error = errno;
+    if (got > 0) {
+      line.in.append(buffer, static_cast<size_t>(got));
+      return take_messages(peer, line);
+    }
+    if (got < 0 && (error == EAGAIN || error == EINTR)) return {};
+    close(line);
+    if (line.goodbye) return {};
+    Error end(Code::kPeerLost, why_lost(peer, got == 0 ? 0 : error), peer);
+    if (line.heard) return {[this, end, peer] { lose(peer, end); }};
+    loop.after(kGraceOfASilentLine, [self = weak_from_this(), end, peer] {
+      auto state = self.lock();
+      if (state && !state->is_closing()) state->lose(peer, end);
+    });
+    return {};
+  }
+
+  bool is_closing() const {
+    std::lock_guard lock(mutex);
+    return closing;
+  }
+
+  // `error`: of a recv() on its lifeline, 0 at the end of the stream.
+  std::string why_lost(Rank peer, int error) const {
+    if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN)
+      return fmt::format("nothing is heard of {} ({}); its host or the network to it is down",
+                         describe(peer), errno_text("recv", error));
+    return fmt::format(
+        "{} has ended without a goodbye ({}); it was killed, or has crashed: see its log, and the "
+        "kernel's for a lack of memory",
+        describe(peer), error == 0 ? "its lifeline has closed" : errno_text("recv", error));
+  }
+
+  void close(Line& line) {
+    line.gone = true;
+    loop.forget(line.fd.get());
+    line.fd.reset();
+  }
+
+  std::vector<std::function<void()>> take_messages(Rank peer, Line& line) {
+    std::vector<std::function<void()>> news;
+    while (line.in.size() >= sizeof(Header)) {
+      Header header;
+      std::memcpy(&header, line.in.data(), sizeof header);
+      if (!is_sound(header, size)) {
+        close(line);
+        Error nonsense(
+            Code::kTransport,
+            fmt::format("{} sent what is no message on its lifeline; do all hosts have the "
+                        "same version of ringcoll?",
+                        describe(peer)),
+            peer);
+        news.emplace_back([this, nonsense, peer] { lose(peer, nonsense); });
+        return news;
+      }
+      size_t bytes = sizeof header + header.text_bytes;
+      if (line.in.size() < bytes) break;
+      Error error(static_cast<Code>(header.code), line.in.substr(sizeof header, header.text_bytes),
+                  header.rank);
+      line.heard = true;
+      if (static_cast<Type>(header.type) == Type::kFailed)
+        news.emplace_back([this, error, id = header.group] { fail(id, error); });
+      else if (static_cast<Type>(header.type) == Type::kLost)
+        news.emplace_back([this, error] { lose(error.rank(), error); });
+      else
+        take(header, line);
+      line.in.erase(0, bytes);
+    }
+    return news;
+  }
+
+  void take(const Header& header, Line& line) {
+    switch (static_cast<Type>(header.type)) {
+      case Type::kGoodbye:
+        line.goodbye = line.gone = true;
+        break;
+      case Type::kLeft:
+        line.left.insert(header.group);
+        break;
+      case Type::kPing:
+        send_on(line, encode(header_of(Type::kPong, header.group, waiting_for(header.group),
+                                       header.token)));
+        break;
+      case Type::kPong:
+        line.pong_token = header.token;
+        line.pong_waiting_for = header.rank;
+        break;
+      case Type::kHello:
+      case Type::kFailed:
+      case Type::kLost:
+        break;
+    }
+  }
+
+  Rank waiting_for(GroupNumber id) const {
+    auto group = groups.find(id);
+    return group == groups.end() ? kNobody
+                                 : group->second->waiting_for.load(std::memory_order_relaxed);
+  }
+
+  bool is_gone(GroupNumber id, Rank peer) const {
+    return lines[peer].gone || lines[peer].left.contains(id);
+  }
+
+  // Pings a rank (of the mesh); whom it says it waits for (of the group) if it answers.
+  Reply ask(const Health::State& group, Rank peer, Duration patience, Rank* waits_for) {
+    std::unique_lock lock(mutex);
+    GroupNumber id = group.options.group;
+    Line& line = lines[peer];
+    if (group.first) return Reply::kPoisoned;
+    if (is_gone(id, peer)) return Reply::kGone;
+    if (!line.fd) return Reply::kNoLine;
+    uint64_t token = next_token++;
+    send_on(line, encode(header_of(Type::kPing, id, kNobody, token)));
+    changed.wait_for(lock, patience,
+                     [&] { return group.first || is_gone(id, peer) || line.pong_token == token; });
+    if (group.first) return Reply::kPoisoned;
+    if (line.pong_token == token) {
+      *waits_for = line.pong_waiting_for;
+      return Reply::kAnswered;
+    }
+    return is_gone(id, peer) ? Reply::kGone : Reply::kSilent;
+  }
+
+  bool wait_for_poison(const Health::State& group, Duration patience) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, patience, [&] { return group.first.has_value(); });
+  }
+};
+
+Lifelines::Lifelines(Rank rank, Rank size, EventLoop& loop,
+                     std::function<std::string(Rank)> describe)
+    : state_(std::make_shared<State>(rank, size, loop, std::move(describe))) {}
+
+Lifelines::~Lifelines() {
+  std::vector<int> watched;
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->closing = true;
+    for (Line& line : state_->lines) {
+      if (!line.fd) continue;
+      send_on(line, encode(header_of(Type::kGoodbye)));
+      watched.push_back(line.fd.get());
+    }
+  }
+  // Not under the lock, which a callback that still runs may want.
+  for (int fd : watched) state_->loop.forget(fd);
+  // One that has closed its line may go on to raise an error.
+  state_->loop.settle();
+  for (Line& line : state_->lines) {
+    if (!line.fd) continue;
+    // What is left unread would turn the close into a reset, which could overtake the goodbye.
+    char rest[256];
+    while (::recv(line.fd.get(), rest, sizeof rest, MSG_DONTWAIT) > 0) {
+    }
+  }
+}
+
+void Lifelines::add(Rank peer, Fd fd) {
+  State& state = *state_;
+  invariant(peer >= 0 && peer < state.size && peer != state.rank, "a lifeline from rank {} to {}",
+            state.rank, peer);
+  int number = fd.get();
+  set_nonblocking(number);
+  tune(number);
+  {
+    std::lock_guard lock(state.mutex);
+    Line& line = state.lines[peer];
+    invariant(!line.fd && !line.gone, "a second lifeline from rank {} to {}", state.rank, peer);
+    line.fd = std::move(fd);
+    send_on(line, encode(header_of(Type::kHello)));
+    // Who comes late hears what was told, too.
+    for (const auto& [id, error] : state.failed) send_on(line, encode(Type::kFailed, id, error));
+    for (const auto& [who, error] : state.lost) send_on(line, encode(Type::kLost, 0, error));
+  }
+  state.loop.watch(number, [&state, peer](uint32_t) { state.on_readable(peer); });
+}
+
+bool Lifelines::has(Rank peer) const {
+  std::lock_guard lock(state_->mutex);
+  const Line& line = state_->lines.at(peer);
+  return line.fd || line.gone;
+}
+
+Health::Health(Lifelines& lifelines, Options options)
+    : lines_(lifelines.state_),
+      state_(std::make_shared<State>(std::move(options))),
+      poisoned_(&state_->poisoned) {
+  lines_->add(state_);
+}
+
+Health::~Health() { leave(); }
+
+void Health::leave() {
+  {
+    std::lock_guard lock(state_->calling);
+    if (std::exchange(state_->left, true)) return;
+  }
+  lines_->remove(state_->options.group);
+}
+
+void Health::poison(const Error& error) {
+  if (!poisoned()) lines_->fail(state_->options.group, error);
+}
+
+void Health::fail(const Error& error) {
+  bool may_be_a_consequence = error.code() == Code::kPeerLost || error.code() == Code::kTransport;
+  Deadline grace(may_be_a_consequence ? kGraceOfAnError : Duration::zero());
+  while (!poisoned() && !grace.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  poison(error);
+}
+
+Error Health::error() const {
+  std::lock_guard lock(lines_->mutex);
+  invariant(state_->first.has_value(), "asked for an error before there is one");
+  return *state_->first;
+}
+
+void Health::set_waiting_for(Rank peer) {
+  state_->waiting_for.store(peer, std::memory_order_relaxed);
+}
+
+void Health::waiting_for(Rank peer, const std::function<void()>& body) {
+  throw_if_poisoned();
+  set_waiting_for(peer);
+  try {
+    body();
+  } catch (const Error&) {
+    throw_if_poisoned();
+    throw;
+  }
+  set_waiting_for(kNobody);
+}
+
+bool Health::gone(Rank peer) const {
+  std::lock_guard lock(lines_->mutex);
+  return lines_->is_gone(state_->options.group, state_->options.members.at(peer));
+}
+
+Rank Health::own_rank() const {
+  const auto& members = state_->options.members;
+  return static_cast<Rank>(std::ranges::find(members, lines_->rank) - members.begin());
+}
+
+Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
+  Lifelines::State& lines = *lines_;
+  const State& state = *state_;
+  using Reply = Lifelines::State::Reply;
+  auto timeout = [&](Rank rank, const std::string& cause) {
+    return Error(Code::kTimeout, fmt::format("{}: {}", doing, cause), rank);
+  };
+  // Who waits for whom, from this rank on. It gets longer with each turn and holds no rank twice.
+  std::vector<Rank> chain = {own_rank()};
+  for (Rank asked = peer, next = kNobody;; asked = next) {
+    std::string who = state.options.describe(asked);
+    switch (lines.ask(state, state.options.members.at(asked), grace, &next)) {
+      case Reply::kPoisoned:
+        return error();
+      case Reply::kGone:
+        return Error(Code::kPeerLost, fmt::format("{}: {} has left the communicator", doing, who),
+                     asked);
+      case Reply::kSilent:
+        return timeout(asked, fmt::format("{} does not answer before the deadline; its process is "
+                                          "stopped, or its host or the network to it is down",
+                                          who));
+      case Reply::kNoLine:
+        // Those who talk to it notice at their own deadlines, which are near, and ask it first.
+        if (lines.wait_for_poison(state, grace * 3 / 2)) return error();
+        return timeout(asked,
+                       fmt::format("{} is what is waited for at the deadline, and nothing is "
+                                   "heard of it",
+                                   who));
+      case Reply::kAnswered:
+        break;
+    }
+    if (next == kNobody)
+      return timeout(asked, fmt::format("{} is alive but has not come to this call before the "
+                                        "deadline; it is busy with something else (raise "
+                                        "RINGCOLL_TIMEOUT_S if that is as it should be), or its "
+                                        "calls come in another order",
+                                        who));
+    chain.push_back(asked);
+    if (std::ranges::find(chain, next) != chain.end())
+      return timeout(asked, fmt::format("ranks wait for each other in a circle, {} for {}; do all "
+                                        "ranks make the same calls in the same order?",
+                                        who, state.options.describe(next)));
+  }
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,108 @@
+// Lifelines: one TCP connection for every pair of ranks of a mesh that talk, whatever carries their
+// data. A process that dies closes its lifelines, so that death is noticed within milliseconds and
+// told to all; the first error of a group of ranks is flooded along them, so that all of the group
+// raise the same cause and nobody else does; a rank about to give up on a peer asks it first
+// whether it is alive.
+//
+// Protocol (fixed width, versioned, range-checked): hello, goodbye, lost{rank, code, text},
+// failed{group, code, blamed rank, text}, left{group}, ping{group}, pong{group, waiting for}.
+// "Lost" and "failed" are passed on to all lines by whoever hears them first, in the group or not,
+// for the lines of a group's own ranks need not join them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "bootstrap/connector.h"
+#include "net/event_loop.h"
+
+namespace ringcoll {
+
+/// Of a mesh. Ranks are the mesh's.
+class Lifelines {
+ public:
+  /// `describe(rank)` gives "rank 3 (pid 4711 on node17)" for messages.
+  Lifelines(Rank rank, Rank size, EventLoop& loop, std::function<std::string(Rank)> describe);
+  /// Says goodbye on every line and closes them. After all Health of it.
+  ~Lifelines();
+
+  /// Takes a connected lifeline over. Any thread.
+  void add(Rank peer, Fd fd);
+  bool has(Rank peer) const;
+
+ private:
+  friend class Health;
+  struct State;
+  std::shared_ptr<State> state_;  // a task of the loop may outlive this
+};
+
+/// What has become of a group: all well, or its first error, which all its ranks raise. A group
+/// with a rank that was lost has failed, by itself. Ranks are the group's.
+class Health {
+ public:
+  struct Options {
+    GroupNumber group = 0;
+    std::vector<Rank> members;  // ranks of the mesh
+    // Once, on the loop's thread or the thread that calls poison(), when the first error is known:
+    // wakes whoever waits.
+    std::function<void()> on_poison;
+    std::function<std::string(Rank)> describe;  // as for Lifelines
+  };
+  /// May have failed already. `lifelines` outlives it.
+  Health(Lifelines& lifelines, Options options);
+  /// Tells peers that this rank has left the group, unless leave() was called.
+  ~Health();
+  Health(const Health&) = delete;
+  Health& operator=(const Health&) = delete;
+
+  /// Tells peers that this rank has left the group; `on_poison` is not called any more.
+  void leave();
+
+  /// Makes `error` the group's error unless there is one already, and floods it. Any thread.
+  void poison(const Error& error);
+  /// The same, unless the cause behind it (a peer that closed after an error of its own) arrives
+  /// first, which is waited for a moment.
+  void fail(const Error& error);
+  /// One load; for the hot path.
+  bool poisoned() const { return poisoned_->load(std::memory_order_acquire); }
+  /// The first error. Only after poisoned().
+  Error error() const;
+  void throw_if_poisoned() const {
+    if (poisoned()) [[unlikely]]
+      throw error();
+  }
+
+  /// The peer whom this rank waits for now, kNobody if none; told to whoever pings. Any thread.
+  void set_waiting_for(Rank peer);
+  /// `body` may wait for this peer: should it hang, others are told whom this rank waits for. It is
+  /// interrupted when the group fails, which is what is raised then.
+  void waiting_for(Rank peer, const std::function<void()>& body);
+  /// Called when a wait for `peer` has reached its deadline: finds out whom to blame. Pings the
+  /// peer; if it answers that it waits for another, asks that one, and so on; each has `grace` to
+  /// answer, and the neighbours of one that cannot be asked have a little longer to report
+  /// first-hand. Returns the error to raise: the first error if there is one meanwhile, PeerLost if
+  /// the rank has left, else Timeout naming the rank at the end of the chain of waits. Any thread
+  /// but the loop's.
+  Error blame(Rank peer, const std::string& doing, Duration grace);
+  /// Whether the peer has left the group, or its mesh, or its line has closed.
+  bool gone(Rank peer) const;
+
+ private:
+  friend class Lifelines;
+  struct State;
+  Rank own_rank() const;
+
+  std::shared_ptr<Lifelines::State> lines_;
+  std::shared_ptr<State> state_;  // a callback that runs may outlive this
+  const std::atomic<bool>* poisoned_;
+};
+
+}  // namespace ringcoll

@@ -1,0 +1,160 @@
+#include "mesh/mesh.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "mesh/group.h"
+
+namespace ringcoll {
+namespace {
+
+// The address space that groups may take of the arena is no larger than kMostGroups times this.
+constexpr size_t kMostExtentBytes = 256 << 20;
+// How often who waits for another thread's lifeline looks around.
+constexpr Duration kLook = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Mesh::Mesh(Config config, Exchange& exchange)
+    : config_(std::move(config)),
+      rank_(exchange.rank()),
+      size_(exchange.size()),
+      loop_(std::make_unique<EventLoop>("ringcoll")),
+      extents_(kMostGroups) {
+  Deadline deadline(seconds(config_.timeout_s));
+  links_.resize(size_);
+  agree(exchange, deadline);
+  exchange.while_waiting([this] { health_->throw_if_poisoned(); });
+  try {
+    join_ring();
+    make_transports(exchange, deadline);
+    settle_costs(exchange);
+  } catch (const std::exception& error) {  // std::bad_alloc and what JSON throws, too
+    exchange.while_waiting({});
+    // The others learn why from this rank, and not that it has left.
+    Error raised = fail(as_error(error));
+    if (whole_) whole_->leave();
+    throw raised;
+  }
+  exchange.while_waiting({});
+}
+
+Mesh::~Mesh() { whole_->leave(); }
+
+void Mesh::make_whole(bool one_domain) {
+  std::lock_guard lock(whole_mutex_);
+  whole_ = std::make_unique<Group>(*this, *health_, one_domain);
+}
+
+void Mesh::wake_whole() {
+  connector_->interrupt(0);
+  std::lock_guard lock(whole_mutex_);
+  if (whole_) whole_->channels().wake();
+}
+
+// The first thing after ranks know one another: one lifeline in each direction of the ring joins
+// all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
+void Mesh::join_ring() {
+  Deadline deadline(seconds(config_.timeout_s));
+  for (Rank peer : neighbours()) add_lifeline(peer, deadline, 0, *health_, peer);
+}
+
+// In the ring, from the highest on.
+std::vector<Rank> Mesh::neighbours() const {
+  const auto& order = topology_.ring_order();
+  auto at = std::ranges::find(order, rank_) - order.begin();
+  std::set<Rank> both = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
+  both.erase(rank_);
+  return {both.rbegin(), both.rend()};
+}
+
+// What a rank does on its own between two rounds. Should it fail, it says so to all, so that nobody
+// waits for it there, and goes on to the next round with its error, so that nobody waits for it
+// here: over a function of the caller that wait has no deadline. Not after one who is gone or
+// stopped, and does not come either.
+std::optional<Error> Mesh::attempt(const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const std::exception& caught) {
+    Error error = fail(as_error(caught));
+    if (error.code() == Code::kPeerLost || error.code() == Code::kTimeout) throw Error(error);
+    return error;
+  }
+}
+
+Error Mesh::fail(const Error& error) {
+  if (whole_) return whole_->fail(error);
+  health_->fail(error);
+  return health_->error();
+}
+
+void Mesh::add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health,
+                        Rank in_group) {
+  health.waiting_for(in_group, [&] {
+    if (!begin_lifeline(peer, deadline, health)) return;
+    try {
+      lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, group));
+    } catch (...) {
+      end_lifeline(peer);
+      throw;
+    }
+    end_lifeline(peer);
+  });
+}
+
+// False: there is one. While another thread makes it, for another group, waits for that.
+bool Mesh::begin_lifeline(Rank peer, Deadline deadline, const Health& health) {
+  std::unique_lock lock(lines_mutex_);
+  while (dialling_.contains(peer)) {
+    health.throw_if_poisoned();
+    check(!deadline.passed(), Code::kTimeout, "no lifeline to {} before the deadline",
+          topology_.describe(peer));
+    lines_changed_.wait_for(lock, kLook);
+  }
+  if (lifelines_->has(peer)) return false;
+  dialling_.insert(peer);
+  return true;
+}
+
+void Mesh::end_lifeline(Rank peer) {
+  std::lock_guard lock(lines_mutex_);
+  dialling_.erase(peer);
+  lines_changed_.notify_all();
+}
+
+GroupNumber Mesh::new_group_number() {
+  std::lock_guard lock(groups_mutex_);
+  return static_cast<GroupNumber>(rank_) << 32 | ++groups_made_;
+}
+
+size_t Mesh::extent_bytes() const {
+  return std::min(static_cast<size_t>(config_.arena_bytes), kMostExtentBytes);
+}
+
+// Only what is touched takes memory.
+void Mesh::make_arena() {
+  arena_ = SharedMemory::create(
+      static_cast<size_t>(config_.arena_bytes) + kMostGroups * extent_bytes(), config_.huge_pages);
+}
+
+std::span<std::byte> Mesh::take_extent() {
+  std::lock_guard lock(groups_mutex_);
+  auto free = std::ranges::find(extents_, false);
+  check(free != extents_.end(), Code::kTransport,
+        "this rank is in {} groups, and there is room for no more: close some", kMostGroups);
+  *free = true;
+  auto number = static_cast<size_t>(free - extents_.begin());
+  return {arena_.data() + config_.arena_bytes + number * extent_bytes(), extent_bytes()};
+}
+
+void Mesh::give_back(std::span<std::byte> extent) {
+  arena_.discard(extent.data(), extent.size());
+  std::lock_guard lock(groups_mutex_);
+  size_t at = extent.data() - arena_.data() - config_.arena_bytes;
+  extents_[at / extent_bytes()] = false;
+}
+
+}  // namespace ringcoll

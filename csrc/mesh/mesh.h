@@ -1,0 +1,153 @@
+// What joins the ranks of a job: who they are and where, a transport for each pair, what links
+// cost, who is alive, and memory that peers can read. Calls are made in groups of its ranks
+// (mesh/group.h), of which it knows the one of all.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/error.h"
+#include "bootstrap/connector.h"
+#include "bootstrap/exchange.h"
+#include "mesh/lifelines.h"
+#include "net/event_loop.h"
+#include "shm/shared_memory.h"
+#include "topology/costs.h"
+#include "topology/topology.h"
+#include "transport/transport.h"
+
+namespace ringcoll {
+
+class Group;
+
+/// Ranks are the mesh's. What is not said to be for one thread is for any.
+class Mesh {
+ public:
+  /// Rounds of all_gather that the constructor makes.
+  static constexpr int kExchanges = 4;
+  /// Groups of some ranks at a time that a rank can be in: each has its part of the arena.
+  static constexpr size_t kMostGroups = 64;
+
+  /// Collective over the exchange. Throws Error naming what could not be agreed or reached, and the
+  /// remedy. On all ranks or on none.
+  Mesh(Config config, Exchange& exchange);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  Rank rank() const { return rank_; }
+  Rank size() const { return size_; }
+  const Config& config() const { return config_; }  // agreed
+  const Topology& topology() const { return topology_; }
+  const Costs& costs() const { return costs_; }          // agreed
+  double measuring_ms() const { return measuring_ms_; }  // how long this rank took to measure them
+  bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
+  /// The networks that are used, "10.0.0.0/24 (eth0, 118 MB/s)".
+  std::string network() const { return connector_->network(); }
+  uint64_t rejected_connections() const { return connector_->rejected(); }
+
+  /// What joins this rank and another.
+  struct Link {
+    const TransportRow* row = nullptr;  // null: to itself
+    Transport* transport = nullptr;
+  };
+  const Link& link(Rank peer) const { return links_[peer]; }
+
+  /// The group of all ranks.
+  Group& whole() { return *whole_; }
+
+  // What groups need.
+
+  /// The first `Config::arena_bytes` are the whole's.
+  SharedMemory& arena() { return arena_; }
+  /// As much of the arena for a group, and back. Throws Error(kTransport) if kMostGroups have
+  /// theirs.
+  std::span<std::byte> take_extent();
+  void give_back(std::span<std::byte> extent);
+  /// For a group of which this rank is the lowest: no group has had it.
+  GroupNumber new_group_number();
+  Lifelines& lifelines() { return *lifelines_; }
+  Connector& connector() { return *connector_; }
+  /// Makes a lifeline to the peer if there is none, on behalf of the group with that number and
+  /// health, in which it is `in_group`. Blocks to the deadline; the lower rank dials.
+  void add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health, Rank in_group);
+  /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
+  std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
+
+ private:
+  using Json = nlohmann::json;
+
+  void join_ring();
+  std::vector<Rank> neighbours() const;
+  void make_whole(bool one_domain);
+  void wake_whole();
+  Error fail(const Error& error);
+  std::optional<Error> attempt(const std::function<void()>& body);
+  bool begin_lifeline(Rank peer, Deadline deadline, const Health& health);
+  void end_lifeline(Rank peer);
+  std::vector<Json> round(Exchange& exchange, Json mine, const std::optional<Error>& failure,
+                          Deadline deadline) const;
+  void agree(Exchange& exchange, Deadline deadline);
+  void make_arena();
+  size_t extent_bytes() const;
+  Seats seats() const;
+  void make_transports(Exchange& exchange, Deadline deadline);
+  bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
+  void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
+  void settle_networks(const std::vector<Json>& introductions);
+  void choose_links(Exchange& exchange, const std::vector<Json>& introductions,
+                    const std::vector<const TransportRow*>& rows, Deadline deadline);
+  Json look_around(const std::vector<Json>& introductions,
+                   const std::vector<const TransportRow*>& rows);
+  void assign_links(const std::vector<Json>& answers, const std::vector<const TransportRow*>& rows);
+  void settle_hosts(const std::vector<std::string>& masks, const std::vector<Json>& answers);
+  static std::string reasons(Rank a, Rank b, const std::vector<Json>& answers);
+  Error no_link(Rank a, Rank b, const std::vector<Json>& answers) const;
+  class Measured;
+  void adopt_given_costs(const std::vector<Json>& introductions);
+  void check_given_levels() const;
+  void settle_costs(Exchange& exchange);
+  std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
+
+  // Destroyed from the last to the first: lifelines, so that peers read that this rank leaves
+  // before its channels close; those before transports, both before the threads and the memory they
+  // use.
+  Config config_;
+  Rank rank_;
+  Rank size_;
+  Topology topology_;
+  Costs costs_;             // until settle_costs(): those that need no measuring
+  std::string costs_file_;  // "RINGCOLL_COSTS=…" of rank 0
+  double measuring_ms_ = 0;
+  SharedMemory arena_;
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Connector> connector_;
+  std::vector<std::unique_ptr<Transport>> made_;
+  std::vector<Link> links_;
+  Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
+  bool oversubscribed_ = false;
+  std::unique_ptr<Group> whole_;
+  std::mutex whole_mutex_;  // making it against wake_whole() of another thread
+  std::unique_ptr<Lifelines> lifelines_;
+  std::unique_ptr<Health> health_;  // of the whole
+
+  mutable std::mutex groups_mutex_;
+  std::vector<bool> extents_;  // that are taken
+  uint32_t groups_made_ = 0;
+  std::mutex lines_mutex_;
+  std::condition_variable lines_changed_;
+  std::set<Rank> dialling_;  // lifelines that a thread makes
+};
+
+}  // namespace ringcoll
