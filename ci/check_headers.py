@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that each header of csrc/ compiles alone, and the installed one as C11 too."""
+"""Checks that each header of csrc/ compiles alone, and the installed one in every C and C++ that a
+caller may have."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def failures(root: Path) -> dict[str, str]:
     ]
     installed = root / "csrc" / "include" / "ringcoll" / "ringcoll.h"
     if installed.exists():
-        jobs.append((installed, ["-x", "c", "-std=c11", "-pedantic"]))
+        jobs += [(installed, ["-x", "c", f"-std={std}", "-pedantic"]) for std in ("c99", "c11")]
+        jobs += [
+            (installed, ["-x", "c++", f"-std={std}", "-pedantic"]) for std in ("c++11", "c++20")
+        ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         said = pool.map(lambda job: _compile(root, *job), jobs)
         return {

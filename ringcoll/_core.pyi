@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 class Comm:
@@ -22,6 +22,7 @@ class Comm:
         recv_counts: Sequence[int] | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float = 0.0,
     ) -> None: ...
     def start(
         self,
@@ -34,6 +35,7 @@ class Comm:
         recv_counts: Sequence[int] | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        timeout: float = 0.0,
     ) -> Request: ...
     def split(self, ranks: Sequence[int], name: str) -> Comm | None: ...
     def stats(self) -> str: ...
@@ -43,6 +45,7 @@ class Comm:
 class Request:
     def wait(self, timeout: float = -1.0) -> bool: ...
     def done(self) -> bool: ...
+    def add_done_callback(self, function: Callable[[], object]) -> None: ...
 
 def version() -> str: ...
 def abi_version() -> int: ...

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
@@ -12,6 +14,8 @@ from ringcoll import _core, calls
 from ringcoll.errors import InvalidArgument
 
 T = TypeVar("T")
+
+_log = logging.getLogger("ringcoll")
 
 
 class Handle(Generic[T]):
@@ -30,8 +34,8 @@ class Handle(Generic[T]):
         """The output, once the call has ended; raises the error that ended it.
 
         ``timeout`` is in seconds. If it passes first, the builtin ``TimeoutError`` is raised and
-        the call goes on: wait again. Without one, the communicator's own deadline ends the wait
-        with :class:`ringcoll.Timeout`. Ctrl-C works.
+        the call goes on: wait again. Without one, the call's own deadline ends the wait with
+        :class:`ringcoll.Timeout`. Ctrl-C works.
         """
         if not self._request.wait(-1.0 if timeout is None else max(0.0, timeout)):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on")
@@ -40,6 +44,40 @@ class Handle(Generic[T]):
     def done(self) -> bool:
         """Whether the call has ended, well or not. Does not block."""
         return self._request.done()
+
+    def add_done_callback(self, fn: Callable[[Handle[T]], object]) -> None:
+        """Has ``fn(handle)`` called once the call has ended, well or not; at once, by this thread,
+        if it has ended already.
+
+        Otherwise by the library's own thread, which does the communicator's asynchronous calls: the
+        next of them waits for ``fn``. So ``fn`` must not block; it may start calls, and closing the
+        communicator is allowed, too. A blocking call there, and waiting for another handle of the
+        communicator that has not ended, raise :class:`ringcoll.InvalidArgument`. In other threads
+        :meth:`wait` returns after ``fn`` has.
+
+        Several functions are called in the order in which they were added. An exception of ``fn``
+        is logged (logger ``ringcoll``). Until ``fn`` was called the handle need not be kept. Calls
+        that end with the communicator, by :meth:`Communicator.close` or at exit by
+        :func:`ringcoll.shutdown`, have theirs called; what has not ended when the interpreter does
+        has not.
+        """
+        self._request.add_done_callback(partial(_call_back, fn, self))
+
+
+def _call_back(fn: Callable[[Handle[T]], object], handle: Handle[T]) -> None:
+    try:
+        fn(handle)
+    except Exception:  # nobody else would hear of it
+        _log.exception("the done callback %r of a handle failed", fn)
+
+
+def seconds_of(timeout: float | None) -> float:
+    """A deadline as the C ABI wants it, where 0 is the default."""
+    if timeout is None:
+        return 0.0
+    if not timeout > 0:
+        raise InvalidArgument(f"timeout={timeout} is not a positive number of seconds")
+    return float(timeout)
 
 
 class Communicator:
@@ -60,6 +98,11 @@ class Communicator:
     the GIL while it waits. Each method has a twin that ends in ``_async`` and returns a
     :class:`Handle` at once. Blocking calls attend to Ctrl-C when they return, at the latest at
     their deadline; :meth:`Handle.wait` does so at once.
+
+    ``timeout`` is the deadline of this call, in seconds (``math.inf``: none): it begins when the
+    call does, after those before it, and all its waits for peers end then with
+    :class:`ringcoll.Timeout`. Without it, each wait has that of :func:`ringcoll.init` for itself.
+    Ranks may pass different ones; the first to pass poisons the communicator on all.
 
     Errors: :class:`ringcoll.InvalidArgument` if a call is refused before anything is sent; any
     other :class:`ringcoll.Error` poisons the communicator, so that every later call raises it
@@ -116,10 +159,12 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> T:
         """Combines the tensors of all ranks element by element; all ranks get the result, equal to
         the last bit."""
-        return cast(T, self._run(calls.allreduce(x, op, out, prescale, postscale)))
+        return cast(T, self._run(calls.allreduce(x, op, out, prescale, postscale), timeout))
 
     def allreduce_async(
         self,
@@ -128,9 +173,11 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`allreduce`, without waiting."""
-        return self._start(calls.allreduce(x, op, out, prescale, postscale))
+        return self._start(calls.allreduce(x, op, out, prescale, postscale), timeout)
 
     def reduce(
         self,
@@ -140,10 +187,13 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> T | None:
         """Combines the tensors of all ranks; the root gets the result, the others ``None``."""
         return cast(
-            "T | None", self._run(calls.reduce(self._seat, x, op, root, out, prescale, postscale))
+            "T | None",
+            self._run(calls.reduce(self._seat, x, op, root, out, prescale, postscale), timeout),
         )
 
     def reduce_async(
@@ -154,47 +204,83 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T | None]:
         """:meth:`reduce`, without waiting."""
-        return self._start(calls.reduce(self._seat, x, op, root, out, prescale, postscale))
+        return self._start(calls.reduce(self._seat, x, op, root, out, prescale, postscale), timeout)
 
-    def broadcast(self, x: T, root: int = 0, out: T | None = None) -> T:
+    def broadcast(
+        self, x: T, root: int = 0, out: T | None = None, *, timeout: float | None = None
+    ) -> T:
         """The root's tensor, on all ranks. Elsewhere ``x`` tells only type and shape; ``out=x``
         overwrites it."""
-        return cast(T, self._run(calls.broadcast(self._seat, x, root, out)))
+        return cast(T, self._run(calls.broadcast(self._seat, x, root, out), timeout))
 
-    def broadcast_async(self, x: T, root: int = 0, out: T | None = None) -> Handle[T]:
+    def broadcast_async(
+        self, x: T, root: int = 0, out: T | None = None, *, timeout: float | None = None
+    ) -> Handle[T]:
         """:meth:`broadcast`, without waiting."""
-        return self._start(calls.broadcast(self._seat, x, root, out))
+        return self._start(calls.broadcast(self._seat, x, root, out), timeout)
 
-    def allgather(self, x: T, counts: Sequence[int] | None = None, out: T | None = None) -> T:
+    def allgather(
+        self,
+        x: T,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> T:
         """The tensors of all ranks, joined along the first axis in the order of ranks, on all
         ranks.
 
         ``counts``: the length of every rank's first axis, where they differ. Scalars make a vector.
         """
-        return cast(T, self._run(calls.allgather(self._seat, x, counts, out)))
+        return cast(T, self._run(calls.allgather(self._seat, x, counts, out), timeout))
 
     def allgather_async(
-        self, x: T, counts: Sequence[int] | None = None, out: T | None = None
+        self,
+        x: T,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`allgather`, without waiting."""
-        return self._start(calls.allgather(self._seat, x, counts, out))
+        return self._start(calls.allgather(self._seat, x, counts, out), timeout)
 
     def gather(
-        self, x: T, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+        self,
+        x: T,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> T | None:
         """:meth:`allgather` for the root only; the others get ``None``."""
-        return cast("T | None", self._run(calls.gather(self._seat, x, root, counts, out)))
+        return cast("T | None", self._run(calls.gather(self._seat, x, root, counts, out), timeout))
 
     def gather_async(
-        self, x: T, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+        self,
+        x: T,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T | None]:
         """:meth:`gather`, without waiting."""
-        return self._start(calls.gather(self._seat, x, root, counts, out))
+        return self._start(calls.gather(self._seat, x, root, counts, out), timeout)
 
     def scatter(
-        self, x: T | None, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+        self,
+        x: T | None,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> T:
         """Cuts the root's tensor along its first axis, and gives each rank its part: equal ones, or
         ``counts``.
@@ -202,13 +288,19 @@ class Communicator:
         Ranks other than the root pass ``out`` to receive into; their ``x`` is not looked at and may
         be ``None``.
         """
-        return cast(T, self._run(calls.scatter(self._seat, x, root, counts, out)))
+        return cast(T, self._run(calls.scatter(self._seat, x, root, counts, out), timeout))
 
     def scatter_async(
-        self, x: T | None, root: int = 0, counts: Sequence[int] | None = None, out: T | None = None
+        self,
+        x: T | None,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`scatter`, without waiting."""
-        return self._start(calls.scatter(self._seat, x, root, counts, out))
+        return self._start(calls.scatter(self._seat, x, root, counts, out), timeout)
 
     def reduce_scatter(
         self,
@@ -218,11 +310,13 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> T:
         """Combines the tensors of all ranks; each rank gets its part of the first axis: equal ones,
         or ``counts``."""
         plan = calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale)
-        return cast(T, self._run(plan))
+        return cast(T, self._run(plan, timeout))
 
     def reduce_scatter_async(
         self,
@@ -232,10 +326,12 @@ class Communicator:
         out: T | None = None,
         prescale: float = 1.0,
         postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`reduce_scatter`, without waiting."""
         return self._start(
-            calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale)
+            calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale), timeout
         )
 
     def alltoall(
@@ -244,6 +340,8 @@ class Communicator:
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> T:
         """Part i of the first axis of ``x`` goes to rank i; the result joins what came, in the
         order of ranks.
@@ -252,8 +350,10 @@ class Communicator:
         is either passed by all ranks or asked of the peers first, by a call of its own.
         """
         if send_counts is not None and recv_counts is None:
-            recv_counts = self._exchange_counts(send_counts)
-        return cast(T, self._run(calls.alltoall(self._seat, x, send_counts, recv_counts, out)))
+            recv_counts = self._exchange_counts(send_counts, timeout)
+        return cast(
+            T, self._run(calls.alltoall(self._seat, x, send_counts, recv_counts, out), timeout)
+        )
 
     def alltoall_async(
         self,
@@ -261,17 +361,19 @@ class Communicator:
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         out: T | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`alltoall`, without waiting; ``send_counts`` and ``recv_counts`` go together."""
-        return self._start(calls.alltoall(self._seat, x, send_counts, recv_counts, out))
+        return self._start(calls.alltoall(self._seat, x, send_counts, recv_counts, out), timeout)
 
-    def barrier(self) -> None:
+    def barrier(self, *, timeout: float | None = None) -> None:
         """Returns once all ranks have come here."""
-        self._run(calls.Plan(calls.Call("barrier"), None))
+        self._run(calls.Plan(calls.Call("barrier"), None), timeout)
 
-    def barrier_async(self) -> Handle[None]:
+    def barrier_async(self, *, timeout: float | None = None) -> Handle[None]:
         """:meth:`barrier`, without waiting."""
-        return self._start(calls.Plan(calls.Call("barrier"), None))
+        return self._start(calls.Plan(calls.Call("barrier"), None), timeout)
 
     # The communicator itself.
 
@@ -319,21 +421,22 @@ class Communicator:
         """
         self._core.close()
 
-    def _run(self, plan: calls.Plan) -> Any:
-        self._core.run(*plan.call)
+    def _run(self, plan: calls.Plan, timeout: float | None = None) -> Any:
+        self._core.run(*plan.call, timeout=seconds_of(timeout))
         return plan.result
 
-    def _start(self, plan: calls.Plan) -> Handle[Any]:
-        return Handle(self._core.start(*plan.call), plan.result, self)
+    def _start(self, plan: calls.Plan, timeout: float | None) -> Handle[Any]:
+        request = self._core.start(*plan.call, timeout=seconds_of(timeout))
+        return Handle(request, plan.result, self)
 
-    def _exchange_counts(self, send_counts: Sequence[int]) -> list[int]:
+    def _exchange_counts(self, send_counts: Sequence[int], timeout: float | None) -> list[int]:
         sent = array("q", [int(count) for count in send_counts])
         if len(sent) != self.size:
             raise InvalidArgument(
                 f"{len(sent)} send_counts were passed, and there are {self.size} ranks"
             )
         received = array("q", bytes(8 * self.size))
-        self._run(calls.alltoall(self._seat, sent, None, None, received))
+        self._run(calls.alltoall(self._seat, sent, None, None, received), timeout)
         return list(received)
 
     def _ranks_of_color(self, color: int | None, key: int) -> list[int]:

@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_tables(found: dict[str, Any], console: Console) -> None:
     console.print(
-        f"ringcoll {found['version']}, ABI {found['abi']}, vector instructions {found['simd']}"
+        f"ringcoll {found['version']}, ABI {found['abi']}.{found['abi_revision']}, vector "
+        f"instructions {found['simd']}"
     )
     _print_table(console, "transports", found["transports"], ["name", "help", "usable", "reason"])
     _print_table(

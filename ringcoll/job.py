@@ -9,7 +9,7 @@ import os
 from collections import Counter
 
 from ringcoll import _core
-from ringcoll.communicator import Communicator
+from ringcoll.communicator import Communicator, seconds_of
 from ringcoll.environment import find_job
 from ringcoll.errors import InvalidArgument
 
@@ -43,13 +43,10 @@ def init(
     global _world
     if _world is not None and not _world.closed:
         raise InvalidArgument("init was called already: use world(), or call shutdown() first")
-    if timeout is not None and not timeout > 0:
-        raise InvalidArgument(f"timeout={timeout} is not a positive number of seconds")
+    deadline = seconds_of(timeout)
     job = find_job(rank, size, store)
     try:
-        core = _core.Comm(
-            job.rank, job.size, job.store, _fresh_name(job.store, name), timeout or 0.0
-        )
+        core = _core.Comm(job.rank, job.size, job.store, _fresh_name(job.store, name), deadline)
     except BaseException:
         atexit.register(job.tidy)  # not now: others may still look for this rank there
         raise

@@ -19,7 +19,7 @@ from support.stages import LOGS, ROOT, VENV, Outcome, end_leftovers, must, run, 
 # that stands in one is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    "ring4": [["processes", "cluster"]],
+    "ring4": [["processes", "cluster", "abi"]],
     # Jobs of Horovod wait, be it for one another, more than they compute.
     "ring5": [["horovod"], ["python", "examples", "horovod/test_differential.py"]],
     "rdma": [["rdma"]],

@@ -137,9 +137,6 @@ int64_t Call::total() const {
 }
 
 Call check_call(const rc_call& raw, Rank rank, Rank size) {
-  check(raw.struct_size == sizeof(rc_call), Code::kInvalidArgument,
-        "rc_call.struct_size is {}, this library's is {}: rebuild against its header",
-        raw.struct_size, sizeof(rc_call));
   check_enum(raw.collective, RC_COLLECTIVE_COUNT, "collective");
   check_enum(raw.dtype, RC_DTYPE_COUNT, "dtype");
   check_enum(raw.op, RC_OP_COUNT, "op");
@@ -153,6 +150,10 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   call.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
   call.prescale = scale_of(raw.prescale, "prescale");
   call.postscale = scale_of(raw.postscale, "postscale");
+  check(raw.timeout_s >= 0, Code::kInvalidArgument,
+        "timeout_s is {}: it is a number of seconds, or 0 for that of the communicator",
+        raw.timeout_s);
+  call.timeout_s = raw.timeout_s;
   if (traits_of(call.collective).has_root) {
     call.root = raw.root;
     check(raw.root >= 0 && raw.root < size, Code::kInvalidArgument,

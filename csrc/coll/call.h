@@ -25,6 +25,7 @@ struct Call {
   std::span<const int64_t> recv_counts;  // alltoall; empty as above
   double prescale = 1;
   double postscale = 1;
+  double timeout_s = 0;  // of all waits of the call together; 0: each has the communicator's
 
   bool is_vector() const { return traits_of(collective).is_vector(); }
   bool reduces() const { return traits_of(collective).reduces; }
@@ -50,7 +51,8 @@ struct Signature {
   int32_t root = 0;
 };
 
-/// Throws Error(kInvalidArgument) that names the argument and the remedy.
+/// `raw` has all fields of this library's rc_call (engine/caller_struct.h). Throws
+/// Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 
 /// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall

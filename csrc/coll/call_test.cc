@@ -30,11 +30,13 @@ TEST(Call, RefusesWhatCannotBe) {
     return false;
   };
   EXPECT_FALSE(refused([](rc_call&) {}));
-  EXPECT_TRUE(refused([](rc_call& c) { c.struct_size = 8; }));
   EXPECT_TRUE(refused([](rc_call& c) { c.dtype = static_cast<rc_dtype>(99); }));
   EXPECT_TRUE(refused([](rc_call& c) { c.op = RC_BIT_AND; }));
   EXPECT_TRUE(refused([](rc_call& c) { c.buffers = nullptr; }));
   EXPECT_TRUE(refused([](rc_call& c) { c.prescale = NAN; }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.timeout_s = -1; }));
+  EXPECT_TRUE(refused([](rc_call& c) { c.timeout_s = NAN; }));
+  EXPECT_FALSE(refused([](rc_call& c) { c.timeout_s = INFINITY; }));
   EXPECT_TRUE(refused([](rc_call& c) {
     c.collective = RC_BROADCAST;
     c.root = 2;

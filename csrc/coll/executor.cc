@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -62,6 +63,8 @@ void Executor::run(const Call& call) {
   comm_.throw_if_poisoned();
   try {
     comm_.counters().calls += 1;
+    comm_.channels().set_deadline(
+        call.timeout_s > 0 ? std::optional(Deadline(seconds(call.timeout_s))) : std::nullopt);
     run_.begin(call, signature_of(call, comm_.size(), ++sequence_));
     while (!run_.advance()) wait_for(run_.want());
     comm_.channels().flush([this] { return run_.doing(); });

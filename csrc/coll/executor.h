@@ -1,5 +1,5 @@
-// Executes calls on a communicator, one at a time: advances the run, and waits, under the
-// communicator's deadline and poison, for what it wants.
+// Executes calls on a communicator, one at a time: advances the run, and waits, under the call's or
+// the communicator's deadline and poison, for what it wants.
 #pragma once
 
 #include <cstdint>

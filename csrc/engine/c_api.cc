@@ -4,12 +4,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
+#include <utility>
 
 #include "base/config.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
+#include "engine/caller_struct.h"
 #include "engine/engine.h"
 
 using namespace ringcoll;
@@ -20,7 +23,7 @@ struct rc_comm {
   int born = fork_number();
 };
 struct rc_request {
-  std::shared_ptr<Request> request;
+  std::shared_ptr<Request> request{};
   int born = fork_number();
 };
 
@@ -88,9 +91,6 @@ std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Con
 }
 
 std::unique_ptr<Engine> create(const rc_comm_options& options) {
-  check(options.struct_size == sizeof(rc_comm_options), Code::kInvalidArgument,
-        "rc_comm_options.struct_size is {}, this library's is {}: rebuild against its header",
-        options.struct_size, sizeof(rc_comm_options));
   check(options.size > 0 && options.rank >= 0 && options.rank < options.size,
         Code::kInvalidArgument, "rank {} of {} is not possible: ranks are 0 to size-1",
         options.rank, options.size);
@@ -108,19 +108,44 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   return std::make_unique<Engine>(config, name, *exchange);
 }
 
+/// The caller's callback, which finds the outcome where functions that fail leave theirs.
+Request::Done done_of(const rc_call& call, rc_request* handle) {
+  if (!call.done) return {};
+  return [done = call.done, state = call.done_state, handle](const std::optional<Error>& error) {
+    done(state, handle,
+         error ? failed(static_cast<rc_status>(error->code()), error->what(), error->rank())
+               : RC_OK);
+  };
+}
+
+void start(Engine& engine, const rc_call& call, rc_request** request) {
+  auto made = std::make_unique<rc_request>();
+  made->request = std::make_shared<Request>(call, engine, done_of(call, made.get()));
+  // Once it has started, its callback may free the handle, and the memory that *request is in.
+  rc_request* handle = *request = made.release();
+  try {
+    engine.start(handle->request);
+  } catch (...) {
+    made.reset(handle);
+    *request = nullptr;
+    throw;
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
 const char* ringcoll_version(void) { return RINGCOLL_VERSION; }
 int ringcoll_abi_version(void) { return RINGCOLL_ABI_VERSION; }
+int ringcoll_abi_revision(void) { return RINGCOLL_ABI_REVISION; }
 const char* ringcoll_error_message(void) { return last_error.message.c_str(); }
 int ringcoll_error_rank(void) { return last_error.rank; }
 
 rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
   return guarded([&] {
-    check(options && comm, Code::kInvalidArgument, "options or comm is NULL");
-    *comm = new rc_comm{.engine = create(*options)};
+    check(comm != nullptr, Code::kInvalidArgument, "comm is NULL");
+    *comm = new rc_comm{.engine = create(from_caller(options))};
   });
 }
 
@@ -136,9 +161,18 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
   });
 }
 
-// In a forked child memory stays as it is: whatever threads held when it was forked stays held.
+// In a forked child memory stays as it is: whatever threads held when it was forked stays held. In
+// a callback the worker cannot end, nor be waited for.
 void ringcoll_comm_destroy(rc_comm* comm) {
-  if (comm && !is_inherited(comm->born)) delete comm;
+  if (!comm || is_inherited(comm->born)) return;
+  auto destroy = [comm] {
+    comm->engine->close();  // callbacks may still look at the handle
+    delete comm;
+  };
+  if (comm->engine->is_calling_back())
+    std::thread(destroy).detach();
+  else
+    destroy();
 }
 
 void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
@@ -158,11 +192,20 @@ rc_status ringcoll_comm_stats(rc_comm* comm, char** json) {
 }
 
 rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
-  return guarded([&] { engine_of(comm).run(*call); });
+  return guarded([&] {
+    rc_call copy = from_caller(call);
+    check(!copy.done, Code::kInvalidArgument,
+          "done is for ringcoll_start: a call of ringcoll_run has ended when it returns");
+    engine_of(comm).run(copy);
+  });
 }
 
 rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request) {
-  return guarded([&] { *request = new rc_request{.request = engine_of(comm).start(*call)}; });
+  return guarded([&] {
+    check(request != nullptr, Code::kInvalidArgument, "request is NULL");
+    *request = nullptr;
+    start(engine_of(comm), from_caller(call), request);
+  });
 }
 
 rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
@@ -176,6 +219,10 @@ rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
 
 void ringcoll_request_free(rc_request* request) {
   if (!request || is_inherited(request->born)) return;
+  if (!request->request->may_wait())
+    return log_warning(
+        "a completion callback frees a request of its own communicator that has not ended: it is "
+        "left as it is, for only the caller can wait for it");
   guarded([&] { request->request->wait(-1); });
   delete request;
 }

@@ -102,10 +102,14 @@ std::string info_json() {
                          {"range", knob.range},
                          {"help", knob.help},
                          {"value", knob.value}});
-  return Json{
-      {"version", RINGCOLL_VERSION},       {"abi", RINGCOLL_ABI_VERSION}, {"simd", simd_target()},
-      {"transports", transport_rows},      {"schedules", schedule_rows},  {"knobs", knob_rows},
-      {"costs", given_costs(config.costs)}}
+  return Json{{"version", RINGCOLL_VERSION},
+              {"abi", RINGCOLL_ABI_VERSION},
+              {"abi_revision", RINGCOLL_ABI_REVISION},
+              {"simd", simd_target()},
+              {"transports", transport_rows},
+              {"schedules", schedule_rows},
+              {"knobs", knob_rows},
+              {"costs", given_costs(config.costs)}}
       .dump();
 }
 

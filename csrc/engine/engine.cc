@@ -8,8 +8,16 @@
 #include "base/log.h"
 
 namespace ringcoll {
+namespace {
 
-Request::Request(const rc_call& raw, Rank rank, Rank size) {
+// Whose callback this thread is in. What the engine would do next has to wait until it returns.
+thread_local const Engine* calling_back = nullptr;
+
+}  // namespace
+
+Request::Request(const rc_call& raw, Engine& engine, Done done)
+    : engine_(&engine), tell_(std::move(done)) {
+  const Rank size = engine.comm().size();
   rc_call copy = raw;
   if (raw.buffers && raw.buffer_count > 0)
     buffers_.assign(raw.buffers, raw.buffers + raw.buffer_count);
@@ -18,24 +26,42 @@ Request::Request(const rc_call& raw, Rank rank, Rank size) {
   if (raw.buffers) copy.buffers = buffers_.data();
   if (raw.counts) copy.counts = counts_.data();
   if (raw.recv_counts) copy.recv_counts = recv_counts_.data();
-  call_ = check_call(copy, rank, size);
+  call_ = check_call(copy, engine.comm().rank(), size);
+}
+
+bool Request::may_wait() {
+  std::lock_guard lock(mutex_);
+  return has_ended_here() || calling_back != engine_;
 }
 
 bool Request::wait(double limit_s) {
+  check(limit_s == 0 || may_wait(), Code::kInvalidArgument,
+        "a completion callback waits for a call of its own communicator, which cannot end before "
+        "the callback has returned: give that call a callback of its own");
   std::unique_lock lock(mutex_);
-  auto done = [this] { return done_; };
+  auto ended = [this] { return has_ended_here(); };
   if (limit_s < 0)
-    ended_.wait(lock, done);
-  else if (!ended_.wait_for(lock, seconds(limit_s), done))
+    ended_.wait(lock, ended);
+  else if (!ended_.wait_for(lock, seconds(limit_s), ended))
     return false;
   if (error_) throw *error_;
   return true;
 }
 
 void Request::end(std::optional<Error> error) {
-  std::lock_guard lock(mutex_);
-  done_ = true;
+  std::unique_lock lock(mutex_);
   error_ = std::move(error);
+  if (tell_) {
+    teller_ = std::this_thread::get_id();
+    lock.unlock();
+    const Engine* outer = std::exchange(calling_back, engine_);
+    tell_(error_);
+    calling_back = outer;
+    tell_ = {};
+    lock.lock();
+    teller_ = {};
+  }
+  done_ = true;
   ended_.notify_all();
 }
 
@@ -44,7 +70,7 @@ Engine::Engine(Config config, std::string name, Exchange& exchange)
 Engine::Engine(std::unique_ptr<Group> group, std::string name)
     : comm_(std::move(group), std::move(name)), executor_(comm_) {}
 
-Engine::~Engine() {
+void Engine::close() {
   std::deque<std::shared_ptr<Request>> left;
   {
     std::lock_guard lock(mutex_);
@@ -58,10 +84,12 @@ Engine::~Engine() {
           fmt::format("rank {} closed the communicator while a call was running", comm_.rank()),
           comm_.rank()));
   }
+  if (worker_.joinable()) worker_.join();  // first, so that calls end in their order
   for (auto& request : left)
     request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
-  if (worker_.joinable()) worker_.join();
 }
+
+bool Engine::is_calling_back() const { return calling_back == this; }
 
 bool Engine::begin_if_idle() { return queued_ == 0 && !running_.exchange(true); }
 
@@ -75,8 +103,13 @@ void Engine::end() {
 }
 
 void Engine::run(const rc_call& raw) {
+  check(!is_calling_back(), Code::kInvalidArgument,
+        "a completion callback cannot wait for a call on its own communicator: start it "
+        "(ringcoll_start)");
   if (!begin_if_idle()) {
-    start(raw)->wait(-1);
+    auto request = std::make_shared<Request>(raw, *this);
+    start(request);
+    request->wait(-1);
     return;
   }
   struct Ender {
@@ -86,15 +119,13 @@ void Engine::run(const rc_call& raw) {
   executor_.run(check_call(raw, comm_.rank(), comm_.size()));
 }
 
-std::shared_ptr<Request> Engine::start(const rc_call& raw) {
-  auto request = std::make_shared<Request>(raw, comm_.rank(), comm_.size());
+void Engine::start(std::shared_ptr<Request> request) {
   std::lock_guard lock(mutex_);
   check(!stopping_, Code::kAborted, "the communicator is being closed");
   if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-  queue_.push_back(request);
+  queue_.push_back(std::move(request));
   queued_++;
   changed_.notify_all();
-  return request;
 }
 
 // One of the three places where errors are caught.
@@ -118,7 +149,7 @@ void Engine::work() {
     } catch (const std::exception& caught) {
       error = as_error(caught);
     }
-    // First, for who is woken by the request's end may close the engine: nothing runs any more.
+    // First, for who hears of the request's end may close the engine: nothing runs any more.
     running_ = false;
     request->end(std::move(error));
     request.reset();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,24 +20,37 @@
 
 namespace ringcoll {
 
+class Engine;
+
 /// A call in flight. Any thread.
 class Request {
  public:
-  /// Copies the call and its arrays; the buffers stay borrowed.
-  Request(const rc_call& raw, Rank rank, Rank size);
+  /// What is called when the call has ended, with its error; does not throw.
+  using Done = std::function<void(const std::optional<Error>&)>;
 
-  /// False if `limit` passed first (negative: no limit). Throws the call's error once it has ended.
+  /// Copies the call and its arrays; the buffers stay borrowed.
+  Request(const rc_call& raw, Engine& engine, Done done = {});
+
+  /// Returns once the call has ended and `done` has returned; within `done` at once. False if
+  /// `limit` passed first (negative: no limit). Throws the call's error; kInvalidArgument if
+  /// !may_wait().
   bool wait(double limit_s);
+  /// Whether a wait could end: not in a callback of the same engine, unless it has ended.
+  bool may_wait();
 
  private:
   friend class Engine;
   void end(std::optional<Error> error);
+  bool has_ended_here() const { return done_ || teller_ == std::this_thread::get_id(); }
 
   std::vector<rc_buffer> buffers_;
   std::vector<int64_t> counts_, recv_counts_;
   Call call_;
+  const Engine* engine_;  // which may be gone, to compare it
+  Done tell_;
   std::mutex mutex_;
   std::condition_variable ended_;
+  std::thread::id teller_;  // who is in tell_, for whom the call has ended already
   bool done_ = false;
   std::optional<Error> error_;
 };
@@ -46,13 +60,17 @@ class Engine {
   /// As a Communicator.
   Engine(Config config, std::string name, Exchange& exchange);
   Engine(std::unique_ptr<Group> group, std::string name);
-  /// Calls that have not begun end with kAborted; one that runs is aborted on all ranks.
-  ~Engine();
+  ~Engine() { close(); }
+  /// No new calls; those that have not begun end with kAborted, one that runs is aborted on all
+  /// ranks. Returns when all have, and their callbacks. Not from a callback.
+  void close();
 
   Communicator& comm() { return comm_; }
-  /// Throws Error.
+  /// Throws Error; kInvalidArgument in a callback.
   void run(const rc_call& raw);
-  std::shared_ptr<Request> start(const rc_call& raw);
+  void start(std::shared_ptr<Request> request);
+  /// Whether this thread is in a callback of one of its requests.
+  bool is_calling_back() const;
 
  private:
   void work();

@@ -16,49 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "engine/abi_testing.h"
 #include "ringcoll/ringcoll.h"
 
 namespace {
 
-std::string error_text() { return ringcoll_error_message(); }
-
-rc_comm* make(const std::string& store, int rank, int size, double timeout_s = 20) {
-  rc_comm_options options{};
-  options.struct_size = sizeof options;
-  options.rank = rank;
-  options.size = size;
-  options.store = store.c_str();
-  options.name = "test";
-  options.timeout_s = timeout_s;
-  rc_comm* comm = nullptr;
-  EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_OK) << error_text();
-  return comm;
-}
-
-template <typename Body>
-void world(int size, Body body, double timeout_s = 20) {
-  static std::atomic<int> worlds{0};
-  std::string store = "local://engine" + std::to_string(worlds++);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; rank++)
-    threads.emplace_back([&, rank] {
-      rc_comm* comm = make(store, rank, size, timeout_s);
-      if (comm) body(comm, rank);
-      ringcoll_comm_destroy(comm);
-    });
-  for (auto& thread : threads) thread.join();
-}
-
-rc_call sum_of(rc_buffer* buffer) {
-  rc_call call{};
-  call.struct_size = sizeof call;
-  call.collective = RC_ALLREDUCE;
-  call.dtype = RC_FLOAT32;
-  call.op = RC_SUM;
-  call.buffers = buffer;
-  call.buffer_count = 1;
-  return call;
-}
+using namespace ringcoll::testing;
 
 TEST(Abi, BlockingAndAsynchronousCallsKeepTheirOrder) {
   world(3, [](rc_comm* comm, int rank) {
@@ -399,6 +362,9 @@ TEST(Abi, InfoListsRegistriesAndKnobs) {
   ringcoll_free(text);
   EXPECT_EQ(info["version"], ringcoll_version());
   EXPECT_EQ(ringcoll_abi_version(), RINGCOLL_ABI_VERSION);
+  EXPECT_EQ(ringcoll_abi_revision(), RINGCOLL_ABI_REVISION);
+  EXPECT_EQ(info["abi"], RINGCOLL_ABI_VERSION);
+  EXPECT_EQ(info["abi_revision"], RINGCOLL_ABI_REVISION);
   EXPECT_GE(info["transports"].size(), 3u);
   EXPECT_GE(info["schedules"].size(), 9u);
   EXPECT_GE(info["knobs"].size(), 10u);
@@ -428,7 +394,8 @@ TEST(Abi, RefusesOptionsAndCallsOfAnotherVersion) {
   EXPECT_EQ(ringcoll_run(comm, &call), RC_OK) << error_text();
   call.struct_size--;
   EXPECT_EQ(ringcoll_run(comm, &call), RC_INVALID_ARGUMENT);
-  EXPECT_NE(error_text().find("rebuild"), std::string::npos) << error_text();
+  EXPECT_NE(error_text().find("set it to sizeof(rc_call)"), std::string::npos) << error_text();
+  EXPECT_EQ(ringcoll_run(comm, nullptr), RC_INVALID_ARGUMENT);
   ringcoll_comm_destroy(comm);
 }
 

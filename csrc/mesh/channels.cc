@@ -83,7 +83,7 @@ void Channels::drain(Rank peer, Deadline deadline) {
 }
 
 void Channels::connect(std::span<const Rank> peers) {
-  Deadline deadline(seconds(group_.config().timeout_s));
+  Deadline deadline = deadline_.value_or(Deadline(seconds(group_.config().timeout_s)));
   std::vector<Rank> fresh;
   Rank own = group_.mesh().rank();
   for (bool higher : {true, false})
@@ -146,7 +146,8 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   Endpoint& channel = *channels_[peer];
   Health& health = group_.health();
   health.set_waiting_for(peer);
-  Deadline deadline(seconds(group_.config().timeout_s)), spinning(spin_);
+  Deadline own(seconds(group_.config().timeout_s)), spinning(spin_);
+  Deadline& deadline = deadline_ ? *deadline_ : own;
   Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false, moved = false;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ class Channels {
   Channels(const Channels&) = delete;
   Channels& operator=(const Channels&) = delete;
 
+  /// The one deadline of all waits from here on; without one each has the time of
+  /// RINGCOLL_TIMEOUT_S for itself.
+  void set_deadline(std::optional<Deadline> deadline) { deadline_ = deadline; }
   /// Connects to those of `peers` that are not connected yet: first to the higher ranks, whose
   /// event loops answer without their main threads, then waits for the lower ones; so ranks that
   /// connect to one another cannot deadlock.
@@ -103,6 +107,7 @@ class Channels {
   std::mutex mutex_;              // adding a channel against wake() of another thread
   bool yield_;
   Duration spin_;
+  std::optional<Deadline> deadline_;  // of all waits of a call
   Spreader spreader_;
   Count blocked_waits_, cpu_moves_;
 };

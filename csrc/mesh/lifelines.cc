@@ -520,8 +520,8 @@ Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
     if (next == kNobody)
       return timeout(asked, fmt::format("{} is alive but has not come to this call before the "
                                         "deadline; it is busy with something else (raise "
-                                        "RINGCOLL_TIMEOUT_S if that is as it should be), or its "
-                                        "calls come in another order",
+                                        "RINGCOLL_TIMEOUT_S, or the timeout of the call, if that "
+                                        "is as it should be), or its calls come in another order",
                                         who));
     chain.push_back(asked);
     if (std::ranges::find(chain, next) != chain.end())

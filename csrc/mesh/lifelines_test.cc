@@ -15,90 +15,15 @@
 #include <thread>
 #include <vector>
 
+#include "mesh/lifelines_testing.h"
 #include "net/socket.h"
 
 namespace ringcoll {
 namespace {
 
-/// No Fds yet: those are not a child's.
-std::array<int, 2> make_raw_pair() {
-  std::array<int, 2> fds{};
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds.data()), 0);
-  return fds;
-}
-std::array<Fd, 2> make_pair() {
-  auto fds = make_raw_pair();
-  return {Fd(fds[0]), Fd(fds[1])};
-}
-
-template <typename Condition>
-bool soon(Condition&& condition) {
-  Deadline deadline(seconds(20));
-  while (!condition()) {
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
-std::string describe(Rank rank) { return fmt::format("rank {} (pid 7 on here)", rank); }
-
-std::vector<Rank> all_ranks(Rank size) {
-  std::vector<Rank> ranks(size);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-/// One rank: its loop, its lifelines, the health of all ranks, and how often on_poison was called.
-struct Node {
-  Node(Rank rank, Rank size)
-      : lines(std::make_unique<Lifelines>(rank, size, loop, describe)),
-        health(of_group(0, all_ranks(size), poisons)) {}
-  void end() { health.reset(), lines.reset(); }
-  std::unique_ptr<Health> of_group(GroupNumber number, std::vector<Rank> members,
-                                   std::atomic<int>& count) {
-    auto made = std::make_shared<Health*>(nullptr);
-    auto group = std::make_unique<Health>(
-        *lines, Health::Options{.group = number,
-                                .members = std::move(members),
-                                .on_poison =
-                                    [this, made, &count] {
-                                      // Neither a lock of the lifelines nor of the loop may be
-                                      // held.
-                                      if (*made) {
-                                        EXPECT_STRNE((*made)->error().what(), "");
-                                      }
-                                      loop.after(Duration::zero(), [] {});
-                                      count++;
-                                    },
-                                .describe = describe});
-    *made = group.get();
-    return group;
-  }
-
-  EventLoop loop{"test"};
-  std::atomic<int> poisons{0};
-  std::unique_ptr<Lifelines> lines;
-  std::unique_ptr<Health> health;
-};
-
-void join(Node& a, Rank rank_a, Node& b, Rank rank_b) {
-  auto ends = make_pair();
-  a.lines->add(rank_b, std::move(ends[0]));
-  b.lines->add(rank_a, std::move(ends[1]));
-}
-
-std::vector<std::unique_ptr<Node>> mesh(Rank size) {
-  std::vector<std::unique_ptr<Node>> nodes;
-  for (Rank rank = 0; rank < size; rank++) nodes.push_back(std::make_unique<Node>(rank, size));
-  for (Rank a = 0; a < size; a++)
-    for (Rank b = a + 1; b < size; b++) join(*nodes[a], a, *nodes[b], b);
-  return nodes;
-}
-
-bool contains(const Error& error, const char* part) {
-  return std::string(error.what()).find(part) != std::string::npos;
-}
+using testing::all_ranks, testing::bytes_of, testing::contains, testing::describe, testing::join,
+    testing::kMagicWord, testing::kVersionWord, testing::make_pair, testing::make_raw_pair,
+    testing::mesh, testing::Node, testing::second_word, testing::soon;
 
 TEST(Lifelines, AGoodbyeIsNoError) {
   auto nodes = mesh(3);
@@ -169,109 +94,6 @@ TEST(Lifelines, ErrorsOfManyThreadsAreOne) {
       threads.emplace_back([&node] { node->health->poison(Error(Code::kInternal, "mine")); });
   for (auto& thread : threads) thread.join();
   for (auto& node : nodes) EXPECT_TRUE(soon([&] { return node->poisons == 1; }));
-}
-
-constexpr uint32_t kMagicWord = 0x4e494c52;
-constexpr uint32_t kVersionWord = 2;
-// version, type, text bytes
-constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
-  return version | type << 8 | text << 16;
-}
-
-std::string bytes_of(std::initializer_list<uint32_t> words) {
-  std::string bytes;
-  for (uint32_t word : words) bytes.append(reinterpret_cast<const char*>(&word), sizeof word);
-  return bytes;
-}
-// ---- Groups ----
-
-/// A group, by the rank in it.
-class Groups {
- public:
-  Groups(std::vector<std::unique_ptr<Node>>& nodes, GroupNumber number,
-         const std::vector<Rank>& members)
-      : poisons(members.size()) {
-    for (size_t i = 0; i < members.size(); i++)
-      of.push_back(nodes[members[i]]->of_group(number, members, poisons[i]));
-  }
-  std::vector<std::atomic<int>> poisons;
-  std::vector<std::unique_ptr<Health>> of;
-};
-
-std::vector<std::unique_ptr<Node>> chain(Rank size) {
-  std::vector<std::unique_ptr<Node>> nodes;
-  for (Rank rank = 0; rank < size; rank++) nodes.push_back(std::make_unique<Node>(rank, size));
-  for (Rank rank = 0; rank + 1 < size; rank++) join(*nodes[rank], rank, *nodes[rank + 1], rank + 1);
-  return nodes;
-}
-
-// Over ranks that are not in it, for those who are have no line.
-TEST(HealthOfGroups, AnErrorReachesItsRanksAndNobodyElse) {
-  auto nodes = chain(4);
-  Groups ends(nodes, 7, {3, 0}), others(nodes, 8, {0, 1, 2, 3});
-  ends.of[0]->poison(Error(Code::kMismatch, "they disagree", 1));
-  ASSERT_TRUE(soon([&] { return ends.poisons[1] == 1; }));
-  EXPECT_STREQ(ends.of[1]->error().what(), "they disagree");
-  EXPECT_EQ(ends.of[1]->error().rank(), 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  for (const auto& health : others.of) EXPECT_FALSE(health->poisoned());
-  for (const auto& node : nodes) EXPECT_FALSE(node->health->poisoned());
-  // The others may fail after it.
-  others.of[2]->poison(Error(Code::kAborted, "stop", 2));
-  for (auto& poisons : others.poisons) EXPECT_TRUE(soon([&] { return poisons == 1; }));
-}
-
-TEST(HealthOfGroups, ALostRankFailsThoseThatItIsIn) {
-  auto nodes = chain(4);
-  Groups with(nodes, 7, {3, 0}), without(nodes, 8, {2, 0});
-  auto ends = make_pair();
-  nodes[1]->lines->add(3, std::move(ends[0]));
-  std::string hello =
-      bytes_of({kMagicWord, second_word(kVersionWord, 5, 0), 0, 0xffffffff, 0, 0, 0, 0});
-  send_all(ends[1].get(), hello.data(), hello.size(), Deadline(seconds(5)), "test");
-  ends[1].reset();
-  ASSERT_TRUE(soon([&] { return with.poisons[1] == 1 && nodes[0]->poisons == 1; }));
-  EXPECT_EQ(with.of[1]->error().code(), Code::kPeerLost);
-  EXPECT_EQ(with.of[1]->error().rank(), 0) << "its rank in the group";
-  EXPECT_TRUE(contains(with.of[1]->error(), "rank 3 (pid 7 on here)"));
-  EXPECT_TRUE(contains(with.of[1]->error(), "rank 0 of this group")) << with.of[1]->error().what();
-  EXPECT_EQ(nodes[0]->health->error().rank(), 3);
-  EXPECT_FALSE(without.of[1]->poisoned());
-}
-
-TEST(HealthOfGroups, OneThatIsMadeLaterHasWhatWasTold) {
-  auto nodes = chain(3);
-  {
-    Groups early(nodes, 7, {0, 2});
-    early.of[0]->poison(Error(Code::kAborted, "stop", 0));
-    ASSERT_TRUE(soon([&] { return early.poisons[1] == 1; }));
-  }
-  std::atomic<int> poisons{0};
-  auto late = nodes[1]->of_group(7, {0, 1}, poisons);
-  EXPECT_TRUE(late->poisoned());
-  EXPECT_EQ(poisons, 1);
-}
-
-TEST(HealthOfGroups, WhoLeavesOneIsStillInTheOthers) {
-  auto nodes = mesh(3);
-  Groups left(nodes, 7, {2, 1, 0}), kept(nodes, 8, {2, 1, 0});
-  left.of[0]->leave();
-  ASSERT_TRUE(soon([&] { return left.of[1]->gone(0) && left.of[2]->gone(0); }));
-  EXPECT_FALSE(kept.of[1]->gone(0));
-  EXPECT_FALSE(left.of[1]->gone(2));
-  EXPECT_FALSE(nodes[1]->health->gone(2));
-  Error error = left.of[1]->blame(0, "allreduce #7", seconds(5));
-  EXPECT_EQ(error.code(), Code::kPeerLost);
-  EXPECT_EQ(error.rank(), 0);
-  EXPECT_EQ(left.poisons[0] + left.poisons[1] + kept.poisons[1], 0);
-}
-
-TEST(HealthOfGroups, EachHasItsOwnWaits) {
-  auto nodes = mesh(3);
-  Groups one(nodes, 7, {2, 1, 0}), two(nodes, 8, {2, 1, 0});
-  one.of[1]->set_waiting_for(0);
-  EXPECT_EQ(one.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 0);
-  EXPECT_EQ(two.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 1);
 }
 
 // ---- What is no message ----

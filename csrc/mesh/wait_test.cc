@@ -1,9 +1,11 @@
-// How ranks wait that have to share a CPU.
+// Waits: of ranks that have to share a CPU, and with one deadline for several.
 #include <gtest/gtest.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -68,6 +70,49 @@ TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
     }
     EXPECT_LE(mesh.whole().channels().blocked_waits() - blocked, kWaits / 2u);
   });
+}
+
+void wait_for(Mesh& mesh, Duration time) {
+  Deadline over(time);
+  mesh.whole().channels().wait(
+      1 - mesh.rank(), [&] { return over.passed(); }, [] { return std::string("test"); });
+}
+
+/// Rank 0 does it, while rank 1 is there and waits for nobody.
+std::string error_of(const std::function<void(Mesh&)>& body) {
+  std::atomic<bool> over{false};
+  auto errors = testing::run_ranks({2, testing::config_of("loopback")}, [&](Mesh& mesh) {
+    const Rank peer = 1 - mesh.rank();
+    mesh.whole().channels().connect({&peer, 1});
+    if (mesh.rank() == 1) return over.wait(false);
+    try {
+      body(mesh);
+    } catch (const Error&) {
+      over = true, over.notify_all();
+      throw;
+    }
+    over = true, over.notify_all();
+  });
+  return errors[0];
+}
+
+TEST(Deadline, WaitsOfACallShareIt) {
+  std::string error = error_of([](Mesh& mesh) {
+    mesh.whole().channels().set_deadline(Deadline(std::chrono::milliseconds(400)));
+    wait_for(mesh, std::chrono::milliseconds(250));
+    wait_for(mesh, std::chrono::milliseconds(250));
+  });
+  EXPECT_TRUE(error.starts_with("Timeout test: rank 1")) << error;
+}
+
+TEST(Deadline, IsOfOneCallAlone) {
+  EXPECT_EQ(error_of([](Mesh& mesh) {
+              mesh.whole().channels().set_deadline(Deadline(std::chrono::milliseconds(100)));
+              wait_for(mesh, std::chrono::milliseconds(50));
+              mesh.whole().channels().set_deadline({});
+              wait_for(mesh, std::chrono::milliseconds(200));
+            }),
+            "");
 }
 
 }  // namespace

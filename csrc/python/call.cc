@@ -135,6 +135,7 @@ Call::Call(const CallArguments& arguments, int rank, int size)
   call_.root = arguments.root;
   call_.prescale = factor(arguments.prescale);
   call_.postscale = factor(arguments.postscale);
+  call_.timeout_s = arguments.timeout_s;
   if (rooted(call_.collective) && (call_.root < 0 || call_.root >= size))
     raise_invalid(fmt::format("root {} is not a rank: there are 0 to {}", call_.root, size - 1));
   check_counts(counts_, size, "counts");

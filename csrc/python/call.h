@@ -27,6 +27,7 @@ struct CallArguments {
   Counts recv_counts;
   double prescale = 1;
   double postscale = 1;
+  double timeout_s = 0;
 };
 
 /// Holds what it borrows until it is destroyed, which needs the GIL.
@@ -37,6 +38,10 @@ class Call {
   Call(const CallArguments& arguments, int rank, int size);
 
   const rc_call& get() const { return call_; }
+  void set_done(rc_done_fn done, void* state) {
+    call_.done = done;
+    call_.done_state = state;
+  }
 
  private:
   void borrow(const CallArguments& arguments, int rank, int size);

@@ -108,11 +108,14 @@ std::string take_json(char* json) {
 
 }  // namespace
 
-Request::Request(rc_request* request, Call call)
-    : request_(request, ringcoll_request_free), call_(std::move(call)) {}
+Request::Request(rc_request* request, Call call, std::shared_ptr<Completion> completion)
+    : request_(request, ringcoll_request_free),
+      call_(std::move(call)),
+      completion_(std::move(completion)) {}
 
 Request::~Request() {
-  if (!request_) return;
+  if (!request_ || poll(0)) return;
+  if (Completion::is_in_done() && completion_->adopt(request_, call_)) return;
   py::gil_scoped_release release;
   request_.reset();
 }
@@ -152,6 +155,12 @@ bool Request::wait(double timeout_s) {
 
 bool Request::done() { return poll(0); }
 
+void Request::add_done_callback(py::object function) {
+  if (completion_->add(function)) return;
+  poll(-1);  // it has ended, or is about to return from rc_call.done
+  function();
+}
+
 Comm::Comm(int rank, int size, std::string store, std::string name, double timeout_s)
     : comm_(own(create(rank, size, std::move(store), std::move(name), timeout_s))),
       rank_(rank),
@@ -184,6 +193,9 @@ void Comm::run(const CallArguments& arguments) {
 std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
   auto comm = open();
   Call call(arguments, rank_, size_);
+  auto completion = std::make_shared<Completion>();
+  auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
+  call.set_done(&Completion::done, state.get());
   rc_request* request = nullptr;
   Failure outcome;
   {
@@ -192,7 +204,8 @@ std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
   if (outcome.status != RC_OK) raise(outcome);
-  return std::make_unique<Request>(request, std::move(call));
+  (void)state.release();  // it is done()'s
+  return std::make_unique<Request>(request, std::move(call), std::move(completion));
 }
 
 std::unique_ptr<Comm> Comm::split(const std::vector<int32_t>& ranks, const std::string& name) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "python/call.h"
+#include "python/completion.h"
 #include "python/errors.h"
 #include "ringcoll/ringcoll.h"
 
@@ -17,9 +18,9 @@ namespace ringcoll::python {
 /// A call in flight. Keeps what it borrows until the call has ended.
 class Request {
  public:
-  Request(rc_request* request, Call call);
-  /// Waits for the call's end (at most the communicator's deadline), since the library may write to
-  /// the buffers until then.
+  Request(rc_request* request, Call call, std::shared_ptr<Completion> completion);
+  /// Waits for the call's end (at most its deadline), since the library may write to the buffers
+  /// until then. In a done callback, which cannot wait, leaves both to the library's thread.
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -29,6 +30,8 @@ class Request {
   bool wait(double timeout_s);
   /// True if the call has ended, well or not. Does not block.
   bool done();
+  /// Calls the function once the call has ended: in the library's thread, or now if it has.
+  void add_done_callback(pybind11::object function);
 
  private:
   static constexpr double kSliceSeconds = 0.1;
@@ -37,6 +40,7 @@ class Request {
 
   std::shared_ptr<rc_request> request_;  // null once ended; threads that wait hold it too
   std::optional<Call> call_;
+  std::shared_ptr<Completion> completion_;
   Failure outcome_;
 };
 

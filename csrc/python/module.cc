@@ -24,14 +24,14 @@ void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArg
       name,
       [method](Comm& self, std::string collective, py::sequence inputs, py::sequence outputs,
                std::string op, int root, Counts counts, Counts recv_counts, double prescale,
-               double postscale) {
+               double postscale, double timeout) {
         return (self.*method)(CallArguments{
             std::move(collective), std::move(op), root, std::move(inputs), std::move(outputs),
-            std::move(counts), std::move(recv_counts), prescale, postscale});
+            std::move(counts), std::move(recv_counts), prescale, postscale, timeout});
       },
       py::arg("collective"), py::arg("inputs"), py::arg("outputs"), py::arg("op") = "sum",
       py::arg("root") = 0, py::arg("counts") = py::none(), py::arg("recv_counts") = py::none(),
-      py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, doc);
+      py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("timeout") = 0.0, doc);
 }
 
 void bind_comm(py::module_& module) {
@@ -53,15 +53,21 @@ void bind_request(py::module_& module) {
   py::class_<Request>(module, "Request", "A call in flight; keeps its tensors alive.")
       .def("wait", &Request::wait, py::arg("timeout") = -1.0,
            "True once the call has ended, False if timeout seconds passed first.")
-      .def("done", &Request::done);
+      .def("done", &Request::done)
+      .def("add_done_callback", &Request::add_done_callback, py::arg("function"),
+           "Calls function() once the call has ended; in the library's thread, or now if it has.");
+  py::module_::import("atexit").attr("register")(py::cpp_function(&Completion::stop_all));
 }
 
 void check_abi() {
-  if (ringcoll_abi_version() == RINGCOLL_ABI_VERSION) return;
+  if (ringcoll_abi_version() == RINGCOLL_ABI_VERSION &&
+      ringcoll_abi_revision() >= RINGCOLL_ABI_REVISION)
+    return;
   std::string message = fmt::format(
-      "libringcoll.so has ABI version {} (ringcoll {}), and ringcoll._core was built for {}: "
-      "install ringcoll again",
-      ringcoll_abi_version(), ringcoll_version(), RINGCOLL_ABI_VERSION);
+      "libringcoll.so has ABI {}.{} (ringcoll {}), and ringcoll._core was built for {}.{}: install "
+      "ringcoll again",
+      ringcoll_abi_version(), ringcoll_abi_revision(), ringcoll_version(), RINGCOLL_ABI_VERSION,
+      RINGCOLL_ABI_REVISION);
   throw py::import_error(message);
 }
 

@@ -127,7 +127,6 @@ struct Seats {
   std::vector<int> machine_of;        // by rank; empty: nothing is known
   std::vector<Rank> order;            // of the ring
   std::map<int, int> node_distances;  // from this rank's NUMA node; empty: it has not one
-  std::string port;                   // of this rank in the whole that this is a part of; or ""
 };
 
 /// What a transport is given. References outlive it.
@@ -148,8 +147,9 @@ struct TransportOptions {
   }
 };
 
-/// Some of a transport's ranks, in an order, with links of their own. What it refers to outlives
-/// the transport that is made of it, but for `members`, which are copied.
+/// Some of a transport's ranks, in an order, with links of their own. All of them name the same
+/// members in the same order. What it refers to outlives the transport that is made of it, but for
+/// `members`, which are copied.
 struct TransportPart {
   Rank rank = 0;                // of this process in it
   std::vector<Rank> members;    // by the part's ranks: the transport's own ranks

@@ -16,9 +16,18 @@
  * RC_INVALID_ARGUMENT, abort, destroy and free do nothing, and descriptors of the library are gone,
  * so that peers hear of the parent's end; it may make communicators of its own.
  *
- * ABI rule: RINGCOLL_ABI_VERSION changes when a caller built against an older header would break.
- * Structs that the caller fills begin with struct_size = sizeof(the struct) and grow at their end
- * only; a zeroed field means "default".
+ * ABI rule: RINGCOLL_ABI_VERSION changes when a caller built against an older header would break; a
+ * caller may refuse to run with a library of another. RINGCOLL_ABI_REVISION counts what was added
+ * since; a library works with callers of every revision of its version, and a caller that needs
+ * something of revision N asks for ringcoll_abi_revision() >= N (a library without that function is
+ * of revision 1). A revision may add functions, values at the end of an enumeration, keys of JSON,
+ * and fields at the end of a struct that begins with struct_size; nothing else changes. rc_buffer,
+ * which is passed in arrays, has no struct_size and never grows.
+ *
+ * struct_size is sizeof(the struct) where the caller was compiled. A shorter struct is one of an
+ * older revision: the fields that it lacks are 0. A longer one is of a newer revision, and accepted
+ * as long as what this library does not know is 0. A zeroed field means "default": what there was
+ * before the field.
  */
 #ifndef RINGCOLL_RINGCOLL_H_
 #define RINGCOLL_RINGCOLL_H_
@@ -31,6 +40,7 @@ extern "C" {
 #endif
 
 #define RINGCOLL_ABI_VERSION 1
+#define RINGCOLL_ABI_REVISION 2
 #define RINGCOLL_API __attribute__((visibility("default")))
 
 typedef enum rc_status {
@@ -86,6 +96,9 @@ typedef enum rc_collective {
 } rc_collective;
 #define RC_COLLECTIVE_COUNT 9
 
+typedef struct rc_comm rc_comm;
+typedef struct rc_request rc_request;
+
 /* A tensor of the caller. Input and output may overlap only as rc_call says. Contiguous.
  * Borrowed until the call has completed. */
 typedef struct rc_buffer {
@@ -93,6 +106,26 @@ typedef struct rc_buffer {
   void* output;
   int64_t count; /* elements; its meaning for each collective is at rc_call */
 } rc_buffer;
+
+/* Says that a call that ringcoll_start() has started is over: called exactly once for each, however
+ * it ended, with what ringcoll_wait() returns of it; if that is not RC_OK,
+ * ringcoll_error_message() and ringcoll_error_rank() say more.
+ *
+ * When: as soon as the call has ended, in the order in which calls of a communicator were started.
+ * It may be before ringcoll_start() has returned; *request is set by then. In other threads
+ * ringcoll_wait() and ringcoll_request_free() return after it has.
+ *
+ * Where: on the thread that executed the call, the communicator's worker; for calls that had not
+ * begun when their communicator was destroyed, on the thread that destroys it. Under no lock of the
+ * library. Calls started later wait for it, so it must not block for long, nor throw.
+ *
+ * What it may do: anything with other communicators. With its own: start calls, abort, query, and
+ * destroy it (which a thread of the library then does once it has returned; calls that it starts
+ * while it is destroyed are refused). To run a call, to split, and to wait for a request that has
+ * not ended are RC_INVALID_ARGUMENT: they would wait for this very thread. `request` has ended:
+ * ringcoll_wait() returns its status at once, and it may be freed here, if nowhere else. Another
+ * that has not ended is not freed. */
+typedef void (*rc_done_fn)(void* state, rc_request* request, rc_status status);
 
 /* clang-format off */
 /* One collective call.
@@ -129,10 +162,14 @@ typedef struct rc_call {
   const int64_t* recv_counts;
   double prescale;  /* factor on each input element before combining; 0 means 1, -0.0 means 0 */
   double postscale; /* factor on each output element after combining; 0 means 1, -0.0 means 0 */
+  /* Since revision 2. */
+  double timeout_s; /* all waits of this call end (RC_TIMEOUT) so many seconds after it began to
+                       execute, when those before it had ended; 0 = as of rc_comm_options, where
+                       each wait has that time for itself; infinity = none. Ranks may pass different
+                       ones */
+  rc_done_fn done;  /* of ringcoll_start, where it is not NULL; ringcoll_run refuses it */
+  void* done_state; /* first argument of done */
 } rc_call;
-
-typedef struct rc_comm rc_comm;
-typedef struct rc_request rc_request;
 
 /* Gathers one blob of every rank on every rank, in rank order: `all` has room for size blobs of
  * `bytes` each; every rank passes the same `bytes`. Returns 0, or non-zero on failure. Called from
@@ -151,10 +188,11 @@ typedef struct rc_comm_options {
   double timeout_s; /* deadline of every wait in seconds; 0 = RINGCOLL_TIMEOUT_S, infinity = none */
 } rc_comm_options;
 
-/* The version of the library, "major.minor.patch", and the RINGCOLL_ABI_VERSION it was built with.
- * Static. */
+/* The version of the library, "major.minor.patch", and the RINGCOLL_ABI_VERSION and
+ * RINGCOLL_ABI_REVISION that it was built with. Static. */
 RINGCOLL_API const char* ringcoll_version(void);
 RINGCOLL_API int ringcoll_abi_version(void);
+RINGCOLL_API int ringcoll_abi_revision(void);
 
 /* What the last failed call of this thread was about; valid until its next failed call. Never NULL.
  */
@@ -187,19 +225,21 @@ RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 /* Runs a call to its end in the calling thread. */
 RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
 /* Starts a call on the communicator's worker. `call` and its arrays are copied; the buffers are
- * borrowed. */
+ * borrowed. A call that is refused (*request is NULL then) has not started, and its `done` is not
+ * called; on a poisoned communicator it starts and ends with the first error. */
 RINGCOLL_API rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request);
-/* Waits until the request has ended (timeout_s < 0: no limit but the communicator's deadline) and
- * returns its status. *done is 0 and the status RC_OK if timeout_s passed first; the request goes
- * on. */
+/* Waits until the request has ended and its `done` has returned (timeout_s < 0: no limit but the
+ * call's deadline), and returns its status. *done is 0 and the status RC_OK if timeout_s passed
+ * first; the request goes on. */
 RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
 /* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
 
-/* JSON: version, abi, simd (the instruction set in use), transports (name, help, usable, reason,
- * and what was found of them), schedules (collective, name, summary, cost, where they are offered),
- * knobs (name, type, default, range, help, value) and costs (the file of RINGCOLL_COSTS, or what is
- * wrong with it). Needs no communicator. The string is malloc'ed; free it with ringcoll_free. */
+/* JSON: version, abi, abi_revision, simd (the instruction set in use), transports (name, help,
+ * usable, reason, and what was found of them), schedules (collective, name, summary, cost, where
+ * they are offered), knobs (name, type, default, range, help, value) and costs (the file of
+ * RINGCOLL_COSTS, or what is wrong with it). Needs no communicator. The string is malloc'ed; free
+ * it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_info(char** json);
 /* What collectives would take on a cluster, by the prices that schedules are chosen by
  * (docs/algorithms.md, "What a schedule costs"). Needs no communicator and looks at no environment.

@@ -107,7 +107,7 @@ Ports::Ports(const TransportOptions& options)
     : rank_(options.rank),
       settings_(settings_of(options)),
       seats_(options.seats),
-      usable_(find_ports(options.config, options.own_arena().size(), seats_.port.empty())),
+      usable_(find_ports(options.config, options.own_arena().size(), true)),
       peers_(static_cast<size_t>(options.size)),
       open_(usable_.size()) {
   auto interfaces = list_interfaces();
@@ -123,7 +123,6 @@ Ports::Ports(const TransportOptions& options)
 // where there is one node, everything is near.
 uint8_t Ports::distance_to(const verbs::UsablePort& port) const {
   constexpr int kFar = 255;
-  if (!seats_.port.empty()) return names_of({&port, 1}) == seats_.port ? 0 : kFar;
   if (seats_.node_distances.size() < 2) return 0;
   auto found = seats_.node_distances.find(port.numa_node);
   return static_cast<uint8_t>(
@@ -152,9 +151,7 @@ void Ports::share_out() {
   std::string network = network_of(self.ports, self.share);
   std::string why = fmt::format("at distance {} (10 is the rank's own NUMA node)",
                                 self.ports[self.share].distance);
-  if (!seats_.port.empty())
-    why = "as in the whole";
-  else if (seats_.node_distances.size() < 2)
+  if (seats_.node_distances.size() < 2)
     why = "as near as the others, for the rank runs on several NUMA nodes or there is one";
   log_debug("rank {} uses {} of {}: in {}, {}", rank_, text_of(self.ports[self.share]),
             names_of(usable_), network.empty() ? "a network that is not known" : network, why);

@@ -1,0 +1,57 @@
+// Callers of the C ABI whose ranks are threads of one process.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ringcoll/ringcoll.h"
+
+namespace ringcoll::testing {
+
+inline std::string error_text() { return ringcoll_error_message(); }
+
+inline rc_comm* make(const std::string& store, int rank, int size, double timeout_s = 20) {
+  rc_comm_options options{};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.size = size;
+  options.store = store.c_str();
+  options.name = "test";
+  options.timeout_s = timeout_s;
+  rc_comm* comm = nullptr;
+  EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_OK) << error_text();
+  return comm;
+}
+
+/// `body(comm, rank)` on each rank, in a thread of its own.
+template <typename Body>
+void world(int size, Body body, double timeout_s = 20) {
+  static std::atomic<int> worlds{0};
+  std::string store = "local://engine" + std::to_string(worlds++);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; rank++)
+    threads.emplace_back([&, rank] {
+      rc_comm* comm = make(store, rank, size, timeout_s);
+      if (comm) body(comm, rank);
+      ringcoll_comm_destroy(comm);
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+/// Of one buffer of floats.
+inline rc_call sum_of(rc_buffer* buffer) {
+  rc_call call{};
+  call.struct_size = sizeof call;
+  call.collective = RC_ALLREDUCE;
+  call.dtype = RC_FLOAT32;
+  call.op = RC_SUM;
+  call.buffers = buffer;
+  call.buffer_count = 1;
+  return call;
+}
+
+}  // namespace ringcoll::testing

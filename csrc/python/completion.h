@@ -1,0 +1,48 @@
+// Python functions that are called when a call has ended, by the thread of the library.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "python/call.h"
+#include "ringcoll/ringcoll.h"
+
+namespace ringcoll::python {
+
+/// What is to be done at the end of one call. The library's thread takes the GIL only where there
+/// is something.
+class Completion {
+ public:
+  /// The functions wait until the call has ended. False if it has: call yours yourself. With the
+  /// GIL.
+  bool add(pybind11::object function);
+  /// Keeps a request that nobody has any more, and what it borrows, until it has ended. False if it
+  /// has: then nothing is moved. With the GIL.
+  bool adopt(std::shared_ptr<rc_request>& request, std::optional<Call>& call);
+
+  /// rc_call.done; `state` is a new std::shared_ptr<Completion>.
+  static void done(void* state, rc_request* request, rc_status status);
+  /// Whether this thread is in done(), where it must not wait for calls.
+  static bool is_in_done();
+  /// Before the interpreter ends: returns once no thread is in a function, and none will be. Later
+  /// functions are not called. With the GIL, which it releases.
+  static void stop_all();
+
+ private:
+  void run();
+  bool nothing_left();
+  void call_functions();
+  void leave_to_the_process();
+
+  std::mutex mutex_;  // never held while Python code runs
+  bool ended_ = false;
+  std::vector<pybind11::object> functions_;
+  std::shared_ptr<rc_request> request_;
+  std::optional<Call> call_;
+};
+
+}  // namespace ringcoll::python

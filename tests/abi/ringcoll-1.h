@@ -1,0 +1,240 @@
+/* ringcoll.h as released with revision 1 of the C ABI. Frozen: programs compiled with it must work
+ * with every later library of the same RINGCOLL_ABI_VERSION (test_abi.py). Never edited.
+ *
+ * ringcoll: collective communication over RDMA, shared memory and TCP.
+ *
+ * The only installed header: a C ABI with opaque handles. It has three parts: a communicator
+ * (create, query, abort, destroy), a call (what to compute, on which buffers), and a request (a
+ * call in flight).
+ *
+ * Errors: a function that can fail returns an rc_status; ringcoll_error_message() of the same
+ * thread then says what was being done, the cause and the remedy. After RC_TIMEOUT, RC_PEER_LOST,
+ * RC_TRANSPORT or RC_MISMATCH the communicator is poisoned: every later call on it returns the same
+ * first error. Destroy it and create another.
+ *
+ * Threads: any thread may call any function, except that a communicator must not be destroyed while
+ * a call on it runs. All ranks must submit their calls on one communicator in the same order.
+ *
+ * fork(2): a process may fork at any time. In the child, calls with what its parent has made return
+ * RC_INVALID_ARGUMENT, abort, destroy and free do nothing, and descriptors of the library are gone,
+ * so that peers hear of the parent's end; it may make communicators of its own.
+ *
+ * ABI rule: RINGCOLL_ABI_VERSION changes when a caller built against an older header would break.
+ * Structs that the caller fills begin with struct_size = sizeof(the struct) and grow at their end
+ * only; a zeroed field means "default".
+ */
+#ifndef RINGCOLL_RINGCOLL_H_
+#define RINGCOLL_RINGCOLL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RINGCOLL_ABI_VERSION 1
+#define RINGCOLL_API __attribute__((visibility("default")))
+
+typedef enum rc_status {
+  RC_OK = 0,
+  RC_INVALID_ARGUMENT =
+      1,            /* the call was refused, nothing was sent; the communicator is still good */
+  RC_TIMEOUT = 2,   /* a peer did not answer before the deadline */
+  RC_PEER_LOST = 3, /* a peer's process ended, or left the communicator */
+  RC_TRANSPORT = 4, /* a link or the operating system failed */
+  RC_MISMATCH = 5,  /* ranks disagree on collective, count, dtype, op or root */
+  RC_INTERNAL = 6,  /* a defect of ringcoll */
+  RC_ABORTED = 7    /* ringcoll_comm_abort was called, here or on another rank */
+} rc_status;
+
+typedef enum rc_dtype {
+  RC_UINT8 = 0,
+  RC_INT8 = 1,
+  RC_UINT16 = 2,
+  RC_INT16 = 3,
+  RC_UINT32 = 4,
+  RC_INT32 = 5,
+  RC_UINT64 = 6,
+  RC_INT64 = 7,
+  RC_FLOAT16 = 8,  /* IEEE 754 binary16; combined in float32 */
+  RC_BFLOAT16 = 9, /* upper half of a float32; combined in float32 */
+  RC_FLOAT32 = 10,
+  RC_FLOAT64 = 11,
+  RC_BOOL = 12 /* one byte, 0 or 1; sum and max mean "or", product and min mean "and" */
+} rc_dtype;
+#define RC_DTYPE_COUNT 13
+
+typedef enum rc_op {
+  RC_SUM = 0,
+  RC_AVERAGE = 1, /* sum, then times 1/size; integers are truncated towards zero */
+  RC_MIN = 2,
+  RC_MAX = 3,
+  RC_PRODUCT = 4,
+  RC_BIT_AND = 5, /* integers and bool */
+  RC_BIT_OR = 6   /* integers and bool */
+} rc_op;
+#define RC_OP_COUNT 7
+
+typedef enum rc_collective {
+  RC_ALLREDUCE = 0,
+  RC_ALLGATHER = 1,
+  RC_REDUCE_SCATTER = 2,
+  RC_BROADCAST = 3,
+  RC_REDUCE = 4,
+  RC_GATHER = 5,
+  RC_SCATTER = 6,
+  RC_ALLTOALL = 7,
+  RC_BARRIER = 8
+} rc_collective;
+#define RC_COLLECTIVE_COUNT 9
+
+/* A tensor of the caller. Input and output may overlap only as rc_call says. Contiguous.
+ * Borrowed until the call has completed. */
+typedef struct rc_buffer {
+  const void* input;
+  void* output;
+  int64_t count; /* elements; its meaning for each collective is at rc_call */
+} rc_buffer;
+
+/* clang-format off */
+/* One collective call.
+ *
+ *   collective      buffers  input (elements)          output (elements)            counts
+ *   ALLREDUCE       any      count                     count                        -
+ *   BROADCAST       any      count, read on root       count (root: may be NULL)    -
+ *   REDUCE          any      count                     count, on root               -
+ *   ALLGATHER       1        counts[rank]              sum(counts), by rank         size, or NULL
+ *   REDUCE_SCATTER  1        sum(counts), by rank      counts[rank]                 size, or NULL
+ *   GATHER          1        counts[rank]              sum(counts), on root         size, or NULL
+ *   SCATTER         1        sum(counts), on root      counts[rank]                 size, or NULL
+ *   ALLTOALL        1        sum(counts), by           sum(recv_counts), by         size, or NULL
+ *                            destination               source
+ *   BARRIER         0        -                         -                            -
+ *
+ * counts == NULL: all are `count` of the buffer. Several buffers are one vector (they are fused:
+ * packed together, no copy by the caller). `counts` of ALLTOALL are this rank's send counts,
+ * `recv_counts` what it receives, and all ranks give them or none does; elsewhere `counts` are the
+ * same on every rank.
+ *
+ * In place: input == output for vectors and for ALLTOALL with equal counts and recv_counts; the
+ * own chunk at its place among all chunks for the others. */
+/* clang-format on */
+typedef struct rc_call {
+  size_t struct_size;
+  rc_collective collective;
+  rc_dtype dtype;
+  rc_op op;
+  int32_t root;
+  const rc_buffer* buffers;
+  int64_t buffer_count;
+  const int64_t* counts;
+  const int64_t* recv_counts;
+  double prescale;  /* factor on each input element before combining; 0 means 1, -0.0 means 0 */
+  double postscale; /* factor on each output element after combining; 0 means 1, -0.0 means 0 */
+} rc_call;
+
+typedef struct rc_comm rc_comm;
+typedef struct rc_request rc_request;
+
+/* Gathers one blob of every rank on every rank, in rank order: `all` has room for size blobs of
+ * `bytes` each; every rank passes the same `bytes`. Returns 0, or non-zero on failure. Called from
+ * the thread that creates. */
+typedef int (*rc_exchange_fn)(void* state, const void* mine, size_t bytes, void* all);
+
+typedef struct rc_comm_options {
+  size_t struct_size;
+  int32_t rank;
+  int32_t size;
+  const char* store; /* tcp://host:port, file:///dir, horovod://host:port/scope, local://name; NULL
+                        with exchange */
+  const char* name;  /* distinguishes communicators in one store; NULL = "world" */
+  rc_exchange_fn exchange; /* instead of a store */
+  void* exchange_state;
+  double timeout_s; /* deadline of every wait in seconds; 0 = RINGCOLL_TIMEOUT_S, infinity = none */
+} rc_comm_options;
+
+/* The version of the library, "major.minor.patch", and the RINGCOLL_ABI_VERSION it was built with.
+ * Static. */
+RINGCOLL_API const char* ringcoll_version(void);
+RINGCOLL_API int ringcoll_abi_version(void);
+
+/* What the last failed call of this thread was about; valid until its next failed call. Never NULL.
+ */
+RINGCOLL_API const char* ringcoll_error_message(void);
+/* The rank that the last error of this thread blames, or -1. */
+RINGCOLL_API int ringcoll_error_rank(void);
+
+/* Creates a communicator: collective over all its ranks, blocks until all are there or the deadline
+ * passes. */
+RINGCOLL_API rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm);
+/* A communicator of `count` of comm's ranks, in the order given. Collective over comm: every rank
+ * of comm calls it, with the list of the group it belongs to; a rank that belongs to none passes
+ * count = 0 and gets NULL. */
+RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count,
+                                           const char* name, rc_comm** sub);
+/* Says goodbye to the peers, ends the threads, frees. Outstanding requests end with RC_ABORTED.
+ * NULL is allowed. */
+RINGCOLL_API void ringcoll_comm_destroy(rc_comm* comm);
+/* Poisons the communicator with RC_ABORTED and `reason` on all ranks; calls in flight return at
+ * once. */
+RINGCOLL_API void ringcoll_comm_abort(rc_comm* comm, const char* reason);
+RINGCOLL_API int ringcoll_comm_rank(const rc_comm* comm);
+RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
+/* JSON: name, rank, size, hosts, levels and topology (with where it is known from), network,
+ * ring_order, peers (host, pid, NUMA node, groups, transport and port of each), costs (of the links
+ * of each level, where they are from, and how long measuring took), and counters (calls, bytes,
+ * copies, waits, rejected connections). The string is malloc'ed; free it with ringcoll_free. */
+RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
+
+/* Runs a call to its end in the calling thread. */
+RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
+/* Starts a call on the communicator's worker. `call` and its arrays are copied; the buffers are
+ * borrowed. */
+RINGCOLL_API rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request);
+/* Waits until the request has ended (timeout_s < 0: no limit but the communicator's deadline) and
+ * returns its status. *done is 0 and the status RC_OK if timeout_s passed first; the request goes
+ * on. */
+RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
+/* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
+RINGCOLL_API void ringcoll_request_free(rc_request* request);
+
+/* JSON: version, abi, simd (the instruction set in use), transports (name, help, usable, reason,
+ * and what was found of them), schedules (collective, name, summary, cost, where they are offered),
+ * knobs (name, type, default, range, help, value) and costs (the file of RINGCOLL_COSTS, or what is
+ * wrong with it). Needs no communicator. The string is malloc'ed; free it with ringcoll_free. */
+RINGCOLL_API rc_status ringcoll_info(char** json);
+/* What collectives would take on a cluster, by the prices that schedules are chosen by
+ * (docs/algorithms.md, "What a schedule costs"). Needs no communicator and looks at no environment.
+ *
+ * The request, JSON:
+ *   collective          "allreduce", …
+ *   dtype               "float32", …; optional, then float32
+ *   levels              array of at most 16, hosts first: {"level": "host", "ranks": 4,
+ *                       "latency_us", "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of
+ *                       each group, which are a multiple of those of the level before; the last
+ *                       level's are all, at most 16,384. Numbers that are left out are those
+ *                       assumed where nothing is measured; a group has what one rank has, if that
+ *                       is given. The first level may have "ports", those of a host that its ranks
+ *                       share out; what a host sends in all is that of all of them
+ *   sizes               array of at most 1,000, bytes of the whole vector, at most 2^50
+ *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
+ *   combined_bytes_per_us                            of a core, reducing; optional
+ *   crowded             true: hosts have more ranks than cores; optional
+ *   messages            true: of the row that algorithm names, all messages of each round; rows
+ *                       of at most four million
+ *
+ * A request that cannot be served is RC_INVALID_ARGUMENT; ringcoll_error_message names the field,
+ * or the knob that it is as, and *json is not touched. The answer, JSON: collective, dtype, ranks,
+ * hosts, levels, slots, and sizes, an array: bytes, chosen (a row), bound_us (what a host's port
+ * needs at least; null on one host and of a barrier) and rows: name, microseconds (null: no price,
+ * the row has too many steps to walk), piece_bytes, pieces; rows that are not offered there are
+ * left out. With messages: rounds, for each an array of from, to, share of the vector, from, to, …
+ * The string is malloc'ed; free it with ringcoll_free. */
+RINGCOLL_API rc_status ringcoll_simulate(const char* request, char** json);
+RINGCOLL_API void ringcoll_free(void* pointer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RINGCOLL_RINGCOLL_H_ */
