@@ -27,7 +27,7 @@ FOLDERS = {
 }
 RING_LAYERS = {
     "ring1": ["base", "schedule", "reduce", "topology"],
-    "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "comm"],
+    "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "mesh", "comm"],
     "ring3": ["coll", "engine"],
 }
 SANITIZERS = ("asan", "tsan")

@@ -115,7 +115,7 @@ Verdict prove_against(const std::string& replies, double limit_s = 5, bool hangs
 }
 
 TEST(Auth, TheActiveEndTrustsNobodyEither) {
-  std::string challenge("RGCL\1\0\0\0", 8);
+  std::string challenge("RGCL\2\0\0\0", 8);
   challenge.append(32, 'n');
   EXPECT_EQ(prove_against(""), Verdict::kClosed);
   EXPECT_EQ(prove_against("HTTP/1.1 400 Bad Request\r\nServer: something\r\n\r\n"),
@@ -124,12 +124,12 @@ TEST(Auth, TheActiveEndTrustsNobodyEither) {
   std::string accepted("RGCL\1\0\0\0", 8);
   accepted.append(32, 'm');  // says yes, but does not know the secret
   EXPECT_EQ(prove_against(challenge + accepted), Verdict::kStranger);
-  challenge[4] = 2;
+  challenge[4] = 1;
   EXPECT_EQ(prove_against(challenge), Verdict::kOtherVersion);
 }
 
 TEST(Auth, AnEndThatFallsSilentIsATimeoutThatNamesTheLink) {
-  std::string challenge("RGCL\1\0\0\0", 8);
+  std::string challenge("RGCL\2\0\0\0", 8);
   challenge.append(32, 'n');
   for (const std::string& replies : {std::string(), challenge, challenge + "RGCL"}) {
     auto start = Clock::now();

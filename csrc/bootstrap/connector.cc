@@ -267,9 +267,15 @@ Fd Connector::State::connect_at(const Offer& offer, const Target& to, Deadline r
     Fd fd = begin_connect(offer.address, &error);
     Dialling dialling(*this, fd.get(), for_group, link);
     if (fd) error = finish_connect(fd.get(), offer.address, reach);
-    // The peer listened before it told its address: refused means that it has ended.
-    check(error != ECONNREFUSED, Code::kPeerLost,
-          "{}: connect: Connection refused; the process has ended, or a firewall rejects", link);
+    if (error != 0) {
+      std::lock_guard lock(mutex);
+      throw_if_interrupted(for_group, link);
+    }
+    // The peer listened before it told its address: refused means that it has ended, and reset that
+    // it ended just then.
+    check(error != ECONNREFUSED && error != ECONNRESET, Code::kPeerLost,
+          "{}: {}; the process has ended, or a firewall rejects", link,
+          errno_text("connect", error));
     std::string where = fmt::format(
         "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
         "with RINGCOLL_INTERFACE",

@@ -2,6 +2,8 @@
 #include "mesh/group.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <filesystem>
@@ -195,6 +197,30 @@ TEST_P(Groups, AreNoMoreThanThereIsRoomFor) {
     meeting.wait();
   });
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take terabytes
+// All ranks cut what they have of the arena alike, whoever has fewer addresses.
+TEST(GroupsWithFewAddresses, HaveLessOfTheArena) {
+  auto in_child = [] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = rlim_t{4} << 30;
+    ::setrlimit(RLIMIT_AS, &limit);
+    Config config = testing::config_of("shm");
+    config.arena_bytes = 64 << 20;
+    Meeting meeting(2);
+    auto errors = testing::run_ranks({2, config}, [&](Mesh& mesh) {
+      auto group = meeting.make(mesh, {1, 0});
+      EXPECT_EQ(group->extent().size(), size_t{4} << 20);
+      talk(*group, 1);
+      meeting.wait();
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(2));
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(in_child(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 /// Of this process, in which all ranks are: threads and descriptors, counted while nobody does
 /// anything.

@@ -109,6 +109,7 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
                {"offers", connector_ ? connector_->offers() : ""},
                {"failure", failure},
                {"own_secret", own_secret},
+               {"extent_bytes", affordable_extent()},
                {"costs_file", config_.costs},
                {"costs", given_costs}};
   if (rank_ == 0) mine["agreed"] = agreed_values(config_);
@@ -137,6 +138,9 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
           own_secret == first.at("own_secret").get<bool>() ? rank_ : 0, r);
   }
   adopt(first.at("agreed"), &config_);
+  extent_bytes_ = static_cast<size_t>(config_.arena_bytes);
+  for (const Json& theirs : introductions)
+    extent_bytes_ = std::min(extent_bytes_, theirs.at("extent_bytes").get<size_t>());
   topology_ = Topology(find_places(std::move(locations)));
   adopt_given_costs(introductions);
   std::string secret = own_secret ? config_.secret : first.at("secret").get<std::string>();

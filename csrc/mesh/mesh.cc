@@ -1,6 +1,7 @@
 #include "mesh/mesh.h"
 
 #include <fmt/core.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <set>
@@ -10,8 +11,10 @@
 namespace ringcoll {
 namespace {
 
-// The address space that groups may take of the arena is no larger than kMostGroups times this.
+constexpr size_t kLeastExtentBytes = 1 << 20;
 constexpr size_t kMostExtentBytes = 256 << 20;
+// Of a limit on addresses (`ulimit -v`), where there is one, groups take this part of each rank's.
+constexpr rlim_t kAddressShare = 16;
 // How often who waits for another thread's lifeline looks around.
 constexpr Duration kLook = std::chrono::milliseconds(20);
 
@@ -130,14 +133,20 @@ GroupNumber Mesh::new_group_number() {
   return static_cast<GroupNumber>(rank_) << 32 | ++groups_made_;
 }
 
-size_t Mesh::extent_bytes() const {
-  return std::min(static_cast<size_t>(config_.arena_bytes), kMostExtentBytes);
+// Only what is touched takes memory; what is limited, if anything, is addresses, of which peers
+// take as many.
+size_t Mesh::affordable_extent() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return kMostExtentBytes;
+  auto bytes = static_cast<size_t>(limit.rlim_cur / kAddressShare / kMostGroups);
+  return std::clamp(bytes / kLeastExtentBytes * kLeastExtentBytes, kLeastExtentBytes,
+                    kMostExtentBytes);
 }
 
-// Only what is touched takes memory.
 void Mesh::make_arena() {
   arena_ = SharedMemory::create(
-      static_cast<size_t>(config_.arena_bytes) + kMostGroups * extent_bytes(), config_.huge_pages);
+      static_cast<size_t>(config_.arena_bytes) + kMostGroups * extent_bytes_, config_.huge_pages);
 }
 
 std::span<std::byte> Mesh::take_extent() {
@@ -147,14 +156,14 @@ std::span<std::byte> Mesh::take_extent() {
         "this rank is in {} groups, and there is room for no more: close some", kMostGroups);
   *free = true;
   auto number = static_cast<size_t>(free - extents_.begin());
-  return {arena_.data() + config_.arena_bytes + number * extent_bytes(), extent_bytes()};
+  return {arena_.data() + config_.arena_bytes + number * extent_bytes_, extent_bytes_};
 }
 
 void Mesh::give_back(std::span<std::byte> extent) {
   arena_.discard(extent.data(), extent.size());
   std::lock_guard lock(groups_mutex_);
   size_t at = extent.data() - arena_.data() - config_.arena_bytes;
-  extents_[at / extent_bytes()] = false;
+  extents_[at / extent_bytes_] = false;
 }
 
 }  // namespace ringcoll

@@ -100,7 +100,7 @@ class Mesh {
                           Deadline deadline) const;
   void agree(Exchange& exchange, Deadline deadline);
   void make_arena();
-  size_t extent_bytes() const;
+  static size_t affordable_extent();
   Seats seats() const;
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
@@ -143,6 +143,7 @@ class Mesh {
   std::unique_ptr<Health> health_;  // of the whole
 
   mutable std::mutex groups_mutex_;
+  size_t extent_bytes_ = 0;    // agreed: the least that a rank can afford, the arena's at most
   std::vector<bool> extents_;  // that are taken
   uint32_t groups_made_ = 0;
   std::mutex lines_mutex_;

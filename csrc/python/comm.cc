@@ -155,7 +155,7 @@ bool Request::wait(double timeout_s) {
 
 bool Request::done() { return poll(0); }
 
-void Request::add_done_callback(py::object function) {
+void Request::add_done_callback(const py::object& function) {
   if (completion_->add(function)) return;
   poll(-1);  // it has ended, or is about to return from rc_call.done
   function();
@@ -195,7 +195,8 @@ std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
   Call call(arguments, rank_, size_);
   auto completion = std::make_shared<Completion>();
   auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
-  call.set_done(&Completion::done, state.get());
+  auto* done_state = state.release();  // done()'s, once the call has started
+  call.set_done(&Completion::done, done_state);
   rc_request* request = nullptr;
   Failure outcome;
   {
@@ -203,8 +204,10 @@ std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
     outcome.status = ringcoll_start(comm.get(), &call.get(), &request);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
-  if (outcome.status != RC_OK) raise(outcome);
-  (void)state.release();  // it is done()'s
+  if (outcome.status != RC_OK) {
+    state.reset(done_state);
+    raise(outcome);
+  }
   return std::make_unique<Request>(request, std::move(call), std::move(completion));
 }
 

@@ -31,7 +31,7 @@ class Request {
   /// True if the call has ended, well or not. Does not block.
   bool done();
   /// Calls the function once the call has ended: in the library's thread, or now if it has.
-  void add_done_callback(pybind11::object function);
+  void add_done_callback(const pybind11::object& function);
 
  private:
   static constexpr double kSliceSeconds = 0.1;
