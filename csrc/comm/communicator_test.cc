@@ -37,6 +37,7 @@ TEST(Communicator, OfSomeRanksIsOnTheSameMesh) {
     all.arrive_and_wait();
     whole.reset();
     EXPECT_FALSE(part.poisoned());
+    all.arrive_and_wait();
     EXPECT_EQ(part.fail(Error(Code::kAborted, "enough", part.rank())).code(), Code::kAborted);
     EXPECT_TRUE(part.poisoned());
     all.arrive_and_wait();
