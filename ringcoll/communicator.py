@@ -393,6 +393,7 @@ class Communicator:
         ``None`` for a rank in no group.
 
         ``None`` is returned on ranks in no group. The new one is closed on its own, in any order.
+        A rank may be in 64 of one job at a time; one more is refused on all ranks.
         """
         self._splits += 1
         if ranks is None:

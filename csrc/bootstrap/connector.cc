@@ -355,6 +355,7 @@ void Connector::interrupt(GroupNumber group) {
 void Connector::forget(GroupNumber group) {
   std::lock_guard lock(state_->mutex);
   state_->ended.insert(group);
+  state_->interrupted.erase(group);
   std::erase_if(state_->parked,
                 [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; });
 }

@@ -3,31 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <latch>
-#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/abi_testing.h"
 #include "ringcoll/ringcoll.h"
 
 namespace {
 
-std::string error_text() { return ringcoll_error_message(); }
-
-rc_comm* make(const std::string& store, int rank, int size) {
-  rc_comm_options options{};
-  options.struct_size = sizeof options;
-  options.rank = rank;
-  options.size = size;
-  options.store = store.c_str();
-  options.name = "test";
-  options.timeout_s = 30;
-  rc_comm* comm = nullptr;
-  EXPECT_EQ(ringcoll_comm_create(&options, &comm), RC_OK) << error_text();
-  return comm;
-}
+using ringcoll::testing::error_text, ringcoll::testing::make;
 
 rc_comm* split(rc_comm* comm, const std::vector<int32_t>& ranks) {
   rc_comm* part = nullptr;
@@ -39,13 +25,8 @@ rc_comm* split(rc_comm* comm, const std::vector<int32_t>& ranks) {
 }
 
 rc_call sum_of(rc_buffer* buffer) {
-  rc_call call{};
-  call.struct_size = sizeof call;
-  call.collective = RC_ALLREDUCE;
+  rc_call call = ringcoll::testing::sum_of(buffer);
   call.dtype = RC_INT64;
-  call.op = RC_SUM;
-  call.buffers = buffer;
-  call.buffer_count = 1;
   return call;
 }
 
@@ -70,7 +51,7 @@ class Splits : public ::testing::TestWithParam<std::string> {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; rank++)
       threads.emplace_back([&, rank] {
-        rc_comm* comm = make(store, rank, size);
+        rc_comm* comm = make(store, rank, size, 30);
         if (comm) body(comm, rank);
       });
     for (std::thread& thread : threads) thread.join();

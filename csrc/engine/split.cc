@@ -2,6 +2,8 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <numeric>
+#include <type_traits>
 
 #include "base/error.h"
 #include "bootstrap/auth.h"
@@ -10,26 +12,27 @@
 namespace ringcoll {
 namespace {
 
-// Gathers blobs of any length over all ranks of a communicator.
-std::vector<std::string> gather_blobs(Engine& engine, const std::string& mine) {
-  Rank size = engine.comm().size();
-  auto length = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> lengths(size);
-  rc_buffer buffer{&length, lengths.data(), 1};
+// `counts`: bytes of each rank; null: all give as many as this one.
+void allgather(Engine& engine, const void* mine, int64_t bytes, void* all,
+               const int64_t* counts = nullptr) {
+  rc_buffer buffer{mine, all, bytes};
   rc_call call{};
   call.struct_size = sizeof call;
   call.collective = RC_ALLGATHER;
-  call.dtype = RC_INT64;
+  call.dtype = RC_UINT8;
   call.buffers = &buffer;
   call.buffer_count = 1;
+  call.counts = counts;
   engine.run(call);
-  int64_t total = 0;
-  for (int64_t bytes : lengths) total += bytes;
-  std::string all(total, '\0');
-  buffer = {mine.data(), all.data(), length};
-  call.dtype = RC_UINT8;
-  call.counts = lengths.data();
-  engine.run(call);
+}
+
+// Gathers blobs of any length over all ranks of a communicator.
+std::vector<std::string> gather_blobs(Engine& engine, const std::string& mine) {
+  auto length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(engine.comm().size());
+  allgather(engine, &length, sizeof length, lengths.data());
+  std::string all(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), '\0');
+  allgather(engine, mine.data(), length, all.data(), lengths.data());
   std::vector<std::string> blobs;
   size_t at = 0;
   for (int64_t bytes : lengths) {
@@ -55,32 +58,21 @@ void check_group(Engine& parent, std::span<const Rank> group) {
 
 using Hash = std::array<uint8_t, 16>;
 
-/// What a rank says in a split, to all ranks of the parent. Fixed width; equal builds.
+/// What a rank says in a split, to all ranks of the parent. On the wire as it is: fixed widths, no
+/// padding; equal builds.
 struct Saying {
   Hash group{};  // of its ranks, in their order
   int32_t ranks = 0;
-  uint8_t refuses = 0;
+  uint32_t refuses = 0;
   Group::Offer offer;
 };
+static_assert(sizeof(Saying) == 72 && std::has_unique_object_representations_v<Saying>);
 
 Hash hash_of(std::span<const Rank> group) {
   auto whole = make_group_id({reinterpret_cast<const char*>(group.data()), group.size_bytes()});
   Hash hash;
   std::ranges::copy_n(whole.begin(), hash.size(), hash.begin());
   return hash;
-}
-
-std::vector<Saying> gather(Engine& parent, const Saying& mine) {
-  std::vector<Saying> all(parent.comm().size());
-  rc_buffer buffer{&mine, all.data(), sizeof mine};
-  rc_call call{};
-  call.struct_size = sizeof call;
-  call.collective = RC_ALLGATHER;
-  call.dtype = RC_UINT8;
-  call.buffers = &buffer;
-  call.buffer_count = 1;
-  parent.run(call);
-  return all;
 }
 
 // Whether all ranks of each group have named it, and no rank refuses. Alike on all ranks.
@@ -125,7 +117,8 @@ std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> ranks, std::
   mine.refuses = refused.empty() ? 0 : 1;
   mine.ranks = refused.empty() ? static_cast<int32_t>(ranks.size()) : 0;
   if (mine.ranks > 0) mine.group = hash_of(ranks), mine.offer = group->offer();
-  auto all = gather(parent, mine);
+  std::vector<Saying> all(parent.comm().size());
+  allgather(parent, &mine, sizeof mine, all.data());
   if (!fits(all)) explain(parent, refused.empty() ? ranks : std::span<const Rank>(), refused);
   if (!group) return nullptr;
   std::vector<Group::Offer> offers;

@@ -146,8 +146,9 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   Endpoint& channel = *channels_[peer];
   Health& health = group_.health();
   health.set_waiting_for(peer);
-  Deadline own(seconds(group_.config().timeout_s)), spinning(spin_);
+  Deadline own(seconds(group_.config().timeout_s));
   Deadline& deadline = deadline_ ? *deadline_ : own;
+  Deadline spinning(std::min(spin_, deadline.left()));
   Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false, moved = false;
@@ -160,7 +161,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
       // Once, for who only polls does not look at the deadline.
       if (blocking && !moved && move_away_from(channel)) {
         moved = true;
-        spinning = Deadline(spin_);
+        spinning = Deadline(std::min(spin_, deadline.left()));
         blocking = false;
       }
       blocked_waits_ += blocking;

@@ -125,8 +125,11 @@ void Group::reach(std::span<const Offer> offers) {
       if (address.row_and_one == row_and_one(*link.row))
         text = {address.text.data(), std::min<size_t>(address.bytes, address.text.size())};
     std::string why = link.transport->reach(peer, text);
-    check(why.empty(), Code::kTransport, "{} is not reached by {} in the group: {}", describe(peer),
-          link.row->name, why);
+    if (!why.empty())
+      throw Error(Code::kTransport,
+                  fmt::format("{} is not reached by {} in the group: {}", describe(peer),
+                              link.row->name, why),
+                  peer);
   }
 }
 

@@ -30,16 +30,16 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  /// What a rank tells the others of the group before all join(). Fixed width; equal builds.
+  /// What a rank tells the others of the group before all join(). Fixed widths, no padding.
   struct Offer {
     struct Address {
       uint8_t row_and_one = 0;  // of the registry of transports; 0: none
       uint8_t bytes = 0;
       std::array<char, kMaxPartAddressBytes> text{};
     };
-    GroupNumber number = 0;  // for the group, if this is its lowest rank
-    uint8_t near = 0;        // whether it reaches all by shared memory, or inside one process
+    GroupNumber number = 0;            // for the group, if this is its lowest rank
     std::array<Address, 2> addresses;  // within hosts and between them
+    uint32_t near = 0;  // whether it reaches all by shared memory, or inside one process
   };
   const Offer& offer() const { return own_->offer; }
   /// What all have offered.

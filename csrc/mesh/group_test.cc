@@ -167,6 +167,31 @@ TEST_P(Groups, AreLeft) {
   });
 }
 
+// Whom an error blames is said in the group's numbers, be it the lifeline or the channel that
+// cannot be made.
+TEST_P(Groups, BlameTheirOwnRanks) {
+  for (bool has_lifelines : {false, true})
+    run([has_lifelines](Mesh& mesh, Meeting& meeting) {
+      if (has_lifelines) talk(mesh.whole(), 1);
+      auto half = meeting.make(mesh, half_of(mesh.rank()));
+      // The lowest rank, whose number it is, is 0 or 1 here, and 1 in the group.
+      if (mesh.rank() < 2) mesh.connector().interrupt(half->offer().number);
+      meeting.wait();
+      constexpr Rank kPeer = 0;
+      if (mesh.rank() < 2) {
+        bool dials = !has_lifelines || GetParam() == "tcp";
+        try {
+          half->channels().connect({&kPeer, 1});
+          EXPECT_FALSE(dials);
+        } catch (const Error& error) {
+          EXPECT_TRUE(dials);
+          EXPECT_EQ(error.rank(), kPeer) << error.what();
+        }
+      }
+      meeting.wait();
+    });
+}
+
 // More often than there is room for at once.
 TEST_P(Groups, AreMadeAgainAndAgain) {
   run([](Mesh& mesh, Meeting& meeting) {

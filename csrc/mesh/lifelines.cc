@@ -223,6 +223,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
 
   void remove(GroupNumber id) {
     std::lock_guard lock(mutex);
+    for (Line& line : lines) line.left.erase(id);
     if (groups.erase(id) > 0) send_to_all(encode(header_of(Type::kLeft, id)));
   }
 
@@ -469,9 +470,10 @@ void Health::waiting_for(Rank peer, const std::function<void()>& body) {
   set_waiting_for(peer);
   try {
     body();
-  } catch (const Error&) {
+  } catch (const Error& error) {
     throw_if_poisoned();
-    throw;
+    if (error.rank() == kNobody) throw;
+    throw Error(error.code(), error.what(), peer);
   }
   set_waiting_for(kNobody);
 }

@@ -83,7 +83,8 @@ class Health {
   /// The peer whom this rank waits for now, kNobody if none; told to whoever pings. Any thread.
   void set_waiting_for(Rank peer);
   /// `body` may wait for this peer: should it hang, others are told whom this rank waits for. It is
-  /// interrupted when the group fails, which is what is raised then.
+  /// interrupted when the group fails, which is what is raised then. Of an error that blames a
+  /// rank, this one, by whatever number it knows it.
   void waiting_for(Rank peer, const std::function<void()>& body);
   /// Called when a wait for `peer` has reached its deadline: finds out whom to blame. Pings the
   /// peer; if it answers that it waits for another, asks that one, and so on; each has `grace` to

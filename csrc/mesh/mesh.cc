@@ -113,8 +113,11 @@ bool Mesh::begin_lifeline(Rank peer, Deadline deadline, const Health& health) {
   std::unique_lock lock(lines_mutex_);
   while (dialling_.contains(peer)) {
     health.throw_if_poisoned();
-    check(!deadline.passed(), Code::kTimeout, "no lifeline to {} before the deadline",
-          topology_.describe(peer));
+    if (deadline.passed())
+      throw Error(Code::kTimeout,
+                  fmt::format("another group's lifeline to {} is not made before the deadline",
+                              topology_.describe(peer)),
+                  peer);
     lines_changed_.wait_for(lock, kLook);
   }
   if (lifelines_->has(peer)) return false;

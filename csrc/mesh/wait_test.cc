@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -103,6 +104,22 @@ TEST(Deadline, WaitsOfACallShareIt) {
     wait_for(mesh, std::chrono::milliseconds(250));
   });
   EXPECT_TRUE(error.starts_with("Timeout test: rank 1")) << error;
+}
+
+// However long a wait may poll.
+TEST(Deadline, EndsPollingToo) {
+  Config config = testing::config_of("loopback");
+  config.spin_us = 20'000'000;
+  auto start = Clock::now();
+  auto errors = testing::run_ranks({2, config}, [](Mesh& mesh) {
+    if (mesh.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(3));
+    mesh.whole().channels().set_deadline(Deadline(std::chrono::milliseconds(100)));
+    const Rank peer = 1;
+    mesh.whole().channels().connect({&peer, 1});
+    wait_for(mesh, std::chrono::seconds(60));
+  });
+  EXPECT_TRUE(errors[0].starts_with("Timeout test: rank 1")) << errors[0];
+  EXPECT_LT(to_seconds(Clock::now() - start), 15);
 }
 
 TEST(Deadline, IsOfOneCallAlone) {

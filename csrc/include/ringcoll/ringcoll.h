@@ -205,7 +205,8 @@ RINGCOLL_API int ringcoll_error_rank(void);
 RINGCOLL_API rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm);
 /* A communicator of `count` of comm's ranks, in the order given. Collective over comm: every rank
  * of comm calls it, with the list of the group it belongs to; a rank that belongs to none passes
- * count = 0 and gets NULL. */
+ * count = 0 and gets NULL. A rank may be in 64 that were split off one job at a time; one more is
+ * refused on all ranks. */
 RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count,
                                            const char* name, rc_comm** sub);
 /* Says goodbye to the peers, ends the threads, frees. Outstanding requests end with RC_ABORTED.
