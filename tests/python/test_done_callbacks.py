@@ -257,7 +257,7 @@ def test_forks_in_and_beside_a_callback(tmp_path):
             child = os.fork()
             if child == 0:
                 os._exit(3)
-            print("in", status_of(child))
+            print("in", status_of(child), flush=True)  # a child would say it again
             inside.set()
             go.wait()
 
