@@ -64,9 +64,10 @@ void copy_from_caller(const void* given, void* copy, const StructHistory& histor
   size_t size = 0, known = history.sizes.back();
   std::memcpy(&size, bytes, sizeof size);
   bool newer = size > known && size <= kLongestStruct;
-  check(newer || std::ranges::find(history.sizes, size) != history.sizes.end(),
-        Code::kInvalidArgument, "{}.struct_size is {}, but it has {}: set it to sizeof({})",
-        history.name, size, sizes_text(history), history.name);
+  if (!newer && std::ranges::find(history.sizes, size) == history.sizes.end())
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{}.struct_size is {}, but it has {}: set it to sizeof({})",
+                            history.name, size, sizes_text(history), history.name));
   check(!newer || is_zero(bytes + known, size - known), Code::kInvalidArgument,
         "{0} of {1} bytes, from a later revision of the C ABI than {2}, which is ringcoll {3}'s "
         "({4} bytes), has something set in what only the later one has: install the ringcoll of "
