@@ -26,7 +26,7 @@ enum class Code {
 const char* name_of(Code code);
 
 /// Thrown by setup and by completed operations; "would block" is a return value, never an Error.
-/// Caught in three places: the engine's worker, the C ABI, and Horovod's Execute.
+/// Caught in three places: coll/'s executor, the C ABI, and Horovod's Execute.
 class Error : public std::exception {
  public:
   /// `rank` is the rank of the communicator to blame, or kNobody.

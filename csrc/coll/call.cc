@@ -76,6 +76,38 @@ void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
         name_of(call.collective));
 }
 
+struct Stretch {
+  intptr_t first = 0, end = 0;
+  bool written = false;
+};
+
+// That a call reads and writes, or might.
+std::vector<Stretch> memory_of(const Call& call, Rank rank, Rank size) {
+  const CollectiveTraits& traits = traits_of(call.collective);
+  auto bytes = static_cast<int64_t>(size_of(call.dtype));
+  std::vector<Stretch> stretches;
+  auto add = [&](const void* data, Extent extent, const rc_buffer& b, bool written) {
+    auto first = reinterpret_cast<intptr_t>(data);
+    int64_t length = extent_of(call, extent, b, rank, size) * bytes;
+    if (data && length > 0) stretches.push_back({first, first + length, written});
+  };
+  for (const rc_buffer& b : call.buffers) {
+    add(b.input, traits.input, b, false);
+    add(b.output, traits.output, b, true);
+  }
+  return stretches;
+}
+
+// The least that holds all of them.
+Stretch around(const std::vector<Stretch>& stretches) {
+  Stretch all;
+  for (const Stretch& range : stretches) {
+    all.first = all.end == 0 ? range.first : std::min(all.first, range.first);
+    all.end = std::max(all.end, range.end);
+  }
+  return all;
+}
+
 // Where a buffer has elements it must have an address.
 void check_buffer(const Call& call, size_t i, Rank rank, Rank size) {
   const rc_buffer& b = call.buffers[i];
@@ -174,6 +206,18 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
     if (call.op == RC_AVERAGE) call.postscale /= size;
   }
   return call;
+}
+
+bool share_memory(const Call& a, const Call& b, Rank rank, Rank size) {
+  auto apart = [](const Stretch& x, const Stretch& y) {
+    return x.end <= y.first || y.end <= x.first;
+  };
+  std::vector<Stretch> of_a = memory_of(a, rank, size), of_b = memory_of(b, rank, size);
+  if (apart(around(of_a), around(of_b))) return false;
+  for (const Stretch& x : of_a)
+    for (const Stretch& y : of_b)
+      if ((x.written || y.written) && !apart(x, y)) return true;
+  return false;
 }
 
 Signature signature_of(const Call& call, Rank size, uint64_t sequence) {

@@ -55,6 +55,9 @@ struct Signature {
 /// Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 
+/// Whether one of two calls of this rank writes what the other reads or writes.
+bool share_memory(const Call& a, const Call& b, Rank rank, Rank size);
+
 /// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall
 /// with counts.
 Signature signature_of(const Call& call, Rank size, uint64_t sequence);

@@ -35,7 +35,7 @@ class CallCache {
   /// Between calls, when nobody uses a value: if there are too many, forgets the half that has not
   /// been asked for the longest. True if it did.
   bool trim() {
-    if (entries_.size() <= most_) [[likely]]
+    if (!full()) [[likely]]
       return false;
     std::vector<uint64_t> used;
     for (const auto& [key, entry] : entries_) used.push_back(entry.used);
@@ -46,6 +46,7 @@ class CallCache {
     return true;
   }
 
+  bool full() const { return entries_.size() > most_; }
   size_t size() const { return entries_.size(); }
 
  private:

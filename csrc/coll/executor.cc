@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -34,6 +35,11 @@ size_t least_huge_bytes(const Terrain& terrain) {
   return terrain.oversubscribed ? std::numeric_limits<size_t>::max() : kLargeNetworkPieceBytes;
 }
 
+std::string describe_wait(const Run& run) {
+  bool memory = run.want().what == Want::What::kCompletion;
+  return run.doing() + (memory ? ": waiting until its data is read" : "");
+}
+
 }  // namespace
 
 Executor::Executor(Communicator& comm)
@@ -43,7 +49,7 @@ Executor::Executor(Communicator& comm)
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
              least_huge_bytes(plans_.selector().terrain())),
-      run_(comm, plans_, slots_) {}
+      flights_(slots_.size()) {}
 
 Executor::~Executor() {
   Deadline deadline(std::min(kLongestDrain, seconds(comm_.config().timeout_s)));
@@ -59,42 +65,178 @@ Executor::~Executor() {
   }
 }
 
+// Which is the next that begins.
+Executor::Flight& Executor::make_flight() {
+  Flight& next = flight(in_flight_);
+  if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_);
+  return next;
+}
+
+void Executor::begin(Flight& next, const Call& call) {
+  const Run* before = in_flight_ > 0 ? flight(in_flight_ - 1).run.get() : nullptr;
+  in_flight_++;
+  comm_.counters().calls += 1;
+  next.over = false;
+  if (!before) set_deadline(call);
+  next.run->begin(call, signature_of(call, comm_.size(), ++sequence_), before);
+}
+
+// Of the oldest call, which is the one that is waited for.
+void Executor::set_deadline(const Call& call) {
+  comm_.channels().set_deadline(
+      call.timeout_s > 0 ? std::optional(Deadline(seconds(call.timeout_s))) : std::nullopt);
+}
+
 void Executor::run(const Call& call) {
   comm_.throw_if_poisoned();
   try {
-    comm_.counters().calls += 1;
-    comm_.channels().set_deadline(
-        call.timeout_s > 0 ? std::optional(Deadline(seconds(call.timeout_s))) : std::nullopt);
-    run_.begin(call, signature_of(call, comm_.size(), ++sequence_));
-    while (!run_.advance()) wait_for(run_.want());
-    comm_.channels().flush([this] { return run_.doing(); });
+    Flight& only = make_flight();
+    begin(only, call);
+    while (!only.run->advance()) wait_for(only.run->want());
+    comm_.channels().flush([&] { return only.run->doing(); });
+    in_flight_ = 0;
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
-    run_.abandon();
-    throw comm_.fail(as_error(error).within(run_.doing()));
+    throw fail(error);
   }
 }
 
+// Nothing of what was in flight goes on. Returns the error to raise.
+Error Executor::fail(const std::exception& error) {
+  Error raised = as_error(error);
+  if (in_flight_ > 0) raised = raised.within(flight(0).run->doing());
+  for (size_t i = 0; i < in_flight_; i++) flight(i).run->abandon();
+  in_flight_ = 0;
+  return comm_.fail(raised);
+}
+
 void Executor::wait_for(const Want& want) {
-  auto doing = [&] { return run_.doing(); };
+  Run& run = *flight(0).run;
+  auto doing = [&] { return run.doing(); };
   switch (want.what) {
     case Want::What::kMessage: {
-      auto there = [&] { return want.link->try_recv(want.place, want.bytes, &run_.view()); };
+      auto there = [&] { return want.link->try_recv(want.place, want.bytes, &run.view()); };
       comm_.channels().wait(want.peer, there, doing);
-      return run_.take_view();
+      return run.take_view();
     }
     case Want::What::kCredit:
     case Want::What::kCompletion: {
-      uint64_t before = run_.progress();
-      bool memory = want.what == Want::What::kCompletion;
+      uint64_t before = run.progress();
       comm_.channels().wait(
-          want.peer, [&] { return run_.advance() || run_.progress() != before; },
-          [&] { return doing() + (memory ? ": waiting until its data is read" : ""); });
+          want.peer, [&] { return run.advance() || run.progress() != before; },
+          [&] { return describe_wait(run); });
       return;
     }
     case Want::What::kLinks:
-      comm_.channels().connect(want.planned->peers);
-      want.planned->connected = true;
+      return connect(*want.planned);
+    case Want::What::kTurn:
+      invariant(false, "the only call waits for calls before it");
   }
+}
+
+void Executor::connect(Planned& planned) {
+  comm_.channels().connect(planned.peers);
+  planned.connected = true;
+}
+
+// ---- Several calls in flight ----
+
+// What is over is ended only when those that may follow it have begun, so that peers wait less.
+void Executor::run_all(CallSource& calls) {
+  if (comm_.poisoned()) {
+    if (calls.next()) calls.ended(comm_.error(), true);
+    return;
+  }
+  try {
+    begin_those_of(calls);
+    while (in_flight_ > 0) {
+      if (!advance_all()) wait_for_any(calls);
+      begin_those_of(calls);
+      if (!end_those_over(calls)) return;
+      begin_those_of(calls);
+    }
+  } catch (const std::exception& error) {
+    fail_all(calls, error);
+  }
+}
+
+// For one more call. What has not got its links yet waits for them with nothing behind it.
+bool Executor::has_room() {
+  return in_flight_ < flights_.size() &&
+         (in_flight_ == 0 || flight(in_flight_ - 1).run->may_be_followed());
+}
+
+bool Executor::may_follow(const Call& call) {
+  for (size_t i = 0; i < in_flight_; i++)
+    if (!flight(i).over && share_memory(flight(i).run->call(), call, comm_.rank(), comm_.size()))
+      return false;
+  return true;
+}
+
+void Executor::begin_those_of(CallSource& calls) {
+  while (has_room()) {
+    if (!held_) held_ = calls.next();
+    if (!held_ || !may_follow(*held_)) return;
+    Flight& next = make_flight();
+    begin(next, *std::exchange(held_, nullptr));
+  }
+}
+
+// True if anything was done.
+bool Executor::advance_all() {
+  bool moved = false;
+  for (size_t i = 0; i < in_flight_; i++) {
+    Flight& each = flight(i);
+    if (each.over) continue;
+    uint64_t before = each.run->progress();
+    each.over = each.run->advance();
+    moved |= each.over || each.run->progress() != before;
+  }
+  return moved;
+}
+
+void Executor::end_oldest(CallSource& calls) {
+  first_ = (first_ + 1) % flights_.size();
+  if (--in_flight_ > 0) {
+    flight(0).run->be_first();
+    set_deadline(flight(0).run->call());
+  }
+  calls.ended({}, left() == 0);
+}
+
+// False: none is in flight, and the executor may be another thread's.
+bool Executor::end_those_over(CallSource& calls) {
+  while (in_flight_ > 0 && flight(0).over) {
+    bool last = left() == 1;
+    if (last) comm_.channels().flush([this] { return flight(0).run->doing(); });
+    end_oldest(calls);
+    if (last) return false;
+  }
+  return true;
+}
+
+// Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
+// nothing that the others do (docs/mesh.md); they go on when it has polled.
+void Executor::wait_for_any(const CallSource& calls) {
+  Run& oldest = *flight(0).run;
+  const Want want = oldest.want();
+  if (want.what == Want::What::kLinks) {
+    // Peers may need what was sent before to come to this call.
+    comm_.channels().flush([&] { return oldest.doing(); });
+    return connect(*want.planned);
+  }
+  invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
+  comm_.channels().wait(
+      want.peer, [&] { return advance_all() || (!held_ && has_room() && calls.has_next()); },
+      [&] { return describe_wait(oldest); });
+}
+
+// But those that are over and only have not been ended.
+void Executor::fail_all(CallSource& calls, const std::exception& error) {
+  while (left() > 1 && flight(0).over) end_oldest(calls);
+  size_t failed = left();
+  held_ = nullptr;
+  Error raised = fail(error);
+  for (; failed > 0; failed--) calls.ended(raised, failed == 1);
 }
 
 }  // namespace ringcoll

@@ -1,9 +1,13 @@
-// Executes calls on a communicator, one at a time: advances the run, and waits, under the call's or
-// the communicator's deadline and poison, for what it wants.
+// Executes the calls of a communicator in order: advances their runs, and waits, under deadlines
+// and the communicator's poison, for what the oldest wants.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
 
+#include "base/error.h"
 #include "coll/call.h"
 #include "coll/plan_cache.h"
 #include "coll/run.h"
@@ -12,6 +16,21 @@
 
 namespace ringcoll {
 
+/// Where calls come from that are executed without being waited for one by one. Used by the thread
+/// that executes.
+class CallSource {
+ public:
+  virtual ~CallSource() = default;
+  /// Whether next() would find one. Asked at each poll.
+  virtual bool has_next() const = 0;
+  /// The next call, which stays until it has ended; null: there is none now.
+  virtual const Call* next() = 0;
+  /// The oldest that has not ended has, with this error. `last`: there is no other, and the
+  /// executor does nothing any more.
+  virtual void ended(std::optional<Error> error, bool last) = 0;
+};
+
+/// One thread at a time.
 class Executor {
  public:
   /// `comm` outlives it.
@@ -19,17 +38,47 @@ class Executor {
   /// Waits a while for peers that still read this rank's arena.
   ~Executor();
 
-  /// Runs the call to its end: outputs are complete, sends are with the network. One thread at a
-  /// time. Throws Error; all but kInvalidArgument have poisoned the communicator.
+  /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error; all
+  /// but kInvalidArgument have poisoned the communicator.
   void run(const Call& call);
+  /// Runs what comes from there, as many at once as there is memory for, until all has ended. A
+  /// call that reads or writes what one in flight writes begins after that has ended.
+  void run_all(CallSource& calls);
+  /// There is a new call in the source: a run_all() that has stopped polling looks at it. Any
+  /// thread.
+  void look_again() { comm_.channels().wake_if_blocked(); }
 
  private:
+  /// A call in flight.
+  struct Flight {
+    std::unique_ptr<Run> run;
+    bool over = false;
+  };
+
+  Flight& flight(size_t i) { return flights_[(first_ + i) % flights_.size()]; }
+  Flight& make_flight();
+  void begin(Flight& flight, const Call& call);
+  void set_deadline(const Call& call);
   void wait_for(const Want& want);
+  void connect(Planned& planned);
+  Error fail(const std::exception& error);
+
+  bool has_room();
+  bool may_follow(const Call& call);
+  void begin_those_of(CallSource& calls);
+  bool advance_all();
+  size_t left() const { return in_flight_ + (held_ ? 1 : 0); }
+  void end_oldest(CallSource& calls);
+  bool end_those_over(CallSource& calls);
+  void wait_for_any(const CallSource& calls);
+  void fail_all(CallSource& calls, const std::exception& error);
 
   Communicator& comm_;
   PlanCache plans_;
   Slots slots_;
-  Run run_;
+  std::vector<Flight> flights_;  // a ring: as many as slots, for each takes one
+  size_t first_ = 0, in_flight_ = 0;
+  const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight
   uint64_t sequence_ = 0;
 };
 

@@ -48,9 +48,9 @@ Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Layout&
   return plans_.get(key_, [&] { return make(call, row, layout, counts, zero_copy, pack_all); });
 }
 
-bool PlanCache::trim() {
+void PlanCache::trim() {
   bool choices = choices_.trim(), plans = plans_.trim();
-  return choices || plans;
+  trims_ += choices || plans;
 }
 
 Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Layout& layout,

@@ -41,8 +41,12 @@ class PlanCache {
   /// `pack_all`: its input is read by packing only.
   Planned& plan(const Call& call, const ScheduleRow& row, const Layout& layout,
                 std::span<const int64_t> counts, bool zero_copy, bool pack_all);
-  /// Between calls: forgets some if there are too many. True if it did.
-  bool trim();
+  /// With no call in flight: forgets some if there are too many.
+  void trim();
+  /// Whether a trim() is due.
+  bool full() const { return choices_.full() || plans_.full(); }
+  /// How often something was forgotten, and references to it became bad.
+  uint64_t trims() const { return trims_; }
 
  private:
   Planned make(const Call& call, const ScheduleRow& row, const Layout& layout,
@@ -55,6 +59,7 @@ class PlanCache {
   Selector selector_;
   CallCache<Choice> choices_;
   CallCache<Planned> plans_;
+  uint64_t trims_ = 0;
   std::vector<int64_t> key_;  // a member so that its memory is kept
 };
 

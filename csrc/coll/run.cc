@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -18,21 +19,64 @@ constexpr size_t kLeastLoanBytes = 32 << 10;
 Run::Run(Communicator& comm, PlanCache& plans, Slots& slots)
     : comm_(comm), plans_(plans), slots_(slots), pieces_(slots.size()) {}
 
-void Run::begin(const Call& call, const Signature& signature) {
+void Run::begin(const Call& call, const Signature& signature, const Run* before) {
   call_ = &call;
+  before_ = before;
   signature_ = signature;
   envelope_ = Envelope::of(signature);
   tick_ = started_ = finished_ = next_start_ = 0;
-  if (plans_.trim()) shape_.reset();  // which points to one of each
+  if (!before) plans_.trim();
+  if (std::exchange(trims_, plans_.trims()) != plans_.trims()) shape_.reset();  // it points to some
   prepare();
-  if (choice_->pieces > 0 && plans_.lends()) comm_.group().lend(layout_.loans(kLeastLoanBytes));
+  lends_ = choice_->pieces > 0 && plans_.lends();
+  if (lends_) comm_.group().lend(layout_.loans(kLeastLoanBytes), lending());
+}
+
+// How many of the runs before lend.
+size_t Run::lending() const {
+  size_t count = 0;
+  for (const Run* run = before_; run; run = run->before_) count += run->lends_;
+  return count;
 }
 
 void Run::abandon() {
   lent_.clear();
   shape_.reset();
-  for (Piece& piece : pieces_) piece.slot = nullptr;
+  for (Piece& piece : pieces_) end(piece);
   in_tick_ = received_ = has_view_ = false;
+  before_ = nullptr;
+}
+
+void Run::end(Piece& piece) {
+  if (piece.slot) Slots::give_back(*piece.slot);
+  piece.slot = nullptr;
+}
+
+// Whether messages of this call are left to go this way between this rank and the peer. In a tick
+// the newest piece advances first; what is received is so when it is released.
+bool Run::has_left(Way way, Rank peer) const {
+  if (started_ < choice_->pieces) return true;
+  for (int64_t k = finished_; k < started_; k++) {
+    const Piece& piece = pieces_[static_cast<size_t>(k) % pieces_.size()];
+    const auto& actions = piece.plan().actions;
+    bool advanced = in_tick_ && k > at_, received = in_tick_ && k == at_ && received_;
+    size_t round = stage_of(piece) + advanced;  // that it sends next
+    if (way == Way::kReceive && round > 0 && !received) round--;
+    for (; round < actions.size(); round++) {
+      Rank position = way == Way::kSend ? actions[round].send_to : actions[round].recv_from;
+      if (position != kNobody && plans_.order()[position] == peer) return true;
+    }
+  }
+  return false;
+}
+
+bool Run::is_turn(Way way, Rank peer) {
+  for (const Run* run = before_; run; run = run->before_)
+    if (run->has_left(way, peer)) {
+      want_ = {.what = Want::What::kTurn};
+      return false;
+    }
+  return true;
 }
 
 // Steps of training make the same call again and again, and so do benchmarks: one like the one
@@ -70,16 +114,16 @@ bool Run::advance_alone() {
   Piece& alone = pieces_.front();
   if (started_ == 0) {
     if (!begin(alone)) return false;
-    alone.start = 0;
+    alone.start = at_ = 0;
     started_ = 1;
   }
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
-    if (!in_tick_ && comm_.group().wants_places()) expect(alone, stage_of(alone));
+    if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
     in_tick_ = true;
     if (!advance(alone)) return false;
     in_tick_ = false;
   }
-  alone.slot = nullptr;
+  end(alone);
   finished_ = 1;
   return true;
 }
@@ -106,11 +150,20 @@ bool Run::begin_tick() {
     auto rounds = static_cast<int64_t>(next.rounds());
     next_start_ = tick_ + std::max<int64_t>(1, (rounds + slots - 1) / slots);
   }
-  // What this tick receives in the next, in the order in which it does.
-  if (comm_.group().wants_places())
-    for (int64_t k = started_ - 1; k >= finished_; k--) expect(piece(k), stage_of(piece(k)));
+  if (comm_.group().wants_places() && !expect_tick()) return false;
   at_ = started_ - 1;
   in_tick_ = true;
+  return true;
+}
+
+// What this tick receives in the next, in the order in which it does; all of it or nothing.
+bool Run::expect_tick() {
+  if (before_)
+    for (int64_t k = started_ - 1; k >= finished_; k--) {
+      Rank from = receives_from(piece(k), stage_of(piece(k)));
+      if (from != kNobody && !is_turn(Way::kReceive, from)) return false;
+    }
+  for (int64_t k = started_ - 1; k >= finished_; k--) expect(piece(k), stage_of(piece(k)));
   return true;
 }
 
@@ -118,7 +171,7 @@ void Run::end_tick() {
   for (; finished_ < started_; finished_++) {
     Piece& oldest = piece(finished_);
     if (stage_of(oldest) < oldest.rounds()) break;
-    oldest.slot = nullptr;
+    end(oldest);
   }
   in_tick_ = false;
   tick_++;
@@ -131,7 +184,11 @@ bool Run::begin(Piece& piece) {
     layout_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
     piece.zero_copy = is_zero_copy(piece);
     piece.planned = &planned_for(piece);
-    piece.slot = &slots_.take();
+    piece.slot = slots_.take();
+    if (!piece.slot) {  // those before have them all
+      want_ = {.what = Want::What::kTurn};
+      return false;
+    }
   }
   if (!piece.planned->connected) {
     want_ = {.what = Want::What::kLinks, .planned = piece.planned};
@@ -188,12 +245,18 @@ bool Run::advance(Piece& piece) {
   return true;
 }
 
+// kNobody: it receives nothing in that round.
+Rank Run::receives_from(const Piece& piece, size_t round) const {
+  if (round >= piece.rounds()) return kNobody;
+  Rank from = piece.plan().actions[round].recv_from;
+  return from == kNobody ? kNobody : plans_.order()[from];
+}
+
 void Run::expect(Piece& piece, size_t round) {
-  if (round >= piece.rounds()) return;
+  Rank from = receives_from(piece, round);
+  if (from == kNobody) return;
   const Action& action = piece.plan().actions[round];
-  if (action.recv_from == kNobody) return;
-  comm_.channel(plans_.order()[action.recv_from])
-      .expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
+  comm_.channel(from).expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
 }
 
 // Where a transport may put what it receives: its final place, if it needs no combining and nothing
@@ -207,6 +270,7 @@ bool Run::send(Piece& piece, size_t round) {
   const Action& action = piece.plan().actions[round];
   if (action.send_to == kNobody) return true;
   Rank peer = plans_.order()[action.send_to];
+  if (before_ && !is_turn(Way::kSend, peer)) return false;
   Endpoint& link = comm_.channel(peer);
   const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
   uint64_t bytes = action.send.count * mover_->element_bytes();
@@ -246,6 +310,7 @@ bool Run::receive(Piece& piece, size_t round) {
   if (action.recv_from == kNobody) return true;
   if (!has_view_) {
     Rank peer = plans_.order()[action.recv_from];
+    if (before_ && !is_turn(Way::kReceive, peer)) return false;
     want_.what = Want::What::kMessage;
     want_.peer = peer;
     want_.link = &comm_.channel(peer);

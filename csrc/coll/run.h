@@ -9,6 +9,12 @@
 // tick after it was sent, messages of a pair arrive in the order in which they are expected, and no
 // rank waits for something that its peer does only after waiting for it: a receive of tick t
 // depends on sends of tick t-1 alone.
+//
+// Several calls in flight. A run may follow one that has not ended, once all pieces of that have
+// begun. On each link and in each direction all messages of a call come before those of a later
+// one: so a run sends to a peer when those before it have sent all that they send to it, and
+// receives when they have received, and released, all from it. Nothing that a run waits for depends
+// on a later one (docs/mesh.md).
 #pragma once
 
 #include <cstdint>
@@ -32,6 +38,7 @@ struct Want {
     kCredit,      // for one more to the peer
     kCompletion,  // of what was sent to the peer: its memory is to be written again
     kLinks,       // to the peers of `planned`
+    kTurn,        // of the runs before it
   };
   What what = What::kMessage;
   Rank peer = kNobody;
@@ -47,9 +54,14 @@ class Run {
   /// All outlive it.
   Run(Communicator& comm, PlanCache& plans, Slots& slots);
 
-  /// The call, which outlives the run, is the `signature.sequence`-th. After the one before has
-  /// ended or was abandoned.
-  void begin(const Call& call, const Signature& signature);
+  /// The call, which outlives the run, is the `signature.sequence`-th. After the one that this
+  /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
+  /// be followed; null: it has ended.
+  void begin(const Call& call, const Signature& signature, const Run* before = nullptr);
+  /// Whether the next call may begin though this one has not ended.
+  bool may_be_followed() const { return started_ == choice_->pieces && !plans_.full(); }
+  /// The runs before it have ended.
+  void be_first() { before_ = nullptr; }
   /// Goes on as far as it can. True: it has ended, outputs are complete, and nobody reads the
   /// caller's memory; a message may still be queued at a link. False: it cannot go on without what
   /// want() says; asked again, it looks again. Throws Error.
@@ -65,6 +77,7 @@ class Run {
   void abandon();
   /// "allreduce #7 of 4 float32 …"
   std::string doing() const { return describe(signature_); }
+  const Call& call() const { return *call_; }
 
  private:
   struct Piece {
@@ -100,16 +113,23 @@ class Run {
   bool begin_tick();
   void end_tick();
   bool begin(Piece& piece);
+  static void end(Piece& piece);
   void give_memory(Piece& piece);
   bool advance(Piece& piece);
   bool receive(Piece& piece, size_t round);
   bool send(Piece& piece, size_t round);
+  Rank receives_from(const Piece& piece, size_t round) const;
   void expect(Piece& piece, size_t round);
   std::byte* place_for(const Piece& piece, const Action& action) const;
   void note_sent(Piece& piece, size_t round, const Sent& sent);
   bool completed(const Sent& sent);
   bool all_completed(std::vector<Sent>& sent);
   bool wants(Want::What what, Rank peer, Endpoint& link);
+  enum class Way : uint8_t { kSend, kReceive };
+  bool has_left(Way way, Rank peer) const;
+  bool is_turn(Way way, Rank peer);
+  bool expect_tick();
+  size_t lending() const;
   bool is_zero_copy(const Piece& piece) const;
   Planned& planned_for(const Piece& piece);
   void check_view(Rank peer, uint64_t expected_bytes) const;
@@ -120,6 +140,9 @@ class Run {
 
   // The call.
   const Call* call_ = nullptr;
+  const Run* before_ = nullptr;
+  uint64_t trims_ = 0;  // of the plans, when it began
+  bool lends_ = false;  // the caller's memory, for this call
   Signature signature_;
   Envelope envelope_;  // the same, as messages have it
   Layout layout_;

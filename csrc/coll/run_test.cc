@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -31,22 +33,42 @@ class Runner {
         plans_(comm.rank(), comm.topology().ring_order(), {}, terrain_of(comm)),
         slots_(comm.group().mesh().arena(), comm.group().extent(),
                static_cast<size_t>(plans_.selector().slots()),
-               static_cast<size_t>(plans_.selector().bank_bytes()), SIZE_MAX),
-        run_(comm, plans_, slots_) {}
+               static_cast<size_t>(plans_.selector().bank_bytes()), SIZE_MAX) {}
 
   Rank rank() const { return comm_.rank(); }
+  /// The next call, though those before may not have ended.
   void begin(const rc_call& raw) {
-    call_ = check_call(raw, comm_.rank(), comm_.size());
-    run_.begin(*call_, signature_of(*call_, comm_.size(), ++sequence_));
+    const Run* before = in_flight_.empty() ? nullptr : &in_flight_.back()->run;
+    if (spare_.empty()) spare_.push_back(std::make_unique<Flight>(*this));
+    in_flight_.push_back(std::move(spare_.back()));
+    spare_.pop_back();
+    Flight& next = *in_flight_.back();
+    next.over = false;
+    next.call = check_call(raw, comm_.rank(), comm_.size());
+    next.run.begin(next.call, signature_of(next.call, comm_.size(), ++sequence_), before);
+    most_in_flight_ = std::max(most_in_flight_, in_flight_.size());
   }
-  /// True: it has ended. Notes what it wanted.
+  bool has_room() const {
+    return in_flight_.empty() ||
+           (in_flight_.back()->run.may_be_followed() && in_flight_.size() < slots_.size());
+  }
+  /// True: all have ended. Notes what they wanted.
   bool advance() {
-    if (run_.advance()) return true;
-    wanted_.insert(run_.want().what);
-    if (run_.want().what == Want::What::kLinks) run_.want().planned->connected = true;
-    return false;
+    for (auto& each : in_flight_) {
+      if (each->over || (each->over = each->run.advance())) continue;
+      const Want& want = each->run.want();
+      wanted_.insert(want.what);
+      if (want.what == Want::What::kLinks) want.planned->connected = true;
+    }
+    while (!in_flight_.empty() && in_flight_.front()->over) drop_oldest();
+    return in_flight_.empty();
   }
-  Run& run() { return run_; }
+  Run& run() { return in_flight_.front()->run; }
+  void abandon() {
+    run().abandon();
+    drop_oldest();
+  }
+  size_t most_in_flight() const { return most_in_flight_; }
   /// As who executes does before it waits.
   void move_sends() {
     for (Rank peer = 0; peer < comm_.size(); peer++)
@@ -55,11 +77,24 @@ class Runner {
   const std::set<Want::What>& wanted() const { return wanted_; }
 
  private:
+  struct Flight {
+    explicit Flight(Runner& runner) : run(runner.comm_, runner.plans_, runner.slots_) {}
+    Run run;
+    Call call;
+    bool over = false;
+  };
+  void drop_oldest() {
+    spare_.push_back(std::move(in_flight_.front()));
+    in_flight_.pop_front();
+    if (!in_flight_.empty()) run().be_first();
+  }
+
   Communicator& comm_;
   PlanCache plans_;
   Slots slots_;
-  Run run_;
-  std::optional<Call> call_;
+  std::deque<std::unique_ptr<Flight>> in_flight_;
+  std::vector<std::unique_ptr<Flight>> spare_;
+  size_t most_in_flight_ = 0;
   std::set<Want::What> wanted_;
   uint64_t sequence_ = 0;
 };
@@ -146,6 +181,77 @@ TEST_P(Runs, OfAllRanksEndInOneThread) {
     });
 }
 
+/// A call of some size, with the result that a rank expects.
+struct Sample {
+  Sample(Rank rank, Rank size, std::mt19937 random) {  // the same numbers on all ranks
+    auto any = [&](int64_t low, int64_t high) {
+      return std::uniform_int_distribution<int64_t>(low, high)(random);
+    };
+    Collective collective = std::array{RC_ALLREDUCE, RC_BROADCAST, RC_ALLTOALL, RC_REDUCE,
+                                       RC_ALLGATHER}[static_cast<size_t>(any(0, 4))];
+    int64_t count = std::array<int64_t, 4>{1, 100, 5000, 300000}[static_cast<size_t>(any(0, 3))];
+    auto root = static_cast<Rank>(any(0, size - 1));
+    bool chunks = collective == RC_ALLTOALL || collective == RC_ALLGATHER;
+    in.resize(collective == RC_ALLTOALL ? count * size : count, rank + 1);
+    out.resize(chunks ? count * size : count, 0);
+    expected.resize(out.size(), 0);
+    for (size_t i = 0; i < out.size(); i++)
+      expected[i] = static_cast<int32_t>(chunks ? static_cast<int64_t>(i) / count + 1
+                                         : collective == RC_BROADCAST ? root + 1
+                                                                      : size * (size + 1) / 2);
+    if (collective == RC_BROADCAST && rank == root)
+      expected.assign(out.size(), 0), no_output = true;
+    if (collective == RC_REDUCE && rank != root) expected.assign(out.size(), 0);
+    buffer = {in.data(), no_output ? nullptr : out.data(), count};
+    call = testing::call_of(collective, RC_INT32, RC_SUM, {&buffer, 1});
+    call.root = root;
+  }
+  Sample(const Sample&) = delete;
+  Sample& operator=(const Sample&) = delete;
+
+  std::vector<int32_t> in, out, expected;
+  bool no_output = false;
+  rc_buffer buffer{};
+  rc_call call{};
+};
+
+// Each rank begins its calls, and goes on with them, when chance will have it.
+TEST_P(Runs, OfSeveralCallsAreInFlight) {
+  constexpr size_t kCalls = 40;
+  std::mt19937 random(2);
+  size_t most = 0;
+  std::set<Want::What> wanted;
+  for (Rank size : {2, 3, 5})
+    in_one_thread(size, std::string(GetParam()), [&](auto& runners) {
+      std::vector<std::deque<Sample>> samples(size);
+      std::vector<size_t> begun(size);
+      for (Rank r = 0; r < size; r++)
+        for (size_t i = 0; i < kCalls; i++)
+          samples[r].emplace_back(r, size, std::mt19937(static_cast<unsigned>(i)));
+      Deadline deadline(seconds(60));
+      for (size_t left = 1; left > 0;) {
+        ASSERT_FALSE(deadline.passed());
+        Runner& one = *runners[random() % runners.size()];
+        size_t& number = begun[one.rank()];
+        if (number < kCalls && one.has_room() && random() % 2 == 0)
+          one.begin(samples[one.rank()][number++].call);
+        if (random() % 4 > 0) one.advance();
+        for (auto& runner : runners) runner->move_sends();
+        left = 0;
+        for (auto& runner : runners) left += begun[runner->rank()] < kCalls || !runner->advance();
+      }
+      for (Rank r = 0; r < size; r++)
+        for (size_t i = 0; i < kCalls; i++)
+          ASSERT_EQ(samples[r][i].out, samples[r][i].expected) << "call " << i << " of rank " << r;
+      for (auto& runner : runners) {
+        most = std::max(most, runner->most_in_flight());
+        wanted.insert(runner->wanted().begin(), runner->wanted().end());
+      }
+    });
+  EXPECT_GT(most, 2u);
+  EXPECT_TRUE(wanted.contains(Want::What::kTurn));
+}
+
 // A wait that another follows is told from it, though both are for the same link.
 TEST(ARun, ProgressGrowsWithEachMessage) {
   in_one_thread(2, "loopback", [&](auto& runners) {
@@ -159,13 +265,14 @@ TEST(ARun, ProgressGrowsWithEachMessage) {
     }
     Runner &first = *runners[0], &second = *runners[1];
     while (!first.advance() && first.run().want().what != Want::What::kMessage) continue;
-    uint64_t before = first.run().progress();
+    const ringcoll::Run& run = first.run();
+    uint64_t before = run.progress();
     EXPECT_FALSE(first.advance());
-    EXPECT_EQ(first.run().progress(), before) << "nothing has come";
+    EXPECT_EQ(run.progress(), before) << "nothing has come";
     second.advance();
     second.advance();
     first.advance();
-    EXPECT_GT(first.run().progress(), before);
+    EXPECT_GT(run.progress(), before);
     std::mt19937 random(1);
     run_all(runners, random);
   });
@@ -179,7 +286,7 @@ TEST(ARun, CanBeAbandoned) {
     Runner& alone = *runners[0];
     alone.begin(testing::call_of(RC_ALLREDUCE, RC_INT32, RC_SUM, {&buffer, 1}));
     for (int i = 0; i < 3; i++) EXPECT_FALSE(alone.advance());
-    alone.run().abandon();
+    alone.abandon();
     rc_buffer nothing{nullptr, nullptr, 0};
     alone.begin(testing::call_of(RC_ALLREDUCE, RC_INT32, RC_SUM, {&nothing, 1}));
     EXPECT_TRUE(alone.advance());

@@ -7,7 +7,17 @@ Slots::Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, siz
     : arena_(arena), least_huge_bytes_(least_huge_bytes) {
   std::byte* at = extent.data();
   for (size_t i = 0; i < slots; i++, at += 2 * bank_bytes)
-    slots_.push_back({{at, at + bank_bytes}, {}, 0});
+    slots_.push_back({{at, at + bank_bytes}});
+}
+
+Slot* Slots::take() {
+  for (size_t i = 0; i < slots_.size(); i++) {
+    Slot& slot = slots_[next_++ % slots_.size()];
+    if (slot.taken) continue;
+    slot.taken = true;
+    return &slot;
+  }
+  return nullptr;
 }
 
 void Slots::prepare(Slot& slot, size_t bytes) {

@@ -23,8 +23,9 @@ struct Sent {
 
 struct Slot {
   std::byte* bank[2];
-  std::vector<Sent> unread;   // of the piece that had it last: peers may still read it
-  size_t prepared_bytes = 0;  // of each bank, by SharedMemory::prepare()
+  bool taken = false;
+  std::vector<Sent> unread = {};  // of the piece that had it last: peers may still read it
+  size_t prepared_bytes = 0;      // of each bank, by SharedMemory::prepare()
 };
 
 /// One thread at a time.
@@ -36,8 +37,9 @@ class Slots {
         size_t least_huge_bytes);
 
   size_t size() const { return slots_.size(); }
-  /// The one that was taken the longest ago.
-  Slot& take() { return slots_[next_++ % slots_.size()]; }
+  /// Of those that are free the one that was taken the longest ago; null: none is.
+  Slot* take();
+  static void give_back(Slot& slot) { slot.taken = false; }
   /// For a piece of `bytes` in each bank: huge pages, if it is large and the first that is.
   void prepare(Slot& slot, size_t bytes);
   const std::vector<Slot>& all() const { return slots_; }

@@ -120,15 +120,35 @@ void Engine::run(const rc_call& raw) {
 }
 
 void Engine::start(std::shared_ptr<Request> request) {
-  std::lock_guard lock(mutex_);
-  check(!stopping_, Code::kAborted, "the communicator is being closed");
-  if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-  queue_.push_back(std::move(request));
-  queued_++;
-  changed_.notify_all();
+  {
+    std::lock_guard lock(mutex_);
+    check(!stopping_, Code::kAborted, "the communicator is being closed");
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    queue_.push_back(std::move(request));
+    queued_++;
+    changed_.notify_all();
+  }
+  executor_.look_again();
 }
 
-// One of the three places where errors are caught.
+const Call* Engine::next() {
+  if (queued_ == 0) return nullptr;
+  std::lock_guard lock(mutex_);
+  if (queue_.empty()) return nullptr;
+  in_flight_.push_back(std::move(queue_.front()));
+  queue_.pop_front();
+  queued_--;
+  return &in_flight_.back()->call_;
+}
+
+void Engine::ended(std::optional<Error> error, bool last) {
+  auto request = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  // First, for who hears of the last request's end may close the engine: nothing runs any more.
+  if (last) executes_ = false, running_ = false;
+  request->end(std::move(error));
+}
+
 void Engine::work() {
   sigset_t all;
   sigfillset(&all);
@@ -139,20 +159,10 @@ void Engine::work() {
     changed_.wait(lock,
                   [this] { return stopping_ || (!queue_.empty() && !running_.exchange(true)); });
     if (stopping_) return;
-    auto request = std::move(queue_.front());
-    queue_.pop_front();
-    queued_--;
     lock.unlock();
-    std::optional<Error> error;
-    try {
-      executor_.run(request->call_);
-    } catch (const std::exception& caught) {
-      error = as_error(caught);
-    }
-    // First, for who hears of the request's end may close the engine: nothing runs any more.
-    running_ = false;
-    request->end(std::move(error));
-    request.reset();
+    executes_ = true;
+    executor_.run_all(*this);
+    if (std::exchange(executes_, false)) running_ = false;  // close() took the queue
     lock.lock();
   }
 }

@@ -1,6 +1,6 @@
 // The engine: one communicator, its executor, and a worker for calls that are not waited for. Calls
-// run one at a time, in the order in which they were submitted; a blocking call on an idle engine
-// runs in the caller's thread.
+// begin and end in the order in which they were submitted, several in flight at once
+// (coll/executor.h); a blocking call on an idle engine runs in the caller's thread.
 #pragma once
 
 #include <atomic>
@@ -55,12 +55,12 @@ class Request {
   std::optional<Error> error_;
 };
 
-class Engine {
+class Engine : private CallSource {
  public:
   /// As a Communicator.
   Engine(Config config, std::string name, Exchange& exchange);
   Engine(std::unique_ptr<Group> group, std::string name);
-  ~Engine() { close(); }
+  ~Engine() override { close(); }
   /// No new calls; those that have not begun end with kAborted, one that runs is aborted on all
   /// ranks. Returns when all have, and their callbacks. Not from a callback.
   void close();
@@ -73,6 +73,9 @@ class Engine {
   bool is_calling_back() const;
 
  private:
+  bool has_next() const override { return queued_ > 0; }
+  const Call* next() override;
+  void ended(std::optional<Error> error, bool last) override;
   void work();
   bool begin_if_idle();
   void end();
@@ -81,13 +84,15 @@ class Engine {
   Executor executor_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // A call is being executed, by the worker or by a caller: whoever sets it. A caller that finds
-  // nothing running and nothing queued takes no lock.
+  // Calls are being executed, by the worker or one by a caller: whoever sets it. A caller that
+  // finds nothing running and nothing queued takes no lock.
   std::atomic<bool> running_ = false;
   std::atomic<size_t> queued_ = 0;  // the length of queue_
   bool stopping_ = false;
   std::deque<std::shared_ptr<Request>> queue_;
-  std::thread worker_;  // started by the first start()
+  std::deque<std::shared_ptr<Request>> in_flight_;  // the worker's alone
+  bool executes_ = false;                           // the worker's alone: running_ is its own
+  std::thread worker_;                              // started by the first start()
 };
 
 /// Makes a communicator of some ranks of another. Collective over all ranks of `parent`; null for a

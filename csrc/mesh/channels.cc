@@ -152,6 +152,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false, moved = false;
+  blocked_ = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
     group_.health().throw_if_poisoned();
     bool busy = progress_others(&channel);
@@ -165,6 +166,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
         blocking = false;
       }
       blocked_waits_ += blocking;
+      blocked_ = blocking;  // and then looks again
       continue;
     }
     throw_if_gone(peer, &farewell);
@@ -175,6 +177,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
     }
     channel.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
   }
+  blocked_ = false;
   health.set_waiting_for(kNobody);
 }
 

@@ -73,6 +73,10 @@ class Channels {
   }
   /// Makes a wait in another thread look again. Any thread.
   void wake();
+  /// The same, if it has stopped polling.
+  void wake_if_blocked() {
+    if (blocked_) wake();
+  }
 
   /// How long a wait polls before it blocks.
   Duration spin() const { return spin_; }
@@ -108,6 +112,7 @@ class Channels {
   bool yield_;
   Duration spin_;
   std::optional<Deadline> deadline_;  // of all waits of a call
+  std::atomic<bool> blocked_ = false;
   Spreader spreader_;
   Count blocked_waits_, cpu_moves_;
 };

@@ -77,9 +77,9 @@ class Group {
   /// Blocks to the deadline.
   std::unique_ptr<Endpoint> open(Rank peer, Deadline deadline);
   /// Offers memory for a call to the network: what is granted can be sent to, and received from,
-  /// ranks with links of class kNetwork without a copy.
-  void lend(std::span<Loan> loans) {
-    if (far_) far_->lend(loans);
+  /// ranks with links of class kNetwork without a copy. As Transport::lend().
+  void lend(std::span<Loan> loans, size_t in_flight) {
+    if (far_) far_->lend(loans, in_flight);
   }
   /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
   /// own) arrives first. What was lent is not touched any more. Returns the error to raise.

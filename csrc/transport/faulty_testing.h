@@ -152,7 +152,7 @@ class FaultyTransport final : public Transport {
     return std::make_unique<FaultyEndpoint>(inner_->connect(peer, deadline), choose_(peer));
   }
   bool wants_places() const override { return inner_->wants_places(); }
-  void lend(std::span<Loan> loans) override { inner_->lend(loans); }
+  void lend(std::span<Loan> loans, size_t in_flight) override { inner_->lend(loans, in_flight); }
   void revoke() noexcept override { inner_->revoke(); }
   /// As faulty, to the part's ranks.
   std::unique_ptr<Transport> part(const TransportPart& part) override {

@@ -277,7 +277,7 @@ TEST_P(Parts, LendAndRevokeTheirOwn) {
   constexpr uint64_t kBytes = 200'000;
   auto memory = std::make_unique<std::byte[]>(kBytes);
   Loan loan{memory.get(), kBytes, false};
-  for (int call = 0; call < 2; call++) (*part)[0].transport->lend({&loan, 1});
+  for (int call = 0; call < 2; call++) (*part)[0].transport->lend({&loan, 1}, 0);
   if (loan.granted) {
     fill(memory.get(), kBytes, 5);
     auto sender = std::async(std::launch::async, [&] {

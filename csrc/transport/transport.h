@@ -187,8 +187,9 @@ class Transport {
   virtual std::string port_of(Rank /*rank*/) { return ""; }
   /// Grants loans at the beginning of a call: sends may come from that memory, and receives go
   /// there where it is `written`, without a copy. They end with the call, when all sends from them
-  /// are complete. What is not granted has to go through the arena.
-  virtual void lend(std::span<Loan> /*loans*/) {}
+  /// are complete. What is not granted has to go through the arena. Of the calls that lent before,
+  /// the last `in_flight` have not ended.
+  virtual void lend(std::span<Loan> /*loans*/, size_t /*in_flight*/) {}
   /// After a failure: when it has returned, neither a device nor a peer touches what was lent.
   virtual void revoke() noexcept {}
   /// A transport of these ranks alone. It shares with this one what peers and devices know already

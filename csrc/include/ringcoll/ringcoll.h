@@ -226,8 +226,10 @@ RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 /* Runs a call to its end in the calling thread. */
 RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
 /* Starts a call on the communicator's worker. `call` and its arrays are copied; the buffers are
- * borrowed. A call that is refused (*request is NULL then) has not started, and its `done` is not
- * called; on a poisoned communicator it starts and ends with the first error. */
+ * borrowed. Several calls are in flight at once; where they share memory they have the effect of
+ * one after another, in the order in which they were started. A call that is refused (*request is
+ * NULL then) has not started, and its `done` is not called; on a poisoned communicator it starts
+ * and ends with the first error. */
 RINGCOLL_API rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request);
 /* Waits until the request has ended and its `done` has returned (timeout_s < 0: no limit but the
  * call's deadline), and returns its status. *done is 0 and the status RC_OK if timeout_s passed

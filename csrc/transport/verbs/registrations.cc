@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -43,9 +44,9 @@ void Registrations::add(const verbs::ProtectionDomain& domain) {
 // Those that are there already are left as they are.
 void Registrations::register_all(const verbs::ProtectionDomain& domain) {
   for (auto& [first, entry] : entries_) {
-    if (entry.regions.size() == domains_.size()) continue;
-    entry.regions.emplace_back(domain, reinterpret_cast<void*>(first), entry.bytes,
-                               access_of(entry.written));
+    if (entry.regions->size() == domains_.size()) continue;
+    entry.regions->emplace_back(domain, reinterpret_cast<void*>(first), entry.bytes,
+                                access_of(entry.written));
     registered_bytes_ += entry.bytes;
   }
 }
@@ -55,18 +56,19 @@ void Registrations::forget_unused(uint64_t most_bytes) {
   while (registered_bytes_ > most_bytes) {
     auto oldest =
         std::ranges::min_element(entries_, {}, [](const auto& entry) { return entry.second.call; });
-    if (oldest == entries_.end() || oldest->second.call == call_) return;
+    if (oldest == entries_.end() || in_use(oldest->second)) return;
     erase(oldest);
   }
 }
 
 void Registrations::take_changes() {
-  if (!entries_.empty())
+  if (!entries_.empty() || !rests_.empty())
     watch_.take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
 }
 
-void Registrations::lend(std::span<Loan> loans) {
-  call_++;
+void Registrations::lend(std::span<Loan> loans, size_t in_flight) {
+  oldest_ = ++call_ - in_flight;
+  std::erase_if(rests_, [this](const auto& rest) { return !in_use(rest.second); });
   if (loans.empty()) return;
   take_changes();
   for (Loan& loan : loans) loan.granted = grant(loan);
@@ -75,13 +77,21 @@ void Registrations::lend(std::span<Loan> loans) {
 const verbs::MemoryRegion* Registrations::find(const verbs::ProtectionDomain& domain,
                                                const void* data, uint64_t bytes,
                                                bool written) const {
-  auto after = entries_.upper_bound(address_of(data));
-  if (after == entries_.begin()) return nullptr;
-  const auto& [first, entry] = *std::prev(after);
-  bool inside = address_of(data) + bytes <= first + entry.bytes;
-  if (!inside || entry.call != call_ || (written && !entry.written)) return nullptr;
-  return &entry.regions.at(
-      static_cast<size_t>(std::ranges::find(domains_, &domain) - domains_.begin()));
+  const Entry* entry = granted(address_of(data), bytes);
+  if (!entry || (written && !entry->written)) return nullptr;
+  auto number = static_cast<size_t>(std::ranges::find(domains_, &domain) - domains_.begin());
+  return number < entry->regions->size() ? &(*entry->regions)[number] : nullptr;
+}
+
+const Registrations::Entry* Registrations::granted(uintptr_t first, uint64_t bytes) const {
+  auto holds = [&](const auto& entry) {
+    return entry.first <= first && first + bytes <= entry.first + entry.second.bytes &&
+           in_use(entry.second);
+  };
+  auto after = entries_.upper_bound(first);
+  if (after != entries_.begin() && holds(*std::prev(after))) return &std::prev(after)->second;
+  auto rest = std::ranges::find_if(rests_, holds);
+  return rest == rests_.end() ? nullptr : &rest->second;
 }
 
 bool Registrations::grant(const Loan& loan) {
@@ -108,9 +118,9 @@ bool Registrations::add(const Loan& loan) {
   bool written = sightings_[first].written;
   if (!make_room(first, loan.bytes) || !watch(loan)) return false;
   try {
-    std::vector<verbs::MemoryRegion> regions;
+    auto regions = std::make_shared<Regions>();
     for (const verbs::ProtectionDomain* domain : domains_)
-      regions.emplace_back(*domain, loan.data, loan.bytes, access_of(written));
+      regions->emplace_back(*domain, loan.data, loan.bytes, access_of(written));
     entries_[first] = {loan.bytes, written, call_, std::move(regions)};
   } catch (const Error& error) {
     // Most likely the limit of locked memory; what is registered goes on being used.
@@ -123,10 +133,10 @@ bool Registrations::add(const Loan& loan) {
   return true;
 }
 
-// Forgets what overlaps, then the least recently used; not what this call uses.
+// Forgets what overlaps, then the least recently used; not what calls in flight use.
 bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
   for (auto it = first_reaching(first); it != entries_.end() && it->first < first + bytes;) {
-    if (it->second.call == call_) return false;
+    if (in_use(it->second)) return false;
     it = erase(it);
   }
   uint64_t wanted = bytes * domains_.size();
@@ -147,11 +157,22 @@ bool Registrations::watch(const Loan& loan) {
 }
 
 void Registrations::forget(uintptr_t first, uintptr_t end) {
-  for (auto it = first_reaching(first); it != entries_.end() && it->first < end;) it = erase(it);
+  for (auto& [at, entry] : std::exchange(rests_, {})) keep_rest(at, entry, first, end);
+  for (auto it = first_reaching(first); it != entries_.end() && it->first < end; it = erase(it))
+    if (in_use(it->second)) keep_rest(it->first, it->second, first, end);
+}
+
+void Registrations::keep_rest(uintptr_t at, const Entry& entry, uintptr_t first, uintptr_t end) {
+  auto keep = [&](uintptr_t from, uintptr_t to) {
+    if (from < to) rests_.push_back({from, {to - from, entry.written, entry.call, entry.regions}});
+  };
+  uintptr_t over = at + entry.bytes;
+  keep(at, std::min(over, first));
+  keep(std::max(at, end), over);
 }
 
 Registrations::Entries::iterator Registrations::erase(Entries::iterator entry) {
-  registered_bytes_ -= entry->second.bytes * entry->second.regions.size();
+  registered_bytes_ -= entry->second.bytes * entry->second.regions->size();
   return entries_.erase(entry);
 }
 

@@ -54,9 +54,10 @@ class RegistrationsTest : public ::testing::Test {
     registrations_ = std::make_unique<Registrations>(most_bytes, watch_);
     registrations_->add(domain_);
   }
-  /// A call with these loans; which were granted.
-  std::vector<bool> lend(std::vector<Loan> loans) {
-    registrations_->lend(loans);
+  /// A call with these loans, while the last `in_flight` before it have not ended; which were
+  /// granted.
+  std::vector<bool> lend(std::vector<Loan> loans, size_t in_flight = 0) {
+    registrations_->lend(loans, in_flight);
     std::vector<bool> granted;
     for (const Loan& loan : loans) granted.push_back(loan.granted);
     return granted;
@@ -96,7 +97,7 @@ TEST_F(RegistrationsTest, SeveralWatchTheSameMemory) {
   other.add(domain_);
   auto lend_other = [&](std::byte* data) {
     Loan loan{data, kBytes, true};
-    other.lend({&loan, 1});
+    other.lend({&loan, 1}, 0);
     return loan.granted;
   };
   auto block = std::make_unique<Block>();
@@ -117,6 +118,44 @@ TEST_F(RegistrationsTest, OnlyWhatThisCallLentIsFound) {
   lend({});
   EXPECT_EQ(find(block.data()), nullptr);
   EXPECT_TRUE(lend_one(block.data()));
+}
+
+TEST_F(RegistrationsTest, WhatCallsInFlightLentIsFoundToo) {
+  make(2 * kBytes);  // room for two blocks
+  Block first, second, third;
+  for (int i = 0; i < 2; i++) lend_one(first.data()), lend_one(second.data());
+  ASSERT_TRUE(lend_one(first.data()));
+  const Loan loan{second.data(), kBytes, true}, another{third.data(), kBytes, true};
+  EXPECT_TRUE(lend({loan}, 1)[0]);
+  EXPECT_NE(find(first.data()), nullptr);
+  lend({another}, 2);
+  EXPECT_FALSE(lend({another}, 3)[0]) << "what is in flight makes no room";
+  EXPECT_NE(find(first.data()), nullptr);
+  EXPECT_NE(find(second.data()), nullptr);
+  EXPECT_TRUE(lend({another}, 0)[0]);
+  EXPECT_EQ(find(first.data()), nullptr) << "its call has ended";
+}
+
+// A call goes on with memory that is a part of what was registered, though another part has gone.
+TEST_F(RegistrationsTest, WhatChangesWhileACallIsInFlightIsTakenFromItAlone) {
+  Block block, other;
+  constexpr size_t kPart = kBytes / 4;
+  lend_one(block.data());
+  ASSERT_TRUE(lend_one(block.data()));
+  uint32_t key = find(block.data())->rkey();
+  ASSERT_TRUE(lend({{block.data() + 3 * kPart, kPart, true}})[0]);
+  ASSERT_EQ(::madvise(block.data() + kPart, kPart, MADV_DONTNEED), 0);
+  lend({{other.data(), kBytes, true}}, 1);
+  EXPECT_EQ(registrations_->registered_bytes(), 0u);
+  ASSERT_NE(find(block.data() + 3 * kPart, kPart, true), nullptr);
+  EXPECT_EQ(find(block.data() + 3 * kPart, kPart, true)->rkey(), key);
+  EXPECT_EQ(find(block.data() + kPart), nullptr) << "its pages are others now";
+  ASSERT_EQ(::madvise(block.data() + 2 * kPart, kPart, MADV_DONTNEED), 0);
+  lend({{other.data(), kBytes, true}}, 2);
+  EXPECT_NE(find(block.data() + 3 * kPart, kPart, true), nullptr);
+  EXPECT_EQ(find(block.data() + 2 * kPart), nullptr);
+  lend({}, 0);
+  EXPECT_EQ(find(block.data() + 3 * kPart), nullptr);
 }
 
 TEST_F(RegistrationsTest, MemoryThatWasMappedAnewIsRegisteredAnew) {

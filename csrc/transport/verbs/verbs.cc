@@ -47,7 +47,7 @@ class Links {
   rdma::PortUse& use(size_t number);
   /// By this port, to a rank of the whole or the part.
   std::unique_ptr<Endpoint> connect(Rank peer, size_t number, Deadline deadline);
-  void lend(std::span<Loan> loans) { shared_.lent.lend(loans); }
+  void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
   // A region that is deregistered is reached by nobody, once that call has returned.
   void revoke() noexcept {
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->stop();
@@ -105,7 +105,7 @@ class VerbsPart final : public Transport {
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
   bool wants_places() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(in_whole(rank)); }
-  void lend(std::span<Loan> loans) override { links_.lend(loans); }
+  void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "verbs: a part has no parts");
@@ -152,7 +152,7 @@ class VerbsTransport final : public Transport {
   }
   bool wants_places() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(rank); }
-  void lend(std::span<Loan> loans) override { links_.lend(loans); }
+  void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<VerbsPart>(ports_, part);

@@ -111,7 +111,7 @@ TEST(Verbs, WhatIsRevokedIsNotWritten) {
     World world(row(), 2, kArenaBytes);
     std::byte* place = in_arena ? world[1].arena.data() : memory.get();
     Loan loan{memory.get(), kBytes, true};
-    for (int call = 0; call < 2; call++) world[1].transport->lend({&loan, 1});
+    for (int call = 0; call < 2; call++) world[1].transport->lend({&loan, 1}, 0);
     if (!in_arena && !loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
     world[1][0].expect(place, kBytes);
     Deadline told(std::chrono::milliseconds(100));
@@ -133,7 +133,7 @@ TEST_F(Breaking, AfterARevokeNoLinkWorksAndNothingIsRegistered) {
   int before = fake().objects_left();
   auto memory = std::make_unique<std::byte[]>(kArenaBytes);
   Loan loan{memory.get(), kArenaBytes, true};
-  for (int call = 0; call < 2; call++) world[1].transport->lend({&loan, 1});
+  for (int call = 0; call < 2; call++) world[1].transport->lend({&loan, 1}, 0);
   if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
   EXPECT_EQ(fake().objects_left(), before + 1);
   world[1].transport->revoke();
@@ -144,7 +144,7 @@ TEST_F(Breaking, AfterARevokeNoLinkWorksAndNothingIsRegistered) {
     EXPECT_EQ(error.rank(), peer);
     EXPECT_TRUE(says(error, "given up")) << error.what();
   }
-  world[1].transport->lend({&loan, 1});
+  world[1].transport->lend({&loan, 1}, 0);
   EXPECT_FALSE(loan.granted) << "as if it had never come";
 }
 
@@ -268,7 +268,7 @@ TEST_F(TwoPorts, MemoryIsLentToBoth) {
   constexpr uint64_t kBytes = 1 << 19;
   auto sent = std::make_unique<std::byte[]>(kBytes);
   Loan loan{sent.get(), kBytes, false};
-  for (int call = 0; call < 2; call++) world[2].transport->lend({&loan, 1});
+  for (int call = 0; call < 2; call++) world[2].transport->lend({&loan, 1}, 0);
   if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
   fill(sent.get(), kBytes, 7);
   for (Rank peer : {0, 1}) {
@@ -315,7 +315,7 @@ TEST_F(TwoPorts, OneThatIsOpenedLaterHasWhatIsLent) {
   constexpr uint64_t kBytes = 1 << 19;
   auto sent = std::make_unique<std::byte[]>(kBytes);
   Loan loan{sent.get(), kBytes, false};
-  for (int call = 0; call < 2; call++) two->transport->lend({&loan, 1});
+  for (int call = 0; call < 2; call++) two->transport->lend({&loan, 1}, 0);
   if (!loan.granted) GTEST_SKIP() << "this kernel offers no userfaultfd";
   join(*one, 1, *two, 2);
   EXPECT_EQ(two->transport->port_of(1), "fake1:1");
