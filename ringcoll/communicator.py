@@ -81,7 +81,8 @@ def seconds_of(timeout: float | None) -> float:
 
 
 class Communicator:
-    """Some ranks that compute together; from :func:`ringcoll.init` or :meth:`split`.
+    """Some ranks that compute together; from :func:`ringcoll.init`, :meth:`split` or
+    :meth:`shrink`.
 
     Tensors are anything with the buffer protocol or DLPack (NumPy arrays, CPU tensors of torch,
     ``bytearray``), in host memory, contiguous, of int8 to int64, uint8 to uint64, float16,
@@ -114,6 +115,7 @@ class Communicator:
         self._name = name
         self._seat = calls.Seat(core.rank, core.size)
         self._splits = 0
+        self._shrinks = 0
 
     @property
     def rank(self) -> int:
@@ -403,6 +405,23 @@ class Communicator:
         name = name or f"{self._name}/{self._splits}"
         core = self._core.split([int(rank) for rank in ranks], name)
         return None if core is None else Communicator(core, name)
+
+    def shrink(self, *, name: str = "") -> Communicator:
+        """A communicator of those of this one's ranks that are left, in their order: after a loss,
+        when calls raise :class:`ringcoll.PeerLost`, the others go on with it, without a new
+        process, a launcher or a store.
+
+        Collective over the ranks that live: each calls it, as often as the others do. All get a
+        communicator of the same ranks. It may hold one that has ended meanwhile; its next call
+        raises, and it is shrunk in turn. Raises :class:`ringcoll.Timeout` naming who has not come
+        within the communicator's deadline, :class:`ringcoll.PeerLost` on a rank whom the others
+        hold for lost, :class:`ringcoll.TransportError` if one is in 64 of them already. This
+        communicator is closed on its own, before or after. On one that has not failed it makes
+        another of all its ranks.
+        """
+        self._shrinks += 1
+        name = name or f"{self._name}/rest{self._shrinks}"
+        return Communicator(self._core.shrink(name), name)
 
     def stats(self) -> dict[str, Any]:
         """Rank, size, hosts, levels, links, their costs and ring order, and counters of calls,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "mesh/shrink.h"
 
 namespace ringcoll {
 namespace {
@@ -35,6 +36,10 @@ std::unique_ptr<Group> Communicator::part(std::span<const Rank> ranks) const {
   std::vector<Rank> members;
   for (Rank rank : ranks) members.push_back(group_.members().at(rank));
   return std::make_unique<Group>(mesh_, std::move(members));
+}
+
+std::unique_ptr<Group> Communicator::shrink() {
+  return ringcoll::shrink(mesh_, group_, ++shrinks_, Deadline(seconds(config().timeout_s)));
 }
 
 // "; ports mlx5_0:1 (ranks 0, 2), mlx5_1:1 (ranks 1, 3)", or "" where links have none.

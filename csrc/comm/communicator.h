@@ -48,6 +48,9 @@ class Communicator {
   const Group& group() const { return group_; }
   /// Makes a group of some of its ranks, this one among them, which is to join.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
+  /// The group of those of its ranks who are left (mesh/shrink.h), with the time of
+  /// RINGCOLL_TIMEOUT_S. Any thread, one at a time.
+  std::unique_ptr<Group> shrink();
 
   // For the thread that executes (one at a time; the engine sees to it).
 
@@ -70,6 +73,7 @@ class Communicator {
 
   std::string name_;
   Counters counters_;
+  uint64_t shrinks_ = 0;
   std::shared_ptr<Mesh> mesh_;
   std::unique_ptr<Group> part_;  // null: all ranks
   Group& group_;

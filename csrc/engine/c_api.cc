@@ -161,6 +161,14 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
   });
 }
 
+rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest) {
+  return guarded([&] {
+    check(comm && rest, Code::kInvalidArgument, "comm or rest is NULL");
+    *rest = nullptr;
+    *rest = new rc_comm{.engine = engine_of(comm).shrink(name ? name : "shrink")};
+  });
+}
+
 // In a forked child memory stays as it is: whatever threads held when it was forked stays held. In
 // a callback the worker cannot end, nor be waited for.
 void ringcoll_comm_destroy(rc_comm* comm) {

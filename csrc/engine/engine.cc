@@ -89,6 +89,14 @@ void Engine::close() {
     request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
 }
 
+std::unique_ptr<Engine> Engine::shrink(std::string name) {
+  check(!is_calling_back(), Code::kInvalidArgument,
+        "a completion callback cannot wait for the other ranks of its own communicator: shrink it "
+        "in another thread");
+  std::lock_guard lock(shrinking_);
+  return std::make_unique<Engine>(comm_.shrink(), std::move(name));
+}
+
 bool Engine::is_calling_back() const { return calling_back == this; }
 
 bool Engine::begin_if_idle() { return queued_ == 0 && !running_.exchange(true); }

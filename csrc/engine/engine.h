@@ -69,6 +69,9 @@ class Engine : private CallSource {
   /// Throws Error; kInvalidArgument in a callback.
   void run(const rc_call& raw);
   void start(std::shared_ptr<Request> request);
+  /// A communicator of those of its ranks who are left: collective over them. Throws Error;
+  /// kInvalidArgument in a callback.
+  std::unique_ptr<Engine> shrink(std::string name);
   /// Whether this thread is in a callback of one of its requests.
   bool is_calling_back() const;
 
@@ -93,6 +96,7 @@ class Engine : private CallSource {
   std::deque<std::shared_ptr<Request>> in_flight_;  // the worker's alone
   bool executes_ = false;                           // the worker's alone: running_ is its own
   std::thread worker_;                              // started by the first start()
+  std::mutex shrinking_;
 };
 
 /// Makes a communicator of some ranks of another. Collective over all ranks of `parent`; null for a

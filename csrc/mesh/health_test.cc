@@ -95,6 +95,17 @@ TEST(HealthOfGroups, WhoLeavesOneIsStillInTheOthers) {
   EXPECT_EQ(left.poisons[0] + left.poisons[1] + kept.poisons[1], 0);
 }
 
+// Whether a rank leaves before others do or after, and whether it was in the group or not.
+TEST(HealthOfGroups, NothingIsKeptOfThoseThatAllHaveLeft) {
+  auto nodes = mesh(3);
+  for (GroupNumber id = 7; id < 27; id++) {
+    Groups some(nodes, id, id % 2 == 0 ? std::vector<Rank>{2, 1, 0} : std::vector<Rank>{0, 2});
+    some.of[id % some.of.size()]->leave();
+  }
+  for (const auto& node : nodes)
+    EXPECT_TRUE(soon([&] { return node->lines->remembered() == 0; })) << node->lines->remembered();
+}
+
 TEST(HealthOfGroups, EachHasItsOwnWaits) {
   auto nodes = mesh(3);
   Groups one(nodes, 7, {2, 1, 0}), two(nodes, 8, {2, 1, 0});

@@ -16,45 +16,23 @@
 #include <vector>
 
 #include "base/log.h"
+#include "mesh/lifeline_messages.h"
 #include "net/socket.h"
 
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x4e494c52;  // "RLIN"
-constexpr uint8_t kVersion = 2;
-// Longer texts of errors are cut: a message has to fit into a socket whose peer does not read.
-constexpr size_t kMaxTextBytes = 4096;
+using lifeline::encode;
+using lifeline::Header;
+using lifeline::header_of;
+using lifeline::kMaxTextBytes;
+using lifeline::Type;
+
 // A line that closes before anything was said on it may be that of a rank that has failed while it
 // made it. So long may the cause take that it tells, or has, by others.
 constexpr Duration kGraceOfASilentLine = std::chrono::milliseconds(300);
 // How long after a link has broken its cause may still arrive.
 constexpr Duration kGraceOfAnError = std::chrono::milliseconds(100);
-
-enum class Type : uint8_t {
-  kGoodbye = 1,
-  kFailed = 2,
-  kPing = 3,
-  kPong = 4,
-  kHello = 5,
-  kLost = 6,
-  kLeft = 7,
-};
-constexpr uint8_t kLastType = 7;
-
-// On the wire as it is; text_bytes of text follow.
-struct Header {
-  uint32_t magic;
-  uint8_t version;
-  uint8_t type;
-  uint16_t text_bytes;
-  int32_t code;    // failed, lost: of the error
-  int32_t rank;    // failed: whom to blame; pong: whom the sender waits for (both the group's);
-                   // lost: who is (the mesh's)
-  uint64_t token;  // ping, and the pong to it
-  uint64_t group;  // failed, left, ping, pong
-};
-static_assert(sizeof(Header) == 32);
 
 struct Line {
   Fd fd;
@@ -67,42 +45,6 @@ struct Line {
   Rank pong_waiting_for = kNobody;
   std::set<GroupNumber> left;  // that the peer was in
 };
-
-std::string encode(Header header, std::string_view text = {}) {
-  text = text.substr(0, kMaxTextBytes);
-  header.magic = kMagic;
-  header.version = kVersion;
-  header.text_bytes = static_cast<uint16_t>(text.size());
-  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
-  return bytes.append(text);
-}
-
-Header header_of(Type type, GroupNumber group = 0, Rank rank = kNobody, uint64_t token = 0) {
-  return {.magic = 0,
-          .version = 0,
-          .type = static_cast<uint8_t>(type),
-          .text_bytes = 0,
-          .code = 0,
-          .rank = rank,
-          .token = token,
-          .group = group};
-}
-
-std::string encode(Type type, GroupNumber group, const Error& error) {
-  Header header = header_of(type, group, error.rank());
-  header.code = static_cast<int32_t>(error.code());
-  return encode(header, error.what());
-}
-
-bool is_sound(const Header& header, Rank size) {
-  bool known = header.magic == kMagic && header.version == kVersion && header.type >= 1 &&
-               header.type <= kLastType && header.rank >= kNobody && header.rank < size;
-  if (!known) return false;
-  auto type = static_cast<Type>(header.type);
-  if (type != Type::kFailed && type != Type::kLost) return header.text_bytes == 0;
-  return header.text_bytes <= kMaxTextBytes && header.code >= RC_INVALID_ARGUMENT &&
-         header.code <= RC_ABORTED && (type == Type::kFailed || header.rank != kNobody);
-}
 
 // Never blocks. What a full socket does not take is lost: its peer has not read for a long time,
 // and nobody's progress may depend on one that does not.
@@ -166,9 +108,12 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
   std::condition_variable changed;  // a pong, the end of a line, or an error
   std::vector<Line> lines;
   std::map<GroupNumber, std::shared_ptr<Health::State>> groups;  // of this rank
+  // Of groups that this rank has left, those who had not: their leave changes nothing any more.
+  std::map<GroupNumber, std::set<Rank>> leave_later;
   // What was told; once is enough.
   std::map<Rank, Error> lost;
   std::map<GroupNumber, Error> failed;
+  std::map<std::pair<GroupNumber, uint64_t>, std::vector<std::string>> ballots;  // of each round
   uint64_t next_token = 1;
   bool closing = false;  // callbacks that still come leave the lines as they are
 
@@ -192,6 +137,18 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       if (group != groups.end() && group->second->set(error)) poisoned.push_back(group->second);
     }
     announce(poisoned);
+  }
+
+  // This rank, or another, has said it.
+  void say(GroupNumber id, uint64_t round, const std::string& message) {
+    {
+      std::lock_guard lock(mutex);
+      auto& said = ballots[{id, round}];
+      if (std::ranges::find(said, message) != said.end()) return;
+      said.push_back(message);
+      send_to_all(message);
+    }
+    changed.notify_all();
   }
 
   // A rank has ended, and with it the groups that it is in.
@@ -223,8 +180,16 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
 
   void remove(GroupNumber id) {
     std::lock_guard lock(mutex);
-    for (Line& line : lines) line.left.erase(id);
-    if (groups.erase(id) > 0) send_to_all(encode(header_of(Type::kLeft, id)));
+    auto group = groups.find(id);
+    if (group == groups.end()) return;
+    std::set<Rank> later;
+    for (Rank member : group->second->options.members) {
+      Line& line = lines[member];
+      if (line.left.erase(id) == 0 && line.fd) later.insert(member);
+      send_on(line, encode(header_of(Type::kLeft, id)));
+    }
+    if (!later.empty()) leave_later.emplace(id, std::move(later));
+    groups.erase(group);
   }
 
   void on_readable(Rank peer) {
@@ -287,7 +252,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     while (line.in.size() >= sizeof(Header)) {
       Header header;
       std::memcpy(&header, line.in.data(), sizeof header);
-      if (!is_sound(header, size)) {
+      if (!lifeline::is_sound(header, size)) {
         close(line);
         Error nonsense(
             Code::kTransport,
@@ -300,27 +265,32 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       }
       size_t bytes = sizeof header + header.text_bytes;
       if (line.in.size() < bytes) break;
+      line.heard = true;
       Error error(static_cast<Code>(header.code), line.in.substr(sizeof header, header.text_bytes),
                   header.rank);
-      line.heard = true;
       if (static_cast<Type>(header.type) == Type::kFailed)
         news.emplace_back([this, error, id = header.group] { fail(id, error); });
       else if (static_cast<Type>(header.type) == Type::kLost)
         news.emplace_back([this, error] { lose(error.rank(), error); });
+      else if (static_cast<Type>(header.type) == Type::kBallot)
+        news.emplace_back([this, header, message = line.in.substr(0, bytes)] {
+          say(header.group, header.token, message);
+        });
       else
-        take(header, line);
+        take(header, peer);
       line.in.erase(0, bytes);
     }
     return news;
   }
 
-  void take(const Header& header, Line& line) {
+  void take(const Header& header, Rank peer) {
+    Line& line = lines[peer];
     switch (static_cast<Type>(header.type)) {
       case Type::kGoodbye:
         line.goodbye = line.gone = true;
         break;
       case Type::kLeft:
-        line.left.insert(header.group);
+        take_leave(header.group, peer);
         break;
       case Type::kPing:
         send_on(line, encode(header_of(Type::kPong, header.group, waiting_for(header.group),
@@ -333,8 +303,18 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       case Type::kHello:
       case Type::kFailed:
       case Type::kLost:
+      case Type::kBallot:
         break;
     }
+  }
+
+  void take_leave(GroupNumber id, Rank peer) {
+    auto later = leave_later.find(id);
+    if (later == leave_later.end() || later->second.erase(peer) == 0) {
+      lines[peer].left.insert(id);  // this rank may be about to join it
+      return;
+    }
+    if (later->second.empty()) leave_later.erase(later);
   }
 
   Rank waiting_for(GroupNumber id) const {
@@ -417,8 +397,19 @@ void Lifelines::add(Rank peer, Fd fd) {
     // Who comes late hears what was told, too.
     for (const auto& [id, error] : state.failed) send_on(line, encode(Type::kFailed, id, error));
     for (const auto& [who, error] : state.lost) send_on(line, encode(Type::kLost, 0, error));
+    for (const auto& [round, said] : state.ballots)
+      for (const std::string& message : said) send_on(line, message);
   }
   state.loop.watch(number, [&state, peer](uint32_t) { state.on_readable(peer); });
+}
+
+size_t Lifelines::remembered() const {
+  std::lock_guard lock(state_->mutex);
+  std::set<GroupNumber> ids;
+  for (const Line& line : state_->lines) ids.insert(line.left.begin(), line.left.end());
+  for (const auto& [id, ranks] : state_->leave_later) ids.insert(id);
+  for (const auto& [id, group] : state_->groups) ids.erase(id);
+  return ids.size();
 }
 
 bool Lifelines::has(Rank peer) const {
@@ -481,6 +472,39 @@ void Health::waiting_for(Rank peer, const std::function<void()>& body) {
 bool Health::gone(Rank peer) const {
   std::lock_guard lock(lines_->mutex);
   return lines_->is_gone(state_->options.group, state_->options.members.at(peer));
+}
+
+std::vector<Rank> Health::all_gone() const {
+  std::lock_guard lock(lines_->mutex);
+  std::vector<Rank> ranks;
+  const auto& members = state_->options.members;
+  for (size_t r = 0; r < members.size(); r++)
+    if (members[r] != lines_->rank &&
+        (lines_->lost.contains(members[r]) || lines_->is_gone(state_->options.group, members[r])))
+      ranks.push_back(static_cast<Rank>(r));
+  return ranks;
+}
+
+void Health::say(uint64_t round, const Survivors::Ballot& ballot) {
+  GroupNumber group = state_->options.group;
+  lines_->say(group, round, encode(group, round, ballot));
+}
+
+std::vector<Survivors::Ballot> Health::ballots(uint64_t round, size_t known) const {
+  std::lock_guard lock(lines_->mutex);
+  std::vector<Survivors::Ballot> heard;
+  auto said = lines_->ballots.find({state_->options.group, round});
+  if (said == lines_->ballots.end()) return heard;
+  for (size_t i = known; i < said->second.size(); i++) {
+    auto ballot = lifeline::ballot_of(said->second[i], state_->options.members.size());
+    heard.push_back(ballot ? *ballot : Survivors::Ballot{});
+  }
+  return heard;
+}
+
+void Health::wait_for_news(Duration limit) const {
+  std::unique_lock lock(lines_->mutex);
+  lines_->changed.wait_for(lock, limit);
 }
 
 Rank Health::own_rank() const {

@@ -5,9 +5,10 @@
 // whether it is alive.
 //
 // Protocol (fixed width, versioned, range-checked): hello, goodbye, lost{rank, code, text},
-// failed{group, code, blamed rank, text}, left{group}, ping{group}, pong{group, waiting for}.
-// "Lost" and "failed" are passed on to all lines by whoever hears them first, in the group or not,
-// for the lines of a group's own ranks need not join them.
+// failed{group, code, blamed rank, text}, left{group}, ping{group}, pong{group, waiting for},
+// ballot{group, round, rank, decided, set, offer}.
+// "Lost", "failed" and ballots are passed on to all lines by whoever hears them first, in the group
+// or not, for the lines of a group's own ranks need not join them; who comes late hears them, too.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "bootstrap/connector.h"
+#include "mesh/survivors.h"
 #include "net/event_loop.h"
 
 namespace ringcoll {
@@ -37,6 +39,8 @@ class Lifelines {
   /// Takes a connected lifeline over. Any thread.
   void add(Rank peer, Fd fd);
   bool has(Rank peer) const;
+  /// Groups of which something is kept though this rank is not in them: none once all have left.
+  size_t remembered() const;
 
  private:
   friend class Health;
@@ -95,6 +99,17 @@ class Health {
   Error blame(Rank peer, const std::string& doing, Duration grace);
   /// Whether the peer has left the group, or its mesh, or its line has closed.
   bool gone(Rank peer) const;
+
+  // Agreeing on who is left (mesh/survivors.h), in rounds, which all ranks count alike.
+
+  /// Tells all; it is among ballots() at once.
+  void say(uint64_t round, const Survivors::Ballot& ballot);
+  /// What all have said in that round as far as it was heard, but for the first `known`.
+  std::vector<Survivors::Ballot> ballots(uint64_t round, size_t known) const;
+  /// All of whom it is known here that they have gone or were lost.
+  std::vector<Rank> all_gone() const;
+  /// Until there is news of any kind, or `limit` has passed.
+  void wait_for_news(Duration limit) const;
 
  private:
   friend class Lifelines;

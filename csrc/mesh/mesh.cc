@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/log.h"
 #include "mesh/group.h"
 
 namespace ringcoll {
@@ -17,6 +18,8 @@ constexpr size_t kMostExtentBytes = 256 << 20;
 constexpr rlim_t kAddressShare = 16;
 // How often who waits for another thread's lifeline looks around.
 constexpr Duration kLook = std::chrono::milliseconds(20);
+// How long a rank is tried to be reached that is taken to live.
+constexpr Duration kRestore = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -123,6 +126,21 @@ bool Mesh::begin_lifeline(Rank peer, Deadline deadline, const Health& health) {
   if (lifelines_->has(peer)) return false;
   dialling_.insert(peer);
   return true;
+}
+
+// The lower rank finds the higher at once, or never; the higher finds the lower's call, if it came.
+void Mesh::restore_lifeline(Rank peer) {
+  {
+    std::lock_guard lock(lines_mutex_);
+    if (lifelines_->has(peer) || !dialling_.insert(peer).second) return;
+  }
+  try {
+    Deadline deadline(rank_ < peer ? kRestore : kLook);
+    lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, new_group_number()));
+  } catch (const Error& error) {
+    log_debug("no lifeline to {} yet: {}", topology_.describe(peer), error.what());
+  }
+  end_lifeline(peer);
 }
 
 void Mesh::end_lifeline(Rank peer) {

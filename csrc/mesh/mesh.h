@@ -82,6 +82,8 @@ class Mesh {
   /// Makes a lifeline to the peer if there is none, on behalf of the group with that number and
   /// health, in which it is `in_group`. Blocks to the deadline; the lower rank dials.
   void add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health, Rank in_group);
+  /// The same without a group: makes one if it can be made now, and is nobody's concern else.
+  void restore_lifeline(Rank peer);
   /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
   std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 

@@ -211,19 +211,31 @@ std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
   return std::make_unique<Request>(request, std::move(call), std::move(completion));
 }
 
-std::unique_ptr<Comm> Comm::split(const std::vector<int32_t>& ranks, const std::string& name) {
+std::unique_ptr<Comm> Comm::derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make) {
   auto comm = open();
-  rc_comm* sub = nullptr;
+  rc_comm* made = nullptr;
   Failure outcome;
   {
     py::gil_scoped_release release;
-    outcome.status = ringcoll_comm_split(comm.get(), ranks.data(),
-                                         static_cast<int32_t>(ranks.size()), name.c_str(), &sub);
+    outcome.status = make(comm.get(), &made);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
   if (outcome.status != RC_OK) raise(outcome);
-  if (!sub) return nullptr;
-  return std::unique_ptr<Comm>(new Comm(own(sub)));
+  if (!made) return nullptr;
+  return std::unique_ptr<Comm>(new Comm(own(made)));
+}
+
+std::unique_ptr<Comm> Comm::split(const std::vector<int32_t>& ranks, const std::string& name) {
+  return derive([&](rc_comm* comm, rc_comm** sub) {
+    return ringcoll_comm_split(comm, ranks.data(), static_cast<int32_t>(ranks.size()), name.c_str(),
+                               sub);
+  });
+}
+
+std::unique_ptr<Comm> Comm::shrink(const std::string& name) {
+  return derive([&](rc_comm* comm, rc_comm** rest) {
+    return ringcoll_comm_shrink(comm, name.c_str(), rest);
+  });
 }
 
 std::string Comm::stats() {

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,7 @@ class Comm {
   std::unique_ptr<Request> start(const CallArguments& arguments);
   /// Null on a rank that passes no ranks.
   std::unique_ptr<Comm> split(const std::vector<int32_t>& ranks, const std::string& name);
+  std::unique_ptr<Comm> shrink(const std::string& name);
   /// JSON.
   std::string stats();
   void abort(const std::string& reason);
@@ -71,6 +73,8 @@ class Comm {
   explicit Comm(std::shared_ptr<rc_comm> comm);
   /// The handle, held for the length of a call so that it is not freed under it.
   std::shared_ptr<rc_comm> open() const;
+  /// Of what `make` makes of this one; null if that is nothing. Releases the GIL.
+  std::unique_ptr<Comm> derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make);
 
   std::shared_ptr<rc_comm> comm_;  // null once closed
   int rank_;

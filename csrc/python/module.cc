@@ -42,6 +42,7 @@ void bind_comm(py::module_& module) {
       .def_property_readonly("size", &Comm::size)
       .def_property_readonly("closed", &Comm::closed)
       .def("split", &Comm::split, py::arg("ranks"), py::arg("name"))
+      .def("shrink", &Comm::shrink, py::arg("name"))
       .def("stats", &Comm::stats)
       .def("abort", &Comm::abort, py::arg("reason"))
       .def("close", &Comm::close);
