@@ -60,16 +60,17 @@ class Start:
     operations: str
     controller: str = ""
     launcher: str = "horovodrun --gloo"
+    types: str = "some"  # or "all", of TensorFlow's operations
 
     def environment(self):
-        named = {"HOROVOD_CPU_OPERATIONS": self.operations, **AUTOTUNE}
+        named = {"HOROVOD_CPU_OPERATIONS": self.operations, "TYPES": self.types, **AUTOTUNE}
         if self.controller:
             named["HOROVOD_CONTROLLER"] = self.controller
         return named
 
     def label(self):
         parts = (self.script, *self.themes[:1], self.size, self.operations, self.controller)
-        return "-".join(str(part) for part in (*parts, self.launcher[-4:]))
+        return "-".join(str(part) for part in (*parts, self.launcher[-4:], self.types))
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +180,8 @@ def same_results(folder_of, expected, actual, name, at_least):
     assert not different, "\n".join(texts[:20])
 
 
-def against_gloo(folder_of, script, themes, size, name, at_least):
-    gloo = Start(script, themes, size, "GLOO")
+def against_gloo(folder_of, script, themes, size, name, at_least, types="some"):
+    gloo = Start(script, themes, size, "GLOO", types=types)
     same_results(folder_of, gloo, replace(gloo, operations="RINGCOLL"), name, at_least)
 
 
@@ -203,6 +204,14 @@ def test_torch(folder_of, theme, size):
 def test_tensorflow(folder_of, theme, size):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     against_gloo(folder_of, "differential", TENSORFLOW, size, theme, at_least=90)
+
+
+# test_types.py runs every type once; here it is TensorFlow's graphs that take minutes.
+@pytest.mark.exhaustive
+def test_tensorflow_with_all_types(folder_of):
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    themes, name = TENSORFLOW[:1], TENSORFLOW[0]
+    against_gloo(folder_of, "differential", themes, 3, name, at_least=900, types="all")
 
 
 def test_there_are_thousands_of_cases(folder_of):
