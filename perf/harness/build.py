@@ -10,6 +10,7 @@ from pathlib import Path
 PERF = Path(__file__).resolve().parent.parent
 CHECKOUT = PERF.parent
 DRIVERS = PERF / "drivers"
+INCLUDE = CHECKOUT / "csrc/include"  # of ringcoll/ringcoll.h
 C_FLAGS = ["-std=gnu11", "-O3", "-Wall", f"-I{PERF}", f"-I{DRIVERS}"]
 
 
@@ -32,6 +33,14 @@ def compile_c(compiler: str, sources: list[Path], program: Path, flags: list[str
     arguments = [compiler, *C_FLAGS, *map(str, inputs), "-o", str(program), *flags]
     run(arguments, program.name)
     return program
+
+
+def compile_for(library: Path, include: Path, source: Path, program: Path) -> Path:
+    """A driver for a libringcoll.so, against the header that came with it. Made anew each time:
+    which library and which header one was made for cannot be seen from it."""
+    program.unlink(missing_ok=True)
+    flags = [f"-I{include}", str(library), f"-Wl,-rpath,{library.parent}"]
+    return compile_c("cc", [source], program, flags)
 
 
 def compile_cxx(source: Path, program: Path, include: Path, flags: list[str]) -> Path:

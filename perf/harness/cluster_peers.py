@@ -101,10 +101,10 @@ def tell(specs: list[Spec], settings: dict[str, str]) -> None:
 def _before(options: peers.Options, here: Here) -> Spec:
     if not options.before:
         raise peers.Missing("--before names no library")
-    return _in_parts(peers.with_library(options, options.before, peers.BEFORE), here)
+    return in_parts(peers.with_library(options, options.before, peers.BEFORE), here)
 
 
-def _in_parts(spec: Spec, here: Here) -> Spec:
+def in_parts(spec: Spec, here: Here) -> Spec:
     parts = [
         Part(here.case.shape.ranks_of(index), host.command)
         for index, host in enumerate(here.cluster.hosts)
@@ -113,11 +113,11 @@ def _in_parts(spec: Spec, here: Here) -> Spec:
 
 
 def _ringcoll(options: peers.Options, here: Here) -> Spec:
-    return _in_parts(peers.FINDERS[OURS](options), here)
+    return in_parts(peers.FINDERS[OURS](options), here)
 
 
 def _gloo(options: peers.Options, here: Here) -> Spec:
-    spec = _in_parts(peers.FINDERS["gloo"](options), here)
+    spec = in_parts(peers.FINDERS["gloo"](options), here)
     spec.environment["GLOO_SOCKET_IFNAME"] = INTERFACE
     return spec
 

@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from . import figures, report
+from .checks import Check
 from .figures import MIB, OURS
-from .report import row
 from .shapes import UNSHAPED, Case
 
 GIB = 1 << 30
@@ -84,19 +84,6 @@ class Table:
 
 
 @dataclass
-class Check:
-    """A target, and by how much each cell that it speaks of comes to it."""
-
-    target: str
-    cells: list[tuple[str, float, bool]] = field(default_factory=list)  # where, value, met
-
-    def note(self, table: Table, size: int, value: float | None, met: bool) -> None:
-        if value is not None:
-            where = f"{table.case}, {figures.format_size(size)}"
-            self.cells.append((where, value, met))
-
-
-@dataclass
 class Results:
     title: str
     method: str
@@ -120,6 +107,10 @@ class Results:
 Cells = list[tuple[Table, int]]
 
 
+def _where(table: Table, size: int) -> str:
+    return f"{table.case}, {figures.format_size(size)}"
+
+
 def _at(rate: str, cells: Cells, least: int = 0) -> Cells:
     return [(t, s) for t, s in cells if t.case.rate == rate and s >= least and t.case.is_plain]
 
@@ -128,7 +119,7 @@ def _least(text: str, cells: Cells, value: Any, least: float) -> Check:
     check = Check(text)
     for table, size in cells:
         found = value(table, size)
-        check.note(table, size, found, found is not None and found >= least)
+        check.note(_where(table, size), found, found is not None and found >= least)
     return check
 
 
@@ -136,7 +127,7 @@ def _most(text: str, cells: Cells, value: Any, most: float) -> Check:
     check = Check(text)
     for table, size in cells:
         found = value(table, size)
-        check.note(table, size, found, found is not None and found <= most)
+        check.note(_where(table, size), found, found is not None and found <= most)
     return check
 
 
@@ -172,7 +163,7 @@ def _of_the_choice(cells: Cells) -> list[Check]:
     for (table, smaller), (other, size) in pairwise(cells):
         before, after = table.seconds(OURS, smaller), table.seconds(OURS, size)
         if table is other and before and after:
-            grows.note(table, size, after / before, after >= before)
+            grows.note(_where(table, size), after / before, after >= before)
     unshaped = [(t, s) for t, s in cells if t.case.rate == UNSHAPED and s in (MIB, 256 * MIB)]
     return [
         _most("regret at most 1.1", cells, lambda t, s: t.regret(t.rows, s), 1.1),
@@ -237,11 +228,6 @@ def _time(seconds: float | None) -> str:
     return "–" if seconds is None else figures.format_seconds(seconds)
 
 
-def _lines(header: list[str], rows: list[list[str]]) -> str:
-    lines = [row(header), "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join([*lines, *map(row, rows)])
-
-
 def _against(table: Table) -> str:
     others = [*([table.without] if table.without else []), *table.peers]
     header = ["", OURS, "of the bound", "max/median", "CPU s/GiB", "best row", "regret", *others]
@@ -255,7 +241,7 @@ def _against(table: Table) -> str:
             ratio = _number(table.ratio(peer, size))
             cells.append(f"{_time(table.seconds(peer, size))} ({ratio})")
         rows.append(cells)
-    return _lines([*header[:7], *(f"{peer} (/ {OURS})" for peer in others)], rows)
+    return report.table([*header[:7], *(f"{peer} (/ {OURS})" for peer in others)], rows)
 
 
 def _by_way(table: Table) -> str:
@@ -264,7 +250,7 @@ def _by_way(table: Table) -> str:
         [figures.format_size(size), *(_time(table.seconds(way, size)) for way in ways)]
         for size in table.sizes
     ]
-    return _lines(["by name", *ways], rows)
+    return report.table(["by name", *ways], rows)
 
 
 def _by_price(table: Table) -> str:
@@ -272,19 +258,7 @@ def _by_price(table: Table) -> str:
         [figures.format_size(size), *(_number(table.of_predicted(r, size)) for r in table.rows)]
         for size in table.sizes
     ]
-    return _lines(["predicted / measured", *table.rows], rows)
-
-
-def _verdict(check: Check) -> str:
-    if not check.cells:
-        return f"- {check.target}: not measured"
-    missed = [f"{where} ({value:.2f})" for where, value, met in check.cells if not met]
-    if not missed:
-        return f"- {check.target}: met in all {len(check.cells)} cells"
-    return (
-        f"- {check.target}: **NOT MET** in {len(missed)} of {len(check.cells)} cells: "
-        + "; ".join(missed)
-    )
+    return report.table(["predicted / measured", *table.rows], rows)
 
 
 def to_markdown(results: Results) -> str:
@@ -295,7 +269,7 @@ def to_markdown(results: Results) -> str:
             parts.append(_by_way(table))
         if table.predicted:
             parts.append(_by_price(table))
-    parts += ["## Targets", "\n".join(_verdict(check) for check in results.checks())]
+    parts += ["## Targets", "\n".join(check.verdict() for check in results.checks())]
     absent = [f"{name}: {report.one_line(why)}" for name, why in results.missing.items()]
     absent += [report.one_line(failure) for failure in results.failures]
     if absent:

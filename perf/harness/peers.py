@@ -90,10 +90,9 @@ def with_library(options: Options, library: Path, name: str) -> Spec:
     """ringcoll, as a peer of that name."""
     if not library.exists():
         raise Missing(f"{library} does not exist")
-    flags = [f"-I{build.CHECKOUT}/csrc/include", str(library), f"-Wl,-rpath,{library.parent}"]
     source = build.DRIVERS / "ringcoll_allreduce.c"
     driver = options.build / f"{name.replace(' ', '_')}_allreduce"
-    program = build.compile_c("cc", [source], driver, flags)
+    program = build.compile_for(library, build.INCLUDE, source, driver)
     text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
     match = re.search(r"\d+\.\d+\.\d+", text)
     command = [str(program), "{socket}", "{ranks}", "file://{directory}"]

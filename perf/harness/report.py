@@ -131,13 +131,17 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [row(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join([*lines, *map(row, rows)])
+
+
 def _table(results: Results, ranks: int) -> str:
     peers = [p for p in results.peers if any(k[:2] == (ranks, p) for k in results.rounds)]
     others = [p for p in peers if p != results.ours and results.ours in peers]
     sizes = sorted({key[2] for key in results.rounds if key[0] == ranks})
     ratios = results.ratios()
-    lines = [row(["", *peers, *(f"{p} / {results.ours}" for p in others)])]
-    lines.append("|---" + "|---:" * (len(peers) + len(others)) + "|")
+    rows = []
     for size in sizes:
         cells = [results.labels.get(size, figures.format_size(size))]
         for peer in peers:
@@ -146,8 +150,8 @@ def _table(results: Results, ranks: int) -> str:
         for peer in others:
             wanted = figures.wanted(results.targets, ranks, peer, size)
             cells.append(_ratio_cell(ratios.get((ranks, peer, size)), wanted))
-        lines.append(row(cells))
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(["", *peers, *(f"{p} / {results.ours}" for p in others)], rows)
 
 
 def _ratio_cell(value: float | None, wanted: float | None) -> str:
@@ -185,13 +189,13 @@ def _verdicts(results: Results) -> str:
 def _memory(results: Results) -> str:
     ranks = sorted({m.ranks for m in results.memory})
     found = {(m.ranks, m.size): m.above_buffers for m in results.memory}
-    lines = [row(["", *(f"{n} ranks" for n in ranks)]), "|---" + "|---:" * len(ranks) + "|"]
+    rows = []
     for size in sorted({m.size for m in results.memory}):
         cells = [figures.format_size(size)]
         for n in ranks:
             cells.append(f"{found[n, size] / figures.MIB:.1f} MiB" if (n, size) in found else "–")
-        lines.append(row(cells))
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(["", *(f"{n} ranks" for n in ranks)], rows)
 
 
 def one_line(text: str) -> str:

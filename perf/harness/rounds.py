@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from . import figures
 from .jobs import Job, JobError, Spec, Way
@@ -20,6 +21,7 @@ SHORT_S = 0.1  # a longer call is calibrated by its first
 LONG_S = 0.5  # where all take longer, that call is the first round
 
 Jobs = dict[str, Job | Way]
+T = TypeVar("T")
 
 
 def progress(text: str) -> None:
@@ -84,7 +86,7 @@ def run_rounds(jobs: Jobs, ranks: int, plan: Plan, results: Results) -> None:
         for turn in range(begun, plan.rounds):
             if turn >= LEAST_ROUNDS and time.monotonic() > deadline:
                 break
-            for name in _rotated(list(jobs), turn):
+            for name in rotated(list(jobs), turn):
                 visit = figures.plan_visit(expected[name], plan.budget_s, plan.one_call)
                 found = _visit(jobs, ranks, name, size, visit, plan, results)
                 _note(results, (ranks, name, size), found)
@@ -100,7 +102,7 @@ def _note(results: Results, key: Key, found: Visit | None) -> None:
         results.visits.setdefault(key, []).append(found)
 
 
-def _rotated(names: list[str], turn: int) -> list[str]:
+def rotated(names: list[T], turn: int) -> list[T]:
     """Each round begins with another job, so that none always follows the same one."""
     shift = turn % max(len(names), 1)
     return names[shift:] + names[:shift]

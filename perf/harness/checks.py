@@ -1,0 +1,28 @@
+"""Pure: a target, and by how much what was measured comes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Check:
+    """A target, and by how much each cell that it speaks of comes to it."""
+
+    target: str
+    cells: list[tuple[str, float, bool]] = field(default_factory=list)  # where, value, met
+
+    def note(self, where: str, value: float | None, met: bool) -> None:
+        if value is not None:
+            self.cells.append((where, value, met))
+
+    def verdict(self) -> str:
+        if not self.cells:
+            return f"- {self.target}: not measured"
+        missed = [f"{where} ({value:.2f})" for where, value, met in self.cells if not met]
+        if not missed:
+            return f"- {self.target}: met in all {len(self.cells)} cells"
+        return (
+            f"- {self.target}: **NOT MET** in {len(missed)} of {len(self.cells)} cells: "
+            + "; ".join(missed)
+        )
