@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <latch>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -77,22 +78,25 @@ TEST_P(InFlight, CallsOfAllSizesGiveWhatTheyGiveOneByOne) {
 
 // The second and third send though nobody has answered the first.
 TEST_P(InFlight, LaterCallsDoNotWaitForEarlierOnes) {
-  world(2, [](rc_comm* comm, int rank) {
+  std::latch shown(1);
+  world(2, [&](rc_comm* comm, int rank) {
     Started before;
     ASSERT_EQ(before.begin(comm), RC_OK);
     ASSERT_EQ(before.end(), RC_OK) << error_text();
     uint64_t sent = messages_sent(comm);
     std::array<Started, 3> calls;
-    if (rank == 1) {
-      std::this_thread::sleep_for(milliseconds(300));
-      for (Started& call : calls) ASSERT_EQ(call.begin(comm), RC_OK);
-    } else {
-      // The worker sleeps when the third comes.
-      for (Started& call : calls) {
-        ASSERT_EQ(call.begin(comm), RC_OK);
-        std::this_thread::sleep_for(milliseconds(50));
-      }
+    for (int i = 0; rank == 1 && i < 1500 && !shown.try_wait(); i++)
+      std::this_thread::sleep_for(milliseconds(10));
+    for (Started& call : calls) {
+      ASSERT_EQ(call.begin(comm), RC_OK);
+      // The worker sleeps when the next comes.
+      if (rank == 0) std::this_thread::sleep_for(milliseconds(50));
+    }
+    if (rank == 0) {
+      for (int i = 0; i < 1000 && messages_sent(comm) < sent + 3; i++)
+        std::this_thread::sleep_for(milliseconds(10));
       EXPECT_EQ(messages_sent(comm), sent + 3);
+      shown.count_down();
     }
     for (Started& call : calls) {
       EXPECT_EQ(call.end(), RC_OK) << error_text();

@@ -95,13 +95,15 @@ def test_a_stopped_rank_is_named(start_ranks):
             time.sleep(0.01)
         with pytest.raises(ringcoll.Timeout, match="rank 1") as caught:
             world.shrink()
+        Path(f"mark.timeout{world.rank}").touch()
         return caught.value.rank
 
     job = start_ranks(3, body, env={"RINGCOLL_TIMEOUT_S": "2"})
     job.wait_for("running")
     job.kill(1, signal.SIGSTOP)
     (job.folder / "mark.stopped").touch()
-    time.sleep(4)
+    job.wait_for("timeout0")
+    job.wait_for("timeout2")
     job.kill(1)
     outcomes = job.join(20)
     assert [outcomes[rank].value for rank in (0, 2)] == [1, 1], outcomes[0].output
