@@ -139,16 +139,13 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     announce(poisoned);
   }
 
-  // This rank, or another, has said it.
-  void say(GroupNumber id, uint64_t round, const std::string& message) {
-    {
-      std::lock_guard lock(mutex);
-      auto& said = ballots[{id, round}];
-      if (std::ranges::find(said, message) != said.end()) return;
-      said.push_back(message);
-      send_to_all(message);
-    }
-    changed.notify_all();
+  // This rank, or another, has said it. Under the lock: nobody sees that who has said it has left
+  // and does not see what it has said.
+  void take_ballot(GroupNumber id, uint64_t round, const std::string& message) {
+    auto& said = ballots[{id, round}];
+    if (std::ranges::find(said, message) != said.end()) return;
+    said.push_back(message);
+    send_to_all(message);
   }
 
   // A rank has ended, and with it the groups that it is in.
@@ -273,9 +270,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       else if (static_cast<Type>(header.type) == Type::kLost)
         news.emplace_back([this, error] { lose(error.rank(), error); });
       else if (static_cast<Type>(header.type) == Type::kBallot)
-        news.emplace_back([this, header, message = line.in.substr(0, bytes)] {
-          say(header.group, header.token, message);
-        });
+        take_ballot(header.group, header.token, line.in.substr(0, bytes));
       else
         take(header, peer);
       line.in.erase(0, bytes);
@@ -487,7 +482,8 @@ std::vector<Rank> Health::all_gone() const {
 
 void Health::say(uint64_t round, const Survivors::Ballot& ballot) {
   GroupNumber group = state_->options.group;
-  lines_->say(group, round, encode(group, round, ballot));
+  std::lock_guard lock(lines_->mutex);
+  lines_->take_ballot(group, round, encode(group, round, ballot));
 }
 
 std::vector<Survivors::Ballot> Health::ballots(uint64_t round, size_t known) const {

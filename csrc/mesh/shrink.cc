@@ -26,14 +26,17 @@ class Shrinking {
 
   std::unique_ptr<Group> run(Deadline deadline) {
     while (true) {
-      for (Rank rank : group_.health().all_gone()) survivors_.lose(rank);
+      // First, and looked at last: who has decided may leave the group at once, and is not lost.
+      std::vector<Rank> gone = group_.health().all_gone();
       hear();
+      if (!survivors_.decided())
+        for (Rank rank : gone) survivors_.lose(rank);
       if (survivors_.excluded())
         throw Error(Code::kPeerLost, "the other ranks hold this one for lost, and go on without it",
                     group_.rank());
       if (survivors_.decided()) return join();
-      if (auto gone = survivors_.due()) {
-        vote(*gone);
+      if (auto set = survivors_.due()) {
+        vote(*set);
         continue;
       }
       close_ring();
