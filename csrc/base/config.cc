@@ -81,7 +81,7 @@ const std::vector<Row>& table() {
        "bytes of one piece of a large collective in its pipeline. 0: between hosts by the costs of "
        "the links, on one host by whether ranks share cores"},
       {"RINGCOLL_SLOTS", Integer{&Config::slots, 0, 64, false}, "0",
-       "pieces of a large collective in flight. 0: by the costs of the links"},
+       "pieces of a large collective, or small calls, in flight. 0: by the costs of the links"},
       {"RINGCOLL_INLINE_BYTES", Integer{&Config::inline_bytes, 0, 64 * kKiB, true}, "1K",
        "largest message that shared memory carries beside its flag"},
       {"RINGCOLL_SPIN_US", Integer{&Config::spin_us, 0, 1000000, false}, "25",

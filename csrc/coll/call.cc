@@ -63,49 +63,40 @@ bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
          (call.collective != RC_ALLTOALL || std::ranges::equal(call.counts, call.recv_counts));
 }
 
-void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
-  const CollectiveTraits& traits = traits_of(call.collective);
-  auto bytes = static_cast<int64_t>(size_of(call.dtype));
-  auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
-  int64_t in_bytes = extent_of(call, traits.input, b, rank, size) * bytes;
-  int64_t out_bytes = extent_of(call, traits.output, b, rank, size) * bytes;
-  bool apart = in + in_bytes <= out || out + out_bytes <= in || in_bytes == 0 || out_bytes == 0;
-  check(apart || in_place(call, b, rank), Code::kInvalidArgument,
-        "input and output of {} overlap: pass memory of their own for both, or the same memory, in "
-        "place (chunks at their places among all chunks; alltoall with equal counts)",
-        name_of(call.collective));
-}
-
+/// Memory of the caller's.
 struct Stretch {
   intptr_t first = 0, end = 0;
   bool written = false;
 };
 
+Stretch stretch_of(const Call& call, const rc_buffer& b, bool output, Rank rank, Rank size) {
+  const CollectiveTraits& traits = traits_of(call.collective);
+  const void* data = output ? b.output : b.input;
+  if (!data) return {};
+  auto first = reinterpret_cast<intptr_t>(data);
+  int64_t count = extent_of(call, output ? traits.output : traits.input, b, rank, size);
+  return {first, first + count * static_cast<int64_t>(size_of(call.dtype)), output};
+}
+
+bool are_apart(const Stretch& x, const Stretch& y) {
+  return x.end <= y.first || y.end <= x.first || x.first == x.end || y.first == y.end;
+}
+
 // That a call reads and writes, or might.
 std::vector<Stretch> memory_of(const Call& call, Rank rank, Rank size) {
-  const CollectiveTraits& traits = traits_of(call.collective);
-  auto bytes = static_cast<int64_t>(size_of(call.dtype));
   std::vector<Stretch> stretches;
-  auto add = [&](const void* data, Extent extent, const rc_buffer& b, bool written) {
-    auto first = reinterpret_cast<intptr_t>(data);
-    int64_t length = extent_of(call, extent, b, rank, size) * bytes;
-    if (data && length > 0) stretches.push_back({first, first + length, written});
-  };
-  for (const rc_buffer& b : call.buffers) {
-    add(b.input, traits.input, b, false);
-    add(b.output, traits.output, b, true);
-  }
+  for (const rc_buffer& b : call.buffers)
+    for (bool output : {false, true}) stretches.push_back(stretch_of(call, b, output, rank, size));
   return stretches;
 }
 
-// The least that holds all of them.
-Stretch around(const std::vector<Stretch>& stretches) {
-  Stretch all;
-  for (const Stretch& range : stretches) {
-    all.first = all.end == 0 ? range.first : std::min(all.first, range.first);
-    all.end = std::max(all.end, range.end);
-  }
-  return all;
+void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
+  check(are_apart(stretch_of(call, b, false, rank, size), stretch_of(call, b, true, rank, size)) ||
+            in_place(call, b, rank),
+        Code::kInvalidArgument,
+        "input and output of {} overlap: pass memory of their own for both, or the same memory, in "
+        "place (chunks at their places among all chunks; alltoall with equal counts)",
+        name_of(call.collective));
 }
 
 // Where a buffer has elements it must have an address.
@@ -209,14 +200,10 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
 }
 
 bool share_memory(const Call& a, const Call& b, Rank rank, Rank size) {
-  auto apart = [](const Stretch& x, const Stretch& y) {
-    return x.end <= y.first || y.end <= x.first;
-  };
   std::vector<Stretch> of_a = memory_of(a, rank, size), of_b = memory_of(b, rank, size);
-  if (apart(around(of_a), around(of_b))) return false;
   for (const Stretch& x : of_a)
     for (const Stretch& y : of_b)
-      if ((x.written || y.written) && !apart(x, y)) return true;
+      if ((x.written || y.written) && !are_apart(x, y)) return true;
   return false;
 }
 

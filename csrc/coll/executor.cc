@@ -141,22 +141,23 @@ void Executor::connect(Planned& planned) {
 // ---- Several calls in flight ----
 
 // What is over is ended only when those that may follow it have begun, so that peers wait less.
-void Executor::run_all(CallSource& calls) {
+bool Executor::run_all(CallSource& calls) {
   if (comm_.poisoned()) {
-    if (calls.next()) calls.ended(comm_.error(), true);
-    return;
+    if (!calls.next()) return false;
+    calls.ended(comm_.error(), true);
+    return true;
   }
   try {
     begin_those_of(calls);
-    while (in_flight_ > 0) {
+    if (in_flight_ == 0) return false;
+    do {
       if (!advance_all()) wait_for_any(calls);
       begin_those_of(calls);
-      if (!end_those_over(calls)) return;
-      begin_those_of(calls);
-    }
+    } while (end_those_over(calls));
   } catch (const std::exception& error) {
     fail_all(calls, error);
   }
+  return true;
 }
 
 // For one more call. What has not got its links yet waits for them with nothing behind it.
@@ -203,13 +204,14 @@ void Executor::end_oldest(CallSource& calls) {
   calls.ended({}, left() == 0);
 }
 
-// False: none is in flight, and the executor may be another thread's.
+// False: none is left, and the executor may be another thread's.
 bool Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
     bool last = left() == 1;
     if (last) comm_.channels().flush([this] { return flight(0).run->doing(); });
     end_oldest(calls);
     if (last) return false;
+    begin_those_of(calls);  // that had to wait for it
   }
   return true;
 }

@@ -41,9 +41,10 @@ class Executor {
   /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error; all
   /// but kInvalidArgument have poisoned the communicator.
   void run(const Call& call);
-  /// Runs what comes from there, as many at once as there is memory for, until all has ended. A
-  /// call that reads or writes what one in flight writes begins after that has ended.
-  void run_all(CallSource& calls);
+  /// Runs what comes from there, as many at once as there is memory for, until all has ended; false
+  /// if there was nothing. A call that writes what one in flight reads or writes, or reads what it
+  /// writes, begins after that has ended.
+  bool run_all(CallSource& calls);
   /// There is a new call in the source: a run_all() that has stopped polling looks at it. Any
   /// thread.
   void look_again() { comm_.channels().wake_if_blocked(); }

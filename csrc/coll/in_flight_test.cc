@@ -9,6 +9,7 @@
 
 #include "coll/world_testing.h"
 #include "transport/verbs/device_testing.h"
+#include "transport/world_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -46,12 +47,7 @@ class List final : public CallSource {
 
 class InFlight : public ::testing::TestWithParam<std::string_view> {};
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> names;
-  for (const TransportRow& row : transports()) names.push_back(row.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(, InFlight, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(, InFlight, ::testing::ValuesIn(testing::transport_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 // The same tensors three times: from the second on a device has them registered.

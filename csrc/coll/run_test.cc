@@ -18,6 +18,7 @@
 #include "coll/world_testing.h"
 #include "mesh/ranks_testing.h"
 #include "transport/verbs/device_testing.h"
+#include "transport/world_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -139,12 +140,7 @@ void run_all(std::vector<std::unique_ptr<Runner>>& runners, std::mt19937& random
 
 class Runs : public ::testing::TestWithParam<std::string_view> {};
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> names;
-  for (const TransportRow& row : transports()) names.push_back(row.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(, Runs, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(, Runs, ::testing::ValuesIn(testing::transport_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Runs, OfAllRanksEndInOneThread) {

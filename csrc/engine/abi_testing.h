@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,6 +42,14 @@ void world(int size, Body body, double timeout_s = 20) {
     });
   for (auto& thread : threads) thread.join();
 }
+
+/// With ranks that talk over the transport that is the parameter.
+class OverTransports : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override { ::setenv("RINGCOLL_TRANSPORT", GetParam(), 1); }
+  void TearDown() override { ::unsetenv("RINGCOLL_TRANSPORT"); }
+};
+inline auto transports_of_one_process() { return ::testing::Values("loopback", "shm", "tcp"); }
 
 /// Of one buffer of floats.
 inline rc_call sum_of(rc_buffer* buffer) {

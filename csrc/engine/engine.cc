@@ -153,7 +153,7 @@ void Engine::ended(std::optional<Error> error, bool last) {
   auto request = std::move(in_flight_.front());
   in_flight_.pop_front();
   // First, for who hears of the last request's end may close the engine: nothing runs any more.
-  if (last) executes_ = false, running_ = false;
+  if (last) running_ = false;
   request->end(std::move(error));
 }
 
@@ -168,9 +168,7 @@ void Engine::work() {
                   [this] { return stopping_ || (!queue_.empty() && !running_.exchange(true)); });
     if (stopping_) return;
     lock.unlock();
-    executes_ = true;
-    executor_.run_all(*this);
-    if (std::exchange(executes_, false)) running_ = false;  // close() took the queue
+    if (!executor_.run_all(*this)) running_ = false;  // close() took the queue
     lock.lock();
   }
 }

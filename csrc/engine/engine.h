@@ -94,7 +94,6 @@ class Engine : private CallSource {
   bool stopping_ = false;
   std::deque<std::shared_ptr<Request>> queue_;
   std::deque<std::shared_ptr<Request>> in_flight_;  // the worker's alone
-  bool executes_ = false;                           // the worker's alone: running_ is its own
   std::thread worker_;                              // started by the first start()
   std::mutex shrinking_;
 };

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <latch>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -49,12 +48,8 @@ uint64_t messages_sent(rc_comm* comm) {
   return stats.at("messages_sent");
 }
 
-class InFlight : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override { ::setenv("RINGCOLL_TRANSPORT", GetParam(), 1); }
-  void TearDown() override { ::unsetenv("RINGCOLL_TRANSPORT"); }
-};
-INSTANTIATE_TEST_SUITE_P(, InFlight, ::testing::Values("loopback", "shm", "tcp"),
+using InFlight = OverTransports;
+INSTANTIATE_TEST_SUITE_P(, InFlight, transports_of_one_process(),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(InFlight, CallsOfAllSizesGiveWhatTheyGiveOneByOne) {

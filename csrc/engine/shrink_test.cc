@@ -5,7 +5,6 @@
 #include <array>
 #include <barrier>
 #include <chrono>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,12 +14,8 @@
 namespace ringcoll::testing {
 namespace {
 
-class Shrink : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override { ::setenv("RINGCOLL_TRANSPORT", GetParam(), 1); }
-  void TearDown() override { ::unsetenv("RINGCOLL_TRANSPORT"); }
-};
-INSTANTIATE_TEST_SUITE_P(, Shrink, ::testing::Values("loopback", "shm", "tcp"),
+using Shrink = OverTransports;
+INSTANTIATE_TEST_SUITE_P(, Shrink, transports_of_one_process(),
                          [](const auto& info) { return std::string(info.param); });
 
 /// The sum of a number of each rank, or the status.

@@ -105,12 +105,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   std::atomic<int> failed_{0};
 };
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> names;
-  for (const TransportRow& row : transports()) names.push_back(row.name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(, Measuring, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(, Measuring, ::testing::ValuesIn(testing::transport_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 void expect_sane(const Costs& costs, int levels) {
@@ -188,7 +183,7 @@ TEST_P(Measuring, TheFirstMessagesWithinAHostDoNotCount) {
 // Whose streams are short.
 class MeasuringMemory : public Measuring {};
 std::vector<std::string_view> names_of_memory() {
-  std::vector<std::string_view> found = names();
+  std::vector<std::string_view> found = testing::transport_names();
   std::erase_if(found, [](auto name) { return find_transport(name)->link == LinkClass::kNetwork; });
   return found;
 }

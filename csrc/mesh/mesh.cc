@@ -137,7 +137,7 @@ void Mesh::restore_lifeline(Rank peer) {
   try {
     Deadline deadline(rank_ < peer ? kRestore : kLook);
     lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, new_group_number()));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // whatever it is, it may be tried again
     log_debug("no lifeline to {} yet: {}", topology_.describe(peer), error.what());
   }
   end_lifeline(peer);

@@ -31,13 +31,7 @@ class Conformance : public ::testing::TestWithParam<std::string_view> {
   const TransportRow& row() const { return *find_transport(GetParam()); }
 };
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> names;
-  for (const TransportRow& row : transports()) names.push_back(row.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(testing::transport_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Conformance, AddressIsShortAndNonsenseIsRefused) {

@@ -43,13 +43,7 @@ class Parts : public ::testing::TestWithParam<std::string_view> {
   }
 };
 
-std::vector<std::string_view> names() {
-  std::vector<std::string_view> names;
-  for (const TransportRow& row : transports()) names.push_back(row.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Transports, Parts, ::testing::ValuesIn(names()),
+INSTANTIATE_TEST_SUITE_P(Transports, Parts, ::testing::ValuesIn(testing::transport_names()),
                          [](const auto& info) { return std::string(info.param); });
 
 constexpr uint64_t kSizes[] = {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -19,6 +20,13 @@
 #include "transport/transport.h"
 
 namespace ringcoll::testing {
+
+/// Of all of the registry.
+inline std::vector<std::string_view> transport_names() {
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : transports()) names.push_back(row.name);
+  return names;
+}
 
 /// Two connected TCP sockets on 127.0.0.1.
 inline std::pair<Fd, Fd> connected_sockets() {

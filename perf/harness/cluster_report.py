@@ -270,10 +270,7 @@ def to_markdown(results: Results) -> str:
         if table.predicted:
             parts.append(_by_price(table))
     parts += ["## Targets", "\n".join(check.verdict() for check in results.checks())]
-    absent = [f"{name}: {report.one_line(why)}" for name, why in results.missing.items()]
-    absent += [report.one_line(failure) for failure in results.failures]
-    if absent:
-        parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
+    parts += report.not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
 
 

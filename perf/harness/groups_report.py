@@ -259,10 +259,7 @@ def to_markdown(results: Results) -> str:
         parts += [f"## Calls in flight: {one.place}", _distances(one), _ways_table(one, libraries)]
         parts += [_before_table(one, name) for name in libraries if name != OURS]
     parts += ["## Targets", "\n".join(check.verdict() for check in results.checks())]
-    absent = [f"{name}: {report.one_line(why)}" for name, why in results.missing.items()]
-    absent += [report.one_line(failure) for failure in results.failures]
-    if absent:
-        parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
+    parts += report.not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
 
 

@@ -113,11 +113,15 @@ def to_markdown(results: Results) -> str:
     parts += ["## Targets", _verdicts(results)]
     if results.memory:
         parts += ["## Memory above the buffers", _memory(results)]
-    if results.missing or results.failures:
-        absent = [f"{name}: {one_line(reason)}" for name, reason in results.missing.items()]
-        absent += [one_line(failure) for failure in results.failures]
-        parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
+    parts += not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
+
+
+def not_measured(missing: dict[str, str], failures: list[str]) -> list[str]:
+    """The part of a report that says so, if there is anything to say."""
+    absent = [f"{name}: {one_line(reason)}" for name, reason in missing.items()]
+    absent += [one_line(failure) for failure in failures]
+    return ["## Not measured", "\n".join(f"- {line}" for line in absent)] if absent else []
 
 
 def properties(results: Results) -> str:
