@@ -134,6 +134,44 @@ TEST(Rounds, OfARankThatCannotBeReadNameIt) {
     EXPECT_TRUE(error.starts_with("Transport rank 1: the location")) << error;
 }
 
+/// Counts the rounds that are made over it.
+class CountedExchange final : public Exchange {
+ public:
+  CountedExchange(std::unique_ptr<Exchange> inner, std::atomic<int>& rounds)
+      : inner_(std::move(inner)), rounds_(rounds) {}
+  Rank rank() const override { return inner_->rank(); }
+  Rank size() const override { return inner_->size(); }
+  bool is_over_store() const override { return inner_->is_over_store(); }
+  std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override {
+    rounds_++;
+    return inner_->all_gather(mine, deadline);
+  }
+
+ private:
+  std::unique_ptr<Exchange> inner_;
+  std::atomic<int>& rounds_;
+};
+
+TEST(Rounds, OfManyRanksAreMadeAmongThemButForTheFirst) {
+  for (int ranks : {64, 72}) {
+    std::atomic<int> rounds = 0;
+    auto errors = testing::run_ranks(
+        Configs(ranks, config_of("loopback")), {}, [&](std::unique_ptr<Exchange> exchange) {
+          return std::make_unique<CountedExchange>(std::move(exchange), rounds);
+        });
+    EXPECT_EQ(errors, std::vector<std::string>(ranks));
+    EXPECT_EQ(rounds, ranks * (ranks > 64 ? 1 : Mesh::kExchanges));
+  }
+}
+
+TEST(Rounds, OfManyRanksEndWithTheErrorOfOne) {
+  Configs configs(72, config_of("loopback"));
+  configs[37].transport = "nonesuch";
+  auto errors = run(configs);
+  EXPECT_EQ(errors, std::vector<std::string>(72, errors[0]));
+  EXPECT_TRUE(errors[0].starts_with("Transport rank 37: RINGCOLL_TRANSPORT=nonesuch")) << errors[0];
+}
+
 TEST(Hosts, WithoutIdsAreWhereMemoryCanBeMapped) {
   EXPECT_EQ(run(on({"", "", "", ""}),
                 [](Mesh& mesh) {
