@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/file.h"
@@ -237,6 +239,21 @@ TEST(Descriptor, KeepsTheErrorOfTheCallThatMadeNone) {
   EXPECT_FALSE(fd);
   fd = Fd(::open("/nonesuch", O_RDONLY));
   EXPECT_EQ(errno, ENOENT);
+}
+
+TEST(Descriptors, AreAllowedAsFarAsTheyMayBe) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low{.rlim_cur = 100, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(allow_descriptors(150), 150u);
+  EXPECT_EQ(allow_descriptors(120), 150u);
+  rlimit now{};
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  EXPECT_EQ(now.rlim_cur, 150u);
+  EXPECT_EQ(now.rlim_max, before.rlim_max);
+  EXPECT_EQ(allow_descriptors(SIZE_MAX), before.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(Deadline, CountsDown) {

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/types.h"
 #include "bootstrap/store.h"
+#include "transport/transport.h"
 
 namespace ringcoll {
 
@@ -24,6 +25,10 @@ class Exchange {
   /// Error(kTimeout) that names the ranks that did not come, Error(kTransport) if the store is not
   /// there.
   virtual std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) = 0;
+
+  /// Whether ranks that can reach one another had better do so themselves: everything goes through
+  /// one place.
+  virtual bool is_over_store() const { return false; }
 
   /// `look` is called, a few times a second, by an all_gather that waits for other ranks; what it
   /// throws ends the wait. Over a function of the caller it is not called.
@@ -48,5 +53,11 @@ std::unique_ptr<Exchange> make_store_exchange(std::unique_ptr<Store> store,
 /// lengths are agreed first, and long blobs go in blocks. `gather` returns false on failure.
 using GatherFunction = std::function<bool(const void* mine, size_t bytes, void* all)>;
 std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank rank, Rank size);
+
+/// Over connections between the ranks, along a tree: for those that know one another's addresses
+/// already. Each dials on the first all_gather, on a channel of its own. Its errors name the rank
+/// that was waited for.
+std::unique_ptr<Exchange> make_tree_exchange(Rank rank, Rank size, Dialer& dialer);
+inline constexpr uint32_t kMeetingChannel = 31;
 
 }  // namespace ringcoll

@@ -21,14 +21,13 @@ constexpr double kConnectSeconds = 1;
 // does harm when it comes twice.
 constexpr double kFirstPatienceSeconds = 2;
 // The server is written in Python, and starts a thread for each request.
-constexpr Duration kPauseOfARank = std::chrono::milliseconds(1);
+constexpr Duration kPauseOfAll = std::chrono::milliseconds(2);
 constexpr Duration kRetryPause = std::chrono::milliseconds(100);
 constexpr const char* kDefaultScope = "ringcoll";
 
 class HttpStore : public Store {
  public:
-  HttpStore(const std::string& rest, Rank size, Deadline deadline)
-      : name_("horovod://" + rest), size_(size) {
+  HttpStore(const std::string& rest, Deadline deadline) : name_("horovod://" + rest) {
     size_t slash = std::min(rest.find('/'), rest.size());
     authority_ = rest.substr(0, slash);
     HostPort where = split_host_port(authority_);
@@ -59,8 +58,7 @@ class HttpStore : public Store {
 
  protected:
   Pace pace() const override {
-    Duration longest = std::max<Duration>(std::chrono::milliseconds(100), size_ * kPauseOfARank);
-    return {std::max<Duration>(std::chrono::milliseconds(5), longest / 20), longest};
+    return {std::chrono::milliseconds(5), std::chrono::milliseconds(100), kPauseOfAll};
   }
 
  private:
@@ -91,7 +89,6 @@ class HttpStore : public Store {
   }
 
   std::string name_;
-  Rank size_;
   std::string authority_;
   std::string scope_;
   std::vector<Address> servers_;
@@ -99,8 +96,8 @@ class HttpStore : public Store {
 
 }  // namespace
 
-std::unique_ptr<Store> open_http_store(const std::string& rest, Rank size, Deadline deadline) {
-  return std::make_unique<HttpStore>(rest, size, deadline);
+std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline) {
+  return std::make_unique<HttpStore>(rest, deadline);
 }
 
 }  // namespace ringcoll

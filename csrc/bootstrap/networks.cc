@@ -122,7 +122,10 @@ std::vector<Network> joint_networks(std::span<const std::vector<Offer>> offers) 
   };
   std::vector<Network> by_prefix, by_name;
   for (const Offer& first : offers.front()) {
-    auto same_network = [name = first.network()](const Offer& o) { return o.network() == name; };
+    auto same_network = [&first](const Offer& o) {
+      return o.prefix_bits == first.prefix_bits &&
+             share_network(o.address, first.address, first.prefix_bits);
+    };
     auto same_name = [name = first.interface](const Offer& o) { return o.interface == name; };
     if (auto network = joint(first.network(), offers, where(same_network)))
       by_prefix.push_back(std::move(*network));

@@ -1,5 +1,6 @@
 #include "bootstrap/records.h"
 
+#include "bootstrap/repeats.h"
 #include "bootstrap/store.h"
 #include "net/wire.h"
 
@@ -7,7 +8,7 @@ namespace ringcoll {
 namespace {
 
 constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1": the version is in it
-constexpr uint32_t kOutcomeMagic = 0x314f4352;  // "RCO1"
+constexpr uint32_t kOutcomeMagic = 0x324f4352;  // "RCO2"
 constexpr size_t kMaxClaimBytes = 1024;
 constexpr size_t kMaxErrorBytes = 16 * 1024;
 constexpr uint32_t kMaxRanks = 1 << 20;
@@ -54,7 +55,9 @@ std::string Outcome::encode() const {
     return writer.take();
   }
   writer.put(static_cast<uint32_t>(records.size()));
-  for (const Record& record : records) writer.put_text(record.encode());
+  WireWriter all;
+  for (const Record& record : records) all.put_text(record.encode());
+  writer.put_text(fold(all.take()));
   return writer.take();
 }
 
@@ -72,8 +75,11 @@ Outcome Outcome::decode(std::string_view bytes) {
   } else {
     uint32_t count = reader.get<uint32_t>();
     check(count <= kMaxRanks, Code::kTransport, "{}: {} ranks", kWhat, count);
+    std::string all = unfold(reader.get_view(kMaxValueBytes), kMaxValueBytes);
+    WireReader records(all, kWhat);
     for (uint32_t i = 0; i < count; i++)
-      outcome.records.push_back(Record::decode(reader.get_text(kMaxValueBytes)));
+      outcome.records.push_back(Record::decode(records.get_view(kMaxValueBytes)));
+    records.finish();
   }
   reader.finish();
   return outcome;

@@ -12,19 +12,29 @@ namespace {
 // A request that has begun is given this much time, however little the caller would wait for the
 // key.
 constexpr double kRequestSeconds = 30;
+// The first pause of many that wait is this part of the longest.
+constexpr int kFirstPart = 20;
 
 }  // namespace
 
 std::optional<std::string> Store::wait(const std::string& key, Deadline deadline) {
-  auto [first, longest] = pace();
-  if (key != awaited_) pause_ = first;
+  Duration longest = longest_pause();
+  if (key != awaited_) pause_ = std::max(pace().first, longest / kFirstPart);
   awaited_ = key;
   for (;;) {
     auto value = try_get(key, Deadline(std::max(deadline.left(), seconds(kRequestSeconds))));
     if (value || deadline.passed()) return value;
-    std::this_thread::sleep_for(std::min(pause_, deadline.left()));
+    sleep(std::min(pause_, deadline.left()));
     pause_ = std::min(pause_ * 3 / 2, longest);
   }
+}
+
+void Store::sleep(Duration time) const {
+  for (; time > kLook; time -= kLook) {
+    std::this_thread::sleep_for(kLook);
+    if (look_) look_();
+  }
+  std::this_thread::sleep_for(time);
 }
 
 std::string Store::get(const std::string& key, Deadline deadline) {
@@ -53,8 +63,7 @@ std::unique_ptr<Store> open_store(const std::string& url, const std::string& sec
   if (auto rest = rest_of("tcp://"); !rest.empty())
     return open_tcp_store(rest, secret, rank, size, deadline);
   if (auto rest = rest_of("file://"); !rest.empty()) return open_file_store(rest, rank, deadline);
-  if (auto rest = rest_of("horovod://"); !rest.empty())
-    return open_http_store(rest, size, deadline);
+  if (auto rest = rest_of("horovod://"); !rest.empty()) return open_http_store(rest, deadline);
   if (auto rest = rest_of("local://"); !rest.empty()) return open_local_store(rest);
   throw Error(Code::kInvalidArgument,
               fmt::format("\"{}\" is not a store; it is one of tcp://host:port (rank 0 serves it), "

@@ -1,10 +1,13 @@
 // A key-value store that the ranks of a job share until they are connected.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,23 +36,41 @@ class Store {
   /// What may be the cause if ranks do not come, or "": those that were turned away, say.
   virtual std::string remark() const { return ""; }
 
+  /// How long who waits for one key had better do nothing else: requests may be dear.
+  Duration turn() const { return std::max(kLook, kPausesOfATurn * longest_pause()); }
+  /// So many ranks wait in it at a time, each in a store of its own: they poll the less often.
+  void set_waiters(Rank count) { waiters_ = count; }
+  /// `look` is called a few times a second by a wait that polls; what it throws ends the wait.
+  void while_waiting(std::function<void()> look) { look_ = std::move(look); }
+
   /// The value as soon as it is set; nothing at the deadline. Polls, less and less often.
   virtual std::optional<std::string> wait(const std::string& key, Deadline deadline);
   /// The same, but Error(kTimeout) naming the store and the key at the deadline.
   std::string get(const std::string& key, Deadline deadline);
 
  protected:
-  /// Between two polls: at first, and when nothing has come for a while.
+  /// Between two polls: at first, and when nothing has come for a while; and on the average of all
+  /// that wait.
   struct Pace {
     Duration first = std::chrono::microseconds(300);
     Duration longest = std::chrono::milliseconds(20);
+    Duration of_all = std::chrono::microseconds(250);
   };
   virtual Pace pace() const { return {}; }
+  Duration longest_pause() const { return std::max(pace().longest, waiters_ * pace().of_all); }
+
+  static constexpr Duration kLook = std::chrono::milliseconds(250);
+  static constexpr int kPausesOfATurn = 4;
 
  private:
+  void sleep(Duration time) const;
+
+  Rank waiters_ = 1;
+
   // Who waits for a key in slices goes on at the pace that it had come to.
   std::string awaited_;
   Duration pause_{};
+  std::function<void()> look_;
 };
 
 inline constexpr size_t kMaxKeyBytes = 200;
@@ -79,8 +100,7 @@ std::unique_ptr<Store> serve_tcp_store(const std::string& name,
                                        const std::vector<Address>& addresses,
                                        const std::string& secret, Rank size);
 std::unique_ptr<Store> open_file_store(const std::string& rest, Rank rank, Deadline deadline);
-/// All of the `size` ranks together ask at most about a thousand times a second.
-std::unique_ptr<Store> open_http_store(const std::string& rest, Rank size, Deadline deadline);
+std::unique_ptr<Store> open_http_store(const std::string& rest, Deadline deadline);
 std::unique_ptr<Store> open_local_store(const std::string& rest);
 
 }  // namespace ringcoll

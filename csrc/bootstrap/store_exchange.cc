@@ -23,9 +23,6 @@
 namespace ringcoll {
 namespace {
 
-// How often a rank that waits looks whether the session is still the same and nobody has reported a
-// conflict.
-constexpr double kSliceSeconds = 0.25;
 // Rank 0 decides at the deadline, and its verdict, which names the missing ranks, is worth this
 // much more patience.
 constexpr double kVerdictSeconds = 1;
@@ -74,6 +71,9 @@ class StoreExchange : public Exchange {
         claim_{fresh_token(), this_process()} {
     check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
           size);
+    if (size == 1) return;  // asks nothing of it
+    store_->while_waiting([this] { look(); });
+    if (rank > 0) store_->set_waiters(size);  // rank 0 waits for something else, and all for it
   }
   ~StoreExchange() override {
     try {
@@ -85,6 +85,7 @@ class StoreExchange : public Exchange {
 
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
+  bool is_over_store() const override { return true; }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
 
  private:
@@ -95,6 +96,11 @@ class StoreExchange : public Exchange {
   std::string outcome_key() const { return key(fmt::format("{}.all", round_)); }
   std::string session_key() const { return prefix_ + "session"; }
   Deadline request() const { return Deadline(seconds(kRequestSeconds)); }
+  // After which a rank that waits looks whether the session is still the same and nobody has
+  // reported a conflict.
+  Deadline turn(Deadline deadline) const {
+    return Deadline(std::min(deadline.left(), store_->turn()));
+  }
 
   // Rank 0.
   Outcome gather(const std::string& mine, Deadline deadline);
@@ -187,8 +193,7 @@ std::vector<Record> StoreExchange::collect(const std::string& mine, Deadline dea
   for (Rank rank = 1; rank < size_; rank++) {
     std::string wanted = record_key(rank);
     std::optional<std::string> bytes;
-    while (!(bytes = store_->wait(wanted,
-                                  Deadline(std::min(deadline.left(), seconds(kSliceSeconds)))))) {
+    while (!(bytes = store_->wait(wanted, turn(deadline)))) {
       look();
       look_for_trouble();
       if (deadline.passed()) throw missing(records);
@@ -246,10 +251,11 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
 void StoreExchange::clean_up() {
   Deadline linger(seconds(kLingerSeconds));
   for (const std::string& record : unread_) {
-    while (store_->try_get(record, request()) && !linger.passed())
+    bool there;
+    while ((there = store_->try_get(record, request()).has_value()) && !linger.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     // Its rank was killed, or is stopped.
-    store_->remove(record, request());
+    if (there) store_->remove(record, request());
   }
   if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
   store_->remove(key("conflict"), request());
@@ -370,8 +376,7 @@ std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string&
 std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, Deadline deadline) {
   Deadline patience(deadline.left() + seconds(kVerdictSeconds));
   for (;;) {
-    Deadline slice(std::min(patience.left(), seconds(kSliceSeconds)));
-    if (auto bytes = store_->wait(outcome_key(), slice)) {
+    if (auto bytes = store_->wait(outcome_key(), turn(patience))) {
       if (auto outcome = accept(Outcome::decode(*bytes), mine)) return outcome;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }

@@ -2,15 +2,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "mesh/group.h"
 #include "mesh/measure.h"
+#include "mesh/saying.h"
 
 namespace ringcoll {
 namespace {
-
-using Json = nlohmann::json;
 
 // Of the ranks that share a CPU so many are waited for, and not all where they are very many.
 constexpr int kMostShare = 8;
@@ -22,35 +20,6 @@ constexpr Duration kFirsthand = std::chrono::seconds(2);
 // wait for each other to wake up in every round (seen: 115 us instead of 0.15). And one that has
 // left the other's processor is put back there if it sleeps.
 constexpr int kMorePolling = 40;
-
-Json to_json(const std::vector<LevelSamples>& samples) {
-  Json json = Json::array();
-  for (const LevelSamples& level : samples)
-    for (const LinkSample& sample : level) {
-      json.push_back(sample.latency_us);
-      json.push_back(sample.rank_bytes_per_us);
-      json.push_back(sample.lane_bytes_per_us);
-    }
-  return json;
-}
-
-std::vector<LevelSamples> samples_of(const Json& json, size_t levels, Rank rank) {
-  constexpr size_t kNumbers = 3;
-  check(json.is_array() && json.size() == levels * kMeasuringRounds * kNumbers &&
-            std::ranges::all_of(json, [](const Json& number) { return number.is_number(); }),
-        Code::kTransport,
-        "what rank {} measured cannot be read: install the same version of ringcoll on all hosts",
-        rank);
-  std::vector<LevelSamples> samples(levels);
-  auto number = json.begin();
-  for (LevelSamples& level : samples)
-    for (LinkSample& sample : level) {
-      sample.latency_us = *number++;
-      sample.rank_bytes_per_us = *number++;
-      sample.lane_bytes_per_us = *number++;
-    }
-  return samples;
-}
 
 }  // namespace
 
@@ -79,10 +48,10 @@ class Mesh::Measured final : public MeasuredLinks {
 };
 
 // Rank 0's file counts; a rank with another one would expect something else.
-void Mesh::adopt_given_costs(const std::vector<Json>& introductions) {
+void Mesh::adopt_given_costs(const std::vector<Introduction>& introductions) {
   std::string first_file, first;
   for (Rank r = 0; r < size_; r++) {
-    std::string file = introductions[r].at("costs_file"), costs = introductions[r].at("costs");
+    const std::string &file = introductions[r].costs_file, &costs = introductions[r].costs;
     if (r == 0) first_file = file, first = costs;
     check(file.empty() || costs == first, Code::kInvalidArgument,
           "RINGCOLL_COSTS: rank {} has {} with {}, rank 0 {}: give all ranks the same file, or "
@@ -99,9 +68,9 @@ void Mesh::adopt_given_costs(const std::vector<Json>& introductions) {
 void Mesh::check_given_levels() const {
   if (costs_file_.empty()) return;
   std::vector<std::string> names = {"host", "network"};
-  for (int level = 0; level < topology_.levels(); level++)
-    if (std::ranges::count(names, topology_.level_name(level)) == 0)
-      names.push_back(topology_.level_name(level));
+  for (int level = 0; level < topology_->levels(); level++)
+    if (std::ranges::count(names, topology_->level_name(level)) == 0)
+      names.push_back(topology_->level_name(level));
   for (const LevelCost& cost : costs_.levels)
     check(std::ranges::count(names, cost.level) > 0, Code::kInvalidArgument,
           "{}: levels.{}: this job has no such level; there is {}", costs_file_, cost.level,
@@ -113,9 +82,9 @@ void Mesh::check_given_levels() const {
 void Mesh::settle_costs(Exchange& exchange) {
   check_given_levels();
   std::vector<bool> wanted;
-  for (int level = 0; level < topology_.levels(); level++)
+  for (int level = 0; level < topology_->levels(); level++)
     wanted.push_back(
-        std::ranges::count(costs_.levels, topology_.level_name(level), &LevelCost::level) == 0);
+        std::ranges::count(costs_.levels, topology_->level_name(level), &LevelCost::level) == 0);
   std::vector<LevelSamples> mine;
   auto failure = attempt([&] {
     whole_->channels().connect(neighbours());
@@ -123,19 +92,18 @@ void Mesh::settle_costs(Exchange& exchange) {
     mine = measure_costs(wanted);
     measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
   });
-  auto findings = round(exchange, {{"samples", to_json(mine)}}, failure,
+  auto findings = round(exchange, encode_samples(mine), failure,
                         Deadline(seconds(config_.timeout_s) + kFirsthand));
   std::vector<std::vector<LevelSamples>> samples;
-  for (Rank r = 0; r < size_; r++)
-    samples.push_back(samples_of(findings[r].at("samples"), wanted.size(), r));
-  costs_ = agree_on_costs(topology_, samples, costs_.levels, costs_.source, oversubscribed_);
+  for (Rank r = 0; r < size_; r++) samples.push_back(decode_samples(findings[r], wanted.size(), r));
+  costs_ = agree_on_costs(*topology_, samples, costs_.levels, costs_.source, oversubscribed_);
 }
 
 std::vector<LevelSamples> Mesh::measure_costs(const std::vector<bool>& wanted) {
-  int share = std::min(topology_.ranks_for_each_cpu(), kMostShare);
-  whole_->channels().connect(measured_peers(topology_, rank_, wanted, share));
+  int share = std::min(topology_->ranks_for_each_cpu(), kMostShare);
+  whole_->channels().connect(measured_peers(*topology_, rank_, wanted, share));
   Measured links(*whole_);
-  return measure_links(topology_, rank_, wanted, share, links);
+  return measure_links(*topology_, rank_, wanted, share, links);
 }
 
 }  // namespace ringcoll

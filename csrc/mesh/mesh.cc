@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "mesh/group.h"
 
@@ -20,6 +21,13 @@ constexpr rlim_t kAddressShare = 16;
 constexpr Duration kLook = std::chrono::milliseconds(20);
 // How long a rank is tried to be reached that is taken to live.
 constexpr Duration kRestore = std::chrono::seconds(2);
+// A rank may come to talk to all others (rank 0 of a gather): a lifeline, a stream of the whole and
+// one of a part each, twice that, for links may have half of what there is (transport/tcp/tcp.cc).
+// The usual limit, 1,024, is for programs that use select(): it is raised where it is too low.
+constexpr size_t kDescriptorsOfAPeer = 6, kOwnDescriptors = 256;
+// More ranks than these make the rounds after the first among themselves: over a store each round
+// takes as much of one process, or host, as there are ranks.
+constexpr Rank kMostOverStore = 64;
 
 }  // namespace
 
@@ -31,20 +39,25 @@ Mesh::Mesh(Config config, Exchange& exchange)
       extents_(kMostGroups) {
   Deadline deadline(seconds(config_.timeout_s));
   links_.resize(size_);
+  allow_descriptors(kOwnDescriptors + static_cast<size_t>(size_) * kDescriptorsOfAPeer);
   agree(exchange, deadline);
-  exchange.while_waiting([this] { health_->throw_if_poisoned(); });
+  std::unique_ptr<Exchange> tree;
+  if (exchange.is_over_store() && size_ > kMostOverStore)
+    tree = make_tree_exchange(rank_, size_, *connector_);
+  Exchange& rounds = tree ? *tree : exchange;
+  rounds.while_waiting([this] { health_->throw_if_poisoned(); });
   try {
     join_ring();
-    make_transports(exchange, deadline);
-    settle_costs(exchange);
-  } catch (const std::exception& error) {  // std::bad_alloc and what JSON throws, too
-    exchange.while_waiting({});
+    make_transports(rounds, deadline);
+    settle_costs(rounds);
+  } catch (const std::exception& error) {  // std::bad_alloc, too
+    rounds.while_waiting({});
     // The others learn why from this rank, and not that it has left.
     Error raised = fail(as_error(error));
     if (whole_) whole_->leave();
     throw raised;
   }
-  exchange.while_waiting({});
+  rounds.while_waiting({});
 }
 
 Mesh::~Mesh() { whole_->leave(); }
@@ -69,7 +82,7 @@ void Mesh::join_ring() {
 
 // In the ring, from the highest on.
 std::vector<Rank> Mesh::neighbours() const {
-  const auto& order = topology_.ring_order();
+  const auto& order = topology_->ring_order();
   auto at = std::ranges::find(order, rank_) - order.begin();
   std::set<Rank> both = {order[(at + 1) % size_], order[(at + size_ - 1) % size_]};
   both.erase(rank_);
@@ -119,7 +132,7 @@ bool Mesh::begin_lifeline(Rank peer, Deadline deadline, const Health& health) {
     if (deadline.passed())
       throw Error(Code::kTimeout,
                   fmt::format("another group's lifeline to {} is not made before the deadline",
-                              topology_.describe(peer)),
+                              topology_->describe(peer)),
                   peer);
     lines_changed_.wait_for(lock, kLook);
   }
@@ -138,7 +151,7 @@ void Mesh::restore_lifeline(Rank peer) {
     Deadline deadline(rank_ < peer ? kRestore : kLook);
     lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, new_group_number()));
   } catch (const std::exception& error) {  // whatever it is, it may be tried again
-    log_debug("no lifeline to {} yet: {}", topology_.describe(peer), error.what());
+    log_debug("no lifeline to {} yet: {}", topology_->describe(peer), error.what());
   }
   end_lifeline(peer);
 }

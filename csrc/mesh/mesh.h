@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -21,6 +20,7 @@
 #include "bootstrap/connector.h"
 #include "bootstrap/exchange.h"
 #include "mesh/lifelines.h"
+#include "mesh/reach.h"
 #include "net/event_loop.h"
 #include "shm/shared_memory.h"
 #include "topology/costs.h"
@@ -30,6 +30,9 @@
 namespace ringcoll {
 
 class Group;
+struct Addresses;
+struct Answer;
+struct Introduction;
 
 /// Ranks are the mesh's. What is not said to be for one thread is for any.
 class Mesh {
@@ -49,7 +52,7 @@ class Mesh {
   Rank rank() const { return rank_; }
   Rank size() const { return size_; }
   const Config& config() const { return config_; }  // agreed
-  const Topology& topology() const { return topology_; }
+  const Topology& topology() const { return *topology_; }
   const Costs& costs() const { return costs_; }          // agreed
   double measuring_ms() const { return measuring_ms_; }  // how long this rank took to measure them
   bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
@@ -88,8 +91,6 @@ class Mesh {
   std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 
  private:
-  using Json = nlohmann::json;
-
   void join_ring();
   std::vector<Rank> neighbours() const;
   void make_whole(bool one_domain);
@@ -98,26 +99,29 @@ class Mesh {
   std::optional<Error> attempt(const std::function<void()>& body);
   bool begin_lifeline(Rank peer, Deadline deadline, const Health& health);
   void end_lifeline(Rank peer);
-  std::vector<Json> round(Exchange& exchange, Json mine, const std::optional<Error>& failure,
-                          Deadline deadline) const;
+  std::vector<std::string> round(Exchange& exchange, const std::string& mine,
+                                 const std::optional<Error>& failure, Deadline deadline) const;
+  Introduction introduce();
   void agree(Exchange& exchange, Deadline deadline);
+  void watch_health();
   void make_arena();
   static size_t affordable_extent();
   Seats seats() const;
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
-  void for_each_pair(const std::function<void(Rank, Rank)>& visit) const;
-  void settle_networks(const std::vector<Json>& introductions);
-  void choose_links(Exchange& exchange, const std::vector<Json>& introductions,
+  void settle_networks(const std::vector<Addresses>& addresses);
+  void choose_links(Exchange& exchange, const std::vector<Addresses>& addresses,
                     const std::vector<const TransportRow*>& rows, Deadline deadline);
-  Json look_around(const std::vector<Json>& introductions,
-                   const std::vector<const TransportRow*>& rows);
-  void assign_links(const std::vector<Json>& answers, const std::vector<const TransportRow*>& rows);
-  void settle_hosts(const std::vector<std::string>& masks, const std::vector<Json>& answers);
-  static std::string reasons(Rank a, Rank b, const std::vector<Json>& answers);
-  Error no_link(Rank a, Rank b, const std::vector<Json>& answers) const;
+  Answer look_around(const std::vector<Addresses>& addresses,
+                     const std::vector<const TransportRow*>& rows);
+  TransportBits reach_one(Rank peer, const Addresses& theirs,
+                          const std::vector<const TransportRow*>& rows, std::string* reasons);
+  void assign_links(std::vector<Answer> answers, const std::vector<const TransportRow*>& rows);
+  void settle_hosts(const Reach& reach, const std::vector<Answer>& answers);
+  static std::string reasons(Rank a, Rank b, const std::vector<Answer>& answers);
+  Error no_link(Rank a, Rank b, const std::vector<Answer>& answers) const;
   class Measured;
-  void adopt_given_costs(const std::vector<Json>& introductions);
+  void adopt_given_costs(const std::vector<Introduction>& introductions);
   void check_given_levels() const;
   void settle_costs(Exchange& exchange);
   std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
@@ -128,9 +132,9 @@ class Mesh {
   Config config_;
   Rank rank_;
   Rank size_;
-  Topology topology_;
-  Costs costs_;             // until settle_costs(): those that need no measuring
-  std::string costs_file_;  // "RINGCOLL_COSTS=…" of rank 0
+  std::shared_ptr<const Topology> topology_;  // of thousands of ranks it is large
+  Costs costs_;                               // until settle_costs(): those that need no measuring
+  std::string costs_file_;                    // "RINGCOLL_COSTS=…" of rank 0
   double measuring_ms_ = 0;
   SharedMemory arena_;
   std::unique_ptr<EventLoop> loop_;

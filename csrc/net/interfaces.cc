@@ -82,8 +82,7 @@ std::optional<bool> lies_in(const Address& address, std::string_view text) {
   int most = static_cast<int>(bytes_of(network).size()) * 8;
   if (error != std::errc() || end != digits.data() + digits.size() || bits < 0 || bits > most)
     return {};
-  return network.family() == address.family() &&
-         network_of(network, bits) == network_of(address, bits);
+  return share_network(network, address, bits);
 }
 
 std::vector<std::string> split_list(std::string_view text) {
@@ -137,6 +136,15 @@ std::string network_of(const Address& address, int bits) {
   char text[INET6_ADDRSTRLEN] = "?";
   inet_ntop(address.family(), bytes.data(), text, sizeof text);
   return fmt::format("{}/{}", text, bits);
+}
+
+bool share_network(const Address& a, const Address& b, int bits) {
+  if (a.family() != b.family()) return false;
+  std::span<const uint8_t> x = bytes_of(a), y = bytes_of(b);
+  auto whole = static_cast<size_t>(bits / 8);
+  if (!std::equal(x.begin(), x.begin() + whole, y.begin())) return false;
+  auto rest = static_cast<uint8_t>(0xff00 >> bits % 8);
+  return bits % 8 == 0 || ((x[whole] ^ y[whole]) & rest) == 0;
 }
 
 std::vector<Interface> list_interfaces() {

@@ -27,6 +27,8 @@ std::vector<Interface> list_interfaces();
 /// "10.0.0.0/24": the first `bits` bits of an address, as long as that family's addresses have so
 /// many.
 std::string network_of(const Address& address, int bits);
+/// Whether that is the same of both.
+bool share_network(const Address& a, const Address& b, int bits);
 
 /// Those that `wanted` allows, in their order; those that are down only if no other is. `wanted` is
 /// a list such as "eth,ib0,10.1.0.0/16": an interface matches if its name begins with an entry or

@@ -89,5 +89,19 @@ TEST(Interfaces, NetworksAreWritten) {
   EXPECT_EQ(network_of(Address::parse("[fd00::5]:1"), 64), "fd00::/64");
 }
 
+TEST(Interfaces, ShareANetworkOrDoNot) {
+  auto share = [](const char* a, const char* b, int bits) {
+    bool found = share_network(Address::parse(a), Address::parse(b), bits);
+    EXPECT_EQ(found, network_of(Address::parse(a), bits) == network_of(Address::parse(b), bits));
+    return found;
+  };
+  for (int bits = 0; bits <= 32; bits++)
+    EXPECT_EQ(share("10.1.2.5:1", "10.1.2.6:2", bits), bits <= 30) << bits;
+  EXPECT_TRUE(share("[fd00::5]:1", "[fd00::6]:1", 126));
+  EXPECT_FALSE(share("[fd00::5]:1", "[fd00::6]:1", 127));
+  EXPECT_TRUE(share("[fd00::5]:1", "[fd00::5]:2", 128));
+  EXPECT_FALSE(share("[fd00::5]:1", "10.1.2.5:1", 32));
+}
+
 }  // namespace
 }  // namespace ringcoll

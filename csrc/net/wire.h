@@ -47,11 +47,13 @@ class WireReader {
     return value;
   }
   /// A text of at most `limit` bytes. Throws Error(kTransport).
-  std::string get_text(size_t limit) {
+  std::string get_text(size_t limit) { return std::string(get_view(limit)); }
+  /// The same, where it lies in the message.
+  std::string_view get_view(size_t limit) {
     auto size = get<uint32_t>();
     check(size <= limit, Code::kTransport, "{}: a field of {} bytes, at most {} are allowed", what_,
           size, limit);
-    return std::string(take(size));
+    return take(size);
   }
   /// Throws Error(kTransport) if anything is left.
   void finish() const {

@@ -39,33 +39,38 @@ struct Circle {
 class Chunks {
  public:
   explicit Chunks(std::span<const int64_t> counts, int64_t first = 0)
-      : offsets_(offsets_of(counts)) {
+      : parts_(static_cast<Rank>(counts.size())), offsets_(offsets_of(counts)) {
     for (int64_t& offset : offsets_) offset += first;
   }
+  /// As even_counts() splits a range; where they begin is worked out when it is asked for, since
+  /// some schedules look at few of very many.
+  Chunks(Range range, Rank parts) : range_(range), parts_(parts) {}
 
-  Rank size() const { return static_cast<Rank>(offsets_.size()) - 1; }
-  int64_t total() const { return offsets_.back() - offsets_.front(); }
+  Rank size() const { return parts_; }
+  int64_t total() const { return offset(parts_) - offset(0); }
   /// Chunk i, counted on round the circle from -size to 2 size.
   Range at(Rank i) const {
     Rank chunk = (i + size()) % size();
     return between(chunk, chunk + 1);
   }
   /// The chunks first … end-1, without counting on.
-  Range between(Rank first, Rank end) const {
-    return {offsets_[first], offsets_[end] - offsets_[first]};
-  }
+  Range between(Rank first, Rank end) const { return {offset(first), offset(end) - offset(first)}; }
 
  private:
-  std::vector<int64_t> offsets_;
+  int64_t offset(Rank i) const {
+    return offsets_.empty() ? range_.first + even_start(range_.count, parts_, i) : offsets_[i];
+  }
+
+  Range range_;
+  Rank parts_;
+  std::vector<int64_t> offsets_;  // empty: of `range_`
 };
 
 /// The split of an allreduce, broadcast or reduce: as even as can be, the root's chunk first.
 inline Chunks even_chunks(const Problem& problem) {
-  return Chunks(even_counts(problem.counts[0], problem.size));
+  return {Range{0, problem.counts[0]}, problem.size};
 }
-inline Chunks even_chunks(Range range, Rank parts) {
-  return Chunks(even_counts(range.count, parts), range.first);
-}
+inline Chunks even_chunks(Range range, Rank parts) { return {range, parts}; }
 
 inline int floor_log2(Rank n) { return 31 - __builtin_clz(static_cast<uint32_t>(n)); }
 inline int ceil_log2(Rank n) { return n <= 1 ? 0 : floor_log2(n - 1) + 1; }

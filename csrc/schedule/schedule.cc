@@ -15,12 +15,10 @@ Schedule compose(Schedule first, Schedule second) {
 }
 
 std::vector<int64_t> even_counts(int64_t count, Rank parts) {
-  // Chunk i begins at count * i / parts, rounded up.
-  int64_t each = count / parts, rest = count % parts;
-  auto start = [&](int64_t i) { return each * i + (rest * i + parts - 1) / parts; };
   std::vector<int64_t> counts;
   counts.reserve(parts);
-  for (Rank i = 0; i < parts; i++) counts.push_back(start(i + 1) - start(i));
+  for (Rank i = 0; i < parts; i++)
+    counts.push_back(even_start(count, parts, i + 1) - even_start(count, parts, i));
   return counts;
 }
 

@@ -127,6 +127,11 @@ Schedule compose(Schedule first, Schedule second);
 /// larger than the first. Equal parts of one range end at the same element, whatever the number of
 /// chunks: two of four are one of two.
 std::vector<int64_t> even_counts(int64_t count, Rank parts);
+/// Where its i-th chunk begins: count * i / parts, rounded up.
+inline int64_t even_start(int64_t count, Rank parts, int64_t i) {
+  int64_t each = count / parts, rest = count % parts;
+  return each * i + (rest * i + parts - 1) / parts;
+}
 /// Offsets of chunks of these counts, one after another; one more entry than counts, the last is
 /// the sum.
 std::vector<int64_t> offsets_of(std::span<const int64_t> counts);

@@ -1,0 +1,234 @@
+#include "mesh/reach.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "net/wire.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr const char* kWhat = "what a rank reaches";
+
+}  // namespace
+
+TransportBits bit_of(const TransportRow& row) {
+  return TransportBits{1} << (&row - transports().data());
+}
+
+TransportBits bits_of(LinkClass link) {
+  TransportBits bits = 0;
+  for (const TransportRow& row : transports())
+    if (row.link == link) bits |= bit_of(row);
+  return bits;
+}
+
+const TransportRow* first_row(TransportBits bits) {
+  for (const TransportRow& row : transports())
+    if (bits & bit_of(row)) return &row;
+  return nullptr;
+}
+
+Reached Reached::of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own) {
+  Reached reached{.offered = offered};
+  Rank unsaid = 0;  // the rank itself, if nobody was before it
+  for (size_t place = 0; place < bits.size(); place++) {
+    bool again = !reached.runs.empty() && (place == own || reached.runs.back().bits == bits[place]);
+    if (again)
+      reached.runs.back().ranks++;
+    else if (place == own)
+      unsaid = 1;
+    else
+      reached.runs.push_back({1 + std::exchange(unsaid, 0), bits[place]});
+  }
+  if (unsaid) reached.runs.push_back({unsaid, 0});  // it is alone
+  return reached;
+}
+
+std::string Reached::encode() const {
+  WireWriter writer;
+  writer.put(offered);
+  writer.put(static_cast<uint32_t>(runs.size()));
+  for (const Run& run : runs) {
+    writer.put(run.ranks);
+    writer.put(run.bits);
+  }
+  return writer.take();
+}
+
+Reached Reached::decode(std::string_view text, Rank size) {
+  WireReader reader(text, kWhat);
+  Reached reached{.offered = reader.get<TransportBits>()};
+  auto runs = reader.get<uint32_t>();
+  check(runs <= static_cast<uint32_t>(size), Code::kTransport, "{}: {} runs of {} ranks", kWhat,
+        runs, size);
+  int64_t ranks = 0;
+  for (uint32_t i = 0; i < runs; i++) {
+    Run run{.ranks = reader.get<Rank>()};
+    run.bits = reader.get<TransportBits>();
+    check(run.ranks > 0, Code::kTransport, "{}: a run of {} ranks", kWhat, run.ranks);
+    ranks += run.ranks;
+    reached.runs.push_back(run);
+  }
+  reader.finish();
+  check(ranks == size, Code::kTransport, "{}: {} ranks instead of {}", kWhat, ranks, size);
+  return reached;
+}
+
+Reach::Reach(std::vector<Reached> said, const std::vector<Rank>& order)
+    : rows_(said.size()), order_(order), place_(said.size()) {
+  for (size_t place = 0; place < order_.size(); place++) place_[order_[place]] = place;
+  for (size_t rank = 0; rank < said.size(); rank++) {
+    Row& row = rows_[rank];
+    row.offered = said[rank].offered;
+    size_t end = 0;
+    for (const Reached::Run& run : said[rank].runs) {
+      row.ends.push_back(end += static_cast<size_t>(run.ranks));
+      row.bits.push_back(run.bits);
+    }
+  }
+}
+
+TransportBits Reach::said(Rank from, Rank to) const {
+  const Row& row = rows_[from];
+  if (from == to) return row.offered;
+  auto run = std::ranges::upper_bound(row.ends, place_[to]);
+  return row.bits[run - row.ends.begin()];
+}
+
+bool Reach::offered(TransportBits bits) const {
+  return std::ranges::any_of(rows_, [&](const Row& row) { return (row.offered & bits) != 0; });
+}
+
+// A pair of which all say the same first transport has that one: what both of its ranks say lies
+// between what all say and what some say.
+bool Reach::Seen::is_decided() const { return first_row(all) && first_row(all) == first_row(some); }
+
+void Reach::see(Rank from, Places places, Seen* seen) const {
+  const Row& row = rows_[from];
+  size_t begin = 0;
+  for (size_t run = 0; run < row.ends.size() && begin < places.end; run++) {
+    if (std::max(begin, places.first) < std::min(row.ends[run], places.end)) {
+      seen->all &= row.bits[run];
+      seen->some |= row.bits[run];
+    }
+    begin = row.ends[run];
+  }
+}
+
+// Nothing if some host's ranks do not lie side by side: what was supposed to be one is several.
+std::optional<std::vector<Reach::Places>> Reach::places_of_hosts(const Topology& topology) const {
+  std::vector<Places> hosts;
+  for (size_t place = 0; place < order_.size(); place++) {
+    bool same = place > 0 && topology.same_host(order_[place - 1], order_[place]);
+    if (same)
+      hosts.back().end++;
+    else
+      hosts.push_back({place, place + 1});
+  }
+  if (static_cast<int>(hosts.size()) != topology.hosts()) return {};
+  return hosts;
+}
+
+Reach::Seen Reach::within(Places host) const {
+  Seen seen;
+  for (size_t place = host.first; place < host.end; place++) {
+    see(order_[place], {host.first, place}, &seen);
+    see(order_[place], {place + 1, host.end}, &seen);
+  }
+  return seen;
+}
+
+Reach::Seen Reach::beyond(const std::vector<Places>& hosts) const {
+  Seen seen;
+  for (const Places& host : hosts)
+    for (size_t place = host.first; place < host.end; place++) {
+      see(order_[place], {0, host.first}, &seen);
+      see(order_[place], {host.end, order_.size()}, &seen);
+    }
+  return seen;
+}
+
+template <typename Visit>
+void Reach::for_each_pair(Visit&& visit) const {
+  auto size = static_cast<Rank>(rows_.size());
+  pairs_visited_ += static_cast<uint64_t>(size) * static_cast<uint64_t>(size - 1) / 2;
+  for (Rank a = 0; a < size; a++)
+    for (Rank b = a + 1; b < size; b++) visit(a, b);
+}
+
+bool Reach::hosts_share(const Topology& topology, TransportBits bits) const {
+  auto hosts = places_of_hosts(topology);
+  if (hosts)
+    return std::ranges::all_of(*hosts, [&](const Places& host) {
+      return host.end - host.first == 1 || (within(host).all & bits) != 0;
+    });
+  bool share = true;
+  for_each_pair(
+      [&](Rank a, Rank b) { share &= !topology.same_host(a, b) || (both(a, b) & bits) != 0; });
+  return share;
+}
+
+TransportBits Reach::common(const Topology& topology, Rank a, Rank b) const {
+  return both(a, b) & (topology.same_host(a, b) ? ~TransportBits{0} : ~bits_of(LinkClass::kHost));
+}
+
+const TransportRow* Reach::row_of(TransportBits common, TransportBits networks) {
+  const TransportRow* row = first_row(common);
+  return row && row->link == LinkClass::kNetwork ? first_row(networks) : row;
+}
+
+Reach::Links Reach::links(const Topology& topology) const {
+  auto found = links_by_hosts(topology);
+  return found ? *found : links_by_pairs(topology);
+}
+
+// Nothing where it takes a look at each pair.
+std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) const {
+  auto hosts = places_of_hosts(topology);
+  if (!hosts) return {};
+  Links links;
+  for (const Places& host : *hosts)
+    if (host.end - host.first > 1 && !look_within(host, &links)) return {};
+  if (hosts->size() > 1) {
+    Seen seen = beyond(*hosts);
+    seen.all &= ~bits_of(LinkClass::kHost);
+    seen.some &= ~bits_of(LinkClass::kHost);
+    // With networks alone it does not matter which one each pair would take by itself.
+    bool networks_alone = (seen.some & ~bits_of(LinkClass::kNetwork)) == 0;
+    if (seen.all == 0 || !(networks_alone || seen.is_decided())) return {};
+    if (first_row(seen.all)->link == LinkClass::kNetwork) {
+      links.networks &= seen.all;
+      links.needs_network = true;
+    }
+  }
+  if (links.needs_network && links.networks == 0) return {};
+  return links;
+}
+
+// False: it takes a look at each pair.
+bool Reach::look_within(Places host, Links* links) const {
+  Seen seen = within(host);
+  if (!seen.is_decided()) return false;
+  if (first_row(seen.all)->link != LinkClass::kNetwork) return true;
+  links->networks &= seen.all;
+  links->needs_network = true;
+  return true;
+}
+
+Reach::Links Reach::links_by_pairs(const Topology& topology) const {
+  Links links;
+  for_each_pair([&](Rank a, Rank b) {
+    TransportBits bits = common(topology, a, b);
+    const TransportRow* row = first_row(bits);
+    if (!row || row->link != LinkClass::kNetwork) return;
+    links.networks &= bits;
+    links.needs_network = true;
+  });
+  for_each_pair([&](Rank a, Rank b) {
+    if (!links.missing && !row_of(common(topology, a, b), links.networks)) links.missing = {a, b};
+  });
+  return links;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,179 @@
+#include "mesh/saying.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "net/wire.h"
+
+namespace ringcoll {
+namespace {
+
+// Stand first in every release, so that others can tell which it is.
+constexpr uint32_t kMagic = 0x4954'4c52;  // "RLTI"
+// Changes when ranks of different builds could not understand each other.
+constexpr int32_t kWireVersion = 8;
+
+constexpr const char* kWhat = "what a rank says of itself";
+constexpr size_t kMaxShort = 64;
+constexpr size_t kMaxText = 64 << 10;
+// Of a location, in which there may be a file of a topology, and of a file of costs.
+constexpr size_t kMaxLong = 16 << 20;
+constexpr float kMostFloat = std::numeric_limits<float>::max();
+
+}  // namespace
+
+std::string Introduction::encode() const {
+  WireWriter writer;
+  writer.put(kMagic);
+  writer.put(kWireVersion);
+  writer.put_text(version);
+  writer.put<uint8_t>(own_secret);
+  writer.put(extent_bytes);
+  for (const std::string* text :
+       {&failure, &location, &offers, &costs_file, &costs, &agreed, &secret})
+    writer.put_text(*text);
+  return writer.take();
+}
+
+void Introduction::check_release(std::string_view bytes, Rank rank, Rank own) {
+  WireReader reader(bytes, kWhat);
+  check(bytes.size() >= sizeof kMagic && reader.get<uint32_t>() == kMagic, Code::kTransport,
+        "the introduction of rank {} cannot be read: another program, or another version of "
+        "ringcoll, uses the same store",
+        rank);
+  auto wire = reader.get<int32_t>();
+  std::string version = reader.get_text(kMaxShort);
+  check(wire == kWireVersion && version == RINGCOLL_VERSION, Code::kTransport,
+        "rank {} runs ringcoll {} (wire version {}), this rank {} {} (wire version {}): install "
+        "the same version on all hosts",
+        rank, version, wire, own, RINGCOLL_VERSION, kWireVersion);
+}
+
+Introduction Introduction::decode(std::string_view bytes) {
+  WireReader reader(bytes, kWhat);
+  reader.get<uint32_t>();
+  reader.get<int32_t>();
+  Introduction said;
+  said.version = reader.get_text(kMaxShort);
+  said.own_secret = reader.get<uint8_t>() != 0;
+  said.extent_bytes = reader.get<uint64_t>();
+  for (std::string* text : {&said.failure, &said.location, &said.offers, &said.costs_file,
+                            &said.costs, &said.agreed, &said.secret})
+    *text = reader.get_text(kMaxLong);
+  reader.finish();
+  return said;
+}
+
+std::string agreed_values(const Config& c) {
+  WireWriter writer;
+  writer.put_text(c.algorithm);
+  for (int64_t value : {c.arena_bytes, c.segment_bytes, c.slots, c.inline_bytes, c.tcp_streams})
+    writer.put(value);
+  return writer.take();
+}
+
+void adopt_values(std::string_view bytes, Config* c) {
+  WireReader reader(bytes, "the knobs of rank 0");
+  c->algorithm = reader.get_text(kMaxText);
+  for (int64_t* value :
+       {&c->arena_bytes, &c->segment_bytes, &c->slots, &c->inline_bytes, &c->tcp_streams})
+    *value = reader.get<int64_t>();
+  reader.finish();
+}
+
+std::string with_failure(const std::optional<Error>& failure, std::string_view said) {
+  WireWriter writer;
+  writer.put<uint8_t>(failure.has_value());
+  if (!failure) return writer.take().append(said);
+  writer.put(static_cast<int32_t>(failure->code()));
+  writer.put(failure->rank());
+  writer.put_text(std::string_view(failure->what()).substr(0, kMaxText));
+  return writer.take();
+}
+
+std::string_view without_failure(std::string_view bytes, Rank rank) {
+  WireReader reader(bytes, "what a rank says in a round");
+  if (reader.get<uint8_t>() == 0) return bytes.substr(1);
+  auto code = reader.get<int32_t>();
+  auto blamed = reader.get<Rank>();
+  check(code >= RC_INVALID_ARGUMENT && code <= RC_ABORTED, Code::kTransport,
+        "rank {} raises an error of code {}: install the same version of ringcoll on all hosts",
+        rank, code);
+  throw Error(static_cast<Code>(code), reader.get_text(kMaxText), blamed);
+}
+
+std::string Addresses::encode() const {
+  WireWriter writer;
+  writer.put_text(networks);
+  writer.put(static_cast<uint32_t>(of_transport.size()));
+  for (const auto& [name, address] : of_transport) {
+    writer.put_text(name);
+    writer.put_text(address);
+  }
+  return writer.take();
+}
+
+Addresses Addresses::decode(std::string_view bytes) {
+  WireReader reader(bytes, "the addresses of a rank's transports");
+  Addresses addresses;
+  addresses.networks = reader.get_text(kMaxText);
+  auto count = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < count; i++) {
+    std::string name = reader.get_text(kMaxShort);
+    addresses.of_transport[std::move(name)] = reader.get_text(kMaxAddressBytes);
+  }
+  reader.finish();
+  return addresses;
+}
+
+std::string Answer::encode() const {
+  WireWriter writer;
+  writer.put_text(reached.encode());
+  writer.put(static_cast<uint32_t>(why.size()));
+  for (const auto& [rank, reasons] : why) {
+    writer.put(rank);
+    writer.put_text(reasons);
+  }
+  return writer.take();
+}
+
+Answer Answer::decode(std::string_view bytes, Rank size) {
+  WireReader reader(bytes, "what a rank answers");
+  Answer answer{.reached = Reached::decode(reader.get_text(kMaxLong), size)};
+  auto count = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < count; i++) {
+    auto rank = reader.get<Rank>();
+    answer.why[rank] = reader.get_text(kMaxText);
+  }
+  reader.finish();
+  return answer;
+}
+
+// Single precision is more than a measurement has. All ranks, the one that measured too, go on with
+// what is said.
+std::string encode_samples(const std::vector<LevelSamples>& samples) {
+  WireWriter writer;
+  for (const LevelSamples& level : samples)
+    for (const LinkSample& sample : level)
+      for (double value : {sample.latency_us, sample.rank_bytes_per_us, sample.lane_bytes_per_us})
+        writer.put(static_cast<float>(std::min<double>(value, kMostFloat)));
+  return writer.take();
+}
+
+std::vector<LevelSamples> decode_samples(std::string_view bytes, size_t levels, Rank rank) {
+  constexpr size_t kNumbers = 3;
+  check(bytes.size() == levels * kMeasuringRounds * kNumbers * sizeof(float), Code::kTransport,
+        "what rank {} measured cannot be read: install the same version of ringcoll on all hosts",
+        rank);
+  WireReader reader(bytes, "what a rank measured");
+  std::vector<LevelSamples> samples(levels);
+  for (LevelSamples& level : samples)
+    for (LinkSample& sample : level)
+      for (double* value :
+           {&sample.latency_us, &sample.rank_bytes_per_us, &sample.lane_bytes_per_us})
+        *value = reader.get<float>();
+  return samples;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,73 @@
+// What ranks say to one another in the rounds of a meeting: bytes, every length checked. Short, for
+// each rank reads it of all others.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "base/types.h"
+#include "mesh/reach.h"
+#include "topology/costs.h"
+
+namespace ringcoll {
+
+/// First round: who and where a rank is.
+struct Introduction {
+  std::string version;
+  std::string failure;  // why this rank cannot go on; "": it can
+  std::string location;
+  std::string offers;
+  bool own_secret = false;
+  uint64_t extent_bytes = 0;
+  std::string costs_file, costs;  // RINGCOLL_COSTS and what is in it
+  std::string agreed, secret;     // of rank 0: knobs of all, and a secret if there is none
+
+  std::string encode() const;
+  /// Looks at the release first. Ranks of different releases may cut and order their calls in
+  /// different ways, though they understand one another. Throws Error(kTransport) naming `rank`.
+  static void check_release(std::string_view bytes, Rank rank, Rank own);
+  /// After that. Throws Error(kTransport).
+  static Introduction decode(std::string_view bytes);
+};
+
+/// The knobs that rank 0's are for all.
+std::string agreed_values(const Config& config);
+/// Throws Error(kTransport).
+void adopt_values(std::string_view bytes, Config* config);
+
+/// In each later round: this, or what a rank raises, as the others are to raise it.
+std::string with_failure(const std::optional<Error>& failure, std::string_view said);
+/// Without it. Throws the failure.
+std::string_view without_failure(std::string_view bytes, Rank rank);
+
+/// Second round: how a rank is reached by each of its transports, and what it found out about the
+/// networks.
+struct Addresses {
+  std::map<std::string, std::string, std::less<>> of_transport;
+  std::string networks;
+
+  std::string encode() const;
+  static Addresses decode(std::string_view bytes);  // throws Error(kTransport)
+};
+
+/// Third round: what a rank reaches, and why it does not reach some others.
+struct Answer {
+  Reached reached;
+  std::map<Rank, std::string> why;
+
+  std::string encode() const;
+  static Answer decode(std::string_view bytes, Rank size);  // throws Error(kTransport)
+};
+
+/// Fourth round: what a rank measured, by level.
+std::string encode_samples(const std::vector<LevelSamples>& samples);
+/// Throws Error(kTransport) unless it is of so many levels.
+std::vector<LevelSamples> decode_samples(std::string_view bytes, size_t levels, Rank rank);
+
+}  // namespace ringcoll
