@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs clang-tidy (.clang-tidy) over the sources of the library that a build folder compiles.
 
-ci/check_tidy.py build/dev
+cmake --preset analysis && ci/check_tidy.py build/analysis
 """
 
 from __future__ import annotations

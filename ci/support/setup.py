@@ -146,6 +146,7 @@ _AS_PRESET_DEV = (
     "build.targets=_core;ringcoll",
     "cmake.define.RINGCOLL_TESTS=ON",
     "cmake.define.RINGCOLL_WERROR=ON",
+    "cmake.define.RINGCOLL_PCH=ON",
 )
 
 
@@ -180,10 +181,10 @@ def _horovod_build() -> Future[None]:
     return ThreadPoolExecutor(1).submit(build)
 
 
-def begin_horovod() -> None:
-    """Starts to build Horovod beside what comes next. ringcoll() must have been called."""
-    if not _stamped("horovod", _horovod_key()):
-        _horovod_build()
+def begin_horovod() -> Future[None] | None:
+    """Starts to build Horovod beside what comes next, unless it is there. ringcoll() must have been
+    called."""
+    return None if _stamped("horovod", _horovod_key()) else _horovod_build()
 
 
 def horovod() -> None:

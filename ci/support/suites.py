@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,7 +21,10 @@ FOLDERS = {
     "checks": [["ci", "perf"]],
     "ring4": [["processes", "cluster", "abi"]],
     # Jobs of Horovod wait, be it for one another, more than they compute.
-    "ring5": [["horovod"], ["python", "examples", "horovod/test_differential.py"]],
+    "ring5": [
+        ["horovod"],
+        ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
+    ],
     "rdma": [["rdma"]],
     "engines": [["engines"]],
 }
@@ -199,7 +202,7 @@ def _checks() -> dict[str, list[str]]:
         "sizes": [python_program, "ci/check_sizes.py"],
         "headers": [python_program, "ci/check_headers.py"],
         "knobs": [python_program, "ci/check_knobs.py"],
-        "clang-tidy": [python_program, "ci/check_tidy.py", "build/dev"],
+        "clang-tidy": [python_program, "ci/check_tidy.py", "build/analysis"],
         "clang-format": [tool + "clang-format", "--dry-run", "-Werror", *_cxx_files()],
         "ruff": [tool + "ruff", "check", "--quiet", "."],
         "ruff-format": [tool + "ruff", "format", "--check", "."],
@@ -207,19 +210,48 @@ def _checks() -> dict[str, list[str]]:
     }
 
 
-def checks(result: Report, exhaustive: bool) -> None:
-    """Layers, sizes, format, types and documents, and the tests of the tools in ci/ and perf/."""
-    must(run(["cmake", "--preset", "dev"], "configure-dev", env=setup.tools_env()))
-    for name, command in _checks().items():
+# They compile all there is once more.
+_ANALYSES = ("headers", "clang-tidy")
+
+
+def _check(result: Report, names: Iterable[str], *, niceness: int = 0) -> None:
+    for name in names:
+        command = ["nice", "-n", str(niceness), *_checks()[name]]
         outcome = run(command, f"check-{name}", env=setup.tools_env())
         result.seconds += outcome.seconds
         if outcome.ok:
             result.passed += 1
         else:
             result.failed[name] = f"{outcome.reason()}:\n{tail(outcome.log, 30)}"
+
+
+def checks(result: Report, exhaustive: bool) -> None:
+    """Layers, sizes, format, types and documents, and the tests of the tools in ci/ and perf/."""
+    _check(result, [name for name in _checks() if name not in _ANALYSES])
     for lost in unclaimed():
         result.failed[lost] = "has tests, and no part of ci/test runs them"
     python("checks", result, exhaustive)
+
+
+@functools.cache
+def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
+    """Starts them beside what comes next, to which they leave the processors. They need
+    setup.environment()."""
+
+    def analyse() -> Report:
+        if after:
+            wait([after])
+        must(run(["cmake", "--preset", "analysis"], "configure-analysis", env=setup.tools_env()))
+        result = Report("analysis")
+        _check(result, _ANALYSES, niceness=19)
+        return result
+
+    return ThreadPoolExecutor(1).submit(analyse)
+
+
+def analysis(result: Report, exhaustive: bool) -> None:
+    """What compilers find who read all sources and headers."""
+    result.add(begin_analyses().result())
 
 
 def rdma(result: Report, exhaustive: bool) -> None:
@@ -266,6 +298,8 @@ PARTS = [
     Part("ring4", "ring 4 (processes, emulated hosts)", Level.RINGCOLL, _folders("ring4")),
     Part("ring5", "ring 5 (Python and Horovod)", Level.HOROVOD, _folders("ring5")),
     Part("rdma", "RDMA (verbs in a guest)", Level.HOROVOD, rdma),
+    # Begun before, and finished by what others have left of the processors.
+    Part("analysis", "analysis (clang-tidy, headers)", Level.TOOLS, analysis),
     Part(
         "asan",
         "rings 1-3 under address and undefined-behaviour sanitizers",
