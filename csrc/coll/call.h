@@ -55,6 +55,24 @@ struct Signature {
 /// Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 
+/// check_call() for who mostly makes the same call again, with other memory: that is not looked at
+/// as a whole. One thread at a time.
+class CallCheck {
+ public:
+  CallCheck(Rank rank, Rank size) : rank_(rank), size_(size) {}
+  /// Valid until the next one. Borrows the caller's arrays, as a Call does.
+  const Call& operator()(const rc_call& raw);
+
+ private:
+  bool is_like_last(const rc_call& raw) const;
+
+  Rank rank_, size_;
+  rc_call last_{};
+  rc_buffer buffer_{};  // its only one
+  bool repeats_ = false;
+  Call call_;
+};
+
 /// Whether one of two calls of this rank writes what the other reads or writes.
 bool share_memory(const Call& a, const Call& b, Rank rank, Rank size);
 

@@ -2,10 +2,16 @@
 #include "coll/call.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -54,6 +60,83 @@ TEST(Call, RefusesWhatCannotBe) {
   auto of_two = [&](rc_call& c) { c.buffers = two, c.buffer_count = 2; };
   EXPECT_FALSE(refused(of_two));
   EXPECT_TRUE(refused([&](rc_call& c) { of_two(c), c.collective = RC_ALLGATHER; }));
+}
+
+std::string text_of(const Call& call) {
+  auto numbers = [](std::span<const int64_t> counts) {
+    return fmt::format("{}", fmt::join(counts, " "));
+  };
+  std::string text = describe(signature_of(call, 2, 1)) + " " + numbers(call.counts) + ", " +
+                     numbers(call.recv_counts) +
+                     fmt::format(" {} {} {}", call.prescale, call.postscale, call.timeout_s);
+  for (const rc_buffer& b : call.buffers)
+    text += fmt::format(" ({} {} {})", b.input, b.output, b.count);
+  return text;
+}
+
+/// What check() says of a call, or why it refuses it.
+template <typename Check>
+std::string said_of(const rc_call& raw, Check&& check) {
+  try {
+    return text_of(check(raw));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// One that takes what was found of the call before must not say so of another call: steps through
+// calls that differ in one thing from the one before, and some in nothing but memory.
+TEST(Call, IsCheckedAsIfItWereTheFirst) {
+  float memory[64];
+  rc_buffer buffers[2] = {{memory, memory + 32, 8}, {memory + 16, memory + 48, 8}};
+  const int64_t counts[] = {4, 4};
+  const std::vector<std::function<void(rc_call&)>> changes = {
+      [](rc_call&) {},
+      [&](rc_call&) { std::swap(buffers[0], buffers[1]); },
+      [&](rc_call&) { buffers[0].count ^= 4; },
+      [&](rc_call&) { buffers[0].count ^= 12; },
+      [&](rc_call&) { buffers[0].input = buffers[0].input ? nullptr : memory; },
+      [&](rc_call&) { buffers[0].output = buffers[0].output ? nullptr : memory + 32; },
+      [&](rc_call&) { buffers[0].output = const_cast<void*>(buffers[0].input); },
+      [&](rc_call&) { buffers[0].output = memory + 4; },
+      [&](rc_call&) { buffers[0].output = memory + 32; },
+      [&](rc_call& c) { c.buffers = c.buffers ? nullptr : buffers; },
+      [&](rc_call& c) { c.buffers = c.buffers == buffers ? buffers + 1 : buffers; },
+      [](rc_call& c) { c.buffer_count = 3 - c.buffer_count; },
+      [](rc_call& c) { c.dtype = c.dtype == RC_INT8 ? RC_FLOAT32 : RC_INT8; },
+      [](rc_call& c) { c.dtype = static_cast<rc_dtype>(99); },
+      [](rc_call& c) { c.dtype = RC_FLOAT32; },
+      [](rc_call& c) { c.op = c.op == RC_AVERAGE ? RC_SUM : RC_AVERAGE; },
+      [](rc_call& c) { c.op = RC_BIT_AND; },
+      [](rc_call& c) { c.collective = RC_BROADCAST; },
+      [](rc_call& c) { c.collective = RC_ALLREDUCE; },
+      [](rc_call& c) { c.collective = RC_ALLGATHER; },
+      [](rc_call& c) { c.collective = RC_REDUCE; },
+      [](rc_call& c) { c.root ^= 1; },
+      [](rc_call& c) { c.root = 7; },
+      [&](rc_call& c) { c.counts = c.counts ? nullptr : counts; },
+      [](rc_call& c) { c.prescale = c.prescale == 0 ? -0.0 : 0.0; },
+      [](rc_call& c) { c.postscale = std::signbit(c.postscale) ? 0.0 : -0.0; },
+      [](rc_call& c) { c.postscale = std::isnan(c.postscale) ? 1 : NAN; },
+      [](rc_call& c) { c.timeout_s = c.timeout_s == 0 ? 3 : 0; },
+      [](rc_call& c) { c.timeout_s = -c.timeout_s; },
+  };
+  rc_call raw = call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {buffers, 1});
+  CallCheck check(0, 2);
+  std::mt19937 random(7);
+  std::map<std::string, int> seen;
+  for (int i = 0; i < 20'000; i++) {
+    if (i % 20 == 0) {  // or most of them are refused
+      buffers[0] = {memory, memory + 32, 8};
+      raw = call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, {buffers, 1});
+    }
+    changes[random() % changes.size()](raw);
+    std::string first = said_of(raw, [](const rc_call& c) { return check_call(c, 0, 2); });
+    ASSERT_EQ(said_of(raw, [&](const rc_call& c) -> const Call& { return check(c); }), first)
+        << "call " << i;
+    seen[first]++;
+  }
+  EXPECT_GT(seen.size(), 200u);
 }
 
 TEST(Call, RefusesCountsThatCannotBe) {

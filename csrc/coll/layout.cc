@@ -135,7 +135,7 @@ void Layout::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fra
     int64_t from = k * stretch, to = std::min(lane.count, from + stretch);
     if (from >= to) continue;
     auto starts = std::span(starts_).subspan(lane.first_tensor, lane.tensors);
-    size_t i = std::ranges::upper_bound(starts, from) - starts.begin() - 1;
+    size_t i = lane.tensors == 1 ? 0 : std::ranges::upper_bound(starts, from) - starts.begin() - 1;
     for (; from < to; i++) {
       const Tensor& tensor = tensors_[lane.first_tensor + i];
       int64_t offset = from - starts[i], count = std::min(to - from, tensor.count - offset);

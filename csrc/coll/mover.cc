@@ -17,8 +17,11 @@ constexpr int64_t kBeyondCachesBytes = 8 << 20;
 // Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
 template <typename Visit>
 void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&& visit) {
-  auto it = std::ranges::upper_bound(fragments, range.first, {}, &Fragment::first);
-  if (it != fragments.begin()) --it;
+  auto it = fragments.begin();
+  if (fragments.size() > 1) {
+    it = std::ranges::upper_bound(fragments, range.first, {}, &Fragment::first);
+    if (it != fragments.begin()) --it;
+  }
   for (; range.count > 0; ++it) {
     invariant(it != fragments.end(), "element {} is outside the caller's buffers", range.first);
     int64_t count = std::min(range.count, it->end() - range.first);

@@ -27,6 +27,8 @@ StructHistory history_of(const rc_comm_options*);
 /// The caller's struct with all fields of this library's.
 template <typename Struct>
 Struct from_caller(const Struct* given) {
+  if (given && given->struct_size == sizeof(Struct)) [[likely]]
+    return *given;
   Struct copy{};
   copy_from_caller(given, &copy, history_of(given));
   copy.struct_size = sizeof copy;

@@ -124,7 +124,7 @@ void Engine::run(const rc_call& raw) {
     Engine* engine;
     ~Ender() { engine->end(); }
   } ender{this};
-  executor_.run(check_call(raw, comm_.rank(), comm_.size()));
+  executor_.run(check_(raw));
 }
 
 void Engine::start(std::shared_ptr<Request> request) {

@@ -85,6 +85,7 @@ class Engine : private CallSource {
 
   Communicator comm_;
   Executor executor_;
+  CallCheck check_{comm_.rank(), comm_.size()};  // of who executes
   std::mutex mutex_;
   std::condition_variable changed_;
   // Calls are being executed, by the worker or one by a caller: whoever sets it. A caller that
