@@ -274,6 +274,35 @@ def test_a_second_look_does_not_move_a_slow_host_to_another_rack(seed):
     assert {finding.part for finding in found.findings} == {"host h2"}
 
 
+class QuietAtFirst(Uplinks):
+    """While all pairs are measured for the first time, host 3 has the uplinks to itself."""
+
+    def __init__(self, racks, times):
+        super().__init__(racks, times)
+        self.looked = 0
+
+    def look(self, pairs, aims):
+        self.looked += 1
+        super().look(pairs, aims)
+
+    def _rate(self, a, b, across):
+        first = self.looked <= 2 * (len(self.hosts) - 1)
+        return PORT if first and 3 in (a, b) else super()._rate(a, b, across)
+
+
+def test_what_is_measured_over_groups_counts():
+    groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    leader = QuietAtFirst(groups, 10)
+    found = survey(leader)
+    assert found.structure == Structure(8, [groups], []) and found.findings == []
+    assert leader.looked >= 2 * 2 * 7
+
+
+def test_without_groups_pairs_are_measured_once():
+    leader = QuietAtFirst([[*range(8)]], 1)
+    assert survey(leader).structure.levels == [] and leader.looked == 2 * 7
+
+
 @pytest.mark.parametrize(("looks", "said"), [(8, "in the pairs that were measured."), (24, "")])
 def test_a_survey_that_has_no_time_for_all_pairs_is_no_file(looks, said):
     """In the first pass, or in the second, which decides."""
