@@ -248,7 +248,8 @@ def test_presets_exist():
     there = {each["name"] for each in presets["configurePresets"] if not each.get("hidden")}
     assert {cells[0].strip("`") for cells in rows_of("C++", "preset")} == there
     assert set(re.findall(r"--preset (\w+)", SHELL)) <= there
-    assert {each["name"] for each in presets["buildPresets"]} == there
+    built = {each["name"] for each in presets["buildPresets"]}
+    assert built == there - {"analysis"}  # which tells clang-tidy how sources are compiled
 
 
 def test_targets_exist():
