@@ -42,6 +42,7 @@ OWNERS = {
     "immintrin.h": "csrc/reduce",
     "yaml.h": "csrc/topology",
     "sodium.h": "csrc/bootstrap",
+    "lz4.h": "csrc/bootstrap",
     "sodium/": "csrc/bootstrap",
     "horovod/": "compat/horovod",
     "mpi.h": "compat/horovod",

@@ -1,6 +1,6 @@
 #include "bootstrap/records.h"
 
-#include "bootstrap/repeats.h"
+#include "bootstrap/compress.h"
 #include "bootstrap/store.h"
 #include "net/wire.h"
 
@@ -57,7 +57,7 @@ std::string Outcome::encode() const {
   writer.put(static_cast<uint32_t>(records.size()));
   WireWriter all;
   for (const Record& record : records) all.put_text(record.encode());
-  writer.put_text(fold(all.take()));
+  writer.put_text(compress(all.take()));
   return writer.take();
 }
 
@@ -75,7 +75,7 @@ Outcome Outcome::decode(std::string_view bytes) {
   } else {
     uint32_t count = reader.get<uint32_t>();
     check(count <= kMaxRanks, Code::kTransport, "{}: {} ranks", kWhat, count);
-    std::string all = unfold(reader.get_view(kMaxValueBytes), kMaxValueBytes);
+    std::string all = decompress(reader.get_view(kMaxValueBytes), kMaxValueBytes);
     WireReader records(all, kWhat);
     for (uint32_t i = 0; i < count; i++)
       outcome.records.push_back(Record::decode(records.get_view(kMaxValueBytes)));

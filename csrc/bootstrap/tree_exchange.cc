@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "bootstrap/compress.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/repeats.h"
 #include "net/socket.h"
 #include "net/wire.h"
 
@@ -89,18 +89,18 @@ std::vector<std::string> TreeExchange::all_gather(const std::string& mine, Deadl
     all += receive(child, patience);
     patience.extend(kSlack);
   }
-  std::string folded;
+  std::string compressed;
   if (rank_ == 0) {
-    folded = fold(all);
+    compressed = compress(all);
   } else {
     send(parent_, all, patience);
     patience.extend((height_ + 1) * kSlack);
-    folded = receive(parent_, patience);
-    all = unfold(folded, kMaxValueBytes);
+    compressed = receive(parent_, patience);
+    all = decompress(compressed, kMaxValueBytes);
   }
   // Who has most below it first.
   for (auto child = children_.rbegin(); child != children_.rend(); ++child)
-    send(*child, folded, patience);
+    send(*child, compressed, patience);
   auto blobs = split(all);
   check(blobs[rank_] == mine, Code::kTransport,
         "rank 0 does not give back what rank {} has said: install the same version of ringcoll on "
