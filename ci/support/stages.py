@@ -27,6 +27,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 # begun that is not in the set.
 _waited_for: set[int] = set()
 _beginning = threading.Lock()
+_must_finish: set[int] = set()  # of those
+_stopping = threading.Event()  # no command begins any more
 
 
 class StageFailed(Exception):
@@ -103,6 +105,8 @@ def run(
         output.write(("$ " + " ".join(map(str, command)) + "\n").encode())
         output.flush()
         with _beginning:
+            if _stopping.is_set():
+                raise StageFailed(f"{log}: not begun, for the program ends")
             child = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
@@ -113,6 +117,8 @@ def run(
                 start_new_session=True,
             )
             _waited_for.add(child.pid)
+            if finish:
+                _must_finish.add(child.pid)
         try:
             status: int | None = child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -125,6 +131,7 @@ def run(
             raise
         finally:
             _waited_for.discard(child.pid)
+            _must_finish.discard(child.pid)
     return Outcome(status, time.monotonic() - start, path)
 
 
@@ -228,6 +235,10 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     if _beginning.locked():  # run() would not know of what it has just begun
         threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
         return
+    _stopping.set()
+    # Who is unwinding may have to wait for threads that wait for these.
+    for command in _waited_for - _must_finish:
+        end(family(command))
     raise SystemExit(128 + number)
 
 
@@ -245,5 +256,6 @@ def main(body: Callable[[], int]) -> None:
         say(f"\nstopped: {failure}")
         status = 1
     finally:
+        _stopping.set()
         end_leftovers(all_commands=True)
     sys.exit(status)

@@ -45,6 +45,7 @@ _SUITE_LIMIT_S = 900
 # All cases of coll_test take a quarter of an hour under the thread sanitizer.
 _EXHAUSTIVE_SUITE_LIMIT_S = 3600
 _PYTHON_LIMIT_S = 2700
+_ANALYSIS_LIMIT_S = 5400  # with what others leave of the processors
 
 
 class When(Enum):
@@ -217,7 +218,7 @@ _ANALYSES = ("headers", "clang-tidy")
 def _check(result: Report, names: Iterable[str], *, niceness: int = 0) -> None:
     for name in names:
         command = ["nice", "-n", str(niceness), *_checks()[name]]
-        outcome = run(command, f"check-{name}", env=setup.tools_env())
+        outcome = run(command, f"check-{name}", env=setup.tools_env(), limit_s=_ANALYSIS_LIMIT_S)
         result.seconds += outcome.seconds
         if outcome.ok:
             result.passed += 1

@@ -131,6 +131,25 @@ def test_terminated_driver_leaves_nothing(tmp_path):
     assert _wait_gone(child)
 
 
+def test_terminated_driver_waits_for_no_thread_and_begins_nothing_more(tmp_path):
+    body = (
+        "    from concurrent.futures import ThreadPoolExecutor\n"
+        "    def both():\n"
+        "        stages.run(['sh', '-c', 'echo $$; sleep 60'], 'x')\n"
+        "        stages.run(['sh', '-c', 'echo $$; sleep 60'], 'y')\n"
+        "    with ThreadPoolExecutor(1) as pool:\n"
+        "        list(pool.map(lambda _: both(), [0]))\n"
+        "    return 0"
+    )
+    driver = _drive(tmp_path, body)
+    child = int(_said(tmp_path / "x.log"))
+    os.kill(driver.pid, signal.SIGTERM)
+    assert driver.wait(timeout=20) == 128 + signal.SIGTERM
+    assert _wait_gone(child)
+    log = tmp_path / "y.log"
+    assert not log.exists() or log.read_text().count("\n") == 1  # the command, not what it says
+
+
 def test_terminated_driver_lets_a_command_finish_that_must(tmp_path):
     body = (
         "    stages.run(['sh', '-c', 'echo in; sleep 1; echo out'], 'x', finish=True)\n    return 0"
