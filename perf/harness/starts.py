@@ -93,7 +93,9 @@ class Tools:
         ]
         if not objects:
             raise StartError("exchange_counts: it needs the objects of a build of this checkout")
-        return build_driver("exchange_counts", self._directory, [*objects, "-lsodium", "-llz4", "-lfmt"])
+        return build_driver(
+            "exchange_counts", self._directory, [*objects, "-lsodium", "-llz4", "-lfmt"]
+        )
 
 
 class _Process:
