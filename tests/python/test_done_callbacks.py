@@ -26,12 +26,14 @@ def test_the_handle_has_ended(run_ranks):
         def note(handle):
             seen.append((handle, handle.done(), handle.wait()[0], threading.get_ident()))
 
+        told = world.split([0, 1])  # by which rank 1 lets rank 0 go first
         if world.rank == 1:
-            time.sleep(0.2)
+            told.barrier()
         handle = world.allreduce_async(np.ones(3))
         handle.add_done_callback(note)
         if world.rank == 0:
             assert not seen
+            told.barrier()
         handle.wait()
         ((same, done, value, thread),) = seen
         assert same is handle and done and value == 2
@@ -58,13 +60,15 @@ def test_all_are_called_in_their_order_and_what_they_raise_is_logged(run_ranks):
             seen.append("add")
             handle.add_done_callback(lambda _: seen.append("added"))
 
+        told = world.split([0, 1])
         if world.rank == 1:  # for whom it would be over before all are added
-            time.sleep(0.2)
+            told.barrier()
             world.barrier()
             return
         handle = world.barrier_async()
         for fn in (fail, add_another, lambda _: seen.append("last")):
             handle.add_done_callback(fn)
+        told.barrier()
         handle.wait()
         assert seen == ["fail", "add", "last", "added"]
         (record,) = records
@@ -130,10 +134,13 @@ def test_a_handle_dropped_in_a_callback_keeps_its_tensors(run_ranks):
             alive.append(weakref.ref(x))
             world.allreduce_async(x, out=out)
 
+        told = world.split([0, 1])
         if world.rank == 1:
-            time.sleep(0.2)
+            told.barrier()
         first = world.barrier_async()
         first.add_done_callback(start)
+        if world.rank == 0:
+            told.barrier()
         first.wait()
         gc.collect()
         world.barrier_async().wait()  # after it
@@ -154,12 +161,21 @@ def test_what_would_wait_for_the_callback_itself_is_refused(run_ranks):
                 except ringcoll.InvalidArgument as error:
                     refused.append("callback" in str(error))
 
-        if world.rank == 1:
-            time.sleep(0.2)
-        first = world.barrier_async()
-        first.add_done_callback(block)
-        first.wait()
-        world.barrier()
+        told = world.split([0, 1])
+        for first in (
+            0,
+            1,
+        ):  # the other comes later, or it would be over before the callback is there
+            if world.rank == first:
+                handle = world.barrier_async()
+                handle.add_done_callback(block)
+                told.barrier()
+                handle.wait()
+            else:
+                told.barrier()
+                world.barrier()
+                world.allreduce(np.ones(1))
+            world.barrier()
         return refused
 
     assert run_ranks(2, body) == [[True, True]] * 2
