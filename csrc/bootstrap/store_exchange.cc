@@ -251,8 +251,8 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
 void StoreExchange::clean_up() {
   Deadline linger(seconds(kLingerSeconds));
   for (const std::string& record : unread_) {
-    bool there;
-    while ((there = store_->try_get(record, request()).has_value()) && !linger.passed())
+    bool there = store_->try_get(record, request()).has_value();
+    for (; there && !linger.passed(); there = store_->try_get(record, request()).has_value())
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     // Its rank was killed, or is stopped.
     if (there) store_->remove(record, request());
