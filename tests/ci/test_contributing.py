@@ -316,6 +316,7 @@ def test_commands_of_ringcoll_exist(capsys):
 def test_knobs_exist(edited):
     known = set(re.findall(r"`(RINGCOLL_\w+)`", (ROOT / "docs" / "knobs.md").read_text()))
     known |= set(re.findall(r'"(RINGCOLL_\w+)"', (edited / "csrc/base/config.cc").read_text()))
+    known |= set(re.findall(r"option\((RINGCOLL_\w+)", (ROOT / "CMakeLists.txt").read_text()))
     blocks = [edit.text for edit in ALL_EDITS]
     named = set(re.findall(r"RINGCOLL_\w+", "\n".join([SHELL, *SPANS, *blocks])))
     assert "RINGCOLL_TRANSPORT" in named
