@@ -38,8 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="default 9")
     parser.add_argument("--visit", type=float, help="seconds of one visit, default 0.1")
     parser.add_argument("--minutes", type=float, default=8, help="fewer rounds rather than longer")
-    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of a build of this")
-    parser.add_argument("--before", type=Path, help="another libringcoll.so, measured beside")
+    program.add_libraries(parser)
     parser.add_argument("--intel-prefix", type=Path, help="where oneCCL and Intel MPI are")
     parser.add_argument("--install-peers", action="store_true", help="get those two from PyPI")
     parser.add_argument("--pin", action="store_true", help="pin the ranks of ringcoll and gloo too")
@@ -50,6 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments.rounds = arguments.rounds or (2 if quick else 9)
     arguments.visit = arguments.visit or (0.02 if quick else 0.1)
     try:
+        program.check_libraries(arguments)
         named = arguments.sizes or ("4,1K,64K,1M,16M" if quick else "")
         sizes = [figures.parse_size(s) for s in named.split(",") if s]
         arguments.sizes = sizes or figures.SIZES
@@ -66,6 +66,7 @@ def find_peers(arguments: argparse.Namespace) -> tuple[list[peers.Spec], dict[st
         intel_prefix=arguments.intel_prefix and arguments.intel_prefix.resolve(),
         pin=arguments.pin,
         before=arguments.before and arguments.before.resolve(),
+        before_include=program.include_of(arguments.before_header),
     )
     if arguments.install_peers and not (options.build / "peers").exists():
         rounds.progress("install oneCCL and Intel MPI into build/perf/peers")

@@ -81,8 +81,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--rounds", type=int, help="default 7")
     add("--visit", type=float, help="seconds of one visit, default 0.2")
     add("--minutes", type=float, default=90, help="fewer rounds rather than longer; default 90")
-    add("--library", type=Path, help="a libringcoll.so instead of a build of this")
-    add("--before", type=Path, help="another libringcoll.so, measured beside")
+    program.add_libraries(parser)
     add("--install-peers", action="store_true", help="get Open MPI, MPICH, Intel MPI from PyPI")
     add("--build", type=Path, default=CHECKOUT / "build/perf")
     add("--name", default="cluster", help="what the files are called; default %(default)s")
@@ -92,6 +91,7 @@ def parse_arguments() -> argparse.Namespace:
     arguments.rounds = arguments.rounds or (2 if quick else 7)
     arguments.visit = arguments.visit or (0.02 if quick else 0.2)
     try:
+        program.check_libraries(arguments)
         arguments.cases = quick_cases() if quick else cases(arguments)
     except ValueError as error:
         parser.error(str(error))
@@ -128,7 +128,10 @@ class Measurement:
         self._case, self._arguments, self._limit_s = case, arguments, limit_s
         library = arguments.library and arguments.library.resolve()
         before = arguments.before and arguments.before.resolve()
-        self._options = peers.Options(arguments.build.resolve(), library, before=before)
+        include = program.include_of(arguments.before_header)
+        self._options = peers.Options(
+            arguments.build.resolve(), library, before=before, before_include=include
+        )
         self.missing: dict[str, str] = {}
         results = report.Results(str(case), OURS, "", [], {"cpu": ""}, {})
         self.table = Table(case, results)

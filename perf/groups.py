@@ -75,32 +75,19 @@ def parse_arguments() -> argparse.Namespace:
     add("--no-splits", action="store_true", help="calls in flight only")
     add("--rounds", type=int, help="default 9")
     add("--visit", type=float, help="seconds of one visit, default 0.2")
-    add("--library", type=Path, help="a libringcoll.so instead of a build of this")
-    add("--before", type=Path, help="another libringcoll.so, measured beside")
-    add("--before-header", type=Path, help="the ringcoll/ringcoll.h that came with it")
+    program.add_libraries(parser)
     add("--build", type=Path, default=CHECKOUT / "build/perf")
     add("--output", type=Path, default=PERF / "results", help="a directory")
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 9)
     arguments.visit = arguments.visit or (0.02 if arguments.quick else 0.2)
     try:
-        check_files(arguments)
+        program.check_libraries(arguments)
         arguments.transports = transports(arguments.transports)
         arguments.places = places(arguments)
     except ValueError as error:
         parser.error(str(error))
     return arguments
-
-
-def check_files(arguments: argparse.Namespace) -> None:
-    for option, path in (("--library", arguments.library), ("--before", arguments.before)):
-        if path and not path.is_file():
-            raise ValueError(f"{option}: {path} is no file")
-    if bool(arguments.before) != bool(arguments.before_header):
-        raise ValueError("--before and --before-header go together: a library and its header")
-    header = arguments.before_header
-    if header and not (header.is_file() and header.parts[-2:] == ("ringcoll", "ringcoll.h")):
-        raise ValueError(f"--before-header: {header} is no file ringcoll/ringcoll.h")
 
 
 def transports(text: str) -> list[str]:
@@ -144,7 +131,7 @@ def libraries(arguments: argparse.Namespace) -> list[Library]:
     path = arguments.library or build.build_library(directory / "ringcoll")
     found = [Library(OURS, path, build.INCLUDE, directory)]
     if arguments.before:
-        include = arguments.before_header.resolve().parent.parent
+        include = program.include_of(arguments.before_header)
         found.append(Library(BEFORE, arguments.before, include, directory))
     return found
 

@@ -101,7 +101,7 @@ def tell(specs: list[Spec], settings: dict[str, str]) -> None:
 def _before(options: peers.Options, here: Here) -> Spec:
     if not options.before:
         raise peers.Missing("--before names no library")
-    return in_parts(peers.with_library(options, options.before, peers.BEFORE), here)
+    return in_parts(peers.library_before(options, options.before), here)
 
 
 def in_parts(spec: Spec, here: Here) -> Spec:

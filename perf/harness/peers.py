@@ -32,6 +32,7 @@ class Options:
     intel_prefix: Path | None = None  # bin/mpiexec.hydra, lib/libmpi.so, lib/libccl.so
     pin: bool = False  # the ranks of ringcoll and gloo too
     before: Path | None = None  # another libringcoll.so, to be measured beside
+    before_include: Path | None = None  # where its ringcoll/ringcoll.h is
 
 
 class Missing(Exception):
@@ -50,7 +51,7 @@ def find(options: Options, names: list[str] | None) -> tuple[list[Spec], dict[st
         except (Missing, build.BuildError) as reason:
             missing[name] = str(reason)
     if options.before:
-        specs.append(with_library(options, options.before, BEFORE))
+        specs.append(library_before(options, options.before))
     return specs, missing
 
 
@@ -86,13 +87,17 @@ def _ringcoll(options: Options) -> Spec:
     return with_library(options, library, OURS)
 
 
-def with_library(options: Options, library: Path, name: str) -> Spec:
-    """ringcoll, as a peer of that name."""
+def library_before(options: Options, library: Path) -> Spec:
+    return with_library(options, library, BEFORE, options.before_include or build.INCLUDE)
+
+
+def with_library(options: Options, library: Path, name: str, include: Path = build.INCLUDE) -> Spec:
+    """ringcoll, as a peer of that name. `include`: of the header that came with the library."""
     if not library.exists():
         raise Missing(f"{library} does not exist")
     source = build.DRIVERS / "ringcoll_allreduce.c"
     driver = options.build / f"{name.replace(' ', '_')}_allreduce"
-    program = build.compile_for(library, build.INCLUDE, source, driver)
+    program = build.compile_for(library, include, source, driver)
     text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
     match = re.search(r"\d+\.\d+\.\d+", text)
     command = [str(program), "{socket}", "{ranks}", "file://{directory}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,31 @@ from typing import Any
 
 from . import machine, report
 from .rounds import progress
+
+
+def add_libraries(parser: argparse.ArgumentParser) -> None:
+    """Which builds of ringcoll are measured."""
+    add = parser.add_argument
+    add("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    add("--before", type=Path, help="another libringcoll.so, measured beside")
+    add("--before-header", type=Path, help="the ringcoll/ringcoll.h that came with it")
+
+
+def check_libraries(arguments: argparse.Namespace) -> None:
+    """Raises ValueError. Of another build only its own header knows the structs."""
+    for option, path in (("--library", arguments.library), ("--before", arguments.before)):
+        if path and not path.is_file():
+            raise ValueError(f"{option}: {path} is no file")
+    if bool(arguments.before) != bool(arguments.before_header):
+        raise ValueError("--before and --before-header go together: a library and its header")
+    header = arguments.before_header
+    if header and not (header.is_file() and header.parts[-2:] == ("ringcoll", "ringcoll.h")):
+        raise ValueError(f"--before-header: {header} is no file ringcoll/ringcoll.h")
+
+
+def include_of(header: Path | None) -> Path | None:
+    """The folder that <ringcoll/ringcoll.h> is found in."""
+    return header and header.resolve().parent.parent
 
 
 def measure_and_write(
