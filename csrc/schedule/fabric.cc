@@ -27,6 +27,7 @@ class Loads {
     first_of_cores_ = work_.size();
     work_.resize(work_.size() + ranks);
     received_.resize(static_cast<size_t>(fabric.groups[0].count()));
+    working_us_.resize(received_.size());
   }
 
   void add(const Message& message) {
@@ -54,6 +55,8 @@ class Loads {
     Rank host = fabric_.groups[0].of(message.to), ranks = fabric_.groups[0].size_of(host);
     double part = static_cast<double>(++received_[host]) / ranks;
     part_of_ranks_ = std::max(part_of_ranks_, std::min(part, 1.0));
+    working_us_[host] += link.latency_us / ranks;
+    most_working_us_ = std::max(most_working_us_, working_us_[host]);
   }
 
   /// Ends a round that was made `times` times.
@@ -68,7 +71,8 @@ class Loads {
     }
     touched_.clear();
     double latency = latency_of(times);
-    if (fabric_.crowded) latency *= part_of_ranks_;
+    if (fabric_.crowded)
+      latency = std::max(latency * part_of_ranks_, most_working_us_ * static_cast<double>(times));
     profile->latency_us += latency;
     double bytes = longest * static_cast<double>(times);
     profile->us_per_byte += bytes;
@@ -76,10 +80,11 @@ class Loads {
       profile->work_us += latency;
       if (between_hosts_) profile->wire_work_us += latency, profile->wire_us_per_byte += bytes;
     }
-    longest_us_ = part_of_ranks_ = 0;
+    longest_us_ = part_of_ranks_ = most_working_us_ = 0;
     between_hosts_ = false;
     hops_.clear();
     std::ranges::fill(received_, 0);
+    std::ranges::fill(working_us_, 0);
   }
 
  private:
@@ -169,6 +174,9 @@ class Loads {
   std::vector<Hop> hops_;
   std::vector<int> received_;  // messages, of each host
   double part_of_ranks_ = 0;   // of the host with most of them
+  // What the cores of each host do for its messages, if a latency is work; of the busiest.
+  std::vector<double> working_us_;
+  double most_working_us_ = 0;
 };
 
 /// But for what rounding adds to a share.

@@ -178,6 +178,19 @@ TEST(Traffic, OfCrowdedHostsCostsByTheirMessages) {
   EXPECT_DOUBLE_EQ(latency("binomial/recursive_doubling"), (0.5 + 30 + 0.5) / 2);
 }
 
+// A message's way round a ring is short where most hops are within hosts; what the cores of a host
+// with one rank do in each round is not.
+TEST(Traffic, OfARingOverCrowdedHostsIsTheWorkOfTheBusiest) {
+  const ScheduleRow& ring = *find_schedule(RC_ALLREDUCE, "ring");
+  Fabric equal = fabric_of(simulator::cluster_of(4, 2, 0));
+  Fabric unequal = fabric_of({Groups({0, 1, 3}, 7), Groups({0}, 7)});
+  EXPECT_DOUBLE_EQ(closed(ring, equal).latency_us, 2 * (2 * 30 + 0.5));
+  EXPECT_DOUBLE_EQ(closed(ring, unequal).latency_us, 6 * 30 + 6 * 0.5);
+  equal.crowded = unequal.crowded = true;
+  EXPECT_DOUBLE_EQ(closed(ring, equal).latency_us, 2 * (2 * 30 + 0.5));
+  EXPECT_DOUBLE_EQ(closed(ring, unequal).latency_us, 12 * 30);
+}
+
 // The latency of the rounds between hosts, and the bytes that are on the wire in them.
 TEST(Traffic, OfCrowdedHostsTellsWireFromMemory) {
   Fabric fabric = fabric_of(simulator::cluster_of(4, 2, 0));
