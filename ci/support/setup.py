@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from pathlib import Path
 
-from support.stages import ROOT, VENV, StageFailed, must, run, say, stage
+from support.stages import ROOT, VENV, StageFailed, in_background, must, run, say, stage
 
 CI = ROOT / "ci"
 PYTHON = VENV / "bin" / "python"
@@ -175,7 +175,7 @@ def _horovod_build() -> Future[None]:
 
     def build() -> None:
         program = VENV / "bin" / "ringcoll"
-        command: list[str | Path] = ["nice", "-n", "19", program, "horovod", "install"]
+        command = in_background([program, "horovod", "install"])
         must(run(command, "horovod-install", env=tools_env(), limit_s=_HOROVOD_LIMIT_S))
 
     return ThreadPoolExecutor(1).submit(build)

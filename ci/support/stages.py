@@ -71,6 +71,16 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join("    | " + line for line in text)
 
 
+def in_background(command: Sequence[str | Path]) -> list[str | Path]:
+    """The same command, for run(), with what others leave of the processors.
+
+    Each command of run() is a session, to which the kernel gives a share of its own where it has
+    autogroups (sched(7)): how nice a process is counts within its session alone.
+    """
+    nicely = 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"'
+    return ["sh", "-c", nicely, "sh", *command]
+
+
 @contextlib.contextmanager
 def stage(title: str) -> Iterator[None]:
     """Prints `title`, and behind it the time that the body took, or that it failed."""

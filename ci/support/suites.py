@@ -13,7 +13,18 @@ from pathlib import Path
 from support import report, setup
 from support.report import Report
 from support.setup import Level
-from support.stages import LOGS, ROOT, VENV, Outcome, end_leftovers, must, run, stage, tail
+from support.stages import (
+    LOGS,
+    ROOT,
+    VENV,
+    Outcome,
+    end_leftovers,
+    in_background,
+    must,
+    run,
+    stage,
+    tail,
+)
 
 # Folders of tests/ for each part that runs pytest. Lists of one part run beside each other; a file
 # that stands in one is left out of its folder in another.
@@ -215,9 +226,11 @@ def _checks() -> dict[str, list[str]]:
 _ANALYSES = ("headers", "clang-tidy")
 
 
-def _check(result: Report, names: Iterable[str], *, niceness: int = 0) -> None:
+def _check(result: Report, names: Iterable[str], *, background: bool = False) -> None:
     for name in names:
-        command = ["nice", "-n", str(niceness), *_checks()[name]]
+        command: list[str | Path] = [*_checks()[name]]
+        if background:
+            command = in_background(command)
         outcome = run(command, f"check-{name}", env=setup.tools_env(), limit_s=_ANALYSIS_LIMIT_S)
         result.seconds += outcome.seconds
         if outcome.ok:
@@ -244,7 +257,7 @@ def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
             wait([after])
         must(run(["cmake", "--preset", "analysis"], "configure-analysis", env=setup.tools_env()))
         result = Report("analysis")
-        _check(result, _ANALYSES, niceness=19)
+        _check(result, _ANALYSES, background=True)
         return result
 
     return ThreadPoolExecutor(1).submit(analyse)

@@ -49,6 +49,24 @@ def test_failed_stage_shows_the_end_of_its_log(tmp_path):
     assert "because" in (tmp_path / "x.log").read_text()
 
 
+def test_a_command_in_the_background_leaves_the_processors_to_others(tmp_path):
+    look = ["sh", "-c", "nice; cat /proc/self/autogroup; echo $0", "its argument"]
+    body = f"    stages.must(stages.run(stages.in_background({look}), 'x'))\n    return 0"
+    driver = _drive(tmp_path, body)
+    driver.communicate(timeout=20)
+    _command, niceness, *group, argument = (tmp_path / "x.log").read_text().splitlines()
+    assert driver.returncode == 0
+    assert (niceness, argument) == ("19", "its argument")
+    if autogroups():
+        assert group[0].endswith(" nice 19")
+
+
+def autogroups():
+    """Whether this kernel gives each session a share of the processors."""
+    switch = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return switch.exists() and switch.read_text().strip() == "1"
+
+
 def test_limit_ends_a_command_and_its_children(tmp_path):
     body = (
         "    out = stages.run(['sh', '-c', 'sleep 60 & echo $!; wait'], 'x', limit_s=0.5)\n"
