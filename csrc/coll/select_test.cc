@@ -40,8 +40,8 @@ Choice choose(const Terrain& terrain, Collective collective, int64_t bytes) {
   Call call;
   call.collective = collective;
   call.dtype = RC_UINT8;
-  size_t lanes = call.is_vector() ? 1 : static_cast<size_t>(terrain.fabric.ranks());
-  return Selector(terrain).choose(call, bytes, lanes);
+  size_t strips = call.is_vector() ? 1 : static_cast<size_t>(terrain.fabric.ranks());
+  return Selector(terrain).choose(call, bytes, strips);
 }
 
 TEST(Select, TakesTheCheapestRowThatIsOffered) {

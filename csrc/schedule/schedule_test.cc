@@ -256,7 +256,7 @@ TEST(Simulator, PrintsRowsAndStepsInWords) {
             "allreduce direct (one domain)");
   EXPECT_EQ(testing::PrintToString(Step{3, {4, 4}, 1, {0, 4}, Combine::kReduce}),
             "sends [4, 8) to rank 3, combines [0, 4) from rank 1");
-  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Place::kBank1}), "[4, 8) to bank 1");
+  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Storage::kBank1}), "[4, 8) to bank 1");
 }
 
 TEST(CostLine, IsEvaluated) {

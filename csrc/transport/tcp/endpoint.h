@@ -95,7 +95,7 @@ class TcpEndpoint final : public Endpoint {
     Header header;
     const std::byte* data = nullptr;
   };
-  struct Lane {
+  struct Flow {
     Stream stream;
     // Out: stretches that the kernel does not have entirely.
     std::array<Frame, kBatch> frames;  // a ring
@@ -117,7 +117,7 @@ class TcpEndpoint final : public Endpoint {
   Outgoing& outgoing(uint64_t number) { return queue_[number % kQueue]; }
   void take_stretches(size_t k);
   bool flush(size_t k);
-  void drop_sent_frames(Lane& lane, uint64_t taken);
+  void drop_sent_frames(Flow& flow, uint64_t taken);
   bool flush_all();
   void begin_to_count(bool is_long);
   uint64_t unacknowledged() const;
@@ -129,7 +129,7 @@ class TcpEndpoint final : public Endpoint {
   bool read_stretches(size_t k);
   bool read_message();
   void fail_if_ended() const;
-  bool holds_a_later_message(const Lane& lane) const;
+  bool holds_a_later_message(const Flow& flow) const;
   bool waits_for_more(std::vector<pollfd>* fds);
   std::byte* own_buffer(uint64_t bytes);
   [[noreturn]] void corrupt(size_t k, const std::string& what) const;
@@ -138,7 +138,7 @@ class TcpEndpoint final : public Endpoint {
   const Rank peer_;
   const uint64_t most_bytes_;
   Endpoints& all_;
-  std::vector<Lane> lanes_;
+  std::vector<Flow> flows_;
   StreamTuner tuner_;
   std::array<Outgoing, kQueue> queue_;  // message n at n modulo kQueue
   uint64_t sent_ = 0;                   // taken by try_send
