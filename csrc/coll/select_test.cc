@@ -102,6 +102,21 @@ TEST(Select, LongBroadcastsAndReducesAreChains) {
   }
 }
 
+// A link to each of many ranks is what a root has to open, and to wait for, before it has anything.
+TEST(Select, SmallChunksGoOverATree) {
+  for (Rank ranks : {8, 64, 1000})
+    for (Collective collective : {RC_GATHER, RC_SCATTER})
+      for (bool equal : {true, false}) {
+        std::vector<int64_t> counts(ranks, 4);
+        Call call;
+        call.collective = collective;
+        call.dtype = RC_UINT8;
+        if (!equal) call.counts = counts;
+        Selector selector(cluster(ranks, 1, 10));
+        EXPECT_EQ(selector.choose(call, 4, counts.size()).row->name, "binomial") << ranks;
+      }
+}
+
 // Of P - R ranks on other hosts a rank sends to H - 1, where that is what matters and where it
 // knows what the others of its host have for them.
 TEST(Select, SmallAlltoallsAreCollectedInEachHost) {
