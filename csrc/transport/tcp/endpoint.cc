@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,23 +16,6 @@ namespace {
 std::byte* bytes_of(Header& header) { return reinterpret_cast<std::byte*>(&header); }
 
 }  // namespace
-
-void Endpoints::add(TcpEndpoint* endpoint) {
-  if (!wake_) wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  check(bool(wake_), Code::kTransport, "making what ends a wait: {}", errno_text("eventfd", errno));
-  all_.push_back(endpoint);
-}
-
-void Endpoints::wake() {
-  uint64_t one = 1;
-  // Fails only when the counter is full, and then the waiter is being woken anyway.
-  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
-}
-
-void Endpoints::take_wakes() {
-  uint64_t count;
-  [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
-}
 
 TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
                          size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all)
@@ -353,16 +335,17 @@ void TcpEndpoint::wait(Duration limit) {
   bool any = !wants_message_ && !wants_credit_;
   bool message = wants_message_ || any;
   wants_message_ = wants_credit_ = false;
-  std::vector<pollfd> fds{{all_.wake_fd(), POLLIN, 0}};
+  std::vector<pollfd> fds{{-1, POLLIN, 0}};
   if (message && !waits_for_more(&fds)) return;
   for (TcpEndpoint* endpoint : all_)
     for (Flow& flow : endpoint->flows_)
       if (flow.count > 0) fds.push_back({flow.stream.fd(), POLLOUT, 0});
-  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(limit, Duration::zero()));
+  Waker::Wait wait(all_.waker);
+  fds[0].fd = wait.fd();
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait.at_most(limit));
   timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
                    static_cast<long>(ns.count() % 1'000'000'000)};
   if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-  if (fds[0].revents != 0) all_.take_wakes();
   // Errors of the streams are found, and thrown with their cause, where the stream is used.
   for (TcpEndpoint* endpoint : all_)
     if (endpoint != this) endpoint->flush_all();

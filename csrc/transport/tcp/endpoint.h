@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tuner.h"
+#include "transport/tcp/waker.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -37,22 +38,18 @@ class TcpEndpoint;
 /// for those.
 class Endpoints {
  public:
-  /// Throws Error(kTransport) if nothing can be made that wakes.
-  void add(TcpEndpoint* endpoint);
+  /// `fds` outlives them.
+  explicit Endpoints(WakeFds& fds) : waker(fds) {}
+
+  void add(TcpEndpoint* endpoint) { all_.push_back(endpoint); }
   void remove(TcpEndpoint* endpoint) { std::erase(all_, endpoint); }
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
 
-  /// Ends the wait of any of them that runs, or the next one. One descriptor does for all, since no
-  /// two wait at once; it is there from the first endpoint on, hence before anybody can wake one.
-  void wake();
-  int wake_fd() const { return wake_.get(); }
-  /// The wait has ended.
-  void take_wakes();
+  Waker waker;  // of any of them: no two wait at once
 
  private:
   std::vector<TcpEndpoint*> all_;
-  Fd wake_;
 };
 
 /// A message of at most so many bytes, and a stretch of a longer one. Smaller, and headers and
@@ -74,7 +71,7 @@ class TcpEndpoint final : public Endpoint {
   bool progress() override;
   bool busy() const override;
   void wait(Duration limit) override;
-  void wake() override { all_.wake(); }
+  void wake() override { all_.waker.wake(); }
 
  private:
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
