@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times groups of ranks and calls in flight: what a split costs, 16 asynchronous allreduces against
-one as long, and two groups at once against one.
+"""Times groups of ranks and calls in flight: what a split and a shrink cost, 16 asynchronous
+allreduces against one as long, and two groups at once against one.
 
 On this host by shared memory and by tcp and, as root, between emulated hosts; with --before beside
 another build of ringcoll. Writes perf/results/groups-<machine>.json and .md. perf/README.md says
@@ -24,11 +24,12 @@ from harness import (
     program,
     report,
     rounds,
+    shrinks,
     splits,
 )
 from harness.build import CHECKOUT, PERF
 from harness.figures import OURS
-from harness.groups_report import InFlight, Results, SplitsFound
+from harness.groups_report import InFlight, Results, ShrinksFound, SplitsFound
 from harness.in_flight import Place
 from harness.jobs import Job, JobError, end_on_sigterm
 from harness.peers import BEFORE
@@ -44,6 +45,10 @@ METHOD = (
     "the same of memory: resident, and its proportional share, where a page of several ranks "
     "counts once; of the rank that has most. A group not used: of the first, or on the average, "
     "whichever is more."
+    "\n\n"
+    "Shrinks: a job of that many ranks on one host, all in calls; the last rank is killed. "
+    "Noticed: from there to the error of the rank that has it last. Shrink: from a rank's error to "
+    "the end of its shrink, of the rank that takes longest. The median over rounds."
     "\n\n"
     "Calls in flight: allreduce of float32, sum, out of place, of one vector: in one call, or in "
     "16 of a sixteenth each, on the job's communicator: run one after the other (in turn), or all "
@@ -72,7 +77,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--transports", default=",".join(TRANSPORTS), help="on this host; default %(default)s")
     add("--hosts", help="shapes of emulated hosts; default 2x1,2x2")
     add("--rate", default="1gbit", help="of the links of emulated hosts; default %(default)s")
-    add("--no-splits", action="store_true", help="calls in flight only")
+    add("--no-splits", action="store_true", help="neither splits nor shrinks")
     add("--rounds", type=int, help="default 9")
     add("--visit", type=float, help="seconds of one visit, default 0.2")
     program.add_libraries(parser)
@@ -118,6 +123,8 @@ class Library:
         self.version = peers.version_of(sys.executable, "-c", VERSION_OF, str(self.path))
         self._include, self._directory = include, directory
         self.splits = self._driver("splits")
+        can_shrink = shrinks.NEEDED in (include / "ringcoll/ringcoll.h").read_text()
+        self.shrink = self._driver("shrink") if can_shrink else None
         self.in_flight = self._driver("in_flight")
 
     def _driver(self, what: str) -> Path:
@@ -159,6 +166,29 @@ def measure_splits(
     rounds.progress(f"  {case}: {middles or 'failed'}")
 
 
+def measure_shrinks(
+    case: shrinks.Shrinks, named: list[Library], arguments: argparse.Namespace, results: Results
+) -> None:
+    drivers = {library: library.shrink for library in named if library.shrink}
+    one = ShrinksFound(case, {library.name: [] for library in drivers})
+    results.shrinks.append(one)
+    for turn in range(arguments.rounds):
+        for library in rounds.rotated(list(drivers), turn):
+            try:
+                found = shrinks.measure(drivers[library], case, library.environment)
+            except JobError as error:
+                results.failures.append(f"{library.name}: {error}")
+                del drivers[library]
+            else:
+                one.rounds[library.name].append(found)
+    middles = ", ".join(
+        f"{name} {figures.format_seconds(seconds)}"
+        for name in one.rounds
+        if (seconds := one.middle(name, "shrink_s"))
+    )
+    rounds.progress(f"  {case}: {middles or 'failed'}")
+
+
 def measure_in_flight(
     place: Place, named: list[Library], arguments: argparse.Namespace, results: Results
 ) -> None:
@@ -188,6 +218,9 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
     cases = splits.quick_cases if arguments.quick else splits.cases
     for case in [] if arguments.no_splits else cases(arguments.transports):
         measure_splits(case, named, arguments, results)
+    lost = shrinks.quick_cases if arguments.quick else shrinks.cases
+    for shrink in [] if arguments.no_splits else lost(arguments.transports):
+        measure_shrinks(shrink, named, arguments, results)
     for place in arguments.places:
         if place.case and (reason := hosts.missing()):
             results.missing[str(place)] = reason

@@ -78,8 +78,8 @@ const std::vector<Row>& table() {
       {"RINGCOLL_ARENA_BYTES", Integer{&Config::arena_bytes, kMiB, 64 * kGiB, true}, "64M",
        "shared memory of a rank that tensors are packed into; pages count when first used"},
       {"RINGCOLL_SEGMENT_BYTES", Integer{&Config::segment_bytes, 0, kGiB, true}, "0",
-       "bytes of one piece of a large collective in its pipeline. 0: between hosts by the costs of "
-       "the links, on one host by whether ranks share cores"},
+       "bytes of one piece (segment) of a large collective in its pipeline. 0: between hosts by "
+       "the costs of the links, on one host by whether ranks share cores"},
       {"RINGCOLL_SLOTS", Integer{&Config::slots, 0, 64, false}, "0",
        "pieces of a large collective, or small calls, in flight. 0: by the costs of the links"},
       {"RINGCOLL_INLINE_BYTES", Integer{&Config::inline_bytes, 0, 64 * kKiB, true}, "1K",

@@ -31,7 +31,7 @@ struct Config {
   std::string log;             // error, warning, info, debug
   double timeout_s = 0;        // deadline of every wait
   int64_t arena_bytes = 0;     // agreed; shared, registered memory that tensors are packed into
-  int64_t segment_bytes = 0;   // agreed; bytes of one message of a pipelined collective; 0 = chosen
+  int64_t segment_bytes = 0;   // agreed; bytes of a piece of a pipelined collective; 0 = chosen
   int64_t slots = 0;           // agreed; pieces of a collective in flight; 0 = chosen
   int64_t inline_bytes = 0;    // agreed; largest message that travels beside its flag
   int64_t spin_us = 0;         // microseconds that a wait polls before it blocks

@@ -114,7 +114,7 @@ struct Connector::State {
   std::string secret;
   GroupId group{};
 
-  std::vector<Choice> used;  // of the networks; empty until that is settled
+  std::vector<NetworkChoice> used;  // of the networks; empty until that is settled
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -440,7 +440,7 @@ void Connector::settle_networks(std::span<const std::string> findings,
   state.used = choose_networks(trials, state.networks.size());
   if (state.used.empty()) throw state.no_network(trials, describe);
   for (size_t i = 0; i < state.gates.size(); i++) {
-    bool needed = std::ranges::any_of(state.used, [&](const Choice& choice) {
+    bool needed = std::ranges::any_of(state.used, [&](const NetworkChoice& choice) {
       return state.networks[choice.network].offer_of[state.rank] == static_cast<int>(i);
     });
     if (needed) continue;
@@ -466,7 +466,7 @@ Error Connector::State::no_network(std::span<const Trial> trials,
 std::string Connector::network() const {
   const State& state = *state_;
   std::vector<std::string> texts;
-  for (const Choice& choice : state.used) {
+  for (const NetworkChoice& choice : state.used) {
     const Offer& offer = state.offer_of(state.rank, choice.network);
     auto rate = choice.bytes_per_us > 0 ? fmt::format(", {:.0f} MB/s", choice.bytes_per_us) : "";
     texts.push_back(fmt::format("{} ({}{})", offer.network(), offer.interface, rate));
@@ -477,7 +477,7 @@ std::string Connector::network() const {
 std::string Connector::own_addresses() const {
   const State& state = *state_;
   std::vector<std::string> texts;
-  for (const Choice& choice : state.used) {
+  for (const NetworkChoice& choice : state.used) {
     const Address& address = state.offer_of(state.rank, choice.network).address;
     texts.push_back(network_of(address, address.family() == AF_INET ? 32 : 128));
   }

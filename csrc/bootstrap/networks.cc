@@ -162,7 +162,7 @@ Trial Trial::decode(std::string_view text, size_t networks) {
   return trial;
 }
 
-std::vector<Choice> choose_networks(std::span<const Trial> trials, size_t networks) {
+std::vector<NetworkChoice> choose_networks(std::span<const Trial> trials, size_t networks) {
   std::vector<double> rates(networks, kFastest);
   bool tried = false;
   for (const Trial& trial : trials)
@@ -176,7 +176,7 @@ std::vector<Choice> choose_networks(std::span<const Trial> trials, size_t networ
   if (best < 0) return {};
   auto near = std::ranges::find_if(rates, [&](double rate) { return rate >= kNear * best; });
   auto first = static_cast<int>(near - rates.begin());
-  std::vector<Choice> chosen = {{first, *near}};
+  std::vector<NetworkChoice> chosen = {{first, *near}};
   for (int i = 0; i < static_cast<int>(networks); i++)
     if (i != first && rates[i] >= kWorthIt * best) chosen.push_back({i, rates[i]});
   return chosen;

@@ -66,7 +66,7 @@ struct Trial {
 };
 
 /// A network that is used, and its rate: that of its slowest pair of hosts, or kNotMeasured.
-struct Choice {
+struct NetworkChoice {
   int network = 0;  // index into joint_networks()
   double bytes_per_us = Trial::kNotMeasured;
 };
@@ -74,7 +74,7 @@ struct Choice {
 /// near that of the fastest (kNear: between equals the order decides, and not the noise); then
 /// those that are not much slower (kWorthIt), for more streams. Where nothing was tried, the first
 /// alone. Empty: none reaches everybody.
-std::vector<Choice> choose_networks(std::span<const Trial> trials, size_t networks);
+std::vector<NetworkChoice> choose_networks(std::span<const Trial> trials, size_t networks);
 inline constexpr double kNear = 0.8;
 inline constexpr double kWorthIt = 0.5;
 

@@ -118,33 +118,34 @@ Trial trial(const std::vector<double>& rates) {
 
 std::vector<int> chosen(const std::vector<Trial>& trials, size_t networks) {
   std::vector<int> all;
-  for (const Choice& choice : choose_networks(trials, networks)) all.push_back(choice.network);
+  for (const NetworkChoice& choice : choose_networks(trials, networks))
+    all.push_back(choice.network);
   return all;
 }
 
-TEST(Choice, IsTheFastestAndWhatIsNotMuchSlower) {
+TEST(NetworkChoice, IsTheFastestAndWhatIsNotMuchSlower) {
   EXPECT_EQ(chosen({trial({2, 118})}, 2), Offers{1});
   EXPECT_EQ(chosen({trial({118, 2, 70})}, 3), (Offers{0, 2}));
   EXPECT_EQ(choose_networks(std::vector{trial({2, 118})}, 2)[0].bytes_per_us, 118);
 }
 
-TEST(Choice, BetweenEqualsTheOrderDecides) {
+TEST(NetworkChoice, BetweenEqualsTheOrderDecides) {
   EXPECT_EQ(chosen({trial({100, 118})}, 2), (Offers{0, 1}));
   EXPECT_EQ(chosen({trial({80, 118})}, 2), (Offers{1, 0}));
 }
 
-TEST(Choice, TheSlowestPairCounts) {
+TEST(NetworkChoice, TheSlowestPairCounts) {
   EXPECT_EQ(chosen({trial({1000, 118}), {}, trial({3, 118})}, 2), Offers{1});
   // One that only proved reach says nothing of rates.
   EXPECT_EQ(chosen({trial({1000, 118}), trial({0, 0})}, 2), Offers{0});
 }
 
-TEST(Choice, WhatDoesNotReachEverybodyIsNotUsed) {
+TEST(NetworkChoice, WhatDoesNotReachEverybodyIsNotUsed) {
   EXPECT_EQ(chosen({trial({1000, 2}), trial({Trial::kNotReached, 2})}, 2), Offers{1});
   EXPECT_EQ(chosen({trial({-1, 5}), trial({5, -1})}, 2), Offers{});
 }
 
-TEST(Choice, WithoutATrialIsTheFirst) { EXPECT_EQ(chosen({{}, {}}, 3), Offers{0}); }
+TEST(NetworkChoice, WithoutATrialIsTheFirst) { EXPECT_EQ(chosen({{}, {}}, 3), Offers{0}); }
 
 TEST(Findings, AreReadAsTheyWereWritten) {
   Trial made = trial({12.5, Trial::kNotReached, 0});

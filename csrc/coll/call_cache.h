@@ -1,4 +1,4 @@
-// What was worked out for a shape of call (which schedule, which plan), kept for the next that is
+// What was worked out for a call (which schedule, which plan), kept for the next that is
 // like it: steps of training make the same calls again and again.
 #pragma once
 
@@ -17,8 +17,8 @@ class CallCache {
  public:
   using Key = std::vector<int64_t>;
 
-  /// Keeps about `most` values: a job has a few dozen shapes, but one whose counts change from call
-  /// to call has no end of them.
+  /// Keeps about `most` values: a job has a few dozen kinds of calls, but one whose counts change
+  /// from call to call has no end of them.
   explicit CallCache(size_t most) : most_(most) {}
 
   /// The value, made by `make()` if it is not there. Stays where it is until a trim().

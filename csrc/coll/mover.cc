@@ -49,12 +49,12 @@ Mover::Mover(const Call& call, Counters& counters)
 
 void Mover::pack(const PieceMemory& memory, const Packing& packing) {
   counters_.bytes_packed += packing.range.count * element_bytes_;
-  for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range part) {
-    const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
-    std::byte* to = bank(memory, packing.to, part.first);
-    size_t bytes = part.count * element_bytes_;
+  for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range stretch) {
+    const std::byte* from = f.input + (stretch.first - f.first) * element_bytes_;
+    std::byte* to = bank(memory, packing.to, stretch.first);
+    size_t bytes = stretch.count * element_bytes_;
     if (prescale_ != 1)
-      scale_(to, from, prescale_, part.count);
+      scale_(to, from, prescale_, stretch.count);
     else if (beyond_caches_)
       fetch_bytes(to, from, bytes);
     else
@@ -62,23 +62,24 @@ void Mover::pack(const PieceMemory& memory, const Packing& packing) {
   });
 }
 
-const std::byte* Mover::source(const PieceMemory& memory, Place place, int64_t first) const {
-  if (place != Place::kInput && place != Place::kOutput) return bank(memory, place, first);
+const std::byte* Mover::source(const PieceMemory& memory, Storage storage, int64_t first) const {
+  if (storage != Storage::kInput && storage != Storage::kOutput)
+    return bank(memory, storage, first);
   auto after = std::ranges::upper_bound(memory.fragments, first, {}, &Fragment::first);
   invariant(after != memory.fragments.begin(), "element {} is outside the caller's buffers", first);
   const Fragment& f = *std::prev(after);
-  const std::byte* base = place == Place::kInput ? f.input : f.output;
+  const std::byte* base = storage == Storage::kInput ? f.input : f.output;
   return base + (first - f.first) * element_bytes_;
 }
 
 void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data,
                       double factor) {
-  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range part) {
-    std::byte* to = f.output + (part.first - f.first) * element_bytes_;
-    const std::byte* from = data + (part.first - range.first) * element_bytes_;
+  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range stretch) {
+    std::byte* to = f.output + (stretch.first - f.first) * element_bytes_;
+    const std::byte* from = data + (stretch.first - range.first) * element_bytes_;
     if (to == from && factor == 1) return;  // received there
-    counters_.bytes_unpacked += part.count * element_bytes_;
-    write_output(f, to, from, part.count, factor);
+    counters_.bytes_unpacked += stretch.count * element_bytes_;
+    write_output(f, to, from, stretch.count, factor);
   });
 }
 
@@ -103,59 +104,62 @@ void Mover::combine(std::byte* result, const std::byte* own, const std::byte* th
 }
 
 // One block of a reduction. `block` lies within one fragment if the caller's memory takes part.
-void Mover::reduce_block(const PieceMemory& memory, const Part& part, Range block,
+void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Range block,
                          const std::byte* data, bool own_first) {
   const Fragment* fragment = nullptr;
-  if (part.operand == Place::kInput || part.result == Place::kOutput || part.output_too)
+  if (receipt.operand == Storage::kInput || receipt.result == Storage::kOutput ||
+      receipt.output_too)
     for_each_fragment(memory.fragments, block, [&](const Fragment& f, Range) { fragment = &f; });
   auto user = [&](auto* base) { return base + (block.first - fragment->first) * element_bytes_; };
-  const std::byte* own = part.operand == Place::kInput ? user(fragment->input)
-                                                       : bank(memory, part.operand, block.first);
-  const std::byte* theirs = data + (block.first - part.range.first) * element_bytes_;
-  if (part.result == Place::kOutput) {
+  const std::byte* own = receipt.operand == Storage::kInput
+                             ? user(fragment->input)
+                             : bank(memory, receipt.operand, block.first);
+  const std::byte* theirs = data + (block.first - receipt.range.first) * element_bytes_;
+  if (receipt.result == Storage::kOutput) {
     std::byte* output = user(fragment->output);
     combine(output, own, theirs, block.count, own_first);
     if (postscale_ != 1) scale_(output, output, postscale_, block.count);
     return;
   }
-  std::byte* result = bank(memory, part.result, block.first);
+  std::byte* result = bank(memory, receipt.result, block.first);
   combine(result, own, theirs, block.count, own_first);
-  if (!part.output_too) return;
+  if (!receipt.output_too) return;
   if (postscale_ != copy_scale_) scale_(result, result, postscale_, block.count);
   to_output(memory, block, result, copy_scale_);
 }
 
-void Mover::apply(const PieceMemory& memory, const Part& part, const std::byte* data,
+void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
                   bool own_first) {
-  if (part.result == Place::kNowhere) return;
-  if (part.combine == Combine::kCopy) {
-    if (part.result == Place::kOutput) return to_output(memory, part.range, data, copy_scale_);
-    copy_bytes(bank(memory, part.result, part.range.first), data,
-               part.range.count * element_bytes_);
-    if (part.output_too) to_output(memory, part.range, data, copy_scale_);
+  if (receipt.result == Storage::kNowhere) return;
+  if (receipt.combine == Combine::kCopy) {
+    if (receipt.result == Storage::kOutput)
+      return to_output(memory, receipt.range, data, copy_scale_);
+    copy_bytes(bank(memory, receipt.result, receipt.range.first), data,
+               receipt.range.count * element_bytes_);
+    if (receipt.output_too) to_output(memory, receipt.range, data, copy_scale_);
     return;
   }
-  counters_.bytes_combined += part.range.count * element_bytes_;
-  bool twice = part.output_too || (part.result == Place::kOutput && postscale_ != 1);
-  int64_t most = twice ? std::max<int64_t>(1, kBlockBytes / element_bytes_) : part.range.count;
+  counters_.bytes_combined += receipt.range.count * element_bytes_;
+  bool twice = receipt.output_too || (receipt.result == Storage::kOutput && postscale_ != 1);
+  int64_t most = twice ? std::max<int64_t>(1, kBlockBytes / element_bytes_) : receipt.range.count;
   auto blocks = [&](Range range) {
     for (int64_t at = range.first; at < range.end(); at += most)
-      reduce_block(memory, part, {at, std::min(most, range.end() - at)}, data, own_first);
+      reduce_block(memory, receipt, {at, std::min(most, range.end() - at)}, data, own_first);
   };
-  bool in_arena =
-      part.operand != Place::kInput && part.result != Place::kOutput && !part.output_too;
-  if (in_arena) return blocks(part.range);
-  for_each_fragment(memory.fragments, part.range,
+  bool in_arena = receipt.operand != Storage::kInput && receipt.result != Storage::kOutput &&
+                  !receipt.output_too;
+  if (in_arena) return blocks(receipt.range);
+  for_each_fragment(memory.fragments, receipt.range,
                     [&](const Fragment&, Range range) { blocks(range); });
 }
 
 void Mover::finish(const PieceMemory& memory, const Move& move) {
-  if (move.from != Place::kInput)
+  if (move.from != Storage::kInput)
     return to_output(memory, {move.to_first, move.range.count},
                      bank(memory, move.from, move.range.first), postscale_);
-  for_each_fragment(memory.fragments, move.range, [&](const Fragment& f, Range part) {
-    const std::byte* from = f.input + (part.first - f.first) * element_bytes_;
-    Range to{move.to_first + part.first - move.range.first, part.count};
+  for_each_fragment(memory.fragments, move.range, [&](const Fragment& f, Range stretch) {
+    const std::byte* from = f.input + (stretch.first - f.first) * element_bytes_;
+    Range to{move.to_first + stretch.first - move.range.first, stretch.count};
     for_each_fragment(memory.fragments, to, [&](const Fragment& target, Range stretch) {
       std::byte* output = target.output + (stretch.first - target.first) * element_bytes_;
       const std::byte* input = from + (stretch.first - to.first) * element_bytes_;
@@ -169,14 +173,14 @@ void Mover::finish(const PieceMemory& memory, const Move& move) {
   });
 }
 
-std::byte* Mover::place_for(const PieceMemory& memory, const Part& part) const {
-  if (part.combine != Combine::kCopy) return nullptr;
-  if (part.result == Place::kBank0 || part.result == Place::kBank1)
-    return bank(memory, part.result, part.range.first);
-  if (part.result != Place::kOutput || copy_scale_ != 1) return nullptr;
+std::byte* Mover::place_for(const PieceMemory& memory, const Receipt& receipt) const {
+  if (receipt.combine != Combine::kCopy) return nullptr;
+  if (receipt.result == Storage::kBank0 || receipt.result == Storage::kBank1)
+    return bank(memory, receipt.result, receipt.range.first);
+  if (receipt.result != Storage::kOutput || copy_scale_ != 1) return nullptr;
   std::byte* place = nullptr;
   int fragments = 0;
-  for_each_fragment(memory.fragments, part.range, [&](const Fragment& f, Range range) {
+  for_each_fragment(memory.fragments, receipt.range, [&](const Fragment& f, Range range) {
     if (fragments++ == 0) place = f.output + (range.first - f.first) * element_bytes_;
   });
   return fragments == 1 ? place : nullptr;

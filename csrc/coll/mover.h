@@ -11,7 +11,7 @@
 #include <span>
 
 #include "coll/call.h"
-#include "coll/layout.h"
+#include "coll/partition.h"
 #include "comm/communicator.h"
 #include "reduce/reduce.h"
 #include "schedule/plan.h"
@@ -32,17 +32,18 @@ class Mover {
 
   /// Input to a bank, prescaled.
   void pack(const PieceMemory& memory, const Packing& packing);
-  /// What a peer sent (`data`: the elements of part.range) replaces or joins what this rank holds.
-  /// `own_first`: this rank's operand stands left.
-  void apply(const PieceMemory& memory, const Part& part, const std::byte* data, bool own_first);
+  /// What a peer sent (`data`: the elements of receipt.range) replaces or joins what this rank
+  /// holds. `own_first`: this rank's operand stands left.
+  void apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
+             bool own_first);
   /// To the output, after the last round.
   void finish(const PieceMemory& memory, const Move& move);
-  /// The first element of what is sent: range `first`… of `place`, within one fragment if that is
+  /// The first element of what is sent: range `first`… of `storage`, within one fragment if that is
   /// the caller's memory.
-  const std::byte* source(const PieceMemory& memory, Place place, int64_t first) const;
-  /// Where a transport that copies anyway should put what is received for `part`; null if it has no
-  /// single place.
-  std::byte* place_for(const PieceMemory& memory, const Part& part) const;
+  const std::byte* source(const PieceMemory& memory, Storage storage, int64_t first) const;
+  /// Where a transport that copies anyway should put what is received for `receipt`; null if it has
+  /// no single place.
+  std::byte* place_for(const PieceMemory& memory, const Receipt& receipt) const;
 
   size_t element_bytes() const { return element_bytes_; }
   /// The input may be read by pack() only, since it is scaled there.
@@ -51,16 +52,16 @@ class Mover {
   bool outputs_are_sendable() const { return copy_scale_ == 1; }
 
  private:
-  std::byte* bank(const PieceMemory& memory, Place place, int64_t element) const {
-    return memory.bank[place == Place::kBank1] + element * element_bytes_;
+  std::byte* bank(const PieceMemory& memory, Storage storage, int64_t element) const {
+    return memory.bank[storage == Storage::kBank1] + element * element_bytes_;
   }
   void to_output(const PieceMemory& memory, Range range, const std::byte* data, double factor);
   void write_output(const Fragment& fragment, std::byte* to, const std::byte* from, int64_t count,
                     double factor);
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
-  void reduce_block(const PieceMemory& memory, const Part& part, Range block, const std::byte* data,
-                    bool own_first);
+  void reduce_block(const PieceMemory& memory, const Receipt& receipt, Range block,
+                    const std::byte* data, bool own_first);
 
   size_t element_bytes_;
   double prescale_;

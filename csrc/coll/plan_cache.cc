@@ -6,7 +6,7 @@
 namespace ringcoll {
 namespace {
 
-// What is kept for calls of different shapes.
+// What is kept for calls that differ.
 constexpr size_t kMostShapes = 1024;
 
 std::vector<Rank> positions_of(const std::vector<Rank>& order) {
@@ -32,20 +32,20 @@ PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> zero_
       choices_(kMostShapes),
       plans_(kMostShapes) {}
 
-const Choice& PlanCache::choice(const Call& call, const Layout& layout) {
-  key_ = {call.collective, call.dtype, layout.longest_lane(), call.counts.empty()};
+const Choice& PlanCache::choice(const Call& call, const Partition& partition) {
+  key_ = {call.collective, call.dtype, partition.longest_strip(), call.counts.empty()};
   return choices_.get(
-      key_, [&] { return selector_.choose(call, layout.longest_lane(), layout.lanes()); });
+      key_, [&] { return selector_.choose(call, partition.longest_strip(), partition.strips()); });
 }
 
-Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Layout& layout,
+Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Partition& partition,
                          std::span<const int64_t> counts, bool zero_copy, bool pack_all) {
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
-  key_.push_back(static_cast<int64_t>(layout.ends_key() << 2 | zero_copy << 1 | pack_all));
+  key_.push_back(static_cast<int64_t>(partition.ends_key() << 2 | zero_copy << 1 | pack_all));
   key_.insert(key_.end(), counts.begin(), counts.end());
-  return plans_.get(key_, [&] { return make(call, row, layout, counts, zero_copy, pack_all); });
+  return plans_.get(key_, [&] { return make(call, row, partition, counts, zero_copy, pack_all); });
 }
 
 void PlanCache::trim() {
@@ -53,7 +53,7 @@ void PlanCache::trim() {
   trims_ += choices || plans;
 }
 
-Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Layout& layout,
+Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partition& partition,
                         std::span<const int64_t> counts, bool zero_copy, bool pack_all) const {
   auto size = static_cast<Rank>(order_.size());
   Problem problem{.rank = self_,
@@ -72,7 +72,7 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Layout& 
       if (position != kNobody) planned.peers.push_back(order_[position]);
   std::ranges::sort(planned.peers);
   planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
-  Ends ends = layout.ends_of(counts);
+  Ends ends = partition.ends_of(counts);
   if (zero_copy) ends.zero_copy = zero_copy_;
   planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
   return planned;

@@ -8,7 +8,7 @@
 
 #include "coll/call.h"
 #include "coll/call_cache.h"
-#include "coll/layout.h"
+#include "coll/partition.h"
 #include "coll/select.h"
 #include "schedule/plan.h"
 
@@ -35,11 +35,11 @@ class PlanCache {
   const Selector& selector() const { return selector_; }
   bool lends() const { return !zero_copy_.empty(); }
 
-  /// For the call that `layout` is of. References stay good until a trim().
-  const Choice& choice(const Call& call, const Layout& layout);
-  /// For a piece of it with these elements in each lane. `zero_copy`: its memory is lent;
+  /// For the call that `partition` is of. References stay good until a trim().
+  const Choice& choice(const Call& call, const Partition& partition);
+  /// For a piece of it with these elements in each strip. `zero_copy`: its memory is lent;
   /// `pack_all`: its input is read by packing only.
-  Planned& plan(const Call& call, const ScheduleRow& row, const Layout& layout,
+  Planned& plan(const Call& call, const ScheduleRow& row, const Partition& partition,
                 std::span<const int64_t> counts, bool zero_copy, bool pack_all);
   /// With no call in flight: forgets some if there are too many.
   void trim();
@@ -49,7 +49,7 @@ class PlanCache {
   uint64_t trims() const { return trims_; }
 
  private:
-  Planned make(const Call& call, const ScheduleRow& row, const Layout& layout,
+  Planned make(const Call& call, const ScheduleRow& row, const Partition& partition,
                std::span<const int64_t> counts, bool zero_copy, bool pack_all) const;
 
   std::vector<Rank> order_;     // position to rank

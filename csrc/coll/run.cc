@@ -26,10 +26,11 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
   envelope_ = Envelope::of(signature);
   tick_ = started_ = finished_ = next_start_ = 0;
   if (!before) plans_.trim();
-  if (std::exchange(trims_, plans_.trims()) != plans_.trims()) shape_.reset();  // it points to some
+  if (std::exchange(trims_, plans_.trims()) != plans_.trims())
+    outline_.reset();  // it points to some
   prepare();
   lends_ = choice_->pieces > 0 && plans_.lends();
-  if (lends_) comm_.group().lend(layout_.loans(kLeastLoanBytes), lending());
+  if (lends_) comm_.group().lend(partition_.loans(kLeastLoanBytes), lending());
 }
 
 // How many of the runs before lend.
@@ -41,7 +42,7 @@ size_t Run::lending() const {
 
 void Run::abandon() {
   lent_.clear();
-  shape_.reset();
+  outline_.reset();
   for (Piece& piece : pieces_) end(piece);
   in_tick_ = received_ = has_view_ = false;
   before_ = nullptr;
@@ -82,24 +83,24 @@ bool Run::is_turn(Way way, Rank peer) {
 // Steps of training make the same call again and again, and so do benchmarks: one like the one
 // before, of one tensor, needs nothing worked out anew.
 void Run::prepare() {
-  std::optional<Shape> shape;
+  std::optional<Outline> outline;
   if (call_->is_vector() && call_->buffers.size() == 1)
-    shape = {call_->collective,
-             call_->dtype,
-             call_->op,
-             call_->root,
-             call_->prescale,
-             call_->postscale,
-             call_->total(),
-             call_->buffers[0].input != nullptr,
-             call_->buffers[0].output != nullptr};
-  if (shape && shape == shape_) return layout_.replace(call_->buffers[0]);
-  shape_.reset();  // should one of these throw
-  layout_.reset(*call_, comm_.rank(), plans_.order());
-  choice_ = &plans_.choice(*call_, layout_);
+    outline = {call_->collective,
+               call_->dtype,
+               call_->op,
+               call_->root,
+               call_->prescale,
+               call_->postscale,
+               call_->total(),
+               call_->buffers[0].input != nullptr,
+               call_->buffers[0].output != nullptr};
+  if (outline && outline == outline_) return partition_.replace(call_->buffers[0]);
+  outline_.reset();  // should one of these throw
+  partition_.reset(*call_, comm_.rank(), plans_.order());
+  choice_ = &plans_.choice(*call_, partition_);
   mover_.emplace(*call_, comm_.counters());
   repeated_ = nullptr;
-  shape_ = shape;
+  outline_ = outline;
 }
 
 bool Run::advance() {
@@ -181,7 +182,7 @@ void Run::end_tick() {
 bool Run::begin(Piece& piece) {
   if (!piece.slot) {
     piece.index = started_;
-    layout_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
+    partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
     piece.zero_copy = is_zero_copy(piece);
     piece.planned = &planned_for(piece);
     piece.slot = slots_.take();
@@ -223,9 +224,9 @@ bool Run::is_zero_copy(const Piece& piece) const {
 
 Planned& Run::planned_for(const Piece& piece) {
   if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
-  layout_.counts_of(piece.index, choice_->stretch, &counts_);
+  partition_.counts_of(piece.index, choice_->stretch, &counts_);
   Planned& planned =
-      plans_.plan(*call_, *choice_->row, layout_, counts_, piece.zero_copy, mover_->pack_all());
+      plans_.plan(*call_, *choice_->row, partition_, counts_, piece.zero_copy, mover_->pack_all());
   if (choice_->pieces == 1) {
     repeated_ = &planned;
     repeated_zero_copy_ = piece.zero_copy;
@@ -262,8 +263,8 @@ void Run::expect(Piece& piece, size_t round) {
 // Where a transport may put what it receives: its final place, if it needs no combining and nothing
 // there is waited for.
 std::byte* Run::place_for(const Piece& piece, const Action& action) const {
-  bool single = action.parts.size() == 1 && action.parts[0].after < 0;
-  return single ? mover_->place_for(piece.memory, action.parts[0]) : nullptr;
+  bool single = action.receipts.size() == 1 && action.receipts[0].after < 0;
+  return single ? mover_->place_for(piece.memory, action.receipts[0]) : nullptr;
 }
 
 bool Run::send(Piece& piece, size_t round) {
@@ -290,7 +291,7 @@ bool Run::send(Piece& piece, size_t round) {
 // Whose memory may be written again only after `sent` is complete.
 void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
   const Action& action = piece.plan().actions[round];
-  bool lent = action.send_from == Place::kInput || action.send_from == Place::kOutput;
+  bool lent = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
   if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();
   if (sent.complete()) return;
   if (!lent) {
@@ -319,12 +320,12 @@ bool Run::receive(Piece& piece, size_t round) {
     if (!want_.link->try_recv(want_.place, want_.bytes, &view_)) return false;
     take_view();
   }
-  for (; part_ < action.parts.size(); part_++, progress_++) {
-    const Part& part = action.parts[part_];
-    if (part.after >= 0 && !completed(piece.sent[part.after])) return false;
+  for (; receipt_ < action.receipts.size(); receipt_++, progress_++) {
+    const Receipt& receipt = action.receipts[receipt_];
+    if (receipt.after >= 0 && !completed(piece.sent[receipt.after])) return false;
     const std::byte* data =
-        view_.data + (part.range.first - action.recv.first) * mover_->element_bytes();
-    mover_->apply(piece.memory, part, data, plans_.self() < action.recv_from);
+        view_.data + (receipt.range.first - action.recv.first) * mover_->element_bytes();
+    mover_->apply(piece.memory, receipt, data, plans_.self() < action.recv_from);
   }
   view_link_->release();
   has_view_ = false;
@@ -336,7 +337,7 @@ void Run::take_view() {
   check_view(want_.peer, want_.bytes);
   comm_.counters().bytes_received += want_.bytes;
   has_view_ = true;
-  part_ = 0;
+  receipt_ = 0;
   progress_++;
 }
 

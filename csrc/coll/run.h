@@ -1,5 +1,5 @@
 // A call in flight: where it is in its plan, and what it waits for. The only place where steps meet
-// endpoints: segmenting, pipelining, statistics and mismatches live here, for every algorithm and
+// endpoints: pieces, the pipeline, statistics and mismatches live here, for every algorithm and
 // every transport. Nothing here blocks; who executes waits for what a run wants (coll/executor.h).
 //
 // The pipeline. A call is cut into pieces; a piece goes through the stages of its plan: stage 0
@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "coll/call.h"
-#include "coll/layout.h"
 #include "coll/mover.h"
+#include "coll/partition.h"
 #include "coll/plan_cache.h"
 #include "coll/slots.h"
 #include "comm/communicator.h"
@@ -93,8 +93,8 @@ class Run {
     const Plan& plan() const { return planned->plan; }
     size_t rounds() const { return planned->plan.actions.size(); }
   };
-  /// What decides layout, schedule and plan of a call of one tensor.
-  struct Shape {
+  /// All of a call of one tensor but its addresses: what partition, schedule and plan follow from.
+  struct Outline {
     Collective collective;
     DataType dtype;
     ReduceOp op;
@@ -102,7 +102,7 @@ class Run {
     double prescale, postscale;
     int64_t count;
     bool has_input, has_output;
-    bool operator==(const Shape&) const = default;
+    bool operator==(const Outline&) const = default;
   };
 
   void prepare();
@@ -145,11 +145,11 @@ class Run {
   bool lends_ = false;  // the caller's memory, for this call
   Signature signature_;
   Envelope envelope_;  // the same, as messages have it
-  Layout layout_;
+  Partition partition_;
   std::optional<Mover> mover_;
   const Choice* choice_ = nullptr;
-  std::optional<Shape> shape_;   // none: not one tensor
-  Planned* repeated_ = nullptr;  // the plan of a call in one piece
+  std::optional<Outline> outline_;  // none: not one tensor
+  Planned* repeated_ = nullptr;     // the plan of a call in one piece
   bool repeated_zero_copy_ = false;
   std::vector<Sent> lent_;  // the last one from the caller's memory, of each link
   std::vector<int64_t> counts_;
@@ -159,8 +159,8 @@ class Run {
   int64_t tick_ = 0, started_ = 0, finished_ = 0, next_start_ = 0, at_ = 0;
   bool in_tick_ = false;
   bool received_ = false;  // the piece whose turn it is has what its stage receives,
-  bool has_view_ = false;  // or of that the message, and its parts up to `part_`
-  size_t part_ = 0;
+  bool has_view_ = false;  // or of that the message, and its receipts up to `receipt_`
+  size_t receipt_ = 0;
   View view_;
   Endpoint* view_link_ = nullptr;
   Want want_;

@@ -274,7 +274,7 @@ TEST(ARun, ProgressGrowsWithEachMessage) {
   });
 }
 
-// What is abandoned leaves nothing that the next call of another shape could take for its own.
+// What is abandoned leaves nothing that the next call, another one, could take for its own.
 TEST(ARun, CanBeAbandoned) {
   in_one_thread(2, "loopback", [&](auto& runners) {
     std::vector<int32_t> data(100);

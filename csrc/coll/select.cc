@@ -188,12 +188,12 @@ const ScheduleRow* Selector::row_for(const Call& call, double bytes, int64_t* pi
 
 // The price is that of a vector, or of chunks that are as long as the longest. What an alltoall
 // with counts sends differs from rank to rank: it may not matter there.
-Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
+Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) {
   auto element = static_cast<int64_t>(size_of(call.dtype));
-  auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? lanes / 2 : lanes);
+  auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? strips / 2 : strips);
   sharing = std::max<int64_t>(1, sharing);
   bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
-  int64_t priced = known ? longest_lane * element : kLeastNetworkPieceBytes;
+  int64_t priced = known ? longest_strip * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
   int64_t piece_bytes = piece_sizes().front();
   Choice choice;
@@ -202,21 +202,21 @@ Choice Selector::choose(const Call& call, int64_t longest_lane, size_t lanes) {
     choice.pieces = 1;
     return choice;
   }
-  if (longest_lane == 0) return choice;
-  check(element * static_cast<int64_t>(lanes) <= bank_bytes(), Code::kInvalidArgument,
+  if (longest_strip == 0) return choice;
+  check(element * static_cast<int64_t>(strips) <= bank_bytes(), Code::kInvalidArgument,
         "{}: an element of each of {} ranks does not fit into a piece: raise "
         "RINGCOLL_ARENA_BYTES={} or lower RINGCOLL_SLOTS={}",
         name_of(call.collective), terrain_.fabric.ranks(), terrain_.arena_bytes, slots_);
   int64_t most = std::max<int64_t>(1, piece_bytes / (element * sharing));
-  choice.pieces = (longest_lane + most - 1) / most;
-  // Pieces of equal length, in whole cache lines. Chunked collectives have lanes of different
+  choice.pieces = (longest_strip + most - 1) / most;
+  // Pieces of equal length, in whole cache lines. Chunked collectives have strips of different
   // lengths on different ranks (alltoall), so that there the stretch may not depend on them.
   choice.stretch = most;
   if (call.is_vector()) {
     int64_t line = std::max<int64_t>(1, kCacheLine / element);
-    choice.stretch = (longest_lane + choice.pieces - 1) / choice.pieces;
+    choice.stretch = (longest_strip + choice.pieces - 1) / choice.pieces;
     choice.stretch = std::min(most, (choice.stretch + line - 1) / line * line);
-    choice.pieces = (longest_lane + choice.stretch - 1) / choice.stretch;
+    choice.pieces = (longest_strip + choice.stretch - 1) / choice.stretch;
   }
   return choice;
 }

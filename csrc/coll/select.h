@@ -26,9 +26,10 @@ struct Terrain {
   std::string algorithm;        // RINGCOLL_ALGORITHM
 };
 
+/// The schedule of a call, and how it is cut into pieces.
 struct Choice {
   const ScheduleRow* row = nullptr;
-  int64_t stretch = 0;  // elements of each lane in a piece
+  int64_t stretch = 0;  // elements of each strip in a piece
   int64_t pieces = 0;
 };
 
@@ -40,11 +41,11 @@ class Selector {
   const Terrain& terrain() const { return terrain_; }
   /// Pieces in flight at most.
   int64_t slots() const { return slots_; }
-  /// Memory of a slot's bank: room for a piece, whichever its lanes.
+  /// Memory of a slot's bank: room for a piece, whichever its strips.
   int64_t bank_bytes() const { return 2 * largest_piece_bytes_; }
-  /// `longest_lane`: elements of the longest lane; `lanes`: lanes that share a piece's memory.
+  /// `longest_strip`: elements of the longest strip; `strips`: strips that share a piece's memory.
   /// Throws Error(kInvalidArgument) if one element of each does not fit into a bank.
-  Choice choose(const Call& call, int64_t longest_lane, size_t lanes);
+  Choice choose(const Call& call, int64_t longest_strip, size_t strips);
   /// What a vector of `bytes` (as in docs/algorithms.md) is expected to take with a row, in pieces
   /// of the best size. Null if the row is not offered here, or has no closed form and more steps
   /// than are counted.

@@ -40,8 +40,8 @@ Choice choose(const Terrain& terrain, Collective collective, int64_t bytes) {
   Call call;
   call.collective = collective;
   call.dtype = RC_UINT8;
-  size_t lanes = call.is_vector() ? 1 : static_cast<size_t>(terrain.fabric.ranks());
-  return Selector(terrain).choose(call, bytes, lanes);
+  size_t strips = call.is_vector() ? 1 : static_cast<size_t>(terrain.fabric.ranks());
+  return Selector(terrain).choose(call, bytes, strips);
 }
 
 TEST(Select, TakesTheCheapestRowThatIsOffered) {
@@ -100,6 +100,21 @@ TEST(Select, LongBroadcastsAndReducesAreChains) {
     std::string_view name = choose(cluster(4, 4, 1), collective, 64 * kMiB).row->name;
     EXPECT_TRUE(name.ends_with("chain")) << name;
   }
+}
+
+// A link to each of many ranks is what a root has to open, and to wait for, before it has anything.
+TEST(Select, SmallChunksGoOverATree) {
+  for (Rank ranks : {8, 64, 1000})
+    for (Collective collective : {RC_GATHER, RC_SCATTER})
+      for (bool equal : {true, false}) {
+        std::vector<int64_t> counts(ranks, 4);
+        Call call;
+        call.collective = collective;
+        call.dtype = RC_UINT8;
+        if (!equal) call.counts = counts;
+        Selector selector(cluster(ranks, 1, 10));
+        EXPECT_EQ(selector.choose(call, 4, counts.size()).row->name, "binomial") << ranks;
+      }
 }
 
 // Of P - R ranks on other hosts a rank sends to H - 1, where that is what matters and where it

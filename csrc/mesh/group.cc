@@ -22,7 +22,7 @@ uint8_t row_and_one(const TransportRow& row) {
   return static_cast<uint8_t>(&row - transports().data() + 1);
 }
 
-Topology places_of(const Topology& whole, const std::vector<Rank>& members) {
+Topology restricted(const Topology& whole, const std::vector<Rank>& members) {
   std::vector<Location> locations;
   for (Rank rank : members) locations.push_back(whole.at(rank));
   return Topology(std::move(locations));
@@ -61,7 +61,7 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
       own_(std::make_unique<Own>()) {
   invariant(rank_ < size(), "rank {} is not of the group that it makes", mesh_.rank());
   own_->mesh = std::move(mesh);
-  own_->topology = places_of(mesh_.topology(), members_);
+  own_->topology = restricted(mesh_.topology(), members_);
   own_->dialer = std::make_unique<GroupDialer>(*this);
   extent_ = mesh_.take_extent();
   try {

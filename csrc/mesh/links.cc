@@ -109,10 +109,10 @@ Answer Mesh::look_around(const std::vector<Addresses>& addresses,
     if (!reasons.empty() && (first || topology_->same_host(r, rank_))) answer.why[r] = reasons;
   }
   const std::vector<Rank>& order = topology_->ring_order();
-  std::vector<TransportBits> by_place;
-  for (Rank rank : order) by_place.push_back(reached[rank]);
+  std::vector<TransportBits> by_position;
+  for (Rank rank : order) by_position.push_back(reached[rank]);
   answer.reached = Reached::of(
-      offered, by_place, static_cast<size_t>(std::ranges::find(order, rank_) - order.begin()));
+      offered, by_position, static_cast<size_t>(std::ranges::find(order, rank_) - order.begin()));
   return answer;
 }
 

@@ -83,7 +83,7 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
   extent_bytes_ = static_cast<size_t>(config_.arena_bytes);
   for (const Introduction& theirs : introductions)
     extent_bytes_ = std::min(extent_bytes_, static_cast<size_t>(theirs.extent_bytes));
-  topology_ = std::make_shared<const Topology>(find_places(std::move(locations)));
+  topology_ = std::make_shared<const Topology>(find_placements(std::move(locations)));
   adopt_given_costs(introductions);
   connector_->set_peers(offers, first.own_secret ? config_.secret : first.secret);
   watch_health();

@@ -32,26 +32,27 @@ const TransportRow* first_row(TransportBits bits) {
 Reached Reached::of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own) {
   Reached reached{.offered = offered};
   Rank unsaid = 0;  // the rank itself, if nobody was before it
-  for (size_t place = 0; place < bits.size(); place++) {
-    bool again = !reached.runs.empty() && (place == own || reached.runs.back().bits == bits[place]);
+  for (size_t position = 0; position < bits.size(); position++) {
+    bool again = !reached.stretches.empty() &&
+                 (position == own || reached.stretches.back().bits == bits[position]);
     if (again)
-      reached.runs.back().ranks++;
-    else if (place == own)
+      reached.stretches.back().ranks++;
+    else if (position == own)
       unsaid = 1;
     else
-      reached.runs.push_back({1 + std::exchange(unsaid, 0), bits[place]});
+      reached.stretches.push_back({1 + std::exchange(unsaid, 0), bits[position]});
   }
-  if (unsaid) reached.runs.push_back({unsaid, 0});  // it is alone
+  if (unsaid) reached.stretches.push_back({unsaid, 0});  // it is alone
   return reached;
 }
 
 std::string Reached::encode() const {
   WireWriter writer;
   writer.put(offered);
-  writer.put(static_cast<uint32_t>(runs.size()));
-  for (const Run& run : runs) {
-    writer.put(run.ranks);
-    writer.put(run.bits);
+  writer.put(static_cast<uint32_t>(stretches.size()));
+  for (const Stretch& stretch : stretches) {
+    writer.put(stretch.ranks);
+    writer.put(stretch.bits);
   }
   return writer.take();
 }
@@ -59,16 +60,16 @@ std::string Reached::encode() const {
 Reached Reached::decode(std::string_view text, Rank size) {
   WireReader reader(text, kWhat);
   Reached reached{.offered = reader.get<TransportBits>()};
-  auto runs = reader.get<uint32_t>();
-  check(runs <= static_cast<uint32_t>(size), Code::kTransport, "{}: {} runs of {} ranks", kWhat,
-        runs, size);
+  auto stretches = reader.get<uint32_t>();
+  check(stretches <= static_cast<uint32_t>(size), Code::kTransport, "{}: {} stretches of {} ranks",
+        kWhat, stretches, size);
   int64_t ranks = 0;
-  for (uint32_t i = 0; i < runs; i++) {
-    Run run{.ranks = reader.get<Rank>()};
-    run.bits = reader.get<TransportBits>();
-    check(run.ranks > 0, Code::kTransport, "{}: a run of {} ranks", kWhat, run.ranks);
-    ranks += run.ranks;
-    reached.runs.push_back(run);
+  for (uint32_t i = 0; i < stretches; i++) {
+    Stretch stretch{.ranks = reader.get<Rank>()};
+    stretch.bits = reader.get<TransportBits>();
+    check(stretch.ranks > 0, Code::kTransport, "{}: a stretch of {} ranks", kWhat, stretch.ranks);
+    ranks += stretch.ranks;
+    reached.stretches.push_back(stretch);
   }
   reader.finish();
   check(ranks == size, Code::kTransport, "{}: {} ranks instead of {}", kWhat, ranks, size);
@@ -76,15 +77,16 @@ Reached Reached::decode(std::string_view text, Rank size) {
 }
 
 Reach::Reach(std::vector<Reached> said, const std::vector<Rank>& order)
-    : rows_(said.size()), order_(order), place_(said.size()) {
-  for (size_t place = 0; place < order_.size(); place++) place_[order_[place]] = place;
+    : rows_(said.size()), order_(order), position_(said.size()) {
+  for (size_t position = 0; position < order_.size(); position++)
+    position_[order_[position]] = position;
   for (size_t rank = 0; rank < said.size(); rank++) {
     Row& row = rows_[rank];
     row.offered = said[rank].offered;
     size_t end = 0;
-    for (const Reached::Run& run : said[rank].runs) {
-      row.ends.push_back(end += static_cast<size_t>(run.ranks));
-      row.bits.push_back(run.bits);
+    for (const Reached::Stretch& stretch : said[rank].stretches) {
+      row.ends.push_back(end += static_cast<size_t>(stretch.ranks));
+      row.bits.push_back(stretch.bits);
     }
   }
 }
@@ -92,8 +94,8 @@ Reach::Reach(std::vector<Reached> said, const std::vector<Rank>& order)
 TransportBits Reach::said(Rank from, Rank to) const {
   const Row& row = rows_[from];
   if (from == to) return row.offered;
-  auto run = std::ranges::upper_bound(row.ends, place_[to]);
-  return row.bits[run - row.ends.begin()];
+  auto stretch = std::ranges::upper_bound(row.ends, position_[to]);
+  return row.bits[stretch - row.ends.begin()];
 }
 
 bool Reach::offered(TransportBits bits) const {
@@ -104,47 +106,48 @@ bool Reach::offered(TransportBits bits) const {
 // between what all say and what some say.
 bool Reach::Seen::is_decided() const { return first_row(all) && first_row(all) == first_row(some); }
 
-void Reach::see(Rank from, Places places, Seen* seen) const {
+void Reach::see(Rank from, Positions positions, Seen* seen) const {
   const Row& row = rows_[from];
   size_t begin = 0;
-  for (size_t run = 0; run < row.ends.size() && begin < places.end; run++) {
-    if (std::max(begin, places.first) < std::min(row.ends[run], places.end)) {
-      seen->all &= row.bits[run];
-      seen->some |= row.bits[run];
+  for (size_t stretch = 0; stretch < row.ends.size() && begin < positions.end; stretch++) {
+    if (std::max(begin, positions.first) < std::min(row.ends[stretch], positions.end)) {
+      seen->all &= row.bits[stretch];
+      seen->some |= row.bits[stretch];
     }
-    begin = row.ends[run];
+    begin = row.ends[stretch];
   }
 }
 
 // Nothing if some host's ranks do not lie side by side: what was supposed to be one is several.
-std::optional<std::vector<Reach::Places>> Reach::places_of_hosts(const Topology& topology) const {
-  std::vector<Places> hosts;
-  for (size_t place = 0; place < order_.size(); place++) {
-    bool same = place > 0 && topology.same_host(order_[place - 1], order_[place]);
+std::optional<std::vector<Reach::Positions>> Reach::positions_of_hosts(
+    const Topology& topology) const {
+  std::vector<Positions> hosts;
+  for (size_t position = 0; position < order_.size(); position++) {
+    bool same = position > 0 && topology.same_host(order_[position - 1], order_[position]);
     if (same)
       hosts.back().end++;
     else
-      hosts.push_back({place, place + 1});
+      hosts.push_back({position, position + 1});
   }
   if (static_cast<int>(hosts.size()) != topology.hosts()) return {};
   return hosts;
 }
 
-Reach::Seen Reach::within(Places host) const {
+Reach::Seen Reach::within(Positions host) const {
   Seen seen;
-  for (size_t place = host.first; place < host.end; place++) {
-    see(order_[place], {host.first, place}, &seen);
-    see(order_[place], {place + 1, host.end}, &seen);
+  for (size_t position = host.first; position < host.end; position++) {
+    see(order_[position], {host.first, position}, &seen);
+    see(order_[position], {position + 1, host.end}, &seen);
   }
   return seen;
 }
 
-Reach::Seen Reach::beyond(const std::vector<Places>& hosts) const {
+Reach::Seen Reach::beyond(const std::vector<Positions>& hosts) const {
   Seen seen;
-  for (const Places& host : hosts)
-    for (size_t place = host.first; place < host.end; place++) {
-      see(order_[place], {0, host.first}, &seen);
-      see(order_[place], {host.end, order_.size()}, &seen);
+  for (const Positions& host : hosts)
+    for (size_t position = host.first; position < host.end; position++) {
+      see(order_[position], {0, host.first}, &seen);
+      see(order_[position], {host.end, order_.size()}, &seen);
     }
   return seen;
 }
@@ -158,9 +161,9 @@ void Reach::for_each_pair(Visit&& visit) const {
 }
 
 bool Reach::hosts_share(const Topology& topology, TransportBits bits) const {
-  auto hosts = places_of_hosts(topology);
+  auto hosts = positions_of_hosts(topology);
   if (hosts)
-    return std::ranges::all_of(*hosts, [&](const Places& host) {
+    return std::ranges::all_of(*hosts, [&](const Positions& host) {
       return host.end - host.first == 1 || (within(host).all & bits) != 0;
     });
   bool share = true;
@@ -185,10 +188,10 @@ Reach::Links Reach::links(const Topology& topology) const {
 
 // Nothing where it takes a look at each pair.
 std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) const {
-  auto hosts = places_of_hosts(topology);
+  auto hosts = positions_of_hosts(topology);
   if (!hosts) return {};
   Links links;
-  for (const Places& host : *hosts)
+  for (const Positions& host : *hosts)
     if (host.end - host.first > 1 && !look_within(host, &links)) return {};
   if (hosts->size() > 1) {
     Seen seen = beyond(*hosts);
@@ -207,7 +210,7 @@ std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) cons
 }
 
 // False: it takes a look at each pair.
-bool Reach::look_within(Places host, Links* links) const {
+bool Reach::look_within(Positions host, Links* links) const {
   Seen seen = within(host);
   if (!seen.is_decided()) return false;
   if (first_row(seen.all)->link != LinkClass::kNetwork) return true;

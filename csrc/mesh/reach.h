@@ -24,20 +24,20 @@ TransportBits bits_of(LinkClass link);
 const TransportRow* first_row(TransportBits bits);
 
 /// What one rank reaches. Ranks side by side in the order of the ring, and so those of a host, are
-/// mostly reached alike: they are told by runs.
+/// mostly reached alike: they are told by stretches.
 struct Reached {
-  struct Run {
+  struct Stretch {
     Rank ranks = 0;
     TransportBits bits = 0;
-    bool operator==(const Run&) const = default;
+    bool operator==(const Stretch&) const = default;
   };
-  TransportBits offered = 0;  // by the rank itself
-  std::vector<Run> runs;      // of all ranks; the rank itself is in a run of another's
+  TransportBits offered = 0;       // by the rank itself
+  std::vector<Stretch> stretches;  // of all ranks; the rank itself is in a stretch of another's
 
-  /// `bits` by place in the order; `own` is the place of the rank that says it.
+  /// `bits` by position in the order; `own` is the position of the rank that says it.
   static Reached of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own);
   std::string encode() const;
-  /// Throws Error(kTransport) unless it is of `size` ranks, in as many runs at most.
+  /// Throws Error(kTransport) unless it is of `size` ranks, in as many stretches at most.
   static Reached decode(std::string_view text, Rank size);
 };
 
@@ -78,28 +78,28 @@ class Reach {
     TransportBits some = 0;
     bool is_decided() const;
   };
-  struct Places {
+  struct Positions {
     size_t first, end;
   };
   TransportBits said(Rank from, Rank to) const;
-  void see(Rank from, Places places, Seen* seen) const;
-  std::optional<std::vector<Places>> places_of_hosts(const Topology& topology) const;
-  Seen within(Places host) const;
-  Seen beyond(const std::vector<Places>& hosts) const;
+  void see(Rank from, Positions positions, Seen* seen) const;
+  std::optional<std::vector<Positions>> positions_of_hosts(const Topology& topology) const;
+  Seen within(Positions host) const;
+  Seen beyond(const std::vector<Positions>& hosts) const;
   std::optional<Links> links_by_hosts(const Topology& topology) const;
-  bool look_within(Places host, Links* links) const;
+  bool look_within(Positions host, Links* links) const;
   Links links_by_pairs(const Topology& topology) const;
   template <typename Visit>
   void for_each_pair(Visit&& visit) const;
 
   struct Row {
     TransportBits offered = 0;
-    std::vector<size_t> ends;  // of its runs, as places
+    std::vector<size_t> ends;  // of its stretches, as positions
     std::vector<TransportBits> bits;
   };
-  std::vector<Row> rows_;      // by rank
-  std::vector<Rank> order_;    // by place
-  std::vector<size_t> place_;  // by rank
+  std::vector<Row> rows_;         // by rank
+  std::vector<Rank> order_;       // by position
+  std::vector<size_t> position_;  // by rank
   mutable uint64_t pairs_visited_ = 0;
 };
 

@@ -92,12 +92,12 @@ void expect_same(const Reach::Links& got, const Reach::Links& expected) {
 
 TEST(Reached, IsToldByRunsWithoutTheRankItself) {
   TransportBits tcp = bits({"tcp"}), both = bits({"shm", "tcp"});
-  using Runs = std::vector<Reached::Run>;
-  EXPECT_EQ(Reached::of(both, {tcp, both, 0, both, tcp}, 2).runs,
+  using Runs = std::vector<Reached::Stretch>;
+  EXPECT_EQ(Reached::of(both, {tcp, both, 0, both, tcp}, 2).stretches,
             (Runs{{1, tcp}, {3, both}, {1, tcp}}));
-  EXPECT_EQ(Reached::of(both, {0, both, tcp}, 0).runs, (Runs{{2, both}, {1, tcp}}));
-  EXPECT_EQ(Reached::of(both, {tcp, tcp, 0}, 2).runs, (Runs{{3, tcp}}));
-  EXPECT_EQ(Reached::of(both, {0}, 0).runs, (Runs{{1, 0}}));
+  EXPECT_EQ(Reached::of(both, {0, both, tcp}, 0).stretches, (Runs{{2, both}, {1, tcp}}));
+  EXPECT_EQ(Reached::of(both, {tcp, tcp, 0}, 2).stretches, (Runs{{3, tcp}}));
+  EXPECT_EQ(Reached::of(both, {0}, 0).stretches, (Runs{{1, 0}}));
 }
 
 TEST(Reached, ComesBackAsItWasSaidAndNothingElseDoes) {
@@ -105,11 +105,11 @@ TEST(Reached, ComesBackAsItWasSaidAndNothingElseDoes) {
   std::string text = said.encode();
   Reached again = Reached::decode(text, 5);
   EXPECT_EQ(again.offered, said.offered);
-  EXPECT_EQ(again.runs, said.runs);
+  EXPECT_EQ(again.stretches, said.stretches);
   EXPECT_THROW(Reached::decode(text, 4), Error);
   EXPECT_THROW(Reached::decode(text, 2), Error);
   EXPECT_THROW(Reached::decode(text.substr(1), 5), Error);
-  said.runs = {{-1, 1}, {6, 1}};
+  said.stretches = {{-1, 1}, {6, 1}};
   EXPECT_THROW(Reached::decode(said.encode(), 5), Error);
 }
 

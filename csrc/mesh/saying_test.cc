@@ -85,7 +85,7 @@ TEST(Saying, AnswersComeBackAsTheyWere) {
   Answer said{.reached = Reached::of(3, {0, 1, 1}, 0), .why = {{2, "because"}}};
   std::string bytes = said.encode();
   Answer read = Answer::decode(bytes, 3);
-  EXPECT_EQ(read.reached.runs, said.reached.runs);
+  EXPECT_EQ(read.reached.stretches, said.reached.stretches);
   EXPECT_EQ(read.why, said.why);
   expect_whole(bytes, [](const std::string& damaged) { return Answer::decode(damaged, 3); });
 }

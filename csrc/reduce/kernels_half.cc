@@ -28,7 +28,7 @@ HWY_INLINE hn::Vec<Bits16<D>> low_halves(D, V bits) {
 
 struct Bfloat16 {
   using Element = uint16_t;
-  using Lane = float;
+  using Scalar = float;
   static constexpr bool kUnrolled = false;
 
   template <class D>
@@ -53,7 +53,7 @@ struct Bfloat16 {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 struct Float16 {
   using Element = uint16_t;
-  using Lane = float;
+  using Scalar = float;
   static constexpr bool kUnrolled = false;
 
   template <class D>
@@ -78,7 +78,7 @@ constexpr uint32_t kSubnormalMagic = (kRebias + 14) << 23;  // its last bit is 2
 
 struct Float16 {
   using Element = uint16_t;
-  using Lane = float;
+  using Scalar = float;
   static constexpr bool kUnrolled = false;
 
   template <class D>

@@ -15,7 +15,7 @@ namespace {
 /// 8-bit elements in lanes of 16 bits: no instruction set multiplies bytes.
 struct WidenedByte {
   using Element = uint8_t;
-  using Lane = uint16_t;
+  using Scalar = uint16_t;
   static constexpr bool kUnrolled = false;
 
   template <class D>

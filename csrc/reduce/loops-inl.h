@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 struct Plain {
   using Element = T;
-  using Lane = T;
+  using Scalar = T;
   /// Four vectors a turn: enough loads under way to fill the second-level cache's bandwidth.
   static constexpr bool kUnrolled = hwy::IsFloat<T>();
   template <class D>
@@ -52,7 +52,7 @@ HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
                                    const typename Codec::Element* left,
                                    const typename Codec::Element* right, size_t total) {
   constexpr size_t kLine = 64 / sizeof(typename Codec::Element);
-  const hn::CappedTag<typename Codec::Lane, kLine> d;
+  const hn::CappedTag<typename Codec::Scalar, kLine> d;
   const size_t quarter = total / (4 * kLine) * kLine;
   for (size_t line = 0; line < quarter; line += kLine)
     for (size_t first = line; first < 4 * quarter; first += quarter)
@@ -66,13 +66,13 @@ HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
 template <class Codec, class Op>
 void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, int64_t count) {
   using Element = typename Codec::Element;
-  using Lane = typename Codec::Lane;
+  using Scalar = typename Codec::Scalar;
   auto* out = static_cast<Element*>(out_bytes);
   auto* left = static_cast<const Element*>(left_bytes);
   auto* right = static_cast<const Element*>(right_bytes);
-  const hn::ScalableTag<Lane> whole;
-  const hn::CappedTag<Lane, 16 / sizeof(Lane)> small;
-  const hn::CappedTag<Lane, 1> one;
+  const hn::ScalableTag<Scalar> whole;
+  const hn::CappedTag<Scalar, 16 / sizeof(Scalar)> small;
+  const hn::CappedTag<Scalar, 1> one;
   const size_t lanes = hn::Lanes(whole), few = hn::Lanes(small);
   const size_t total = static_cast<size_t>(count);
   size_t i = 0;
@@ -93,7 +93,7 @@ void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, i
 
 template <class Codec, class D>
 HWY_INLINE void scale_at(D d, typename Codec::Element* out, const typename Codec::Element* in,
-                         typename Codec::Lane factor, size_t at) {
+                         typename Codec::Scalar factor, size_t at) {
   Codec::store(d, hn::Mul(Codec::load(d, in + at), hn::Set(d, factor)), out + at);
 }
 
@@ -101,14 +101,14 @@ HWY_INLINE void scale_at(D d, typename Codec::Element* out, const typename Codec
 template <class Codec>
 void scale(void* out_bytes, const void* in_bytes, double factor, int64_t count) {
   using Element = typename Codec::Element;
-  using Lane = typename Codec::Lane;
+  using Scalar = typename Codec::Scalar;
   auto* out = static_cast<Element*>(out_bytes);
   auto* in = static_cast<const Element*>(in_bytes);
-  const hn::ScalableTag<Lane> whole;
-  const hn::CappedTag<Lane, 1> one;
+  const hn::ScalableTag<Scalar> whole;
+  const hn::CappedTag<Scalar, 1> one;
   const size_t lanes = hn::Lanes(whole);
   const size_t total = static_cast<size_t>(count);
-  const Lane by = static_cast<Lane>(factor);
+  const Scalar by = static_cast<Scalar>(factor);
   size_t i = 0;
   for (; i + lanes <= total; i += lanes) scale_at<Codec>(whole, out, in, by, i);
   for (; i < total; i++) scale_at<Codec>(one, out, in, by, i);

@@ -1,9 +1,14 @@
 // Binomial tree: the number of ranks that have the data doubles each round. Best for short vectors.
 // The farthest are served first, so that subtrees are neighbours in the ring order.
 //
+// Where chunks lie in the order of ranks, a tree that is turned until it begins with the root has
+// subtrees of two stretches. So there it is made by halving the ranks, and the root stays where it
+// is: in each half one rank has what the half is to have, or has collected it.
+//
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005).
 #include <algorithm>
+#include <utility>
 
 #include "schedule/families.h"
 
@@ -42,6 +47,64 @@ Schedule down_the_tree(const Circle& circle, RangeOf&& range_of) {
     add_round(schedule, step);
   }
   return schedule;
+}
+
+/// Ranks [first, end), whose chunks `root` has: it is one of them.
+struct Half {
+  Rank first = 0;
+  Rank end = 1;
+  Rank root = 0;
+
+  Rank size() const { return end - first; }
+  /// Those among whom the root stays, and those whose chunks it hands to their first.
+  std::pair<Half, Half> halves() const {
+    Rank middle = first + (size() + 1) / 2;
+    Half low{first, middle, root < middle ? root : first};
+    Half high{middle, end, root < middle ? middle : root};
+    return root < middle ? std::pair(low, high) : std::pair(high, low);
+  }
+};
+
+Schedule make_scatter(const Problem& problem) {
+  Chunks chunks(problem.counts);
+  Schedule schedule;
+  Half mine{0, problem.size, problem.root};
+  for (int round = 0; round < ceil_log2(problem.size); round++) {
+    Step step;
+    if (mine.size() > 1) {
+      auto [kept, given] = mine.halves();
+      Range range = chunks.between(given.first, given.end);
+      if (problem.rank == kept.root) step = {given.root, range, kNobody, {}, Combine::kCopy};
+      if (problem.rank == given.root) step = {kNobody, {}, kept.root, range, Combine::kCopy};
+      bool is_given = problem.rank >= given.first && problem.rank < given.end;
+      mine = is_given ? given : kept;
+    }
+    add_round(schedule, step);
+  }
+  return schedule;
+}
+
+void add_scatter(const Half& half, Rank ranks, size_t round, std::vector<Traffic>* rounds) {
+  if (half.size() == 1) return;
+  auto [kept, given] = half.halves();
+  double share = static_cast<double>(given.size()) / ranks;
+  (*rounds)[round].messages.push_back({kept.root, given.root, share});
+  add_scatter(kept, ranks, round + 1, rounds);
+  add_scatter(given, ranks, round + 1, rounds);
+}
+
+std::vector<Traffic> scatter_traffic(const Problem& problem) {
+  std::vector<Traffic> rounds(ceil_log2(problem.size));
+  add_scatter({0, problem.size, problem.root}, problem.size, 0, &rounds);
+  return rounds;
+}
+
+std::vector<Traffic> gather_traffic(const Problem& problem) {
+  std::vector<Traffic> rounds = scatter_traffic(problem);
+  std::ranges::reverse(rounds);
+  for (Traffic& round : rounds)
+    for (Message& message : round.messages) std::swap(message.from, message.to);
+  return rounds;
 }
 
 Schedule make_broadcast(const Problem& problem) {
@@ -99,6 +162,24 @@ ScheduleRow reduce_binomial() {
           .summary = "whole vectors up a binomial tree",
           .cost = "steps ceil(lg P), bytes n",
           .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); }};
+}
+
+ScheduleRow gather_binomial() {
+  return {.collective = RC_GATHER,
+          .name = "binomial",
+          .summary = "chunks up a binomial tree",
+          .cost = "steps at most ceil(lg P), bytes at most n(P+1)/P/2",
+          .make = [](const Problem& problem) { return backwards(make_scatter(problem)); },
+          .traffic = gather_traffic};
+}
+
+ScheduleRow scatter_binomial() {
+  return {.collective = RC_SCATTER,
+          .name = "binomial",
+          .summary = "chunks down a binomial tree",
+          .cost = "steps at most ceil(lg P), bytes n(P-1)/P",
+          .make = make_scatter,
+          .traffic = scatter_traffic};
 }
 
 }  // namespace ringcoll

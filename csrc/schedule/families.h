@@ -147,7 +147,9 @@ ScheduleRow broadcast_scatter_allgather();
 ScheduleRow reduce_scatter_gather();
 ScheduleRow broadcast_direct();
 ScheduleRow gather_direct();
+ScheduleRow gather_binomial();
 ScheduleRow scatter_direct();
+ScheduleRow scatter_binomial();
 ScheduleRow barrier_dissemination();
 // Within hosts / between hosts.
 ScheduleRow allreduce_direct_ring();

@@ -1,4 +1,4 @@
-// Lowering, second half: places for the versions that history.h found (docs/algorithms.md,
+// Lowering, second half: a storage for the versions that history.h found (docs/algorithms.md,
 // "Lowering").
 //
 // The rules, in the order in which they are asked for a received version:
@@ -28,7 +28,7 @@
 namespace ringcoll {
 namespace {
 
-Place bank_place(int bank) { return bank == 0 ? Place::kBank0 : Place::kBank1; }
+Storage bank_storage(int bank) { return bank == 0 ? Storage::kBank0 : Storage::kBank1; }
 
 /// Sends from one bank of one atom that may still be under way.
 struct Leaving {
@@ -41,7 +41,7 @@ class Lowering {
  public:
   Lowering(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank)
       : history_(schedule, space, ends, pack_all, rank),
-        places_(history_.versions().size(), Place::kNowhere),
+        storages_(history_.versions().size(), Storage::kNowhere),
         current_(history_.atom_count(), kNoVersion),
         leaving_(history_.atom_count()),
         rank_(rank),
@@ -60,17 +60,17 @@ class Lowering {
   void lower_step(const Step& step);
   void send(const Step& step, Action& action);
   void receive(const Step& step, Action& action);
-  Part part_of(Atom atom, VersionId version, Combine combine);
-  int choose_bank(Atom atom, Place operand) const;
+  Receipt receipt_of(Atom atom, VersionId version, Combine combine);
+  int choose_bank(Atom atom, Storage operand) const;
   int bank_for(VersionId version, int preferred);
   int wait_before(Atom atom, int bank);
   void finish(const Schedule& schedule);
-  Place place_of_input(VersionId input) const;
-  void add_move(Range range, Place from, int64_t to_first);
+  Storage storage_of_input(VersionId input) const;
+  void add_move(Range range, Storage from, int64_t to_first);
   int round() const { return static_cast<int>(plan_.actions.size()); }
 
   History history_;
-  std::vector<Place> places_;       // of each version
+  std::vector<Storage> storages_;   // of each version
   std::vector<VersionId> current_;  // of each atom
   std::vector<std::array<Leaving, 2>> leaving_;
   VersionId next_version_ = 0;
@@ -92,9 +92,9 @@ void Lowering::place_inputs() {
     if (input == kNoVersion) continue;
     const Version& version = history_.versions()[input];
     bool packed = (version.sent && !version.zero_copy) || (pack_all_ && version.needed);
-    places_[input] = packed ? bank_place(bank_for(input, 0)) : Place::kInput;
-    if (packed) append(plan_.pack, {history_.range_of(atom), places_[input]});
-    plan_.two_banks |= places_[input] == Place::kBank1;
+    storages_[input] = packed ? bank_storage(bank_for(input, 0)) : Storage::kInput;
+    if (packed) append(plan_.pack, {history_.range_of(atom), storages_[input]});
+    plan_.two_banks |= storages_[input] == Storage::kBank1;
     current_[atom] = input;
     next_version_++;
   }
@@ -114,12 +114,13 @@ void Lowering::send(const Step& step, Action& action) {
   action.send = step.send;
   auto [first, end] = history_.atoms_of(step.send);
   if (first == end) return;  // a barrier's
-  action.send_from = places_[current_[first]];
+  action.send_from = storages_[current_[first]];
   bool zero_copy = history_.versions()[current_[first]].zero_copy;
-  int bank = action.send_from == Place::kBank1;
+  int bank = action.send_from == Storage::kBank1;
   for (Atom atom = first; atom < end; atom++) {
-    invariant(places_[current_[atom]] == action.send_from,
-              "lowering for rank {}, round {}: a message from more than one place", rank_, round());
+    invariant(storages_[current_[atom]] == action.send_from,
+              "lowering for rank {}, round {}: a message from more than one storage", rank_,
+              round());
     if (zero_copy) continue;  // never overwritten while somebody may read it
     Leaving& leaving = leaving_[atom][bank];
     leaving.several |= leaving.round >= 0 && leaving.to != step.send_to;
@@ -132,39 +133,39 @@ void Lowering::receive(const Step& step, Action& action) {
   action.recv_from = step.recv_from;
   action.recv = step.recv;
   for (auto [atom, end] = history_.atoms_of(step.recv); atom < end; atom++) {
-    Part part = part_of(atom, next_version_, step.combine);
-    places_[next_version_] = part.result;
+    Receipt receipt = receipt_of(atom, next_version_, step.combine);
+    storages_[next_version_] = receipt.result;
     current_[atom] = next_version_++;
-    Part* last = action.parts.empty() ? nullptr : &action.parts.back();
-    if (last && last->operand == part.operand && last->result == part.result &&
-        last->output_too == part.output_too && last->after == part.after)
-      last->range.count += part.range.count;
+    Receipt* last = action.receipts.empty() ? nullptr : &action.receipts.back();
+    if (last && last->operand == receipt.operand && last->result == receipt.result &&
+        last->output_too == receipt.output_too && last->after == receipt.after)
+      last->range.count += receipt.range.count;
     else
-      action.parts.push_back(part);
+      action.receipts.push_back(receipt);
   }
 }
 
-Part Lowering::part_of(Atom atom, VersionId id, Combine combine) {
+Receipt Lowering::receipt_of(Atom atom, VersionId id, Combine combine) {
   const Version& version = history_.versions()[id];
-  Part part = {.range = history_.range_of(atom), .combine = combine};
-  if (!version.needed) return part;
-  if (version.operand != kNoVersion) part.operand = places_[version.operand];
+  Receipt receipt = {.range = history_.range_of(atom), .combine = combine};
+  if (!version.needed) return receipt;
+  if (version.operand != kNoVersion) receipt.operand = storages_[version.operand];
   bool wanted = version.final && history_.wanted(atom);
   if (wanted && (!version.sent || version.zero_copy)) {
-    part.result = Place::kOutput;
-    return part;
+    receipt.result = Storage::kOutput;
+    return receipt;
   }
-  int bank = bank_for(id, choose_bank(atom, part.operand));
-  part.result = bank_place(bank);
-  part.output_too = wanted;
-  part.after = wait_before(atom, bank);
+  int bank = bank_for(id, choose_bank(atom, receipt.operand));
+  receipt.result = bank_storage(bank);
+  receipt.output_too = wanted;
+  receipt.after = wait_before(atom, bank);
   plan_.two_banks |= bank == 1;
-  return part;
+  return receipt;
 }
 
-int Lowering::choose_bank(Atom atom, Place operand) const {
+int Lowering::choose_bank(Atom atom, Storage operand) const {
   const auto& leaving = leaving_[atom];
-  if (operand == Place::kBank1 && leaving[1].round < 0) return 1;
+  if (operand == Storage::kBank1 && leaving[1].round < 0) return 1;
   return leaving[0].round == round() ? 1 : 0;
 }
 
@@ -189,24 +190,24 @@ void Lowering::finish(const Schedule& schedule) {
     if (last == kNoVersion || !history_.wanted(atom) || history_.versions()[last].received)
       continue;
     Range range = history_.range_of(atom);
-    add_move(range, place_of_input(last), range.first);
+    add_move(range, storage_of_input(last), range.first);
   }
   for (const Step& step : schedule) {
     if (!is_inside(step, rank_)) continue;
     for (auto [atom, end] = history_.atoms_of(step.send); atom < end; atom++) {
       Range range = history_.range_of(atom);
       int64_t to_first = step.recv.first + range.first - step.send.first;
-      add_move(range, place_of_input(history_.input_of(atom)), to_first);
+      add_move(range, storage_of_input(history_.input_of(atom)), to_first);
     }
   }
 }
 
 // What is packed and may be read where it lies, is read there: a bank may meanwhile hold more.
-Place Lowering::place_of_input(VersionId input) const {
-  return pack_all_ ? places_[input] : Place::kInput;
+Storage Lowering::storage_of_input(VersionId input) const {
+  return pack_all_ ? storages_[input] : Storage::kInput;
 }
 
-void Lowering::add_move(Range range, Place from, int64_t to_first) {
+void Lowering::add_move(Range range, Storage from, int64_t to_first) {
   Move* last = plan_.finish.empty() ? nullptr : &plan_.finish.back();
   if (last && last->from == from && last->range.end() == range.first &&
       last->to_first + last->range.count == to_first)

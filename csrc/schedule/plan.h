@@ -1,8 +1,9 @@
 // A plan is a schedule lowered onto memory: for every step, where its operands lie and where its
 // result goes.
 //
-// The places of an element are the caller's input, two banks of the arena, and the caller's output.
-// Lowering decides by looking at the whole schedule, so that payload moves as seldom as possible:
+// The storages of an element are the caller's input, two banks of the arena, and the caller's
+// output. Lowering decides by looking at the whole schedule, so that payload moves as seldom as
+// possible:
 //  - what is sent lies in the arena, or in the caller's memory if all who are sent it can be sent
 //    from there (Ends::zero_copy); what is sent before anything was combined into it is packed
 //    (input -> a bank), or sent as it is;
@@ -23,34 +24,35 @@
 
 namespace ringcoll {
 
-enum class Place : uint8_t { kNowhere, kInput, kBank0, kBank1, kOutput };
+/// Where an element of a call lies.
+enum class Storage : uint8_t { kNowhere, kInput, kBank0, kBank1, kOutput };
 
-/// One step, lowered. A received range whose parts lie in different places is lowered to several
-/// Parts, in rising order of `range`; together they cover step.recv.
-struct Part {
+/// One step, lowered. A received range whose elements lie in different storages is lowered to
+/// several Receipts, in rising order of `range`; together they cover step.recv.
+struct Receipt {
   Range range;
   Combine combine = Combine::kCopy;
-  Place operand = Place::kNowhere;  // own operand of a reduce
-  Place result = Place::kNowhere;   // kNowhere: nobody needs it
-  bool output_too = false;          // and a copy to the output
-  /// First wait for completion of the send of this round, an earlier one than that of the part; -1
-  /// = no need. One wait is always enough: lowering overwrites nothing that several peers may read.
+  Storage operand = Storage::kNowhere;  // own operand of a reduce
+  Storage result = Storage::kNowhere;   // kNowhere: nobody needs it
+  bool output_too = false;              // and a copy to the output
+  /// First wait for completion of the send of this earlier round; -1: no need. One wait is always
+  /// enough: lowering overwrites nothing that several peers may read.
   int after = -1;
 };
 
 struct Action {
   Rank send_to = kNobody;
   Range send;
-  Place send_from = Place::kNowhere;  // lowering makes every send contiguous in one place
+  Storage send_from = Storage::kNowhere;  // lowering makes every send contiguous in one
   Rank recv_from = kNobody;
   Range recv;
-  std::vector<Part> parts;
+  std::vector<Receipt> receipts;
 };
 
 /// A copy of the input into a bank, before the first round.
 struct Packing {
   Range range;
-  Place to = Place::kBank0;
+  Storage to = Storage::kBank0;
 
   bool operator==(const Packing&) const = default;
 };
@@ -58,7 +60,7 @@ struct Packing {
 /// A copy inside the rank.
 struct Move {
   Range range;  // where it is read
-  Place from = Place::kNowhere;
+  Storage from = Storage::kNowhere;
   int64_t to_first = 0;  // where the output is written; = range.first but for alltoall's own block
 };
 

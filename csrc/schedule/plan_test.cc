@@ -131,17 +131,21 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
     EXPECT_NE(what.find(words), std::string::npos) << what;
   };
   EXPECT_EQ(broken([](Plan&) {}), "");
-  auto part = [](Plan& plan, size_t round) -> Part& { return plan.actions[round].parts[0]; };
-  expect(broken([&](Plan& p) { part(p, 1).after = -1; }), "may still read");
-  expect(broken([&](Plan& p) { part(p, 1).after = 1; }), "its own round");
-  expect(broken([&](Plan& p) { part(p, 0).result = Place::kBank0; }), "may still read");
-  expect(broken([&](Plan& p) { part(p, 0).range.count = 3; }), "do not make up");
-  expect(broken([&](Plan& p) { part(p, 1).operand = Place::kBank0; }), "not the contributions");
+  auto receipt = [](Plan& plan, size_t round) -> Receipt& {
+    return plan.actions[round].receipts[0];
+  };
+  expect(broken([&](Plan& p) { receipt(p, 1).after = -1; }), "may still read");
+  expect(broken([&](Plan& p) { receipt(p, 1).after = 1; }), "its own round");
+  expect(broken([&](Plan& p) { receipt(p, 0).result = Storage::kBank0; }), "may still read");
+  expect(broken([&](Plan& p) { receipt(p, 0).range.count = 3; }), "do not make up");
+  expect(broken([&](Plan& p) { receipt(p, 1).operand = Storage::kBank0; }),
+         "not the contributions");
   expect(broken([&](Plan& p) { p.pack.clear(); }), "does not have");
   expect(broken([&](Plan& p) { p.two_banks = false; }), "second bank");
   expect(broken([&](Plan& p) { p.actions[2].recv_from = kNobody; }), "not the contributions");
   expect(broken([&](Plan& p) { p.actions[2].send_to = kNobody; }), "waits for ever");
-  expect(broken([&](Plan& p) { p.actions[0].send_from = Place::kInput; }), "outside of the banks");
+  expect(broken([&](Plan& p) { p.actions[0].send_from = Storage::kInput; }),
+         "outside of the banks");
 }
 
 TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
@@ -150,7 +154,7 @@ TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
   auto plans = simulator::make_plans(
       call, simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call),
       options);
-  for (Plan& plan : plans) plan.actions[0].send_from = Place::kInput;
+  for (Plan& plan : plans) plan.actions[0].send_from = Storage::kInput;
   std::string what = simulator::check_plans(call, plans, options);
   EXPECT_NE(what.find("the input in element 0, which a peer may still read"), std::string::npos)
       << what;
@@ -169,16 +173,16 @@ TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   const Action& reduce = plan.actions[0];
-  EXPECT_EQ(reduce.send_from, Place::kBank0);
-  ASSERT_EQ(reduce.parts.size(), 1u);
-  EXPECT_EQ(reduce.parts[0].operand, Place::kInput);
-  EXPECT_EQ(reduce.parts[0].result, Place::kBank0);
-  EXPECT_TRUE(reduce.parts[0].output_too);
-  EXPECT_EQ(reduce.parts[0].after, -1);
+  EXPECT_EQ(reduce.send_from, Storage::kBank0);
+  ASSERT_EQ(reduce.receipts.size(), 1u);
+  EXPECT_EQ(reduce.receipts[0].operand, Storage::kInput);
+  EXPECT_EQ(reduce.receipts[0].result, Storage::kBank0);
+  EXPECT_TRUE(reduce.receipts[0].output_too);
+  EXPECT_EQ(reduce.receipts[0].after, -1);
   const Action& gather = plan.actions[1];
-  ASSERT_EQ(gather.parts.size(), 1u);
-  EXPECT_EQ(gather.parts[0].combine, Combine::kCopy);
-  EXPECT_EQ(gather.parts[0].result, Place::kOutput);
+  ASSERT_EQ(gather.receipts.size(), 1u);
+  EXPECT_EQ(gather.receipts[0].combine, Combine::kCopy);
+  EXPECT_EQ(gather.receipts[0].result, Storage::kOutput);
   EXPECT_TRUE(plan.finish.empty());
   EXPECT_FALSE(plan.two_banks);
 }
@@ -188,13 +192,14 @@ TEST(Lowering, RecursiveDoublingAlternatesBanks) {
   Plan plan = plan_of(RC_ALLREDUCE, "recursive_doubling", 16, 3, 1);
   ASSERT_EQ(plan.actions.size(), 4u);
   EXPECT_TRUE(plan.two_banks);
-  std::array<Place, 4> results = {Place::kBank1, Place::kBank0, Place::kBank1, Place::kOutput};
+  std::array<Storage, 4> results = {Storage::kBank1, Storage::kBank0, Storage::kBank1,
+                                    Storage::kOutput};
   std::array<int, 4> waits = {-1, 0, 1, -1};
   for (size_t i = 0; i < 4; i++) {
-    ASSERT_EQ(plan.actions[i].parts.size(), 1u);
-    EXPECT_EQ(plan.actions[i].parts[0].result, results[i]);
-    EXPECT_EQ(plan.actions[i].parts[0].after, waits[i]);
-    EXPECT_EQ(plan.actions[i].parts[0].output_too, false);
+    ASSERT_EQ(plan.actions[i].receipts.size(), 1u);
+    EXPECT_EQ(plan.actions[i].receipts[0].result, results[i]);
+    EXPECT_EQ(plan.actions[i].receipts[0].after, waits[i]);
+    EXPECT_EQ(plan.actions[i].receipts[0].output_too, false);
   }
 }
 
@@ -222,13 +227,13 @@ TEST(Lowering, DirectRingCopiesNothing) {
       for (size_t round = 0; round < plan.actions.size(); round++) {
         const Action& action = plan.actions[round];
         bool gathers = round >= half;
-        Place from = gathers ? Place::kOutput : round > 0 ? Place::kBank0 : Place::kInput;
+        Storage from = gathers ? Storage::kOutput : round > 0 ? Storage::kBank0 : Storage::kInput;
         EXPECT_EQ(action.send_from, from);
-        ASSERT_EQ(action.parts.size(), 1u);
-        EXPECT_FALSE(action.parts[0].output_too);
-        EXPECT_EQ(action.parts[0].after, -1);
+        ASSERT_EQ(action.receipts.size(), 1u);
+        EXPECT_FALSE(action.receipts[0].output_too);
+        EXPECT_EQ(action.receipts[0].after, -1);
         bool whole = gathers || round == half - 1;
-        EXPECT_EQ(action.parts[0].result, whole ? Place::kOutput : Place::kBank0);
+        EXPECT_EQ(action.receipts[0].result, whole ? Storage::kOutput : Storage::kBank0);
       }
     }
 }
@@ -238,12 +243,12 @@ TEST(Lowering, MessageThatCannotGoDirectlyIsPacked) {
   Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy},
                        {2, {0, 4}, kNobody, {}, Combine::kCopy}};
   Ends ends = {{{0, 4}}, {}, {false, true, false}};
-  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kBank0);
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
   ends.zero_copy[2] = true;
-  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kInput);
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
   // Two ranges of the caller's memory are no message.
   ends.inputs = {{0, 2}, {2, 2}};
-  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Place::kBank0);
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
 }
 
 // An exchange would overwrite the input, in place, while the partner may still read it.
@@ -251,7 +256,7 @@ TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
   Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
   Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
   Plan plan = lower(schedule, 4, call.ends(0, ZeroCopy::kAll), false, 0);
-  EXPECT_EQ(plan.actions[0].send_from, Place::kBank0);
+  EXPECT_EQ(plan.actions[0].send_from, Storage::kBank0);
 }
 
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
@@ -260,16 +265,16 @@ TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   EXPECT_TRUE(leaf.finish.empty());
   Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
   EXPECT_TRUE(root.pack.empty());
-  ASSERT_EQ(root.actions[0].parts.size(), 1u);
-  EXPECT_EQ(root.actions[0].parts[0].operand, Place::kInput);
-  EXPECT_EQ(root.actions[0].parts[0].result, Place::kOutput);
+  ASSERT_EQ(root.actions[0].receipts.size(), 1u);
+  EXPECT_EQ(root.actions[0].receipts[0].operand, Storage::kInput);
+  EXPECT_EQ(root.actions[0].receipts[0].result, Storage::kOutput);
 }
 
 TEST(Lowering, WhatNobodyWantsGoesNowhere) {
   Schedule schedule = {{kNobody, {}, 1, {0, 4}, Combine::kReduce}};
   Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, true, 0);
-  ASSERT_EQ(plan.actions[0].parts.size(), 1u);
-  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kNowhere);
+  ASSERT_EQ(plan.actions[0].receipts.size(), 1u);
+  EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kNowhere);
   EXPECT_TRUE(plan.pack.empty());
 }
 
@@ -278,11 +283,11 @@ TEST(Lowering, OneRankMovesItsInputToItsOutput) {
   EXPECT_TRUE(plan.pack.empty());
   ASSERT_EQ(plan.finish.size(), 1u);
   EXPECT_EQ(plan.finish[0].range, (Range{0, 10}));
-  EXPECT_EQ(plan.finish[0].from, Place::kInput);
+  EXPECT_EQ(plan.finish[0].from, Storage::kInput);
   Plan packed = lower({}, 10, {{{0, 10}}, {{0, 10}}}, true, 0);
   EXPECT_EQ(packed.pack, (std::vector<Packing>{{{0, 10}}}));
   ASSERT_EQ(packed.finish.size(), 1u);
-  EXPECT_EQ(packed.finish[0].from, Place::kBank0);
+  EXPECT_EQ(packed.finish[0].from, Storage::kBank0);
 }
 
 TEST(Lowering, OwnBlockOfAlltoallIsMoved) {
@@ -296,19 +301,19 @@ TEST(Lowering, OwnBlockOfAlltoallIsMoved) {
 }
 
 TEST(Lowering, PartsFollowTheEnds) {
-  // Only the middle of what is received is wanted; the first part is forwarded.
+  // Only the middle of what is received is wanted; the first receipt is forwarded.
   Schedule schedule = {{kNobody, {}, 1, {0, 9}, Combine::kCopy},
                        {2, {0, 3}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 9, {{}, {{2, 4}}, {}}, false, 0);
-  const std::vector<Part>& parts = plan.actions[0].parts;
-  ASSERT_EQ(parts.size(), 4u);
-  EXPECT_EQ(parts[0].result, Place::kBank0);
-  EXPECT_FALSE(parts[0].output_too);
-  EXPECT_EQ(parts[1].result, Place::kBank0);
-  EXPECT_TRUE(parts[1].output_too);
-  EXPECT_EQ(parts[2].result, Place::kOutput);
-  EXPECT_EQ(parts[3].result, Place::kNowhere);
-  EXPECT_EQ(parts[3].range, (Range{6, 3}));
+  const std::vector<Receipt>& receipts = plan.actions[0].receipts;
+  ASSERT_EQ(receipts.size(), 4u);
+  EXPECT_EQ(receipts[0].result, Storage::kBank0);
+  EXPECT_FALSE(receipts[0].output_too);
+  EXPECT_EQ(receipts[1].result, Storage::kBank0);
+  EXPECT_TRUE(receipts[1].output_too);
+  EXPECT_EQ(receipts[2].result, Storage::kOutput);
+  EXPECT_EQ(receipts[3].result, Storage::kNowhere);
+  EXPECT_EQ(receipts[3].range, (Range{6, 3}));
 }
 
 // A message made of an input and a result: both lie in bank 0, the input packed up front.
@@ -317,9 +322,9 @@ TEST(Lowering, MixedMessageLiesInOneBank) {
                        {2, {0, 6}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 6, {{{0, 6}}, {}}, false, 0);
   EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}}}));
-  EXPECT_EQ(plan.actions[0].parts[0].operand, Place::kInput);
-  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kBank0);
-  EXPECT_EQ(plan.actions[1].send_from, Place::kBank0);
+  EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
+  EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank0);
+  EXPECT_EQ(plan.actions[1].send_from, Storage::kBank0);
 }
 
 void expect_internal(const Schedule& schedule, int64_t space, const Ends& ends,
@@ -352,10 +357,11 @@ TEST(Lowering, InputsArePackedWhereTheirMessageLies) {
   Schedule schedule = {{1, {0, 2}, 1, {0, 2}, Combine::kCopy},
                        {2, {0, 4}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, false, 0);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 2}, Place::kBank0}, {{2, 2}, Place::kBank1}}));
+  EXPECT_EQ(plan.pack,
+            (std::vector<Packing>{{{0, 2}, Storage::kBank0}, {{2, 2}, Storage::kBank1}}));
   EXPECT_TRUE(plan.two_banks);
-  EXPECT_EQ(plan.actions[0].parts[0].result, Place::kBank1);
-  EXPECT_EQ(plan.actions[1].send_from, Place::kBank1);
+  EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank1);
+  EXPECT_EQ(plan.actions[1].send_from, Storage::kBank1);
 }
 
 TEST(BankAssignment, KeepsParity) {

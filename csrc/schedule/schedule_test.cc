@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
 #include <set>
 
@@ -110,6 +111,21 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       expect_cost(line.steps, static_cast<double>(count), sizes, cost.steps);
       expect_cost(line.bytes, static_cast<double>(count), sizes, cost.elements);
     }
+}
+
+// Whichever rank it is, and where chunks lie in the order of ranks.
+TEST(Binomial, TheRootOfChunksHasAsManyPeersAsASizeHasDigits) {
+  for (Collective collective : {RC_GATHER, RC_SCATTER})
+    for (Rank size = 2; size <= 40; size++)
+      for (Rank root = 0; root < size; root++) {
+        std::vector<int64_t> counts(size, 1);
+        Problem problem{.rank = root, .size = size, .root = root, .counts = counts};
+        std::set<Rank> peers;
+        for (const Step& step : find_schedule(collective, "binomial")->make(problem))
+          for (Rank peer : {step.send_to, step.recv_from})
+            if (peer != kNobody) peers.insert(peer);
+        EXPECT_LE(peers.size(), std::bit_width(static_cast<unsigned>(size - 1))) << size << root;
+      }
 }
 
 TEST_P(EveryRow, ServesThousandsOfRanks) {
@@ -256,7 +272,7 @@ TEST(Simulator, PrintsRowsAndStepsInWords) {
             "allreduce direct (one domain)");
   EXPECT_EQ(testing::PrintToString(Step{3, {4, 4}, 1, {0, 4}, Combine::kReduce}),
             "sends [4, 8) to rank 3, combines [0, 4) from rank 1");
-  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Place::kBank1}), "[4, 8) to bank 1");
+  EXPECT_EQ(testing::PrintToString(Packing{{4, 4}, Storage::kBank1}), "[4, 8) to bank 1");
 }
 
 TEST(CostLine, IsEvaluated) {

@@ -323,7 +323,7 @@ Cost count_cost(const Call& call, const std::vector<Schedule>& schedules) {
 
 namespace {
 
-/// All ranks of a call, each at its own place in its plan.
+/// All ranks of a call, each where it is in its plan.
 class PlanRunner {
  public:
   PlanRunner(const Call& call, const std::vector<Plan>& plans, const PlanOptions& options)
@@ -374,31 +374,32 @@ class PlanRunner {
     Memory input, output;
     std::array<Memory, 2> banks;
     size_t round = 0;
-    size_t part = 0;
+    size_t receipt = 0;
     bool posted = false;
     std::vector<bool> read;  // of each round: the peer has read the message
     Ends ends;
-    /// Of each element of each place (index_of): the rounds in which it was sent and which nothing
-    /// was done to wait for.
+    /// Of each element of each storage (index_of): the rounds in which it was sent and which
+    /// nothing was done to wait for.
     std::array<std::vector<std::vector<int>>, 4> sent;
   };
 
   Memory& output_of(Machine& machine) { return options_.in_place ? machine.input : machine.output; }
-  Memory& memory_at(Machine& machine, Place place) {
-    if (place == Place::kInput) return machine.input;
-    if (place == Place::kOutput) return output_of(machine);
-    if (place == Place::kBank1 && !machine.plan.two_banks) fail(machine, "a second bank unsaid");
-    if (place == Place::kNowhere) fail(machine, "reads or writes nowhere");
-    return machine.banks[place == Place::kBank1];
+  Memory& memory_at(Machine& machine, Storage storage) {
+    if (storage == Storage::kInput) return machine.input;
+    if (storage == Storage::kOutput) return output_of(machine);
+    if (storage == Storage::kBank1 && !machine.plan.two_banks)
+      fail(machine, "a second bank unsaid");
+    if (storage == Storage::kNowhere) fail(machine, "reads or writes nowhere");
+    return machine.banks[storage == Storage::kBank1];
   }
-  static size_t index_of(Place place) {
-    return static_cast<size_t>(place) - static_cast<size_t>(Place::kInput);
+  static size_t index_of(Storage storage) {
+    return static_cast<size_t>(storage) - static_cast<size_t>(Storage::kInput);
   }
   void fail(const Machine& machine, const std::string& what) {
     if (wrong_.empty()) wrong_ = where(machine.rank, machine.round) + what;
   }
 
-  /// Without the places.
+  /// Without the storages.
   static Step step_of(const Action& action) {
     return {action.send_to, action.send, action.recv_from, action.recv, Combine::kCopy};
   }
@@ -435,7 +436,7 @@ class PlanRunner {
     }
     machine.posted = true;
     if (action.recv_from != kNobody && !receive(machine, action, ready)) return false;
-    machine.part = 0;
+    machine.receipt = 0;
     machine.posted = false;
     if (++machine.round == machine.plan.actions.size()) finish(machine);
     return true;
@@ -443,7 +444,7 @@ class PlanRunner {
 
   void note_send(Machine& machine, const Action& action) {
     if (action.send.empty()) return;
-    bool bank = action.send_from == Place::kBank0 || action.send_from == Place::kBank1;
+    bool bank = action.send_from == Storage::kBank0 || action.send_from == Storage::kBank1;
     bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
     if (!bank && !zero_copy)
       return fail(machine, sending(step_of(machine)) + ", from outside of the banks");
@@ -461,52 +462,53 @@ class PlanRunner {
     bool there = peer.round > machine.round || (peer.round == machine.round && peer.posted);
     if (!there || peer.plan.actions[machine.round].send_to != machine.rank) return false;
     int64_t covered =
-        machine.part == 0 ? action.recv.first : action.parts[machine.part - 1].range.end();
-    for (; machine.part < action.parts.size(); machine.part++) {
-      const Part& part = action.parts[machine.part];
-      if (part.range.first != covered || part.range.empty())
-        fail(machine, fmt::format("{}: parts do not make up that: {} does not begin at {}",
-                                  receiving(step_of(machine)), words_of(part.range), covered));
-      covered = part.range.end();
-      if (part.after >= static_cast<int>(machine.round))
+        machine.receipt == 0 ? action.recv.first : action.receipts[machine.receipt - 1].range.end();
+    for (; machine.receipt < action.receipts.size(); machine.receipt++) {
+      const Receipt& receipt = action.receipts[machine.receipt];
+      if (receipt.range.first != covered || receipt.range.empty())
+        fail(machine, fmt::format("{}: receipts do not make up that: {} does not begin at {}",
+                                  receiving(step_of(machine)), words_of(receipt.range), covered));
+      covered = receipt.range.end();
+      if (receipt.after >= static_cast<int>(machine.round))
         fail(machine, "waits for its own round's send");
       if (!wrong_.empty()) return false;
-      if (part.after >= 0 && !machine.read[part.after]) return false;
-      apply(machine, peer, action, part);
+      if (receipt.after >= 0 && !machine.read[receipt.after]) return false;
+      apply(machine, peer, action, receipt);
     }
     if (covered != action.recv.end())
-      fail(machine, fmt::format("{}: parts do not make up that: they end at {}",
+      fail(machine, fmt::format("{}: receipts do not make up that: they end at {}",
                                 receiving(step_of(machine)), covered));
     peer.read[machine.round] = true;
     ready.push_back(peer.rank);
     return true;
   }
 
-  void apply(Machine& machine, Machine& peer, const Action& action, const Part& part) {
+  void apply(Machine& machine, Machine& peer, const Action& action, const Receipt& receipt) {
     const Action& sending = peer.plan.actions[machine.round];
-    if (part.result == Place::kNowhere) return;
+    if (receipt.result == Storage::kNowhere) return;
     int64_t shift = sending.send.first - action.recv.first;
-    for (int64_t e = part.range.first; e < part.range.end(); e++) {
+    for (int64_t e = receipt.range.first; e < receipt.range.end(); e++) {
       Value value = memory_at(peer, sending.send_from)[e + shift];
-      if (part.combine == Combine::kReduce)
-        value = combine(machine.rank, memory_at(machine, part.operand)[e], peer.rank, value);
+      if (receipt.combine == Combine::kReduce)
+        value = combine(machine.rank, memory_at(machine, receipt.operand)[e], peer.rank, value);
       if (!value.known)
         fail(machine, fmt::format("{}, but does not have its own element {}, or the peer has not",
                                   receiving(step_of(machine)), e));
-      if (part.result == Place::kOutput || part.output_too) note_output(machine, part, e, value);
-      if (part.result != Place::kOutput) note_overwrite(machine, part, e);
-      memory_at(machine, part.result)[e] = value;
-      if (part.output_too) output_of(machine)[e] = value;
+      if (receipt.result == Storage::kOutput || receipt.output_too)
+        note_output(machine, receipt, e, value);
+      if (receipt.result != Storage::kOutput) note_overwrite(machine, receipt, e);
+      memory_at(machine, receipt.result)[e] = value;
+      if (receipt.output_too) output_of(machine)[e] = value;
     }
   }
 
   /// The proof for all orders in which ranks can run: what was sent from there has been waited for,
   /// or a later message to the same peer has.
-  void note_overwrite(Machine& machine, const Part& part, int64_t element) {
-    auto& rounds = machine.sent[index_of(part.result)][element];
+  void note_overwrite(Machine& machine, const Receipt& receipt, int64_t element) {
+    auto& rounds = machine.sent[index_of(receipt.result)][element];
     for (int round : rounds) {
-      bool same_peer = part.after >= round && machine.plan.actions[round].send_to ==
-                                                  machine.plan.actions[part.after].send_to;
+      bool same_peer = receipt.after >= round && machine.plan.actions[round].send_to ==
+                                                     machine.plan.actions[receipt.after].send_to;
       if (!same_peer)
         fail(machine, fmt::format("overwrites element {}, sent in round {}, which a peer may still "
                                   "read",
@@ -517,12 +519,12 @@ class PlanRunner {
 
   /// The same for the output, which may be the memory of the input: what left it is read by the
   /// time that a result which contains it comes from elsewhere, if it left only once.
-  void note_output(Machine& machine, const Part& part, int64_t element, const Value& value) {
-    if (!machine.sent[index_of(Place::kOutput)][element].empty())
+  void note_output(Machine& machine, const Receipt& receipt, int64_t element, const Value& value) {
+    if (!machine.sent[index_of(Storage::kOutput)][element].empty())
       fail(machine, fmt::format("overwrites the result in element {}, which a peer may still read",
                                 element));
-    size_t left = machine.sent[index_of(Place::kInput)][element].size();
-    bool contained = traits_of(call_.collective).reduces && part.combine == Combine::kCopy &&
+    size_t left = machine.sent[index_of(Storage::kInput)][element].size();
+    bool contained = traits_of(call_.collective).reduces && receipt.combine == Combine::kCopy &&
                      value.sum == expected_sum(call_, machine.rank, element);
     if (left > 1 || (left == 1 && !contained))
       fail(machine,

@@ -39,9 +39,9 @@ void PrintTo(const ScheduleRow& row, std::ostream* out) {
   *out << name_of(row.collective) << " " << row.name << " (" << name_of(row.where) << ")";
 }
 
-void PrintTo(Place place, std::ostream* out) {
+void PrintTo(Storage storage, std::ostream* out) {
   constexpr const char* kNames[] = {"nowhere", "input", "bank 0", "bank 1", "output"};
-  *out << kNames[static_cast<int>(place)];
+  *out << kNames[static_cast<int>(storage)];
 }
 
 void PrintTo(const Packing& packing, std::ostream* out) {

@@ -24,7 +24,7 @@ void PrintTo(Range range, std::ostream* out);
 void PrintTo(Combine combine, std::ostream* out);
 void PrintTo(const Step& step, std::ostream* out);
 void PrintTo(const ScheduleRow& row, std::ostream* out);
-void PrintTo(Place place, std::ostream* out);
+void PrintTo(Storage storage, std::ostream* out);
 void PrintTo(const Packing& packing, std::ostream* out);
 
 }  // namespace ringcoll

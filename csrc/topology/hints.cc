@@ -54,57 +54,58 @@ std::vector<Rank> first_ranks(const std::vector<Location>& locations) {
 }
 
 // A file may have short names where hosts have long ones, and the other way round.
-const Places::value_type* look_up(const Places& places, const std::string& name) {
-  auto found = places.find(name);
-  if (found == places.end()) found = places.find(name.substr(0, name.find('.')));
-  if (found == places.end()) {
-    found = places.lower_bound(name + ".");
-    if (found != places.end() && !found->first.starts_with(name + ".")) found = places.end();
+const Placements::value_type* look_up(const Placements& placements, const std::string& name) {
+  auto found = placements.find(name);
+  if (found == placements.end()) found = placements.find(name.substr(0, name.find('.')));
+  if (found == placements.end()) {
+    found = placements.lower_bound(name + ".");
+    if (found != placements.end() && !found->first.starts_with(name + "."))
+      found = placements.end();
   }
-  return found == places.end() ? nullptr : &*found;
+  return found == placements.end() ? nullptr : &*found;
 }
 
 bool has_slurm_address(const Location& location) { return !location.hints.slurm_address.empty(); }
 
-std::string levels(const HostPlace& place) {
-  size_t count = place.groups.size();
+std::string levels(const Placement& placement) {
+  size_t count = placement.groups.size();
   return fmt::format("{} level{}", count, count == 1 ? "" : "s");
 }
 
-std::string some_names(const Places& places) {
+std::string some_names(const Placements& placements) {
   std::string names;
   size_t shown = 0;
-  for (auto at = places.begin(); at != places.end() && shown < kMostNamed; ++at, shown++)
+  for (auto at = placements.begin(); at != placements.end() && shown < kMostNamed; ++at, shown++)
     names += (shown ? ", " : "") + at->first;
-  return names + (shown < places.size() ? ", …" : "");
+  return names + (shown < placements.size() ? ", …" : "");
 }
 
 // By the hosts' names; all at the same depth. Returns the source.
-std::string place_by_file(std::vector<Location>* locations) {
+std::string placement_by_file(std::vector<Location>* locations) {
   const Hints& first = locations->front().hints;
   std::string source = "RINGCOLL_TOPOLOGY=" + first.file;
-  Places places;
+  Placements placements;
   try {
-    places = parse_topology(first.text);
+    placements = parse_topology(first.text);
   } catch (const Error& error) {
     throw error.within(source);
   }
-  const Places::value_type* before = nullptr;
+  const Placements::value_type* before = nullptr;
   for (Rank r : first_ranks(*locations)) {
     Location& location = (*locations)[r];
-    auto* found = look_up(places, location.host_name);
+    auto* found = look_up(placements, location.host_name);
     check(
         found, Code::kInvalidArgument,
         "{} does not name host {}, of {}; it names {}. Add the host, or have its name in the file "
         "in RINGCOLL_HOSTID",
-        source, location.host_name, describe(r, location), some_names(places));
+        source, location.host_name, describe(r, location), some_names(placements));
     if (!before) before = found;
-    const HostPlace &one = before->second, &other = found->second;
+    const Placement &one = before->second, &other = found->second;
     check(one.groups.size() == other.groups.size(), Code::kInvalidArgument,
           "{}: {}: host {} has {} of switches above it, but host {} ({}) has {}: give all hosts as "
           "many",
           source, other.why, found->first, levels(other), before->first, one.why, levels(one));
-    location.place = found->second;
+    location.placement = found->second;
   }
   return source;
 }
@@ -112,24 +113,24 @@ std::string place_by_file(std::vector<Location>* locations) {
 // SLURM tells each task where its node is. A launcher that starts ranks elsewhere and hands its own
 // environment on (mpirun, horovodrun) makes that untrue: one address on several machines. Returns
 // why the addresses are not used, or "".
-std::string place_by_slurm(std::vector<Location>* locations) {
+std::string placement_by_slurm(std::vector<Location>* locations) {
   std::map<std::string, std::string_view> machine_at;  // by address
-  std::vector<std::pair<Rank, HostPlace>> found;
+  std::vector<std::pair<Rank, Placement>> found;
   for (Rank r : first_ranks(*locations)) {
     const Location& location = (*locations)[r];
     const Hints& hints = location.hints;
-    auto place = slurm_place(hints.slurm_address, hints.slurm_pattern);
-    if (!place) return fmt::format("host {} has none with a switch", location.host_name);
-    if (!found.empty() && found[0].second.groups.size() != place->groups.size())
+    auto placement = slurm_placement(hints.slurm_address, hints.slurm_pattern);
+    if (!placement) return fmt::format("host {} has none with a switch", location.host_name);
+    if (!found.empty() && found[0].second.groups.size() != placement->groups.size())
       return fmt::format("host {} has another number of levels than host {}", location.host_name,
                          locations->front().host_name);
     auto known = machine_at.emplace(hints.slurm_address, location.machine).first;
     if (known->second != location.machine)
       return fmt::format("{} stands on several machines, so a launcher has handed it on",
                          hints.slurm_address);
-    found.emplace_back(r, std::move(*place));
+    found.emplace_back(r, std::move(*placement));
   }
-  for (auto& [rank, place] : found) (*locations)[rank].place = std::move(place);
+  for (auto& [rank, placement] : found) (*locations)[rank].placement = std::move(placement);
   return "";
 }
 
@@ -168,32 +169,32 @@ Hints Hints::decode(WireReader* reader) {
   return hints;
 }
 
-std::optional<HostPlace> slurm_place(const std::string& address, const std::string& pattern) {
+std::optional<Placement> slurm_placement(const std::string& address, const std::string& pattern) {
   auto kinds = split_outside_brackets(pattern, '.');
   auto names = split_outside_brackets(address, '.', kinds.size());
   if (names.size() != kinds.size() || kinds.back() != "node" || kinds.size() < 2 ||
       kinds.size() > kMaxLevels || names.back().empty())
     return {};
   names.pop_back();
-  return HostPlace{{names.begin(), names.end()}, 0, address};
+  return Placement{{names.begin(), names.end()}, 0, address};
 }
 
-std::vector<Location> find_places(std::vector<Location> locations) {
-  if (locations.empty() || !locations[0].place_source.empty()) return locations;
+std::vector<Location> find_placements(std::vector<Location> locations) {
+  if (locations.empty() || !locations[0].placement_source.empty()) return locations;
   check_files(locations);
   std::string source = "host names";
   if (!locations[0].hints.file.empty()) {
-    source = place_by_file(&locations);
+    source = placement_by_file(&locations);
   } else if (std::ranges::any_of(locations, has_slurm_address)) {
-    std::string why_not = place_by_slurm(&locations);
+    std::string why_not = placement_by_slurm(&locations);
     source = why_not.empty()
                  ? "SLURM_TOPOLOGY_ADDR"
                  : fmt::format("{} (SLURM_TOPOLOGY_ADDR is not used: {})", source, why_not);
   }
-  std::map<std::string_view, const HostPlace*> of_host;
+  std::map<std::string_view, const Placement*> of_host;
   for (Location& location : locations) {
-    location.place = *of_host.emplace(location.host_id, &location.place).first->second;
-    location.place_source = source;
+    location.placement = *of_host.emplace(location.host_id, &location.placement).first->second;
+    location.placement_source = source;
     location.hints = {};
   }
   return locations;

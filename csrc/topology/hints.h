@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "net/wire.h"
-#include "topology/place.h"
+#include "topology/placement.h"
 
 namespace ringcoll {
 
@@ -29,15 +29,15 @@ struct Hints {
 };
 inline constexpr size_t kMaxTopologyBytes = size_t{4} << 20;
 
-/// The place of SLURM_TOPOLOGY_ADDR "s0.s1.node7" by its pattern "switch.switch.node"; nothing if
-/// the pattern does not fit or there is no switch in it. A switch may be a list, "s[0-1]", where
+/// The placement of SLURM_TOPOLOGY_ADDR "s0.s1.node7" by its pattern "switch.switch.node"; nothing
+/// if the pattern does not fit or there is no switch in it. A switch may be a list, "s[0-1]", where
 /// several lead to the node: that is one name.
-std::optional<HostPlace> slurm_place(const std::string& address, const std::string& pattern);
+std::optional<Placement> slurm_placement(const std::string& address, const std::string& pattern);
 
-/// Gives the hosts of all ranks their places, by the file that rank 0 has read, else by SLURM's
-/// addresses. Pure: ranks that have the same locations get the same places, or the same error.
-/// Locations that already have places (of a communicator that this one is a part of) keep them.
+/// Gives the hosts of all ranks their placements, by the file that rank 0 has read, else by SLURM's
+/// addresses. Pure: ranks that have the same locations get the same placements, or the same error.
+/// Locations that already have placements (of a communicator that this one is a part of) keep them.
 /// Throws Error(kInvalidArgument) that names file, line and host, or the ranks that disagree.
-std::vector<Location> find_places(std::vector<Location> locations);
+std::vector<Location> find_placements(std::vector<Location> locations);
 
 }  // namespace ringcoll

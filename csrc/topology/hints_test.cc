@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class FindPlaces : public testing::Test {
+class FindPlacements : public testing::Test {
  protected:
   void SetUp() override { fs::create_directories(folder_); }
   void TearDown() override {
@@ -44,11 +44,11 @@ class FindPlaces : public testing::Test {
   /// "s.l s.m from SOURCE", or the error.
   std::string found() const {
     try {
-      auto locations = find_places(ranks_);
+      auto locations = find_placements(ranks_);
       std::string text;
       for (const Location& at : locations)
-        text += fmt::format("{} ", fmt::join(at.place.groups, "."));
-      return text + "from " + locations[0].place_source;
+        text += fmt::format("{} ", fmt::join(at.placement.groups, "."));
+      return text + "from " + locations[0].placement_source;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kInvalidArgument);
       return error.what();
@@ -60,11 +60,11 @@ class FindPlaces : public testing::Test {
   }
 
   const fs::path folder_ =
-      fs::temp_directory_path() / fmt::format("ringcoll-places-{}", ::getpid());
+      fs::temp_directory_path() / fmt::format("ringcoll-placements-{}", ::getpid());
   std::vector<Location> ranks_;
 };
 
-TEST_F(FindPlaces, ByTheFileOfRank0) {
+TEST_F(FindPlacements, ByTheFileOfRank0) {
   std::string file = write("t.json", R"({"h1": "s.l", "h2": "s.m", "h3": "s.m"})");
   add("h1", file);
   add("h2.example.org", file);
@@ -73,18 +73,18 @@ TEST_F(FindPlaces, ByTheFileOfRank0) {
   EXPECT_EQ(found(), "s.l s.m s.l s.m from RINGCOLL_TOPOLOGY=" + file);
 }
 
-TEST_F(FindPlaces, AHostMayHaveTheShortNameAndTheFileTheLong) {
+TEST_F(FindPlacements, AHostMayHaveTheShortNameAndTheFileTheLong) {
   add("h1", write("t", R"({"h1.example.org": "l", "h10": "m"})"));
   EXPECT_TRUE(found().starts_with("l from"));
 }
 
-TEST_F(FindPlaces, AFileIsReadByRank0) {
+TEST_F(FindPlacements, AFileIsReadByRank0) {
   add("h1", "/nowhere/t.json");
   add("h2", "/nowhere/t.json");
   expect({"RINGCOLL_TOPOLOGY=/nowhere/t.json", "rank 0 (pid 0 on h1)", "No such file"});
 }
 
-TEST_F(FindPlaces, AFileIsNoFolderAndNotHuge) {
+TEST_F(FindPlacements, AFileIsNoFolderAndNotHuge) {
   add("h1", folder_.string());
   expect({"cannot be read", folder_.string()});
   ranks_.clear();
@@ -94,7 +94,7 @@ TEST_F(FindPlaces, AFileIsNoFolderAndNotHuge) {
   expect({"cannot be read", "4194305 bytes"});
 }
 
-TEST_F(FindPlaces, FilesThatDifferAreAnError) {
+TEST_F(FindPlacements, FilesThatDifferAreAnError) {
   std::string one = write("1", R"({"h1": "s", "h2": "s"})"), other = write("2", R"({"h1": "s"})");
   add("h1", one);
   add("h2", one);
@@ -102,44 +102,44 @@ TEST_F(FindPlaces, FilesThatDifferAreAnError) {
   expect({one, other, "rank 0", "rank 2"});
 }
 
-TEST_F(FindPlaces, AFileThatRank0DoesNotHaveIsAnError) {
+TEST_F(FindPlacements, AFileThatRank0DoesNotHaveIsAnError) {
   add("h1");
   add("h2", write("1", R"({"h1": "s"})"));
   expect({"is set on rank 1", "not on rank 0"});
 }
 
-TEST_F(FindPlaces, AHostThatTheFileDoesNotNameIsAnError) {
+TEST_F(FindPlacements, AHostThatTheFileDoesNotNameIsAnError) {
   add("h1", write("1", R"({"h1": "s", "h3": "s"})"));
   add("h2");
   expect({folder_.string() + "/1", "host h2", "rank 1", "h1, h3"});
 }
 
-TEST_F(FindPlaces, HostsAtDifferentDepthsAreAnError) {
+TEST_F(FindPlacements, HostsAtDifferentDepthsAreAnError) {
   add("h1", write("1", "{\"h1\": \"s.l\",\n\"h2\": \"s\"}"));
   add("h2");
   expect({"line 2", "host h2 has 1 level", "host h1 (line 1) has 2"});
 }
 
-TEST_F(FindPlaces, WhatIsWrongWithAFileIsSaidWithItsName) {
+TEST_F(FindPlacements, WhatIsWrongWithAFileIsSaidWithItsName) {
   std::string file = write("1", "{\"h1\": \"s\",\n\"h1\": \"s\"}");
   add("h1", file);
   EXPECT_TRUE(found().starts_with("RINGCOLL_TOPOLOGY=" + file + ": line 2: host \"h1\""))
       << found();
 }
 
-TEST_F(FindPlaces, BySlurmsAddresses) {
+TEST_F(FindPlacements, BySlurmsAddresses) {
   add_slurm("h1", "s0.s1.h1");
   add_slurm("h2", "s0.s[2-3].h2");
   EXPECT_EQ(found(), "s0.s1 s0.s[2-3] from SLURM_TOPOLOGY_ADDR");
 }
 
-TEST_F(FindPlaces, AFileComesBeforeSlurmsAddresses) {
+TEST_F(FindPlacements, AFileComesBeforeSlurmsAddresses) {
   add_slurm("h1", "s0.s1.h1");
   ranks_[0].hints = Hints::of(write("1", R"({"h1": "mine"})"), true);
   EXPECT_TRUE(found().starts_with("mine from RINGCOLL_TOPOLOGY"));
 }
 
-TEST_F(FindPlaces, AnAddressThatALauncherHandedOnIsNotUsed) {
+TEST_F(FindPlacements, AnAddressThatALauncherHandedOnIsNotUsed) {
   add_slurm("h1", "s0.s1.h1");
   add_slurm("h2", "s0.s1.h1");
   expect(
@@ -148,7 +148,7 @@ TEST_F(FindPlaces, AnAddressThatALauncherHandedOnIsNotUsed) {
   EXPECT_EQ(found(), "s0.s1 s0.s1 from SLURM_TOPOLOGY_ADDR");
 }
 
-TEST_F(FindPlaces, AddressesOfSomeHostsAreNotUsed) {
+TEST_F(FindPlacements, AddressesOfSomeHostsAreNotUsed) {
   add_slurm("h1", "s0.s1.h1");
   add_slurm("h2", "", "");
   expect({"not used: host h2 has none"});
@@ -157,18 +157,18 @@ TEST_F(FindPlaces, AddressesOfSomeHostsAreNotUsed) {
   expect({"not used: host h2 has another number of levels than host h1"});
 }
 
-TEST_F(FindPlaces, WithoutAnythingByName) {
+TEST_F(FindPlacements, WithoutAnythingByName) {
   add("h1");
   add("h2");
   EXPECT_EQ(found(), "  from host names");
 }
 
 // A group's rank 0 may be on a host without the file.
-TEST_F(FindPlaces, AGroupKeepsThePlacesOfItsWorld) {
+TEST_F(FindPlacements, AGroupKeepsThePlacementsOfItsWorld) {
   add("h1", write("1", R"({"h1": "s", "h2": "t"})"));
   add("h2");
   add("h2");
-  auto world = find_places(ranks_);
+  auto world = find_placements(ranks_);
   fs::remove_all(folder_);
   ranks_ = {Location::decode(world[2].encode()), Location::decode(world[0].encode())};
   EXPECT_TRUE(found().starts_with("t s from RINGCOLL_TOPOLOGY")) << found();
@@ -176,8 +176,8 @@ TEST_F(FindPlaces, AGroupKeepsThePlacesOfItsWorld) {
 
 TEST(SlurmPlace, FollowsThePattern) {
   auto groups = [](const char* address, const char* pattern) {
-    auto place = slurm_place(address, pattern);
-    return place ? fmt::format("{}", fmt::join(place->groups, "|")) : "none";
+    auto placement = slurm_placement(address, pattern);
+    return placement ? fmt::format("{}", fmt::join(placement->groups, "|")) : "none";
   };
   EXPECT_EQ(groups("s0.s4.n7", "switch.switch.node"), "s0|s4");
   EXPECT_EQ(groups("s0.s[1-2].n7.example", "switch.switch.node"), "s0|s[1-2]");

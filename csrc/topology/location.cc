@@ -50,11 +50,11 @@ std::string Location::encode() const {
   for (const std::string* text : {&machine, &host_id, &host_name})
     writer.put_text(std::string_view(*text).substr(0, kMaxTextBytes));
   hints.encode(&writer);
-  writer.put<int32_t>(place.order);
-  writer.put(static_cast<uint32_t>(place.groups.size()));
-  for (const std::string& group : place.groups) writer.put_text(group);
-  writer.put_text(place.why);
-  writer.put_text(place_source);
+  writer.put<int32_t>(placement.order);
+  writer.put(static_cast<uint32_t>(placement.groups.size()));
+  for (const std::string& group : placement.groups) writer.put_text(group);
+  writer.put_text(placement.why);
+  writer.put_text(placement_source);
   return writer.take();
 }
 
@@ -70,13 +70,13 @@ Location Location::decode(std::string_view blob) {
   for (std::string* text : {&location.machine, &location.host_id, &location.host_name})
     *text = reader.get_text(kMaxTextBytes);
   location.hints = Hints::decode(&reader);
-  location.place.order = reader.get<int32_t>();
+  location.placement.order = reader.get<int32_t>();
   auto groups = reader.get<uint32_t>();
   check(groups <= kMaxLevels, Code::kTransport, "the location of a rank: {} levels", groups);
   for (uint32_t i = 0; i < groups; i++)
-    location.place.groups.push_back(reader.get_text(kMaxTopologyBytes));
-  location.place.why = reader.get_text(kMaxTopologyBytes);
-  location.place_source = reader.get_text(kMaxTopologyBytes);
+    location.placement.groups.push_back(reader.get_text(kMaxTopologyBytes));
+  location.placement.why = reader.get_text(kMaxTopologyBytes);
+  location.placement_source = reader.get_text(kMaxTopologyBytes);
   reader.finish();
   check(cpus && std::ranges::is_sorted(*cpus) && location.numa_node >= -1, Code::kTransport,
         "the location of a rank: its CPUs are no list, or its NUMA node is {}", location.numa_node);

@@ -9,7 +9,7 @@
 #include "base/config.h"
 #include "base/types.h"
 #include "topology/hints.h"
-#include "topology/place.h"
+#include "topology/placement.h"
 
 namespace ringcoll {
 
@@ -20,11 +20,11 @@ struct Location {
   bool host_given = false;  // it is RINGCOLL_HOSTID
   std::string host_name;    // for people, and in a topology file
   int pid = 0;
-  int numa_node = -1;        // of the cores that this process may run on; -1 = several, or unknown
-  std::vector<int> cpus;     // that this process may run on, rising; empty = unknown
-  Hints hints;               // what this rank was told of the network; empty after find_places()
-  HostPlace place;           // of the host; empty: nothing is known
-  std::string place_source;  // "RINGCOLL_TOPOLOGY=/etc/x.conf"; "": not looked for yet
+  int numa_node = -1;     // of the cores that this process may run on; -1 = several, or unknown
+  std::vector<int> cpus;  // that this process may run on, rising; empty = unknown
+  Hints hints;            // what this rank was told of the network; empty after find_placements()
+  Placement placement;    // of the host; empty: nothing is known
+  std::string placement_source;  // "RINGCOLL_TOPOLOGY=/etc/x.conf"; "": not looked for yet
 
   /// Of this process. `config.hostid` is the host's id and name; "": those that may be able to map
   /// one another's memory have one id, as one kernel, PID namespace and user namespace has it.

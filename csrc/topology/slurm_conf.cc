@@ -82,7 +82,7 @@ Switch switch_of(const Line& line, const std::vector<Setting>& settings) {
 
 }  // namespace
 
-Places parse_slurm_conf(std::string_view text) {
+Placements parse_slurm_conf(std::string_view text) {
   std::vector<Switch> switches, blocks;
   std::vector<int> sizes;
   int line_of_sizes = 0;
@@ -106,8 +106,8 @@ Places parse_slurm_conf(std::string_view text) {
   if (!switches.empty() && !blocks.empty())
     throw at_line(blocks[0].line, "blocks beside switches (line {}): keep one of them",
                   switches[0].line);
-  return blocks.empty() ? places_of(switches)
-                        : places_of_blocks(std::move(blocks), sizes, line_of_sizes);
+  return blocks.empty() ? placements_of(switches)
+                        : placements_of_blocks(std::move(blocks), sizes, line_of_sizes);
 }
 
 }  // namespace ringcoll

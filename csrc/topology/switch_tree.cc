@@ -72,26 +72,27 @@ void check_acyclic(const std::vector<Switch>& switches, const std::vector<int>& 
 
 }  // namespace
 
-Places places_of(const std::vector<Switch>& switches) {
+Placements placements_of(const std::vector<Switch>& switches) {
   std::vector<int> parents = parents_of(switches);
   check_acyclic(switches, parents);
-  Places places;
+  Placements placements;
   for (int i = 0; i < static_cast<int>(switches.size()); i++) {
     if (switches[i].hosts.empty()) continue;
     auto path = path_to(i, switches, parents);
     for (const std::string& host : switches[i].hosts) {
-      HostPlace place{path, static_cast<int>(places.size()),
-                      fmt::format("line {}", switches[i].line)};
-      auto [known, fresh] = places.emplace(host, std::move(place));
+      Placement placement{path, static_cast<int>(placements.size()),
+                          fmt::format("line {}", switches[i].line)};
+      auto [known, fresh] = placements.emplace(host, std::move(placement));
       if (!fresh)
         throw at_line(switches[i].line, "host \"{}\" is named twice, first in {}", host,
                       known->second.why);
     }
   }
-  return places;
+  return placements;
 }
 
-Places places_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes, int line) {
+Placements placements_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes,
+                                int line) {
   size_t below = 0;  // the first switch of the level below
   for (size_t k = 1; k < sizes.size(); k++) {
     int ratio = sizes[k - 1] > 0 ? sizes[k] / sizes[k - 1] : 0;
@@ -107,7 +108,7 @@ Places places_of_blocks(std::vector<Switch> blocks, const std::vector<int>& size
     }
     below = end;
   }
-  return places_of(blocks);
+  return placements_of(blocks);
 }
 
 int block_size_at(int line, std::string_view word) {

@@ -1,4 +1,4 @@
-// Switches as files list them, and the places of hosts that follow. Private to topology/.
+// Switches as files list them, and the placements of hosts that follow. Private to topology/.
 #pragma once
 
 #include <fmt/core.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "topology/place.h"
+#include "topology/placement.h"
 
 namespace ringcoll {
 
@@ -22,11 +22,12 @@ struct Switch {
 
 /// Throws Error(kInvalidArgument) for a switch that is named twice, unknown, empty, has two
 /// parents, or lies below itself, and for a host that is named twice.
-Places places_of(const std::vector<Switch>& switches);
+Placements placements_of(const std::vector<Switch>& switches);
 
 /// The same for blocks, of which groups of `sizes[k] / sizes[0]` in a row are one group of level k
 /// (SLURM's BlockSizes; may be empty). `line` is that of the sizes.
-Places places_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes, int line);
+Placements placements_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes,
+                                int line);
 
 /// Error(kInvalidArgument, "line 12: …").
 template <typename... Args>
@@ -42,7 +43,7 @@ int block_size_at(int line, std::string_view word);
 std::vector<std::string> hosts_at(int line, std::string_view list);
 
 /// The two kinds of files, once it is known which it is.
-Places parse_slurm_conf(std::string_view text);
-Places parse_yaml(std::string_view text);
+Placements parse_slurm_conf(std::string_view text);
+Placements parse_yaml(std::string_view text);
 
 }  // namespace ringcoll

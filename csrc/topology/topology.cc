@@ -24,7 +24,7 @@ struct Host {
 
 bool host_less(const Host& a, const Host& b) {
   const Location &x = *a.location, &y = *b.location;
-  if (x.place.order != y.place.order) return x.place.order < y.place.order;
+  if (x.placement.order != y.placement.order) return x.placement.order < y.placement.order;
   if (x.host_name != y.host_name) return natural_less(x.host_name, y.host_name);
   return a.number < b.number;
 }
@@ -45,17 +45,17 @@ std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
   std::ranges::sort(hosts, host_less);
   auto is_first = [](const Host& host) { return host.number == 0; };
   bool with_first = holds_first(hosts);
-  if (depth == hosts[0].location->place.groups.size()) {
+  if (depth == hosts[0].location->placement.groups.size()) {
     if (with_first) turn(&hosts, is_first);
     return hosts;
   }
   // Groups by the first of their hosts in the source, else by name.
   std::map<std::string_view, std::vector<Host>> by_name;
-  for (const Host& host : hosts) by_name[host.location->place.groups[depth]].push_back(host);
+  for (const Host& host : hosts) by_name[host.location->placement.groups[depth]].push_back(host);
   std::vector<std::vector<Host>> groups;
   for (auto& [name, members] : by_name) groups.push_back(std::move(members));
   std::ranges::sort(groups, [&](const auto& a, const auto& b) {
-    const HostPlace &x = a[0].location->place, &y = b[0].location->place;
+    const Placement &x = a[0].location->placement, &y = b[0].location->placement;
     if (x.order != y.order) return x.order < y.order;
     return natural_less(x.groups[depth], y.groups[depth]);
   });
@@ -77,8 +77,8 @@ Topology::Topology(std::vector<Location> locations) : locations_(std::move(locat
   std::map<std::string_view, int> numbers;
   std::vector<int> host_of;
   for (Rank rank = 0; rank < size(); rank++) {
-    invariant(at(rank).place.groups.size() == at(0).place.groups.size(),
-              "places of different depths: ranks 0 and {}", rank);
+    invariant(at(rank).placement.groups.size() == at(0).placement.groups.size(),
+              "placements of different depths: ranks 0 and {}", rank);
     int host = numbers.try_emplace(locations_[rank].host_id, static_cast<int>(numbers.size()))
                    .first->second;
     if (host == hosts()) hosts_.emplace_back();
@@ -93,15 +93,15 @@ Topology::Topology(std::vector<Location> locations) : locations_(std::move(locat
 }
 
 void Topology::find_levels() {
-  size_t depth = hosts() ? at(hosts_[0][0]).place.groups.size() : 0;
+  size_t depth = hosts() ? at(hosts_[0][0]).placement.groups.size() : 0;
   int below = hosts();  // groups of the last level
   for (size_t height = 0; below > 1; height++) {
-    // Groups with the same names have the same place only if all above them have, too.
+    // Groups with the same names have the same placement only if all above them have, too.
     size_t named = height < depth ? depth - height : 0;
     std::map<std::vector<std::string>, int> numbers;
     std::vector<int> groups(locations_.size());
     for (const std::vector<Rank>& ranks : hosts_) {
-      const auto& path = at(ranks[0]).place.groups;
+      const auto& path = at(ranks[0]).placement.groups;
       std::vector<std::string> key(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(named));
       int group =
           numbers.try_emplace(std::move(key), static_cast<int>(numbers.size())).first->second;
@@ -132,7 +132,7 @@ void Topology::find_order() {
 
 const std::string& Topology::source() const {
   static const std::string nothing;
-  return locations_.empty() ? nothing : locations_[0].place_source;
+  return locations_.empty() ? nothing : locations_[0].placement_source;
 }
 
 std::vector<std::string> Topology::explain(size_t most) const {
@@ -144,13 +144,14 @@ std::vector<std::string> Topology::explain(size_t most) const {
       lines.push_back(fmt::format("… {} more", hosts() - static_cast<int>(most)));
       break;
     }
-    std::string place = location.place.groups.empty()
-                            ? "by its name"
-                            : fmt::format("at {}, by {}", fmt::join(location.place.groups, "."),
-                                          location.place.why);
+    std::string placement =
+        location.placement.groups.empty()
+            ? "by its name"
+            : fmt::format("at {}, by {}", fmt::join(location.placement.groups, "."),
+                          location.placement.why);
     lines.push_back(fmt::format("host {} ({} rank{}, first {}): {}", location.host_name,
                                 ranks_on_host(rank), ranks_on_host(rank) == 1 ? "" : "s", rank,
-                                place));
+                                placement));
   }
   return lines;
 }

@@ -31,18 +31,19 @@ class Topology {
   /// At least 1: level 0 is "host". The last has one group with all ranks. A level that joins
   /// nothing that the one below does not join is left out.
   int levels() const { return static_cast<int>(names_.size()); }
-  /// "host", then "leaf", "spine", "level3" … as the places say; "network" for what joins the rest.
+  /// "host", then "leaf", "spine", "level3" … as the placements say; "network" for what joins the
+  /// rest.
   const std::string& level_name(int level) const { return names_[level]; }
   /// Dense from 0, by lowest rank; level 0 is host_of(rank).
   int group_of(int level, Rank rank) const { return groups_[level][rank]; }
   /// The ring: the groups of every level lie side by side in it, so that it crosses each group's
   /// links once in and once out; on a host the ranks of one NUMA node. Starts with rank 0 (see
-  /// "Places" in docs/design.md for the rest).
+  /// "Placement" in docs/design.md for the rest).
   const std::vector<Rank>& ring_order() const { return order_; }
-  /// Where the places come from: "RINGCOLL_TOPOLOGY=/etc/x.conf", "SLURM_TOPOLOGY_ADDR", "host
+  /// Where the placements come from: "RINGCOLL_TOPOLOGY=/etc/x.conf", "SLURM_TOPOLOGY_ADDR", "host
   /// names".
   const std::string& source() const;
-  /// Why hosts have their places, a line each, in the order of the ring, `most` at most.
+  /// Why hosts have their placements, a line each, in the order of the ring, `most` at most.
   std::vector<std::string> explain(size_t most) const;
   /// "rank 3 (pid 4711 on node17)".
   std::string describe(Rank rank) const;

@@ -52,16 +52,16 @@ std::optional<std::string_view> first_line(std::string_view text) {
 
 }  // namespace
 
-Places parse_topology(std::string_view text) {
+Placements parse_topology(std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   check_encoding(text);
   auto line = first_line(text);
   if (!line) throw at_line(1, "the file is empty");
   size_t sign = line->find_first_of("=:{[");
   bool conf = sign != std::string_view::npos && (*line)[sign] == '=';
-  Places places = conf ? parse_slurm_conf(text) : parse_yaml(text);
-  if (places.empty()) throw at_line(1, "the file names no host");
-  return places;
+  Placements placements = conf ? parse_slurm_conf(text) : parse_yaml(text);
+  if (placements.empty()) throw at_line(1, "the file names no host");
+  return placements;
 }
 
 }  // namespace ringcoll

@@ -213,12 +213,12 @@ TEST(Topology, CrowdedAreThoseWithFewerCpusThanRanks) {
   EXPECT_EQ(crowded({on("a", {}), on("a", {})}), "..") << "unknown";
 }
 
-/// A rank on a host of this name at this place.
+/// A rank on a host of this name at this placement.
 Location placed(const std::string& host, std::vector<std::string> groups, int order = 0) {
   Location location = at(host.c_str());
   location.host_name = host;
-  location.place = {std::move(groups), order, "line 1"};
-  location.place_source = "a test";
+  location.placement = {std::move(groups), order, "line 1"};
+  location.placement_source = "a test";
   return location;
 }
 

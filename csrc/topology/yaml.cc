@@ -103,28 +103,30 @@ Node Node::get(std::string_view key, std::string_view what) const {
 }
 
 // {host: "spine.leaf"}
-Places read_hosts(const Node& root) {
-  Places places;
+Placements read_hosts(const Node& root) {
+  Placements placements;
   for (const auto& [key, value] : root.entries("the file")) {
     std::string host(key.text("the name of a host"));
-    std::string_view path = value.text(fmt::format("the place of host \"{}\"", host));
-    HostPlace place{{}, static_cast<int>(places.size()), fmt::format("line {}", key.line())};
+    std::string_view path = value.text(fmt::format("the placement of host \"{}\"", host));
+    Placement placement{
+        {}, static_cast<int>(placements.size()), fmt::format("line {}", key.line())};
     for (std::string_view group : split_outside_brackets(path, '.'))
-      place.groups.emplace_back(group);
-    bool empty = std::ranges::any_of(place.groups, [](const auto& group) { return group.empty(); });
-    if (empty || place.groups.size() > kMaxLevels)
+      placement.groups.emplace_back(group);
+    bool empty =
+        std::ranges::any_of(placement.groups, [](const auto& group) { return group.empty(); });
+    if (empty || placement.groups.size() > kMaxLevels)
       throw at_line(key.line(),
                     "host \"{}\": \"{}\" is not of the form spine.leaf (1 to {} names from the top "
                     "down)",
                     host, path, kMaxLevels);
-    auto [known, fresh] = places.emplace(host, std::move(place));
+    auto [known, fresh] = placements.emplace(host, std::move(placement));
     if (!fresh)
       throw at_line(key.line(), "host \"{}\" is named twice, first in {}", host, known->second.why);
   }
-  return places;
+  return placements;
 }
 
-Places read_tree(const Node& tree) {
+Placements read_tree(const Node& tree) {
   std::vector<Switch> switches;
   for (const Node& item : tree.get("switches", "tree").items("switches")) {
     Switch found{std::string(item.get("switch", "a switch").text("switch")), {}, {}, item.line()};
@@ -134,10 +136,10 @@ Places read_tree(const Node& tree) {
       found.hosts = hosts_at(nodes->line(), nodes->text("nodes"));
     switches.push_back(std::move(found));
   }
-  return places_of(switches);
+  return placements_of(switches);
 }
 
-Places read_blocks(const Node& block) {
+Placements read_blocks(const Node& block) {
   std::vector<Switch> blocks;
   for (const Node& item : block.get("blocks", "block").items("blocks")) {
     Node nodes = item.get("nodes", "a block");
@@ -150,11 +152,11 @@ Places read_blocks(const Node& block) {
   auto listed = block.find("block_sizes", "block");
   for (const Node& item : listed ? listed->items("block_sizes") : std::vector<Node>())
     sizes.push_back(block_size_at(item.line(), item.text("a block size")));
-  return places_of_blocks(std::move(blocks), sizes, listed ? listed->line() : 0);
+  return placements_of_blocks(std::move(blocks), sizes, listed ? listed->line() : 0);
 }
 
 // A list of topologies, of which the cluster's default counts, or the first.
-Places read_slurm(const Node& root) {
+Placements read_slurm(const Node& root) {
   std::optional<Node> chosen;
   for (const Node& item : root.items("the file")) {
     auto is_default = item.find("cluster_default", "a topology");
@@ -171,7 +173,7 @@ Places read_slurm(const Node& root) {
 
 }  // namespace
 
-Places parse_yaml(std::string_view text) {
+Placements parse_yaml(std::string_view text) {
   Document document(text);
   Node root = document.root();
   return root.is_list() ? read_slurm(root) : read_hosts(root);

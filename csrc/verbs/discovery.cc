@@ -182,7 +182,7 @@ uint32_t largest_inline(const Context& context) {
 DeviceLimits limits_of(const ibv_device_attr& a) {
   return {.queue_pairs = a.max_qp,
           .work_requests = a.max_qp_wr,
-          .pieces = a.max_sge,
+          .slices = a.max_sge,
           .completions = a.max_cqe,
           .memory_regions = a.max_mr,
           .memory_region_bytes = a.max_mr_size};

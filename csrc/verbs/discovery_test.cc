@@ -53,7 +53,7 @@ TEST(Discovery, ReadsDevicesPortsAndGids) {
   EXPECT_EQ(device.name, "fake0");
   EXPECT_EQ(device.firmware, "fake");
   EXPECT_EQ(device.limits.inline_bytes, 256u);
-  EXPECT_EQ(device.limits.pieces, 16);
+  EXPECT_EQ(device.limits.slices, 16);
   ASSERT_EQ(device.ports.size(), 1u);
   const Port& port = device.ports[0];
   EXPECT_EQ(port.state, PortState::kActive);

@@ -40,8 +40,8 @@ class OnDevice : public testing::Test {
     return *ends_;
   }
   /// `count` bytes of a's memory from `at`.
-  Piece piece(size_t at, uint32_t count) {
-    return piece_of(ends_->a.region, &ends_->a.memory[at], count);
+  Slice slice(size_t at, uint32_t count) {
+    return slice_of(ends_->a.region, &ends_->a.memory[at], count);
   }
 
   Survey found_;
@@ -65,7 +65,7 @@ TEST_F(OnDevice, WritesWithImmediateArriveInOrder) {
   PairForTest& ends = connected();
   ASSERT_EQ(ends.b.pair.try_receive(7, 8), 8u);
   for (uint32_t i = 0; i < 8; i++) {
-    Piece from = piece(0, 1000 * (i + 1));
+    Slice from = slice(0, 1000 * (i + 1));
     Write write = ends.write(from);
     write.id = i;
     write.immediate = 0xf0000000 + i;
@@ -87,10 +87,10 @@ TEST_F(OnDevice, WritesWithImmediateArriveInOrder) {
 
 TEST_F(OnDevice, AGatherListArrivesAsOne) {
   PairForTest& ends = connected();
-  std::array<Piece, 4> pieces = {piece(5000, 4097), piece(0, 1), piece(100, 64),
-                                 piece(40000, 9000)};
-  Write write = ends.write(pieces[0]);
-  write.from = pieces;
+  std::array<Slice, 4> slices = {slice(5000, 4097), slice(0, 1), slice(100, 64),
+                                 slice(40000, 9000)};
+  Write write = ends.write(slices[0]);
+  write.from = slices;
   write.immediate = 3;
   ASSERT_EQ(ends.b.pair.try_receive(0, 1), 1u);
   ASSERT_TRUE(ends.a.pair.try_write(write));
@@ -98,7 +98,7 @@ TEST_F(OnDevice, AGatherListArrivesAsOne) {
   ASSERT_TRUE(received.ok()) << received.text();
   EXPECT_EQ(received.bytes(), 4097u + 1 + 64 + 9000);
   size_t at = 0;
-  for (const Piece& from : pieces) {
+  for (const Slice& from : slices) {
     EXPECT_EQ(std::memcmp(&ends.b.memory[at], reinterpret_cast<void*>(from.address), from.bytes),
               0);
     at += from.bytes;
@@ -112,7 +112,7 @@ TEST_F(OnDevice, UnsignaledAndInlineWritesAndOneEvent) {
   std::vector<std::byte> before(ends.a.memory.begin(), ends.a.memory.begin() + bytes);
   ASSERT_EQ(ends.b.pair.try_receive(0, 1), 1u);
   ends.b.queue.arm();
-  Piece from = piece(0, bytes);
+  Slice from = slice(0, bytes);
   Write write = ends.write(from);
   write.inlined = true;
   write.signaled = false;
@@ -134,7 +134,7 @@ TEST_F(OnDevice, UnsignaledAndInlineWritesAndOneEvent) {
 
 TEST_F(OnDevice, AFullSendQueueIsNoError) {
   PairForTest& ends = connected();
-  Piece from = piece(0, 8);
+  Slice from = slice(0, 8);
   std::vector<Write> writes(ends.a.pair.limits().send_requests + 500, ends.write(from));
   size_t posted = ends.a.pair.try_write(writes);
   EXPECT_GE(posted, PairForTest::kLimits.send_requests);
@@ -145,7 +145,7 @@ TEST_F(OnDevice, AWriteOutsideWhatWasGrantedIsRefused) {
   PairForTest& ends = connected();
   EventReader events(ends.context);
   ASSERT_EQ(ends.b.pair.try_receive(5, 1), 1u);
-  Piece from = piece(0, 64);
+  Slice from = slice(0, 64);
   std::array<Write, 2> writes = {ends.write(from), ends.write(from)};
   writes[0].remote_address += PairForTest::kBytes - 32;
   writes[0].signaled = false;
@@ -170,7 +170,7 @@ TEST_F(OnDevice, AWriteOutsideWhatWasGrantedIsRefused) {
 
 TEST_F(OnDevice, UnregisteredMemoryIsALocalError) {
   PairForTest& ends = connected();
-  Piece from = piece(PairForTest::kBytes - 8, 64);
+  Slice from = slice(PairForTest::kBytes - 8, 64);
   ASSERT_TRUE(ends.a.pair.try_write(ends.write(from)));
   Completion refused = ends.a.wait();
   std::printf("refused: %s\n", refused.text().c_str());
@@ -183,7 +183,7 @@ TEST_F(OnDevice, APeerThatIsGoneUsesTheRetriesUp) {
   of_a.retries = 2;
   ends_->connect(of_a, ends_->connection(ends_->b, ends_->a));
   ends_->b.pair.reset();
-  Piece from = piece(0, 64);
+  Slice from = slice(0, 64);
   ASSERT_TRUE(ends_->a.pair.try_write(ends_->write(from)));
   double shortest = retry_seconds(of_a.timeout_exponent, of_a.retries);
   Clock::time_point start = Clock::now();
@@ -218,7 +218,7 @@ TEST_F(OnDevice, AForkWithMemoryRegisteredDisturbsNothing) {
     ends.a.memory[0] = ends.b.memory[0] = std::byte{1};  // its own copy
     ::_exit(0);
   }
-  Piece from = piece(0, 32 << 10);
+  Slice from = slice(0, 32 << 10);
   Write write = ends.write(from);
   for (uint32_t i = 0; i < 2; i++) {
     ends.a.memory[i] = std::byte{0x55};  // a page that was shared by the fork
@@ -274,12 +274,12 @@ TEST_F(OnDevice, ALinkThatGoesAndComesIsToldAndSurvived) {
   Survey down = survey();
   std::printf("%s\n", select_ports(down, read_config()).why_none(down).c_str());
   EXPECT_EQ(down.devices.at(0).ports.at(0).state, PortState::kDown);
-  Piece meanwhile = piece_of(others.a.region, others.a.memory.data(), 4096);
+  Slice meanwhile = slice_of(others.a.region, others.a.memory.data(), 4096);
   ASSERT_TRUE(others.a.pair.try_write(others.write(meanwhile)));
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ASSERT_TRUE(set_interface(allowed, true));
   EXPECT_TRUE(comes(events, EventKind::kPortUp));
-  Piece from = piece(0, 4096);
+  Slice from = slice(0, 4096);
   ASSERT_TRUE(ends.a.pair.try_write(ends.write(from)));
   Completion after = ends.a.wait();
   EXPECT_TRUE(after.ok()) << after.text();

@@ -86,11 +86,11 @@ struct PairForTest {
     a.pair.to_ready_to_send(of_a);
     b.pair.to_ready_to_send(of_b);
   }
-  /// A write of one piece from a's memory to the same place of b's.
-  Write write(const Piece& piece) const {
+  /// A write of one slice from a's memory to the same place of b's.
+  Write write(const Slice& slice) const {
     Write write;
     write.id = 1;
-    write.from = std::span(&piece, 1);
+    write.from = std::span(&slice, 1);
     write.remote_address = b.region.address();
     write.rkey = b.region.rkey();
     return write;

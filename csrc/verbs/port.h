@@ -43,7 +43,7 @@ struct Port {
 struct DeviceLimits {
   int queue_pairs = 0;
   int work_requests = 0;  // of one queue
-  int pieces = 0;         // of one gather list
+  int slices = 0;         // of one gather list
   int completions = 0;    // of one completion queue
   int memory_regions = 0;
   uint64_t memory_region_bytes = 0;

@@ -11,10 +11,10 @@
 namespace ringcoll::verbs {
 namespace {
 
-static_assert(sizeof(Piece) == sizeof(ibv_sge) &&
-              offsetof(Piece, address) == offsetof(ibv_sge, addr) &&
-              offsetof(Piece, bytes) == offsetof(ibv_sge, length) &&
-              offsetof(Piece, lkey) == offsetof(ibv_sge, lkey));
+static_assert(sizeof(Slice) == sizeof(ibv_sge) &&
+              offsetof(Slice, address) == offsetof(ibv_sge, addr) &&
+              offsetof(Slice, bytes) == offsetof(ibv_sge, length) &&
+              offsetof(Slice, lkey) == offsetof(ibv_sge, lkey));
 static_assert(sizeof(Gid) == sizeof(ibv_gid));
 
 // Work requests of one call to the device. More are posted in several calls.
@@ -70,7 +70,7 @@ void fill(ibv_send_wr* request, const Write& write) {
   *request = {};
   request->wr_id = write.id;
   // Verbs only reads the list, though its type does not say so.
-  request->sg_list = reinterpret_cast<ibv_sge*>(const_cast<Piece*>(write.from.data()));
+  request->sg_list = reinterpret_cast<ibv_sge*>(const_cast<Slice*>(write.from.data()));
   request->num_sge = static_cast<int>(write.from.size());
   request->opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   if (write.immediate) request->imm_data = htonl(*write.immediate);

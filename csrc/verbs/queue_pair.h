@@ -80,20 +80,20 @@ double retry_seconds(int timeout_exponent, int retries);
 enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 const char* name_of(QueuePairState state);
 
-/// One stretch of registered memory. The layout is that of ibv_sge.
-struct Piece {
+/// One stretch of registered memory, alike with ibv_sge.
+struct Slice {
   uint64_t address = 0;
   uint32_t bytes = 0;
   uint32_t lkey = 0;
 };
-inline Piece piece_of(const MemoryRegion& region, const void* data, uint32_t bytes) {
+inline Slice slice_of(const MemoryRegion& region, const void* data, uint32_t bytes) {
   return {reinterpret_cast<uintptr_t>(data), bytes, region.lkey()};
 }
 
 /// A write into the peer's memory. `from` is gathered in order and needs to last only for the post.
 struct Write {
   uint64_t id = 0;  // given back by the completion
-  std::span<const Piece> from;
+  std::span<const Slice> from;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
   std::optional<uint32_t> immediate;  // ends a receive of the peer and is given to it

@@ -67,8 +67,8 @@ TEST(QueuePair, AFullQueueIsNoError) {
   FakeVerbs fake;
   PairForTest ends(first_port());
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  std::vector<Write> writes(100, ends.write(piece));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  std::vector<Write> writes(100, ends.write(slice));
   for (size_t i = 0; i < writes.size(); i++) writes[i].id = i;
   EXPECT_EQ(ends.a.pair.try_write(writes), 64u);
   EXPECT_FALSE(ends.a.pair.try_write(writes[64]));
@@ -80,9 +80,9 @@ TEST(QueuePair, AFullQueueIsNoError) {
 TEST(QueuePair, ARefusedPostThrows) {
   FakeVerbs fake;
   PairForTest ends(first_port());
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
   std::string text;
-  EXPECT_EQ(code_of([&] { (void)ends.a.pair.try_write(ends.write(piece)); }, &text),
+  EXPECT_EQ(code_of([&] { (void)ends.a.pair.try_write(ends.write(slice)); }, &text),
             Code::kTransport);  // not in RTS yet
   EXPECT_EQ(text.find("ibv_post_send: Invalid argument [fake0"), 0u) << text;
   EXPECT_EQ(code_of([&] { (void)ends.a.pair.try_receive(1, 1); }), Code::kTransport);

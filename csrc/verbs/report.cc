@@ -87,7 +87,7 @@ Json json_of(const Device& device, const Port& port, const Selection& selection)
 Json json_of(const DeviceLimits& l) {
   return {{"queue_pairs", l.queue_pairs},
           {"work_requests", l.work_requests},
-          {"pieces", l.pieces},
+          {"pieces", l.slices},
           {"completions", l.completions},
           {"memory_regions", l.memory_regions},
           {"memory_region_bytes", l.memory_region_bytes},

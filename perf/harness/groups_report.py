@@ -1,4 +1,5 @@
-"""What was measured of groups and of calls in flight: tables, and what they say of the targets."""
+"""What was measured of groups, of shrinks and of calls in flight: tables, and what they say of the
+targets."""
 
 from __future__ import annotations
 
@@ -9,15 +10,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from . import figures, in_flight, report, splits
+from . import figures, in_flight, report, shrinks, splits
 from .checks import Check
 from .figures import KIB, MIB, OURS
 from .in_flight import IN_FLIGHT, IN_TURN, ONE, ONE_GROUP, ONE_STARTED, TWO_GROUPS, WAYS, Place
+from .shrinks import Shrinks
 from .splits import Found, Splits
 
 MOST_SPLIT_S = 2e-3  # of 8 ranks, by shared memory
 MOST_UNUSED_BYTES = 256 * KIB
 MOST_USED_BYTES = 16 * MIB  # of 64 groups of 4 ranks
+MOST_SHRINK_S = 0.2  # of 8 ranks
 MOST_OF_ONE = 1.1
 LEAST_OF_HALF = 0.9
 
@@ -39,6 +42,18 @@ class SplitsFound:
             [figure(found) for found in self.rounds.get(library, [])] for library in (OURS, other)
         )
         return figures.ratio(others, ours)
+
+
+@dataclass
+class ShrinksFound:
+    """A case of shrinks, with a job for each round and library; who fails is in no later round."""
+
+    case: Shrinks
+    rounds: dict[str, list[shrinks.Found]] = field(default_factory=dict)
+
+    def middle(self, library: str, figure: str) -> float | None:
+        measured = [getattr(found, figure) for found in self.rounds.get(library, [])]
+        return median(measured) if measured else None
 
 
 @dataclass
@@ -78,17 +93,23 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     splits: list[SplitsFound] = field(default_factory=list)
+    shrinks: list[ShrinksFound] = field(default_factory=list)
     in_flight: list[InFlight] = field(default_factory=list)
 
     @property
     def rounds(self) -> bool:
         """Whether anything was measured."""
-        jobs = any(any(one.rounds.values()) for one in self.splits)
+        jobs = any(any(one.rounds.values()) for one in [*self.splits, *self.shrinks])
         return jobs or any(one.results.rounds for one in self.in_flight)
 
     def checks(self) -> list[Check]:
         """Of ours."""
-        return [*_of_splits(self.splits), *_of_memory(self.splits), *_of_calls(self.in_flight)]
+        return [
+            *_of_splits(self.splits),
+            *_of_memory(self.splits),
+            _of_shrinks(self.shrinks),
+            *_of_calls(self.in_flight),
+        ]
 
 
 # --- Targets ---
@@ -159,6 +180,15 @@ def _of_memory(cases: list[SplitsFound]) -> list[Check]:
     ]
 
 
+def _of_shrinks(cases: list[ShrinksFound]) -> Check:
+    check = Check(f"shrink of 8 ranks: at most {MOST_SHRINK_S * 1e3:.0f} ms")
+    for one in cases:
+        seconds = one.middle(OURS, "shrink_s") if one.case.ranks == 8 else None
+        if seconds is not None:
+            check.note(str(one.case), seconds * 1e3, seconds <= MOST_SHRINK_S)
+    return check
+
+
 def _of_calls(places: list[InFlight]) -> list[Check]:
     of_one = Check(f"{IN_FLIGHT} take at most {MOST_OF_ONE} times what one call as long takes")
     of_half = Check(f"two groups: each at least {LEAST_OF_HALF} times as fast as half of one group")
@@ -218,6 +248,17 @@ def _splits_table(results: Results) -> str:
     return report.table(header, rows)
 
 
+def _shrinks_table(results: Results) -> str:
+    header = ["", "", "noticed", "shrink", "from the loss to the next call's end"]
+    rows = [
+        [str(one.case), library]
+        + [_time(one.middle(library, name)) for name in ("noticed_s", "shrink_s", "whole_s")]
+        for one in results.shrinks
+        for library in one.rounds
+    ]
+    return report.table(header, rows)
+
+
 def _ways_table(one: InFlight, libraries: list[str]) -> str:
     header = ["", ONE, *(f"{way} (/ {ONE})" for way in (ONE_STARTED, IN_TURN, IN_FLIGHT))]
     header += [f"{IN_FLIGHT} / {IN_TURN}", ONE_GROUP, f"{TWO_GROUPS} (speed of each, of half)"]
@@ -255,6 +296,8 @@ def to_markdown(results: Results) -> str:
     parts = [f"# {results.title}", results.method, report.properties(results)]
     if results.splits:
         parts += ["## Splits", _splits_table(results)]
+    if results.shrinks:
+        parts += ["## Shrinks", _shrinks_table(results)]
     for one in results.in_flight:
         parts += [f"## Calls in flight: {one.place}", _distances(one), _ways_table(one, libraries)]
         parts += [_before_table(one, name) for name in libraries if name != OURS]
@@ -272,6 +315,15 @@ def _split_document(one: SplitsFound, library: str) -> dict[str, Any]:
         "library": library,
         "split_s": one.middle(library, splits.split_s),
         "split_of_ours": one.ratio(splits.split_s, library),
+        "rounds": [dataclasses.asdict(found) for found in one.rounds[library]],
+    }
+
+
+def _shrink_document(one: ShrinksFound, library: str) -> dict[str, Any]:
+    return {
+        "case": str(one.case),
+        "library": library,
+        "shrink_s": one.middle(library, "shrink_s"),
         "rounds": [dataclasses.asdict(found) for found in one.rounds[library]],
     }
 
@@ -300,6 +352,9 @@ def to_json(results: Results) -> str:
     }
     document["splits"] = [
         _split_document(one, library) for one in results.splits for library in one.rounds
+    ]
+    document["shrinks"] = [
+        _shrink_document(one, library) for one in results.shrinks for library in one.rounds
     ]
     document["in_flight"] = [
         _call_document(one, library, way, size)

@@ -49,6 +49,15 @@ def test_quick_run_splits_and_makes_every_way_beside_the_library_before(tmp_path
         assert one["split_s"] > 0
         assert len(one["rounds"]) == 2
         assert all(round["used"]["threads"] == 0 for round in one["rounds"])
+    assert {(one["library"], one["case"]) for one in document["shrinks"]} == {
+        (library, f"3 ranks without one, {transport}")
+        for library in libraries
+        for transport in ("shm", "tcp")
+    }
+    for one in document["shrinks"]:
+        for round in one["rounds"]:
+            assert round["whole_s"] >= round["shrink_s"] > 0 and round["noticed_s"] > 0
+        assert len(one["rounds"]) == 2
     calls = document["in_flight"]
     assert {(call["library"], call["way"]) for call in calls} == {
         (library, way) for library in libraries for way in in_flight.WAYS

@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from harness import groups_report, in_flight, report
+from harness import groups_report, in_flight, report, shrinks
 from harness.figures import KIB, MIB, OURS
-from harness.groups_report import InFlight, Results, SplitsFound
+from harness.groups_report import InFlight, Results, ShrinksFound, SplitsFound
 from harness.in_flight import IN_FLIGHT, ONE, ONE_GROUP, SIZES, TWO_GROUPS, Place
 from harness.peers import BEFORE
+from harness.shrinks import Shrinks
 from harness.splits import Added, Found, Splits, cases
 
 
@@ -55,6 +56,22 @@ def test_splits_are_held_against_their_targets(results: Results) -> None:
 def test_a_descriptor_for_each_pair_is_what_tcp_may_take(results: Results) -> None:
     results.splits = [splits_of("tcp", 20, 8, ours=found(1e-3, Added(140, 0, 0, 0)))]
     assert "for each pair that a group uses: met" in groups_report.to_markdown(results)
+
+
+def test_shrinks_of_8_ranks_are_held_against_their_target(results: Results) -> None:
+    def lost(ranks: int, transport: str, *shrink_s: float) -> ShrinksFound:
+        rounds = [shrinks.Found(1e-3, seconds, 2 * seconds) for seconds in shrink_s]
+        return ShrinksFound(Shrinks(ranks, transport), {OURS: rounds})
+
+    results.shrinks = [lost(8, "shm", 0.1, 0.15, 9.0), lost(3, "shm", 0.5)]
+    assert "shrink of 8 ranks: at most 200 ms: met in all 1 cells" in groups_report.to_markdown(
+        results
+    )
+    results.shrinks.append(lost(8, "tcp", 0.25))
+    text = groups_report.to_markdown(results)
+    assert "| 8 ranks without one, tcp | ringcoll | 1.00 ms | 250 ms | 500 ms |" in text
+    missed = "8 ranks without one, tcp (250.00)"
+    assert f"at most 200 ms: **NOT MET** in 1 of 2 cells: {missed}" in text
 
 
 def test_calls_in_flight_are_held_against_one(results: Results) -> None:

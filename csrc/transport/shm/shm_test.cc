@@ -190,6 +190,29 @@ TEST(ShmOrder, WhatWasWrittenIsReadAndWhatWasReadIsOverwritten) {
   other.get();
 }
 
+// Between its look around and its sleep nothing can wake a rank: then the word that it is to sleep
+// on has to have changed, or it would sleep through the wake, with what it waits for there.
+TEST(ShmOrder, WhoWakesAPeerChangesTheWordThatItSleepsOn) {
+  Side here(0), there(1);
+  shm::ShmEndpoint sender(here.paired_with(there)), receiver(there.paired_with(here));
+  View view;
+  auto deliver = [&](uint64_t n) {
+    EXPECT_EQ(sender.try_send(envelope_of(n), here.arena.data(), kArena), n);
+    EXPECT_TRUE(receiver.try_recv(nullptr, kArena, &view));
+  };
+  auto changes = [](const Side& side, auto&& act) {
+    uint32_t before = side.lines()->event;
+    act();
+    return side.lines()->event - before;
+  };
+  EXPECT_EQ(changes(here, [&] { deliver(1); }), 0u) << "nobody sleeps";
+  EXPECT_EQ(changes(there, [&] { receiver.release(); }), 0u);
+  there.lines()->waiting = 1;
+  EXPECT_EQ(changes(here, [&] { deliver(2); }), 1u);
+  here.lines()->waiting = 1;
+  EXPECT_EQ(changes(there, [&] { receiver.release(); }), 1u);
+}
+
 // One goes to sleep just when the other, which does not sleep, does what it waits for: one of the
 // two has to see what the other does. Of three messages, one finds the receiver so, and the release
 // of one the sender, each time some nanoseconds earlier or later.

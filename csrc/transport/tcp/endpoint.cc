@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,30 +17,13 @@ std::byte* bytes_of(Header& header) { return reinterpret_cast<std::byte*>(&heade
 
 }  // namespace
 
-void Endpoints::add(TcpEndpoint* endpoint) {
-  if (!wake_) wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  check(bool(wake_), Code::kTransport, "making what ends a wait: {}", errno_text("eventfd", errno));
-  all_.push_back(endpoint);
-}
-
-void Endpoints::wake() {
-  uint64_t one = 1;
-  // Fails only when the counter is full, and then the waiter is being woken anyway.
-  [[maybe_unused]] ssize_t put = ::write(wake_.get(), &one, sizeof one);
-}
-
-void Endpoints::take_wakes() {
-  uint64_t count;
-  [[maybe_unused]] ssize_t got = ::read(wake_.get(), &count, sizeof count);
-}
-
 TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
                          size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all)
     : rank_(rank), peer_(peer), most_bytes_(most_bytes), all_(all), tuner_(tuner) {
-  lanes_.reserve(sockets.size());
+  flows_.reserve(sockets.size());
   for (size_t i = 0; i < sockets.size(); i++) {
     auto link = fmt::format("[rank {} -> {}, tcp stream {}]", rank, peer, i);
-    lanes_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes)});
+    flows_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes)});
   }
   all_.add(this);
 }
@@ -69,7 +51,7 @@ uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   sent_ = number;
   if (message.header.streams > 1) {
     flush_all();
-  } else if (lanes_[0].count == 0) {
+  } else if (flows_[0].count == 0) {
     // Behind others it waits: the kernel had no room for those.
     flush(0);
     count_completed();
@@ -80,15 +62,15 @@ uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint6
 // Gives a stream the stretches that it is to send next: short messages as many as there are, and
 // no more than one long stretch, so that the next is there for a stream that is idle.
 void TcpEndpoint::take_stretches(size_t k) {
-  Lane& lane = lanes_[k];
-  while (cutting_ <= sent_ && lane.count < kBatch && lane.waiting_bytes < kStretchBytes) {
+  Flow& flow = flows_[k];
+  while (cutting_ <= sent_ && flow.count < kBatch && flow.waiting_bytes < kStretchBytes) {
     Outgoing& message = outgoing(cutting_);
     bool begins = k == 0 && !message.begun;
     uint64_t left = message.header.bytes - message.header.offset;
     if (!begins && (left == 0 || k >= message.header.streams)) return;
     message.header.here = message.header.streams > 1 ? std::min(left, kStretchBytes) : left;
-    lane.frame(lane.count++) = {message.header, message.data + message.header.offset};
-    lane.waiting_bytes += message.header.here;
+    flow.frame(flow.count++) = {message.header, message.data + message.header.offset};
+    flow.waiting_bytes += message.header.here;
     message.header.offset += message.header.here;
     message.begun |= begins;
     message.frames++;
@@ -99,11 +81,11 @@ void TcpEndpoint::take_stretches(size_t k) {
 // Gives the kernel as much of the stream's stretches as it takes in one call. True if it took all.
 bool TcpEndpoint::flush(size_t k) {
   take_stretches(k);
-  Lane& lane = lanes_[k];
-  if (lane.count == 0) return false;
+  Flow& flow = flows_[k];
+  if (flow.count == 0) return false;
   std::array<iovec, 2 * kBatch> parts;
   size_t count = 0;
-  uint64_t skip = lane.sent_of_first, offered = 0;
+  uint64_t skip = flow.sent_of_first, offered = 0;
   auto add = [&](const std::byte* data, uint64_t bytes) {
     uint64_t skipped = std::min(skip, bytes);
     skip -= skipped;
@@ -111,27 +93,27 @@ bool TcpEndpoint::flush(size_t k) {
     parts[count++] = {const_cast<std::byte*>(data) + skipped, bytes - skipped};
     offered += bytes - skipped;
   };
-  for (size_t i = 0; i < lane.count; i++) {
-    add(bytes_of(lane.frame(i).header), sizeof(Header));
-    add(lane.frame(i).data, lane.frame(i).header.here);
+  for (size_t i = 0; i < flow.count; i++) {
+    add(bytes_of(flow.frame(i).header), sizeof(Header));
+    add(flow.frame(i).data, flow.frame(i).header.here);
   }
-  uint64_t taken = lane.stream.send({parts.data(), count});
+  uint64_t taken = flow.stream.send({parts.data(), count});
   bytes_sent_ += taken;
-  drop_sent_frames(lane, taken);
+  drop_sent_frames(flow, taken);
   return taken == offered;
 }
 
-void TcpEndpoint::drop_sent_frames(Lane& lane, uint64_t taken) {
-  lane.sent_of_first += taken;
-  while (lane.count > 0) {
-    const Header& header = lane.frame(0).header;
+void TcpEndpoint::drop_sent_frames(Flow& flow, uint64_t taken) {
+  flow.sent_of_first += taken;
+  while (flow.count > 0) {
+    const Header& header = flow.frame(0).header;
     uint64_t whole = sizeof(Header) + header.here;
-    if (lane.sent_of_first < whole) return;
-    lane.sent_of_first -= whole;
-    lane.waiting_bytes -= header.here;
+    if (flow.sent_of_first < whole) return;
+    flow.sent_of_first -= whole;
+    flow.waiting_bytes -= header.here;
     outgoing(header.number).frames--;
-    lane.first = (lane.first + 1) % kBatch;
-    lane.count--;
+    flow.first = (flow.first + 1) % kBatch;
+    flow.count--;
   }
 }
 
@@ -140,9 +122,9 @@ void TcpEndpoint::drop_sent_frames(Lane& lane, uint64_t taken) {
 bool TcpEndpoint::flush_all() {
   if (completed_ == sent_) return false;
   uint64_t before = bytes_sent_;
-  uint64_t open = (uint64_t{1} << lanes_.size()) - 1;
+  uint64_t open = (uint64_t{1} << flows_.size()) - 1;
   while (open != 0)
-    for (size_t k = 0; k < lanes_.size(); k++)
+    for (size_t k = 0; k < flows_.size(); k++)
       if ((open >> k & 1) && !flush(k)) open &= ~(uint64_t{1} << k);
   count_completed();
   return bytes_sent_ != before;
@@ -178,7 +160,7 @@ void TcpEndpoint::begin_to_count(bool is_long) {
 
 uint64_t TcpEndpoint::unacknowledged() const {
   uint64_t bytes = 0;
-  for (const Lane& lane : lanes_) bytes += lane.stream.unacknowledged();
+  for (const Flow& flow : flows_) bytes += flow.stream.unacknowledged();
   return std::min(bytes, bytes_sent_);
 }
 
@@ -219,19 +201,19 @@ void TcpEndpoint::corrupt(size_t k, const std::string& what) const {
 
 // True if there is one, whole; it may be of a later message.
 bool TcpEndpoint::read_header(size_t k) {
-  Lane& lane = lanes_[k];
-  if (lane.header_got == sizeof(Header)) return true;
-  lane.header_got += lane.stream.receive(bytes_of(lane.header) + lane.header_got,
-                                         sizeof(Header) - lane.header_got);
-  if (lane.header_got < sizeof(Header)) return false;
+  Flow& flow = flows_[k];
+  if (flow.header_got == sizeof(Header)) return true;
+  flow.header_got += flow.stream.receive(bytes_of(flow.header) + flow.header_got,
+                                         sizeof(Header) - flow.header_got);
+  if (flow.header_got < sizeof(Header)) return false;
   check_header(k);
-  lane.payload_got = 0;
-  lane.begun = false;
+  flow.payload_got = 0;
+  flow.begun = false;
   return true;
 }
 
 void TcpEndpoint::check_header(size_t k) const {
-  const Header& header = lanes_[k].header;
+  const Header& header = flows_[k].header;
   if (header.magic != kMagic || header.version != kVersion)
     corrupt(k, fmt::format("magic {:#x}, version {}", header.magic, header.version));
   if (header.number <= received_) corrupt(k, fmt::format("message {} once more", header.number));
@@ -240,52 +222,52 @@ void TcpEndpoint::check_header(size_t k) const {
   if (header.offset > header.bytes || header.here > header.bytes - header.offset)
     corrupt(k, fmt::format("a stretch of {} bytes at {} of a message of {}", header.here,
                            header.offset, header.bytes));
-  if (header.streams > lanes_.size() || k >= header.streams || (k > 0 && header.here == 0))
+  if (header.streams > flows_.size() || k >= header.streams || (k > 0 && header.here == 0))
     corrupt(k, fmt::format("a stretch of {} bytes of a message on {} streams", header.here,
                            header.streams));
 }
 
 bool TcpEndpoint::begin_message(std::byte* place, uint64_t capacity) {
   if (!read_header(0)) return false;
-  message_ = lanes_[0].header;
+  message_ = flows_[0].header;
   if (message_.number != received_ + 1)
     corrupt(0, fmt::format("the beginning of message {}", message_.number));
   known_ = true;
   claimed_ = arrived_ = 0;
   place_ = nullptr;
   if (message_.bytes <= capacity) place_ = place ? place : own_buffer(message_.bytes);
-  if (message_.here == 0) lanes_[0].header_got = 0;
+  if (message_.here == 0) flows_[0].header_got = 0;
   return true;
 }
 
 void TcpEndpoint::begin_stretch(size_t k) {
-  Lane& lane = lanes_[k];
-  if (std::exchange(lane.begun, true)) return;
-  if (lane.header.bytes != message_.bytes || lane.header.streams != message_.streams)
+  Flow& flow = flows_[k];
+  if (std::exchange(flow.begun, true)) return;
+  if (flow.header.bytes != message_.bytes || flow.header.streams != message_.streams)
     corrupt(k,
             fmt::format("a stretch of a message of {} bytes on {} streams, of one of {} on {}",
-                        lane.header.bytes, lane.header.streams, message_.bytes, message_.streams));
-  if (lane.header.here > message_.bytes - claimed_)
+                        flow.header.bytes, flow.header.streams, message_.bytes, message_.streams));
+  if (flow.header.here > message_.bytes - claimed_)
     corrupt(k, fmt::format("more than its {} bytes", message_.bytes));
-  claimed_ += lane.header.here;
+  claimed_ += flow.header.here;
 }
 
 // Reads the stretches of the message on one stream as far as they have come. True if anything came.
 bool TcpEndpoint::read_stretches(size_t k) {
-  Lane& lane = lanes_[k];
+  Flow& flow = flows_[k];
   bool moved = false;
-  while (arrived_ < message_.bytes && read_header(k) && !holds_a_later_message(lane)) {
+  while (arrived_ < message_.bytes && read_header(k) && !holds_a_later_message(flow)) {
     begin_stretch(k);
-    while (lane.payload_got < lane.header.here) {
-      uint64_t left = lane.header.here - lane.payload_got;
-      std::byte* to = place_ + lane.header.offset + lane.payload_got;
-      uint64_t got = place_ ? lane.stream.receive(to, left) : lane.stream.discard(left);
+    while (flow.payload_got < flow.header.here) {
+      uint64_t left = flow.header.here - flow.payload_got;
+      std::byte* to = place_ + flow.header.offset + flow.payload_got;
+      uint64_t got = place_ ? flow.stream.receive(to, left) : flow.stream.discard(left);
       if (got == 0) return moved;
-      lane.payload_got += got;
+      flow.payload_got += got;
       arrived_ += got;
       moved = true;
     }
-    lane.header_got = 0;
+    flow.header_got = 0;
   }
   return moved;
 }
@@ -323,28 +305,28 @@ void TcpEndpoint::release() {
   views_.pop_front();
 }
 
-bool TcpEndpoint::holds_a_later_message(const Lane& lane) const {
-  return lane.header_got == sizeof(Header) && lane.header.number > received_ + 1;
+bool TcpEndpoint::holds_a_later_message(const Flow& flow) const {
+  return flow.header_got == sizeof(Header) && flow.header.number > received_ + 1;
 }
 
 // A peer that leaves closes its streams one by one: what it has sent on the others still comes.
 void TcpEndpoint::fail_if_ended() const {
   bool all = true;
   for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
-    const Lane& lane = lanes_[k];
-    if (holds_a_later_message(lane)) continue;
-    if (lane.stream.ended() && lane.in_a_stretch()) lane.stream.fail_ended();
-    all &= lane.stream.ended();
+    const Flow& flow = flows_[k];
+    if (holds_a_later_message(flow)) continue;
+    if (flow.stream.ended() && flow.in_a_stretch()) flow.stream.fail_ended();
+    all &= flow.stream.ended();
   }
-  if (all) lanes_[0].stream.fail_ended();
+  if (all) flows_[0].stream.fail_ended();
 }
 
 // The streams on which more of the message that arrives can come. False if bytes of it are here.
 bool TcpEndpoint::waits_for_more(std::vector<pollfd>* fds) {
   for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
-    if (holds_a_later_message(lanes_[k]) || lanes_[k].stream.ended()) continue;
-    if (lanes_[k].stream.has_read_ahead()) return false;
-    fds->push_back({lanes_[k].stream.fd(), POLLIN, 0});
+    if (holds_a_later_message(flows_[k]) || flows_[k].stream.ended()) continue;
+    if (flows_[k].stream.has_read_ahead()) return false;
+    fds->push_back({flows_[k].stream.fd(), POLLIN, 0});
   }
   return true;
 }
@@ -353,16 +335,17 @@ void TcpEndpoint::wait(Duration limit) {
   bool any = !wants_message_ && !wants_credit_;
   bool message = wants_message_ || any;
   wants_message_ = wants_credit_ = false;
-  std::vector<pollfd> fds{{all_.wake_fd(), POLLIN, 0}};
+  std::vector<pollfd> fds{{-1, POLLIN, 0}};
   if (message && !waits_for_more(&fds)) return;
   for (TcpEndpoint* endpoint : all_)
-    for (Lane& lane : endpoint->lanes_)
-      if (lane.count > 0) fds.push_back({lane.stream.fd(), POLLOUT, 0});
-  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(limit, Duration::zero()));
+    for (Flow& flow : endpoint->flows_)
+      if (flow.count > 0) fds.push_back({flow.stream.fd(), POLLOUT, 0});
+  Waker::Wait wait(all_.waker);
+  fds[0].fd = wait.fd();
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait.at_most(limit));
   timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
                    static_cast<long>(ns.count() % 1'000'000'000)};
   if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-  if (fds[0].revents != 0) all_.take_wakes();
   // Errors of the streams are found, and thrown with their cause, where the stream is used.
   for (TcpEndpoint* endpoint : all_)
     if (endpoint != this) endpoint->flush_all();

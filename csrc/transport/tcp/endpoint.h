@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tuner.h"
+#include "transport/tcp/waker.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -37,22 +38,18 @@ class TcpEndpoint;
 /// for those.
 class Endpoints {
  public:
-  /// Throws Error(kTransport) if nothing can be made that wakes.
-  void add(TcpEndpoint* endpoint);
+  /// `fds` outlives them.
+  explicit Endpoints(WakeFds& fds) : waker(fds) {}
+
+  void add(TcpEndpoint* endpoint) { all_.push_back(endpoint); }
   void remove(TcpEndpoint* endpoint) { std::erase(all_, endpoint); }
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
 
-  /// Ends the wait of any of them that runs, or the next one. One descriptor does for all, since no
-  /// two wait at once; it is there from the first endpoint on, hence before anybody can wake one.
-  void wake();
-  int wake_fd() const { return wake_.get(); }
-  /// The wait has ended.
-  void take_wakes();
+  Waker waker;  // of any of them: no two wait at once
 
  private:
   std::vector<TcpEndpoint*> all_;
-  Fd wake_;
 };
 
 /// A message of at most so many bytes, and a stretch of a longer one. Smaller, and headers and
@@ -74,7 +71,7 @@ class TcpEndpoint final : public Endpoint {
   bool progress() override;
   bool busy() const override;
   void wait(Duration limit) override;
-  void wake() override { all_.wake(); }
+  void wake() override { all_.waker.wake(); }
 
  private:
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
@@ -95,7 +92,7 @@ class TcpEndpoint final : public Endpoint {
     Header header;
     const std::byte* data = nullptr;
   };
-  struct Lane {
+  struct Flow {
     Stream stream;
     // Out: stretches that the kernel does not have entirely.
     std::array<Frame, kBatch> frames;  // a ring
@@ -117,7 +114,7 @@ class TcpEndpoint final : public Endpoint {
   Outgoing& outgoing(uint64_t number) { return queue_[number % kQueue]; }
   void take_stretches(size_t k);
   bool flush(size_t k);
-  void drop_sent_frames(Lane& lane, uint64_t taken);
+  void drop_sent_frames(Flow& flow, uint64_t taken);
   bool flush_all();
   void begin_to_count(bool is_long);
   uint64_t unacknowledged() const;
@@ -129,7 +126,7 @@ class TcpEndpoint final : public Endpoint {
   bool read_stretches(size_t k);
   bool read_message();
   void fail_if_ended() const;
-  bool holds_a_later_message(const Lane& lane) const;
+  bool holds_a_later_message(const Flow& flow) const;
   bool waits_for_more(std::vector<pollfd>* fds);
   std::byte* own_buffer(uint64_t bytes);
   [[noreturn]] void corrupt(size_t k, const std::string& what) const;
@@ -138,7 +135,7 @@ class TcpEndpoint final : public Endpoint {
   const Rank peer_;
   const uint64_t most_bytes_;
   Endpoints& all_;
-  std::vector<Lane> lanes_;
+  std::vector<Flow> flows_;
   StreamTuner tuner_;
   std::array<Outgoing, kQueue> queue_;  // message n at n modulo kQueue
   uint64_t sent_ = 0;                   // taken by try_send

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,8 +76,16 @@ Streams streams_of(const TransportOptions& options) {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing, Dialer& dialer)
-      : rank_(rank), streams_(streams), framing_(framing), most_of_(size, 1), dialer_(dialer) {}
+  /// `fds`: of the whole; null: it is the whole.
+  TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing, Dialer& dialer,
+               tcp::WakeFds* fds = nullptr)
+      : rank_(rank),
+        streams_(streams),
+        framing_(framing),
+        most_of_(size, 1),
+        dialer_(dialer),
+        own_fds_(fds ? nullptr : std::make_unique<tcp::WakeFds>()),
+        fds_(fds ? *fds : *own_fds_) {}
 
   std::string address() const override {
     Address address{.streams = static_cast<uint8_t>(streams_.wanted),
@@ -122,7 +131,7 @@ class TcpTransport final : public Transport {
   // the whole, and a job has many parts but few descriptors.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<TcpTransport>(part.rank, part.members.size(), Streams{1, 1}, framing_,
-                                          part.dialer);
+                                          part.dialer, &fds_);
   }
 
  private:
@@ -131,7 +140,9 @@ class TcpTransport final : public Transport {
   const Framing framing_;
   std::vector<uint32_t> most_of_;  // by peer: of both ends the fewer
   Dialer& dialer_;
-  tcp::Endpoints endpoints_;
+  const std::unique_ptr<tcp::WakeFds> own_fds_;
+  tcp::WakeFds& fds_;
+  tcp::Endpoints endpoints_{fds_};
 };
 
 // A connection to ourselves, with one byte sent through it. "" if that worked.

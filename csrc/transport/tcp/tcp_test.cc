@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -17,6 +19,11 @@ namespace ringcoll {
 namespace {
 
 using namespace testing;
+
+bool is_readable(int fd) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 1;
+}
 
 // An endpoint whose peer is this test, byte by byte.
 class Wire : public ::testing::Test {
@@ -54,7 +61,8 @@ class Wire : public ::testing::Test {
     return Error(Code::kInternal, "no error");
   }
 
-  tcp::Endpoints all_;
+  tcp::WakeFds fds_;
+  tcp::Endpoints all_{fds_};
   Fd there_;
   std::unique_ptr<tcp::TcpEndpoint> link_;
 };
@@ -190,7 +198,8 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
       sockets[side].emplace_back(fds[side]);
     }
   }
-  tcp::Endpoints all[2];
+  tcp::WakeFds fds;
+  tcp::Endpoints all[2] = {tcp::Endpoints(fds), tcp::Endpoints(fds)};
   tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), tcp::StreamTuner::fixed(3), 1024, kBytes,
                         all[0]);
   tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), tcp::StreamTuner::fixed(3), 1024, kBytes,
@@ -229,7 +238,8 @@ struct Pair {
         std::make_unique<tcp::TcpEndpoint>(1, 0, std::move(sockets[1]), tuner, 1024, kMost, all[1]);
   }
   static constexpr uint64_t kMost = 8 << 20;
-  tcp::Endpoints all[2];
+  tcp::WakeFds fds;
+  tcp::Endpoints all[2] = {tcp::Endpoints(fds), tcp::Endpoints(fds)};
   std::unique_ptr<tcp::TcpEndpoint> from, to;
 };
 
@@ -266,7 +276,8 @@ TEST(TcpStreams, AStreamThatIsStuckDelaysOnlyWhatItHolds) {
   std::vector<Fd> sockets;
   sockets.push_back(std::move(fast_here));
   sockets.push_back(std::move(slow));
-  tcp::Endpoints all;
+  tcp::WakeFds fds;
+  tcp::Endpoints all(fds);
   tcp::TcpEndpoint from(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2), 1024, 1 << 30, all);
   std::vector<std::byte> data(64 << 20);
   ASSERT_TRUE(from.try_send(envelope_of(1), data.data(), data.size()));
@@ -323,7 +334,8 @@ class TwoStreams : public ::testing::Test {
     }
     return "";
   }
-  tcp::Endpoints all_;
+  tcp::WakeFds fds_;
+  tcp::Endpoints all_{fds_};
   Fd there_[2];
   std::unique_ptr<tcp::TcpEndpoint> link_;
 };
@@ -489,6 +501,43 @@ TEST(TcpReach, StreamsMustAgree) {
   std::string reason = here.transport->reach(1, there.transport->address());
   EXPECT_NE(reason.find("RINGCOLL_TCP_STREAMS differs: 3 there, 2 here"), std::string::npos)
       << reason;
+}
+
+// Descriptors belong to waits: as many as wait at one time, whatever the number of those who might.
+TEST(Waker, OfManyOneWaitsAndOneDescriptorDoes) {
+  tcp::WakeFds fds;
+  tcp::Waker one(fds), other(fds);
+  int first = -1;
+  for (tcp::Waker* waker : {&one, &other, &one}) {
+    waker->wake();
+    tcp::Waker::Wait wait(*waker);
+    EXPECT_EQ(wait.at_most(seconds(1)), Duration::zero()) << "the wake that came before";
+    if (first < 0) first = wait.fd();
+    EXPECT_EQ(wait.fd(), first);
+  }
+  tcp::Waker::Wait here(one), there(other);
+  EXPECT_NE(here.fd(), there.fd()) << "both wait";
+  EXPECT_EQ(here.at_most(seconds(1)), seconds(1)) << "a wake ends one wait";
+  one.wake();
+  EXPECT_TRUE(is_readable(here.fd()));
+  EXPECT_FALSE(is_readable(there.fd())) << "of another";
+}
+
+TEST(Waker, AWaitWithoutADescriptorLooksAround) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  tcp::WakeFds fds;
+  tcp::Waker waker(fds);
+  for (int turn = 0; turn < 2; turn++) {
+    tcp::Waker::Wait wait(waker);
+    EXPECT_EQ(wait.fd(), -1);
+    EXPECT_LT(wait.at_most(seconds(10)), seconds(1));
+    waker.wake();
+    EXPECT_EQ(wait.at_most(seconds(10)), Duration::zero());
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
 }  // namespace

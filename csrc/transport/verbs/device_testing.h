@@ -35,16 +35,22 @@ class RdmaForTests : public ::testing::Environment {
   /// While it lives, there are other devices.
   class Instead {
    public:
-    explicit Instead(const std::vector<verbs::FakeDevice>& devices) { replace(devices); }
+    /// They give up what does not pass after that time.
+    explicit Instead(const std::vector<verbs::FakeDevice>& devices,
+                     Duration give_up_after = verbs::FakeOptions{}.give_up_after) {
+      replace(devices, give_up_after);
+    }
     ~Instead() { replace({verbs::FakeDevice{}}); }
     Instead(const Instead&) = delete;
     Instead& operator=(const Instead&) = delete;
   };
 
  private:
-  static void replace(const std::vector<verbs::FakeDevice>& devices) {
+  static void replace(const std::vector<verbs::FakeDevice>& devices,
+                      Duration give_up_after = verbs::FakeOptions{}.give_up_after) {
     remove();
-    fake_ = new verbs::FakeVerbs({.devices = devices, .in_background = true});
+    fake_ = new verbs::FakeVerbs(
+        {.devices = devices, .in_background = true, .give_up_after = give_up_after});
   }
   static void remove() {
     if (!fake_) return;

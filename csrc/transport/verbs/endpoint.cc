@@ -121,16 +121,16 @@ uint64_t VerbsEndpoint::post_word(Kind kind, uint64_t number, bool signaled) {
               signaled);
 }
 
-// The header, and behind it `copied` bytes that stand there already and the piece `gathered`, to
+// The header, and behind it `copied` bytes that stand there already and the slice `gathered`, to
 // the message's slot.
 uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
-                                     const verbs::Piece& gathered, bool signaled) {
+                                     const verbs::Slice& gathered, bool signaled) {
   std::byte* slot = outbox_.data() + layout_.slot(header.number);
   std::memcpy(slot, &header, sizeof header);
   auto bytes = static_cast<uint32_t>(sizeof header + copied);
-  std::array<verbs::Piece, 2> pieces = {verbs::piece_of(outbox_.region(), slot, bytes), gathered};
+  std::array<verbs::Slice, 2> slices = {verbs::slice_of(outbox_.region(), slot, bytes), gathered};
   bool gathers = gathered.bytes > 0;
-  return post({.from = std::span(pieces).first(gathers ? 2 : 1),
+  return post({.from = std::span(slices).first(gathers ? 2 : 1),
                .remote_address = theirs_.inbox + layout_.slot(header.number),
                .rkey = theirs_.rkey,
                .immediate = immediate_of(Kind::kMessage, header.number),
@@ -144,8 +144,8 @@ void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Pl
   const verbs::MemoryRegion& region = *region_of(data, bytes, false);
   for (uint64_t at = 0; at < bytes; at += most) {
     auto length = static_cast<uint32_t>(std::min(most, bytes - at));
-    verbs::Piece piece = verbs::piece_of(region, data + at, length);
-    post({.from = std::span(&piece, 1), .remote_address = place.address + at, .rkey = place.rkey},
+    verbs::Slice slice = verbs::slice_of(region, data + at, length);
+    post({.from = std::span(&slice, 1), .remote_address = place.address + at, .rkey = place.rkey},
          false);
   }
 }
@@ -177,12 +177,12 @@ void VerbsEndpoint::send_here(Header header, const std::byte* data) {
   header.form = Header::kHere;
   const verbs::MemoryRegion* gather =
       header.bytes > kCopyBytes ? region_of(data, header.bytes, false) : nullptr;
-  verbs::Piece piece;
+  verbs::Slice slice;
   if (gather)
-    piece = verbs::piece_of(*gather, data, static_cast<uint32_t>(header.bytes));
+    slice = verbs::slice_of(*gather, data, static_cast<uint32_t>(header.bytes));
   else if (header.bytes > 0)
     std::memcpy(outbox_.data() + layout_.slot(header.number) + sizeof header, data, header.bytes);
-  last_needed_ = post_message(header, gather ? 0 : header.bytes, piece, gather != nullptr);
+  last_needed_ = post_message(header, gather ? 0 : header.bytes, slice, gather != nullptr);
   out(header.number) = {gather ? last_needed_ : 0, false};
 }
 
@@ -254,8 +254,8 @@ bool VerbsEndpoint::tell_places() {
     if (!room(1)) break;
     std::byte* entry = outbox_.data() + layout_.place(n);
     std::memcpy(entry, &in(n).place, sizeof(Place));
-    verbs::Piece piece = verbs::piece_of(outbox_.region(), entry, sizeof(Place));
-    last_needed_ = post({.from = std::span(&piece, 1),
+    verbs::Slice slice = verbs::slice_of(outbox_.region(), entry, sizeof(Place));
+    last_needed_ = post({.from = std::span(&slice, 1),
                          .remote_address = theirs_.inbox + layout_.place(n),
                          .rkey = theirs_.rkey,
                          .immediate = immediate_of(Kind::kPlace, n),

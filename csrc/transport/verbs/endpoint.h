@@ -141,7 +141,7 @@ class VerbsEndpoint final : public Endpoint {
   uint64_t writes_for(uint64_t bytes) const;
   uint64_t post(verbs::Write write, bool signaled);
   uint64_t post_word(Kind kind, uint64_t number, bool signaled);
-  uint64_t post_message(const Header& header, uint64_t copied, const verbs::Piece& gathered,
+  uint64_t post_message(const Header& header, uint64_t copied, const verbs::Slice& gathered,
                         bool signaled);
   void post_payload(const std::byte* data, uint64_t bytes, const Place& place);
   void send_here(Header header, const std::byte* data);

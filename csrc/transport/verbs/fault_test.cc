@@ -103,9 +103,9 @@ class Intruder {
   /// How a write of the first bytes of memory() ends.
   verbs::Completion write(uint64_t address, uint32_t rkey, uint32_t bytes,
                           std::optional<uint32_t> immediate = {}) {
-    verbs::Piece piece = verbs::piece_of(memory_.region(), memory(), bytes);
+    verbs::Slice slice = verbs::slice_of(memory_.region(), memory(), bytes);
     verbs::Write write{.id = 1,
-                       .from = std::span(&piece, bytes > 0 ? 1 : 0),
+                       .from = std::span(&slice, bytes > 0 ? 1 : 0),
                        .remote_address = address,
                        .rkey = rkey,
                        .immediate = immediate};

@@ -77,9 +77,9 @@ bool VerbsEndpoint::try_establish(Deadline deadline) {
 // Two packets, one of them of full length: what a path with a smaller MTU would lose.
 void VerbsEndpoint::post_proof() {
   auto bytes = static_cast<uint32_t>(std::min<uint64_t>(path_mtu_bytes() + 1, layout_.bytes()));
-  verbs::Piece piece = verbs::piece_of(outbox_.region(), outbox_.data(), bytes);
+  verbs::Slice slice = verbs::slice_of(outbox_.region(), outbox_.data(), bytes);
   proof_ = post(
-      {.from = std::span(&piece, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
+      {.from = std::span(&slice, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
 }
 
 // A packet that comes before the peer's queue pair receives is lost, and costs a timeout: so not

@@ -211,6 +211,44 @@ TEST_F(Breaking, APathThatLosesPacketsIsFoundBeforeAnythingIsSent) {
   EXPECT_TRUE(says(error, "rank 0 -> 1") && says(error, "UDP port 4791")) << error.what();
 }
 
+// One that comes back in time loses nothing (on_device_test.cc).
+TEST_F(Breaking, APortThatStaysDownFailsTheLinksOverIt) {
+  RdmaForTests::Instead impatient({verbs::FakeDevice{}}, std::chrono::milliseconds(200));
+  World world(row(), 2, kArenaBytes);
+  fake().set_link("fake0", 1, false);
+  Error error = break_of(world[0][1], world[0].arena.data());
+  EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(says(error, "retry exceeded") && says(error, "fake0:1")) << error.what();
+  fake().set_link("fake0", 1, true);
+}
+
+// The second of two long messages needs one write more than the send queue has room for.
+TEST_F(Breaking, AMessageWaitsForRoomForAllItsWrites) {
+  constexpr uint64_t kMost = 16 << 10;  // of a write
+  constexpr uint64_t kFirst = 128 * kMost - 1, kSecond = 127 * kMost - 1;
+  RdmaForTests::Instead small({{.ports = {{.max_message_bytes = kMost}}}});
+  World world(row(), 2, kArenaBytes);
+  Endpoint &here = world[0][1], &there = world[1][0];
+  std::byte *from = world[0].arena.data(), *to = world[1].arena.data();
+  there.expect(to, kFirst);
+  there.expect(to + kFirst, kSecond);
+  send(there, envelope_of(1), to, 8);  // behind the places
+  receive(here);
+  here.release();
+  fill(from, kFirst + kSecond, 4);
+  fake().set_loss("fake0", 1, true);  // nothing completes
+  EXPECT_EQ(here.try_send(envelope_of(1), from, kFirst), 1u);
+  EXPECT_EQ(here.try_send(envelope_of(2), from + kFirst, kSecond), 0u);
+  fake().set_loss("fake0", 1, false);
+  until(here, "send", [&] { return here.try_send(envelope_of(2), from + kFirst, kSecond) == 2; });
+  for (uint64_t bytes : {kFirst, kSecond}) {
+    EXPECT_EQ(receive(there, nullptr, bytes).bytes, bytes);
+    there.release();
+  }
+  EXPECT_TRUE(filled(to, kFirst + kSecond, 4));
+}
+
 // Ranks know each other's addresses from the exchange; then the port gets others, at other indices.
 TEST_F(Breaking, ALinkMadeAfterAnAddressHasChangedUsesTheNewOne) {
   Switchboard board;

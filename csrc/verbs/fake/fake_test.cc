@@ -39,8 +39,8 @@ TEST_P(Fake, AWriteWithImmediateArrivesBeforeItsCompletion) {
   ends.connect();
   count_up(&ends.a.memory);
   ASSERT_EQ(ends.b.pair.try_receive(77, 1), 1u);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 5000);
-  Write write = ends.write(piece);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 5000);
+  Write write = ends.write(slice);
   write.immediate = 0xabcd1234;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   Completion received = ends.b.wait();
@@ -59,11 +59,11 @@ TEST_P(Fake, GathersInOrder) {
   PairForTest ends(first_port());
   ends.connect();
   count_up(&ends.a.memory);
-  std::array<Piece, 3> pieces = {piece_of(ends.a.region, &ends.a.memory[3000], 10),
-                                 piece_of(ends.a.region, &ends.a.memory[0], 0),
-                                 piece_of(ends.a.region, &ends.a.memory[100], 20)};
-  Write write = ends.write(pieces[0]);
-  write.from = pieces;
+  std::array<Slice, 3> slices = {slice_of(ends.a.region, &ends.a.memory[3000], 10),
+                                 slice_of(ends.a.region, &ends.a.memory[0], 0),
+                                 slice_of(ends.a.region, &ends.a.memory[100], 20)};
+  Write write = ends.write(slices[0]);
+  write.from = slices;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   ASSERT_TRUE(ends.a.wait().ok());
   EXPECT_EQ(std::memcmp(&ends.b.memory[0], &ends.a.memory[3000], 10), 0);
@@ -74,9 +74,9 @@ TEST_P(Fake, WritesOfOneQueuePairKeepTheirOrder) {
   PairForTest ends(first_port());
   ends.connect();
   ASSERT_EQ(ends.b.pair.try_receive(0, 50), 50u);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 64);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 64);
   for (uint32_t i = 0; i < 50; i++) {
-    Write write = ends.write(piece);
+    Write write = ends.write(slice);
     write.immediate = i;
     ASSERT_TRUE(ends.a.pair.try_write(write));
   }
@@ -86,8 +86,8 @@ TEST_P(Fake, WritesOfOneQueuePairKeepTheirOrder) {
 TEST_P(Fake, UnsignaledWritesAreSilentAndTheirRoomComesBackWithASignaledOne) {
   PairForTest ends(first_port());
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  std::vector<Write> writes(64, ends.write(piece));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  std::vector<Write> writes(64, ends.write(slice));
   for (Write& write : writes) write.signaled = false;
   writes[31].signaled = true;
   writes[31].id = 31;
@@ -103,22 +103,22 @@ TEST_P(Fake, InlineMemoryIsFreeAtOnce) {
   PairForTest ends(first_port());
   ends.connect();
   ends.a.memory[0] = std::byte{42};
-  Piece piece{ends.a.region.address(), 1, 0};  // no key needed
-  Write write = ends.write(piece);
+  Slice slice{ends.a.region.address(), 1, 0};  // no key needed
+  Write write = ends.write(slice);
   write.inlined = true;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   ends.a.memory[0] = std::byte{0};
   ASSERT_TRUE(ends.a.wait().ok());
   EXPECT_EQ(ends.b.memory[0], std::byte{42});
-  piece.bytes = 65;
+  slice.bytes = 65;
   EXPECT_THROW((void)ends.a.pair.try_write(write), Error);
 }
 
 TEST_P(Fake, MemoryThatIsNotRegisteredIsALocalError) {
   PairForTest ends(first_port());
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data() + PairForTest::kBytes - 4, 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data() + PairForTest::kBytes - 4, 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kLocalProtection);
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
   EXPECT_EQ(ends.b.pair.query_state(), QueuePairState::kReadyToSend);
@@ -143,11 +143,11 @@ TEST_P(Fake, AWriteOutsideWhatWasGrantedBreaksBothEnds) {
     ends.connect();
     EventReader events(ends.context);
     ASSERT_EQ(ends.b.pair.try_receive(7, 2), 2u);
-    Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-    Write write = ends.write(piece);
+    Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+    Write write = ends.write(slice);
     violation.change(&write, ends);
     write.signaled = false;  // failures are never silent
-    std::array<Write, 2> both = {write, ends.write(piece)};
+    std::array<Write, 2> both = {write, ends.write(slice)};
     ASSERT_EQ(ends.a.pair.try_write(both), 2u);
     Completion failed = ends.a.wait();
     EXPECT_EQ(failed.status(), Status::kRemoteAccess) << failed.text();
@@ -165,8 +165,8 @@ TEST_P(Fake, AWriteOutsideWhatWasGrantedBreaksBothEnds) {
 TEST_P(Fake, AWriteWithImmediateWaitsForAReceive) {
   PairForTest ends(first_port());
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  Write write = ends.write(piece);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  Write write = ends.write(slice);
   write.immediate = 1;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -183,8 +183,8 @@ TEST_P(Fake, WithFewRetriesAReceiverThatIsNotReadyIsAnError) {
   Connection of_a = ends.connection(ends.a, ends.b);
   of_a.receiver_not_ready_retries = 3;
   ends.connect(of_a, ends.connection(ends.b, ends.a));
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  Write write = ends.write(piece);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  Write write = ends.write(slice);
   write.immediate = 1;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   EXPECT_EQ(ends.a.wait().status(), Status::kReceiverNotReady);
@@ -194,8 +194,8 @@ TEST_P(Fake, ALinkThatComesBackInTimeIsSurvived) {
   PairForTest ends(first_port());
   ends.connect();
   fake->set_link("fake0", 1, false);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_TRUE(ends.a.quiet());
   fake->set_link("fake0", 1, true);
@@ -207,8 +207,8 @@ TEST_P(Fake, LossForGoodUsesTheRetriesUp) {
   PairForTest ends(first_port());
   ends.connect();
   fake->set_loss("fake0", 1, true);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kRetryExceeded);
 }
 
@@ -221,8 +221,8 @@ TEST_P(Fake, EndsThatDoNotAgreeDoNotReachEachOther) {
     if (what == 0) of_b.remote_psn++;
     if (what == 1) of_b.remote_qp_num = 0x7fffff;
     ends.connect(of_a, of_b);
-    Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-    ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+    Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+    ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
     EXPECT_EQ(ends.a.wait().status(), Status::kRetryExceeded);
   }
 }
@@ -232,8 +232,8 @@ TEST_P(Fake, APeerThatIsGoneUsesTheRetriesUp) {
   PairForTest ends(first_port());
   ends.connect();
   ends.b.pair.reset();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kRetryExceeded);
 }
 
@@ -244,8 +244,8 @@ TEST_P(Fake, MixedMtusAndForbiddenWritesAreInvalidRequests) {
     if (what == 0) of_b.path_mtu_bytes = 1024;
     if (what == 1) of_b.peer_may = Access::kLocalRead;
     ends.connect(ends.connection(ends.a, ends.b), of_b);
-    Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 2000);
-    ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+    Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 2000);
+    ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
     EXPECT_EQ(ends.a.wait().status(), Status::kRemoteInvalidRequest);
   }
 }
@@ -254,8 +254,8 @@ TEST_P(Fake, AnOverflowingQueueIsLostWithItsQueuePairs) {
   PairForTest ends(first_port(), PairForTest::kLimits, 4);
   ends.connect();
   EventReader events(ends.context);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  std::vector<Write> writes(5, ends.write(piece));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  std::vector<Write> writes(5, ends.write(slice));
   ASSERT_EQ(ends.a.pair.try_write(writes), 5u);
   pollfd watched{events.fd(), POLLIN, 0};
   ASSERT_EQ(::poll(&watched, 1, 10000), 1);
@@ -269,12 +269,12 @@ TEST_P(Fake, AnArmedQueueTellsItsChannelOnce) {
   PairForTest ends(first_port());
   ends.connect();
   pollfd watched{ends.a.channel.fd(), POLLIN, 0};
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   ASSERT_TRUE(ends.a.wait().ok());
   EXPECT_EQ(::poll(&watched, 1, 0), 0);  // not armed
   ends.a.queue.arm();
-  for (int i = 0; i < 3; i++) ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  for (int i = 0; i < 3; i++) ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   ASSERT_EQ(::poll(&watched, 1, 10000), 1);
   for (int i = 0; i < 3; i++) ASSERT_TRUE(ends.a.wait().ok());
   EXPECT_EQ(ends.a.channel.drain(), 1);
@@ -287,8 +287,8 @@ TEST_P(Fake, ArmedForSolicitedOnlyThoseTell) {
   pollfd watched{ends.b.channel.fd(), POLLIN, 0};
   ASSERT_EQ(ends.b.pair.try_receive(0, 2), 2u);
   ends.b.queue.arm(true);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  Write write = ends.write(piece);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  Write write = ends.write(slice);
   write.immediate = 1;
   ASSERT_TRUE(ends.a.pair.try_write(write));
   ASSERT_TRUE(ends.b.wait().ok());
@@ -305,8 +305,8 @@ TEST_P(Fake, AnEventThatNobodyTookGoesWithItsQueue) {
   PairForTest ends(first_port());
   ends.connect();
   ends.a.queue.arm();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   ASSERT_TRUE(ends.a.wait().ok());
 }
 
@@ -316,8 +316,8 @@ TEST_P(Fake, ToErrorFlushesWhatIsPosted) {
   ASSERT_EQ(ends.a.pair.try_receive(5, 3), 3u);
   EXPECT_TRUE(ends.a.pair.to_error());
   for (int i = 0; i < 3; i++) EXPECT_EQ(ends.a.wait().status(), Status::kFlushed);
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kFlushed);
 }
 
@@ -325,15 +325,15 @@ TEST_P(Fake, FailsWhatItIsToldTo) {
   UsablePort port = first_port();
   PairForTest ends(port);
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
   fake->fail(FakeCall::kPostSend, 2, EIO);
-  EXPECT_TRUE(ends.a.pair.try_write(ends.write(piece)));
-  EXPECT_THROW((void)ends.a.pair.try_write(ends.write(piece)), Error);
+  EXPECT_TRUE(ends.a.pair.try_write(ends.write(slice)));
+  EXPECT_THROW((void)ends.a.pair.try_write(ends.write(slice)), Error);
   EXPECT_TRUE(ends.a.wait().ok());
   fake->fail_completion(2, Status::kRemoteOperation);
-  EXPECT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  EXPECT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_TRUE(ends.a.wait().ok());
-  EXPECT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  EXPECT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kRemoteOperation);
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
 }
@@ -355,8 +355,8 @@ TEST_P(Fake, ThreadsReachEachOther) {
       if (sent < kMessages && sent < received + kSlots && sent < left + kSlots) {
         size_t slot = sent % kSlots;
         numbers[kHalf / 4 + slot] = sent;
-        Piece piece = piece_of(mine.region, &numbers[kHalf / 4 + slot], 4);
-        Write write{.from = std::span(&piece, 1),
+        Slice slice = slice_of(mine.region, &numbers[kHalf / 4 + slot], 4);
+        Write write{.from = std::span(&slice, 1),
                     .remote_address = other.region.address() + slot * 4,
                     .rkey = other.region.rkey(),
                     .immediate = sent};
@@ -392,8 +392,8 @@ TEST(FakeInfiniBand, RoutesByLid) {
   EXPECT_FALSE(of_a.global_route);
   ends.connect();
   EXPECT_EQ(ends.a.pair.link().text(), "fake0:1");
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 8);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_TRUE(ends.a.wait().ok());
 }
 
@@ -403,8 +403,8 @@ TEST(FakeMessages, LongerThanThePortAllowsAreALocalError) {
   FakeVerbs fake({.devices = {{.ports = {port}}}});
   PairForTest ends(first_port());
   ends.connect();
-  Piece piece = piece_of(ends.a.region, ends.a.memory.data(), 4097);
-  ASSERT_TRUE(ends.a.pair.try_write(ends.write(piece)));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 4097);
+  ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_EQ(ends.a.wait().status(), Status::kLocalLength);
 }
 

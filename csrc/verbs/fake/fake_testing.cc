@@ -103,7 +103,7 @@ int query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->max_mr_size = UINT64_MAX;
   attributes->max_qp = 1 << 20;
   attributes->max_qp_wr = device.max_work_requests;
-  attributes->max_sge = device.max_pieces;
+  attributes->max_sge = device.max_slices;
   attributes->max_cqe = device.max_completions;
   attributes->max_cq = attributes->max_mr = 1 << 20;
   attributes->phys_port_cnt = static_cast<uint8_t>(device.ports.size());

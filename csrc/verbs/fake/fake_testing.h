@@ -46,7 +46,7 @@ struct FakeDevice {
   std::vector<FakePort> ports = {FakePort{}};
   bool iwarp = false;
   int max_work_requests = 4096;
-  int max_pieces = 16;
+  int max_slices = 16;
   int max_completions = 1 << 16;
   uint32_t max_inline_bytes = 256;
   uint64_t memlock_bytes = UINT64_MAX;  // of all registered memory together

@@ -81,7 +81,7 @@ struct FakeQueue : ibv_cq {
 struct FakeSend {
   ibv_send_wr request{};
   uint64_t sequence = 0;
-  std::vector<ibv_sge> pieces;
+  std::vector<ibv_sge> slices;
   std::vector<std::byte> inlined;
   uint64_t bytes = 0;
   Clock::time_point first_tried{};  // when it first could not go

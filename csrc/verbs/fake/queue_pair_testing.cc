@@ -123,9 +123,9 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
   const FakeDevice& device = static_cast<FakeContext*>(pd->context)->owner->device;
   const ibv_qp_cap& cap = wanted->cap;
   auto most = static_cast<uint32_t>(device.max_work_requests);
-  auto pieces = static_cast<uint32_t>(device.max_pieces);
-  bool fits = cap.max_send_wr <= most && cap.max_recv_wr <= most && cap.max_send_sge <= pieces &&
-              cap.max_recv_sge <= pieces && cap.max_inline_data <= device.max_inline_bytes;
+  auto slices = static_cast<uint32_t>(device.max_slices);
+  bool fits = cap.max_send_wr <= most && cap.max_recv_wr <= most && cap.max_send_sge <= slices &&
+              cap.max_recv_sge <= slices && cap.max_inline_data <= device.max_inline_bytes;
   if (wanted->qp_type != IBV_QPT_RC || !fits) return refuse<ibv_qp>(EINVAL);
   auto* pair = new FakeQueuePair{};
   pair->context = pd->context;
@@ -209,14 +209,14 @@ FakeSend take_send(FakeModel& model, FakeQueuePair& pair, const ibv_send_wr& req
   FakeSend send;
   send.request = request;
   send.sequence = ++pair.sends_posted;
-  send.pieces.assign(request.sg_list, request.sg_list + request.num_sge);
+  send.slices.assign(request.sg_list, request.sg_list + request.num_sge);
   send.bytes = bytes_of(request);
   if (request.send_flags & IBV_SEND_INLINE) {
-    for (const ibv_sge& piece : send.pieces) {
-      const auto* from = reinterpret_cast<const std::byte*>(piece.addr);
-      send.inlined.insert(send.inlined.end(), from, from + piece.length);
+    for (const ibv_sge& slice : send.slices) {
+      const auto* from = reinterpret_cast<const std::byte*>(slice.addr);
+      send.inlined.insert(send.inlined.end(), from, from + slice.length);
     }
-    send.pieces.clear();
+    send.slices.clear();
     model.counters.inline_bytes += send.bytes;
   }
   return send;
@@ -280,11 +280,11 @@ FakeQueuePair* answering_peer(FakeModel& model, const FakeQueuePair& pair) {
 ibv_wc_status local_check(FakeModel& model, const FakeQueuePair& pair, const FakeSend& send) {
   const FakePort& port = device_of(pair).find_port(pair.attributes.port_num)->port;
   if (send.bytes > port.max_message_bytes) return IBV_WC_LOC_LEN_ERR;
-  for (const ibv_sge& piece : send.pieces) {
-    auto region = model.regions.find(piece.lkey);
+  for (const ibv_sge& slice : send.slices) {
+    auto region = model.regions.find(slice.lkey);
     bool fine = region != model.regions.end() && region->second->pd == pair.pd &&
-                region->second->covers(piece.addr, piece.length);
-    if (!fine && piece.length > 0) return IBV_WC_LOC_PROT_ERR;
+                region->second->covers(slice.addr, slice.length);
+    if (!fine && slice.length > 0) return IBV_WC_LOC_PROT_ERR;
   }
   return IBV_WC_SUCCESS;
 }
@@ -308,10 +308,10 @@ ibv_wc_status remote_check(FakeModel& model, const FakeQueuePair& pair, const Fa
 void move_bytes(FakeModel& model, const FakeSend& send) {
   auto* to = reinterpret_cast<std::byte*>(send.request.wr.rdma.remote_addr);
   if (!send.inlined.empty()) std::memcpy(to, send.inlined.data(), send.inlined.size());
-  for (const ibv_sge& piece : send.pieces) {
-    if (piece.length == 0) continue;
-    std::memcpy(to, reinterpret_cast<const void*>(piece.addr), piece.length);
-    to += piece.length;
+  for (const ibv_sge& slice : send.slices) {
+    if (slice.length == 0) continue;
+    std::memcpy(to, reinterpret_cast<const void*>(slice.addr), slice.length);
+    to += slice.length;
   }
   model.counters.writes++;
   model.counters.bytes += send.bytes;

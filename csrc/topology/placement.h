@@ -9,21 +9,21 @@
 namespace ringcoll {
 
 /// Of one host.
-struct HostPlace {
+struct Placement {
   std::vector<std::string> groups;  // from the top down, {"spine1", "leaf3"}
   int order = 0;                    // among the hosts of the source; equal: by name
   std::string why;                  // "line 12"
 };
 
 /// By the host's name.
-using Places = std::map<std::string, HostPlace, std::less<>>;
+using Placements = std::map<std::string, Placement, std::less<>>;
 
 /// More levels of switches than any network has.
 inline constexpr size_t kMaxLevels = 16;
 
-/// The places that a file gives: SLURM's topology.conf or topology.yaml, or JSON (YAML) of the form
-/// {host: "spine.leaf"}; told by what is in it. Throws Error(kInvalidArgument) that begins with the
-/// line and names the host or switch.
-Places parse_topology(std::string_view text);
+/// The placements that a file gives: SLURM's topology.conf or topology.yaml, or JSON (YAML) of the
+/// form {host: "spine.leaf"}; told by what is in it. Throws Error(kInvalidArgument) that begins
+/// with the line and names the host or switch.
+Placements parse_topology(std::string_view text);
 
 }  // namespace ringcoll

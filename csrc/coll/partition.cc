@@ -1,4 +1,4 @@
-#include "coll/layout.h"
+#include "coll/partition.h"
 
 #include <algorithm>
 
@@ -12,16 +12,16 @@ Byte* advance(Byte* p, int64_t bytes) {
 
 }  // namespace
 
-void Layout::add_lane(const std::byte* input, std::byte* output, int64_t count) {
-  lanes_.push_back({tensors_.size(), 1, count, input != nullptr, output != nullptr});
+void Partition::add_strip(const std::byte* input, std::byte* output, int64_t count) {
+  strips_.push_back({tensors_.size(), 1, count, input != nullptr, output != nullptr});
   tensors_.push_back({input, output, count});
   starts_.push_back(0);
 }
 
-void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
+void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) {
   tensors_.clear();
   starts_.clear();
-  lanes_.clear();
+  strips_.clear();
   loans_.clear();
   element_bytes_ = size_of(call.dtype);
   if (call.is_vector()) {
@@ -39,7 +39,7 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
       starts_.push_back(at);
       at += b.count;
     }
-    lanes_.push_back({0, tensors_.size(), at, reads, writes});
+    strips_.push_back({0, tensors_.size(), at, reads, writes});
   } else if (call.collective == RC_ALLTOALL) {
     add_alltoall(call, order);
   } else if (call.collective != RC_BARRIER) {
@@ -47,11 +47,11 @@ void Layout::reset(const Call& call, Rank rank, std::span<const Rank> order) {
   }
   ends_key_ = 0;
   // In a chunked collective inputs and outputs follow from collective, rank and root, but for NULLs
-  // of empty chunks, which have no elements; so the lanes of one vector are all that can differ.
-  if (call.is_vector()) ends_key_ = lanes_[0].has_input | lanes_[0].has_output << 1;
+  // of empty chunks, which have no elements; so the strips of one vector are all that can differ.
+  if (call.is_vector()) ends_key_ = strips_[0].has_input | strips_[0].has_output << 1;
 }
 
-void Layout::replace(const rc_buffer& buffer) {
+void Partition::replace(const rc_buffer& buffer) {
   loans_.clear();
   if (tensors_.empty()) return;  // no elements
   Tensor& tensor = tensors_[0];
@@ -60,7 +60,7 @@ void Layout::replace(const rc_buffer& buffer) {
 }
 
 // allgather, gather: own chunk in, all out. reduce_scatter, scatter: all in, own chunk out.
-void Layout::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
+void Partition::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
   bool gathers = call.collective == RC_ALLGATHER || call.collective == RC_GATHER;
   bool is_root = rank == call.root;
   bool whole = call.collective == RC_ALLGATHER || call.collective == RC_REDUCE_SCATTER || is_root;
@@ -74,13 +74,13 @@ void Layout::add_chunks(const Call& call, Rank rank, std::span<const Rank> order
     int64_t offset = starts[r] * bytes;
     bool own = r == rank;
     if (gathers)
-      add_lane(own ? input : nullptr, whole ? advance(output, offset) : nullptr, call.count_of(r));
+      add_strip(own ? input : nullptr, whole ? advance(output, offset) : nullptr, call.count_of(r));
     else
-      add_lane(whole ? advance(input, offset) : nullptr, own ? output : nullptr, call.count_of(r));
+      add_strip(whole ? advance(input, offset) : nullptr, own ? output : nullptr, call.count_of(r));
   }
 }
 
-void Layout::add_alltoall(const Call& call, std::span<const Rank> order) {
+void Partition::add_alltoall(const Call& call, std::span<const Rank> order) {
   auto* input = static_cast<const std::byte*>(call.buffers[0].input);
   auto* output = static_cast<std::byte*>(call.buffers[0].output);
   auto bytes = static_cast<int64_t>(element_bytes_);
@@ -89,11 +89,11 @@ void Layout::add_alltoall(const Call& call, std::span<const Rank> order) {
     sends[i + 1] = sends[i] + call.count_of(static_cast<Rank>(i));
     recvs[i + 1] = recvs[i] + call.recv_count_of(static_cast<Rank>(i));
   }
-  for (Rank r : order) add_lane(advance(input, sends[r] * bytes), nullptr, call.count_of(r));
-  for (Rank r : order) add_lane(nullptr, advance(output, recvs[r] * bytes), call.recv_count_of(r));
+  for (Rank r : order) add_strip(advance(input, sends[r] * bytes), nullptr, call.count_of(r));
+  for (Rank r : order) add_strip(nullptr, advance(output, recvs[r] * bytes), call.recv_count_of(r));
 }
 
-std::span<Loan> Layout::loans(size_t least_bytes) {
+std::span<Loan> Partition::loans(size_t least_bytes) {
   for (Tensor& tensor : tensors_) {
     size_t bytes = tensor.count * element_bytes_;
     if (bytes < least_bytes) continue;
@@ -108,36 +108,36 @@ std::span<Loan> Layout::loans(size_t least_bytes) {
   return loans_;
 }
 
-bool Layout::lent(const Tensor& tensor) const {
+bool Partition::lent(const Tensor& tensor) const {
   auto granted = [&](const std::byte* data, size_t loan) {
     return !data || (loan != kNoLoan && loans_[loan].granted);
   };
   return granted(tensor.input, tensor.loans[0]) && granted(tensor.output, tensor.loans[1]);
 }
 
-int64_t Layout::longest_lane() const {
+int64_t Partition::longest_strip() const {
   int64_t longest = 0;
-  for (const Lane& lane : lanes_) longest = std::max(longest, lane.count);
+  for (const Strip& strip : strips_) longest = std::max(longest, strip.count);
   return longest;
 }
 
-void Layout::counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const {
+void Partition::counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const {
   counts->clear();
-  for (const Lane& lane : lanes_)
-    counts->push_back(std::clamp<int64_t>(lane.count - k * stretch, 0, stretch));
+  for (const Strip& strip : strips_)
+    counts->push_back(std::clamp<int64_t>(strip.count - k * stretch, 0, stretch));
 }
 
-void Layout::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const {
+void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const {
   fragments->clear();
   auto bytes = static_cast<int64_t>(element_bytes_);
   int64_t local = 0;
-  for (const Lane& lane : lanes_) {
-    int64_t from = k * stretch, to = std::min(lane.count, from + stretch);
+  for (const Strip& strip : strips_) {
+    int64_t from = k * stretch, to = std::min(strip.count, from + stretch);
     if (from >= to) continue;
-    auto starts = std::span(starts_).subspan(lane.first_tensor, lane.tensors);
-    size_t i = lane.tensors == 1 ? 0 : std::ranges::upper_bound(starts, from) - starts.begin() - 1;
+    auto starts = std::span(starts_).subspan(strip.first_tensor, strip.tensors);
+    size_t i = strip.tensors == 1 ? 0 : std::ranges::upper_bound(starts, from) - starts.begin() - 1;
     for (; from < to; i++) {
-      const Tensor& tensor = tensors_[lane.first_tensor + i];
+      const Tensor& tensor = tensors_[strip.first_tensor + i];
       int64_t offset = from - starts[i], count = std::min(to - from, tensor.count - offset);
       fragments->push_back({local, count, advance(tensor.input, offset * bytes),
                             advance(tensor.output, offset * bytes), lent(tensor)});
@@ -147,15 +147,15 @@ void Layout::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fra
   }
 }
 
-Ends Layout::ends_of(std::span<const int64_t> counts) const {
+Ends Partition::ends_of(std::span<const int64_t> counts) const {
   Ends ends;
   int64_t at = 0;
-  for (size_t i = 0; i < lanes_.size(); i++) {
+  for (size_t i = 0; i < strips_.size(); i++) {
     Range range{at, counts[i]};
     at += counts[i];
     if (range.empty()) continue;
-    if (lanes_[i].has_input) ends.inputs.push_back(range);
-    if (lanes_[i].has_output) ends.outputs.push_back(range);
+    if (strips_[i].has_input) ends.inputs.push_back(range);
+    if (strips_[i].has_output) ends.outputs.push_back(range);
   }
   return ends;
 }

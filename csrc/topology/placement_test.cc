@@ -1,5 +1,5 @@
 // Topology files of every kind, and what is wrong with some.
-#include "topology/place.h"
+#include "topology/placement.h"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ using Names = std::vector<std::string>;
 
 /// "a1=s9.s1 a2=s9.s1 …", in the order of the file.
 std::string shown(std::string_view text) {
-  Places places = parse_topology(text);
-  Names lines(places.size());
-  for (const auto& [host, place] : places)
-    lines.at(place.order) = fmt::format("{}={}", host, fmt::join(place.groups, "."));
+  Placements placements = parse_topology(text);
+  Names lines(placements.size());
+  for (const auto& [host, placement] : placements)
+    lines.at(placement.order) = fmt::format("{}={}", host, fmt::join(placement.groups, "."));
   return fmt::format("{}", fmt::join(lines, " "));
 }
 
@@ -158,7 +158,7 @@ TEST(TopologyJson, FaultsNameTheLine) {
   expect_fault("{\"h\": \"a\",\n\"h\": \"b\"}", {"line 2: host \"h\"", "twice", "line 1"});
   expect_fault("{\"h\": \"a..b\"}", {"line 1: host \"h\"", "\"a..b\""});
   expect_fault("{\"h\": \"\"}", {"line 1: host \"h\""});
-  expect_fault("{\"h\": {\"x\": 1}}", {"line 1", "the place of host \"h\" is to be a text"});
+  expect_fault("{\"h\": {\"x\": 1}}", {"line 1", "the placement of host \"h\" is to be a text"});
   expect_fault("{\"h\": \"a\",\n\"i\": \"b\"", {"line 3", "no YAML and no JSON"});
   expect_fault("{}", {"names no host"});
   expect_fault("a word", {"line 1", "names and values"});

@@ -1,9 +1,10 @@
-// From the index space that schedules work on to the caller's memory.
+// How a call is cut into pieces: from the index space that schedules work on to the caller's
+// memory.
 //
 // A call is cut into pieces, and a piece is what one run of a schedule handles. A vector
-// (allreduce, broadcast, reduce) is one lane, cut into consecutive pieces. A chunked collective has
-// a lane for every rank's chunk, in ring order (alltoall: the lanes to send, then those to
-// receive), and piece k takes the k-th stretch of every lane. So the piece of a chunked collective
+// (allreduce, broadcast, reduce) is one strip, cut into consecutive pieces. A chunked collective
+// has a strip for every rank's chunk, in ring order (alltoall: the strips to send, then those to
+// receive), and piece k takes the k-th stretch of every strip. So the piece of a chunked collective
 // is a small instance of the same collective.
 #pragma once
 
@@ -30,7 +31,8 @@ struct Fragment {
   int64_t end() const { return first + count; }
 };
 
-class Layout {
+/// Of a call.
+class Partition {
  public:
   /// Rebuilds for a call; memory is kept from call to call. `order` is the ring order.
   void reset(const Call& call, Rank rank, std::span<const Rank> order);
@@ -40,12 +42,12 @@ class Layout {
   /// The caller's tensors of at least `least_bytes`, to be granted before fragments are made.
   std::span<Loan> loans(size_t least_bytes);
 
-  size_t lanes() const { return lanes_.size(); }
-  int64_t longest_lane() const;
-  /// Elements of each lane in piece `k`, if pieces take `stretch` elements of a lane.
+  size_t strips() const { return strips_.size(); }
+  int64_t longest_strip() const;
+  /// Elements of each strip in piece `k`, if pieces take `stretch` elements of a strip.
   void counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const;
   void fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const;
-  /// Where a piece with these lane counts has inputs and outputs.
+  /// Where a piece with these strip counts has inputs and outputs.
   Ends ends_of(std::span<const int64_t> counts) const;
   /// A bit pattern that, with the counts, determines ends_of().
   uint64_t ends_key() const { return ends_key_; }
@@ -58,20 +60,20 @@ class Layout {
     size_t loans[2] = {kNoLoan, kNoLoan};  // of input and output
   };
   static constexpr size_t kNoLoan = SIZE_MAX;
-  struct Lane {
+  struct Strip {
     size_t first_tensor;
     size_t tensors;
     int64_t count;
     bool has_input, has_output;
   };
-  void add_lane(const std::byte* input, std::byte* output, int64_t count);
+  void add_strip(const std::byte* input, std::byte* output, int64_t count);
   void add_chunks(const Call& call, Rank rank, std::span<const Rank> order);
   bool lent(const Tensor& tensor) const;
   void add_alltoall(const Call& call, std::span<const Rank> order);
 
   std::vector<Tensor> tensors_;
-  std::vector<int64_t> starts_;  // of each tensor within its lane
-  std::vector<Lane> lanes_;
+  std::vector<int64_t> starts_;  // of each tensor within its strip
+  std::vector<Strip> strips_;
   std::vector<Loan> loans_;
   size_t element_bytes_ = 1;
   uint64_t ends_key_ = 0;

@@ -1,0 +1,62 @@
+// What ends a wait in poll() from another thread. The descriptor that does it belongs to the wait
+// and not to the transport: a job has many parts, and few of them wait at one time.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace ringcoll::tcp {
+
+/// Descriptors for waits, of a transport and its parts: as many as there were waits at one time.
+/// Any thread.
+class WakeFds {
+ public:
+  /// None if the process may have no more.
+  Fd take();
+  /// One on which nothing is to be read.
+  void give_back(Fd fd);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Fd> free_;
+};
+
+/// Of one transport, whose endpoints are used by one thread at a time.
+class Waker {
+ public:
+  /// `fds` outlives it.
+  explicit Waker(WakeFds& fds) : fds_(fds) {}
+
+  /// Ends the wait that runs, else the next one. Any thread.
+  void wake();
+
+  /// While it lives, its thread waits.
+  class Wait {
+   public:
+    explicit Wait(Waker& waker);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+    /// Readable once the wait is to end; -1, which poll() passes over, if there is no descriptor.
+    int fd() const { return fd_.get(); }
+    /// How long to wait at most: not at all if it is to end, and not for long where nothing can end
+    /// it.
+    Duration at_most(Duration limit) const;
+
+   private:
+    Waker& waker_;
+    Fd fd_;
+  };
+
+ private:
+  WakeFds& fds_;
+  std::mutex mutex_;
+  bool woken_ = false;   // and no wait has ended since
+  int waiting_on_ = -1;  // the descriptor of the wait that runs
+};
+
+}  // namespace ringcoll::tcp
