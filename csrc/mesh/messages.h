@@ -32,6 +32,9 @@ class MessageChannels {
   /// Of a peer whose channel is open. Nobody calls expect() on it; no place need be told ahead
   /// (Endpoint::expect).
   virtual Endpoint& operator[](Rank peer) = 0;
+  /// The channel has failed, or its peer has left: it is closed, and neither used nor waited for
+  /// any more, though it stays in open().
+  virtual void drop(Rank peer) = 0;
   /// Memory that long messages can be sent from on any channel: of the arena, and this object's
   /// alone. Messages of up to inline_bytes() come from anywhere.
   virtual std::span<std::byte> staging() = 0;
