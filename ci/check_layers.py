@@ -24,7 +24,7 @@ ORDER = [
     ["mesh"],
     ["comm"],
     ["schedule", "reduce"],
-    ["coll"],
+    ["coll", "p2p"],
     ["engine"],
 ]
 PURE = {"schedule", "reduce"}

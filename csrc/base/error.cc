@@ -21,6 +21,8 @@ const char* name_of(Code code) {
       return "Internal";
     case Code::kAborted:
       return "Aborted";
+    case Code::kTooLong:
+      return "TooLong";
   }
   return "?";
 }

@@ -20,6 +20,7 @@ enum class Code {
   kMismatch = RC_MISMATCH,
   kInternal = RC_INTERNAL,
   kAborted = RC_ABORTED,
+  kTooLong = RC_TOO_LONG,
 };
 
 /// "PeerLost", "Timeout", …

@@ -5,21 +5,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/machine.h"
-#include "bootstrap/gate.h"
-#include "bootstrap/networks.h"
-#include "bootstrap/rate.h"
+#include "bootstrap/connector_state.h"
 #include "net/interfaces.h"
 #include "net/socket.h"
 
@@ -40,19 +34,6 @@ constexpr Duration kLook = std::chrono::milliseconds(200);
 // of the network: it was reached, and is used if there is no other.
 constexpr int kRateTries = 3;
 constexpr double kLeastRate = 1e-6;
-// Channels of the trials of networks, one each; no group has them.
-constexpr uint64_t kTrialChannel = uint64_t{1} << 63;
-
-// What a group has for a pair: enough for the streams of a transport.
-constexpr uint64_t kChannelsOfGroup = 32;
-static_assert(kGroupNumbers * kChannelsOfGroup <= kTrialChannel);
-
-uint64_t channel_of(GroupNumber group, uint32_t channel) {
-  invariant(group < kGroupNumbers && channel < kChannelsOfGroup, "channel {} of group {}", channel,
-            group);
-  return group * kChannelsOfGroup + channel;
-}
-
 // RINGCOLL_INTERFACE, else what the launcher was told or found where that is of use here, else all.
 std::vector<Interface> interfaces_for(const Config& config) {
   auto all = list_interfaces();
@@ -87,129 +68,54 @@ std::string describe_finding(const Trial::Finding& found) {
 
 }  // namespace
 
-struct Connector::State {
-  State(Rank own, std::vector<Interface> interfaces, EventLoop& loop) : rank(own), sink(loop) {
-    std::ranges::stable_sort(interfaces, std::ranges::greater(), &Interface::speed_mbps);
-    std::string causes;
-    for (const Interface& i : interfaces) {
-      if (offers.size() == kMostOffers) break;
-      try {
-        gates.push_back(std::make_unique<Gate>(i.address, loop));
-        offers.push_back(
-            {own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
-      } catch (const Error& error) {
-        log_warning("{} is not used: {}", i.name, error.what());
-        causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
-      }
+Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& loop)
+    : rank(own), sink(loop) {
+  std::ranges::stable_sort(interfaces, std::ranges::greater(), &Interface::speed_mbps);
+  std::string causes;
+  for (const Interface& i : interfaces) {
+    if (offers.size() == kMostOffers) break;
+    try {
+      gates.push_back(std::make_unique<Gate>(i.address, loop));
+      offers.push_back({own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
+    } catch (const Error& error) {
+      log_warning("{} is not used: {}", i.name, error.what());
+      causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
     }
-    check(!offers.empty(), Code::kTransport,
-          "no network interface can be used: {}. Name one with RINGCOLL_INTERFACE", causes);
   }
+  check(!offers.empty(), Code::kTransport,
+        "no network interface can be used: {}. Name one with RINGCOLL_INTERFACE", causes);
+}
 
-  const Rank rank;
-  std::vector<Offer> offers;
-  // These are set before the gates open, and constant then.
-  std::vector<std::vector<Offer>> of_rank;
-  std::vector<Network> networks;
-  std::string secret;
-  GroupId group{};
-
-  std::vector<NetworkChoice> used;  // of the networks; empty until that is settled
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted, not yet asked for
-  std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
-  std::set<GroupNumber> interrupted, ended;
-  std::multimap<GroupNumber, int> dialling;  // sockets that a connect_at() waits on, by group
-  uint64_t rejected_before = 0;              // by gates that are closed
-
-  Sink sink;
-  std::vector<std::unique_ptr<Gate>> gates;  // by offer; the last: their callbacks use the rest
-
-  void on_accepted(const Identity& identity, Fd fd) {
-    if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
-    {
-      std::lock_guard lock(mutex);
-      if (ended.contains(identity.channel / kChannelsOfGroup)) return;
-      // A second connection for one channel means that the peer has given the first one up.
-      parked[{identity.from, identity.channel}] = std::move(fd);
-    }
-    changed.notify_all();
-  }
-
-  void on_refused(const Gate::Refusal& refusal) {
-    log_debug("a connection of {} was refused: {}", refusal.peer.text(), explain(refusal.verdict));
-    // Who knows the group and has the address of the rank that it says it is, is that rank, set up
-    // wrongly, and waiting for it is in vain. The group alone would not do: who listens to the
-    // network can work it out. Of a stranger, nothing but the counter is kept.
-    const Identity& claimed = refusal.claimed;
-    if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
-    bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {
-      return offer.address.host() == refusal.peer.host();
-    });
-    if (!is_of_it) return;
-    {
-      std::lock_guard lock(mutex);
-      refusals[claimed.from] = fmt::format("{}: {}", refusal.peer.text(), explain(refusal.verdict));
-    }
-    changed.notify_all();
-  }
-
-  uint64_t rejected() const {
-    uint64_t sum = rejected_before;
-    for (const auto& gate : gates)
-      if (gate) sum += gate->rejected();
-    return sum;
-  }
-  const Offer& offer_of(Rank peer, int network) const {
-    return of_rank[peer][networks[network].offer_of[peer]];
-  }
-  void throw_if_interrupted(GroupNumber for_group, const std::string& link) const {
-    check(!interrupted.contains(for_group), Code::kTransport,
-          "{}: given up, for the communicator has failed", link);
-  }
-  bool is_interrupted(GroupNumber for_group) {
+void Connector::State::on_accepted(const Identity& identity, Fd fd) {
+  if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
+  if (is_either(identity.channel)) return take_either(identity, std::move(fd));
+  if (identity.from > rank) return;  // it is the lower that connects
+  {
     std::lock_guard lock(mutex);
-    return interrupted.contains(for_group);
+    if (ended.contains(identity.channel / kChannelsOfGroup)) return;
+    // A second connection for one channel means that the peer has given the first one up.
+    parked[{identity.from, identity.channel}] = std::move(fd);
   }
-  /// What a dial() is for.
-  struct Target {
-    Rank peer;
-    uint64_t channel;
-    GroupNumber group;
-  };
-  size_t place_on_host(Rank r) const;
-  std::vector<int> networks_for(Rank peer, uint64_t channel) const;
-  class Dialling;
-  Fd connect_at(const Offer& offer, const Target& to, Deadline reach, Deadline deadline);
-  Fd connect(const Target& to, Deadline deadline);
-  Fd accept(const Target& to, Deadline deadline);
-  void throw_if_ended(Rank peer, uint64_t channel, const std::string& link) const;
-  void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
-  Error no_network(std::span<const Trial> trials,
-                   const std::function<std::string(Rank)>& describe) const;
-};
+  changed.notify_all();
+}
 
-/// While it lives, interrupt() ends what waits on the socket.
-class Connector::State::Dialling {
- public:
-  Dialling(State& state, int fd, GroupNumber for_group, const std::string& link) : state_(state) {
-    std::lock_guard lock(state_.mutex);
-    state_.throw_if_interrupted(for_group, link);
-    entry_ = state_.dialling.emplace(for_group, fd);
+void Connector::State::on_refused(const Gate::Refusal& refusal) {
+  log_debug("a connection of {} was refused: {}", refusal.peer.text(), explain(refusal.verdict));
+  // Who knows the group and has the address of the rank that it says it is, is that rank, set up
+  // wrongly, and waiting for it is in vain. The group alone would not do: who listens to the
+  // network can work it out. Of a stranger, nothing but the counter is kept.
+  const Identity& claimed = refusal.claimed;
+  if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
+  bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {
+    return offer.address.host() == refusal.peer.host();
+  });
+  if (!is_of_it) return;
+  {
+    std::lock_guard lock(mutex);
+    refusals[claimed.from] = fmt::format("{}: {}", refusal.peer.text(), explain(refusal.verdict));
   }
-  ~Dialling() {
-    std::lock_guard lock(state_.mutex);
-    state_.dialling.erase(entry_);
-  }
-  Dialling(const Dialling&) = delete;
-  Dialling& operator=(const Dialling&) = delete;
-
- private:
-  State& state_;
-  std::multimap<GroupNumber, int>::iterator entry_;
-};
+  changed.notify_all();
+}
 
 // How many ranks before this one share its interfaces.
 size_t Connector::State::place_on_host(Rank r) const {
@@ -224,6 +130,7 @@ size_t Connector::State::place_on_host(Rank r) const {
 std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) const {
   if (!used.empty()) {
     uint64_t stream = channel % kChannelsOfGroup;
+    if (stream == kMessageChannel) stream = kFirstDataChannel;
     bool is_data = stream >= kFirstDataChannel;
     size_t turn = is_data ? place_on_host(std::min(rank, peer)) + stream - kFirstDataChannel : 0;
     return {used[turn % used.size()].network};
@@ -301,9 +208,10 @@ Fd Connector::State::accept(const Target& to, Deadline deadline) {
       auto found = parked.end();
       bool decided = changed.wait_for(lock, std::min(kLook, deadline.left()), [&] {
         found = parked.find({to.peer, to.channel});
-        return found != parked.end() || refusals.contains(to.peer) ||
+        return found != parked.end() || is_there(to) || refusals.contains(to.peer) ||
                interrupted.contains(to.group);
       });
+      if (decided && is_there(to)) return {};
       if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
       throw_if_interrupted(for_group, link);
       if (decided) throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link, refusals[peer]));
@@ -340,24 +248,31 @@ Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
     : Connector(rank, interfaces_for(config), loop) {}
 Connector::Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop)
     : state_(std::make_unique<State>(rank, std::move(interfaces), loop)) {}
-Connector::~Connector() = default;
+Connector::~Connector() { stop(); }
 
-void Connector::interrupt(GroupNumber group) {
+void Connector::State::interrupt(GroupNumber for_group) {
   {
-    std::lock_guard lock(state_->mutex);
-    state_->interrupted.insert(group);
-    auto [first, last] = state_->dialling.equal_range(group);
+    std::lock_guard lock(mutex);
+    interrupted.insert(for_group);
+    auto [first, last] = dialling.equal_range(for_group);
     for (auto entry = first; entry != last; entry++) ::shutdown(entry->second, SHUT_RDWR);
   }
-  state_->changed.notify_all();
+  changed.notify_all();
+}
+
+void Connector::interrupt(GroupNumber group) {
+  state_->interrupt(group);
+  state_->interrupt(messages_of(group));
 }
 
 void Connector::forget(GroupNumber group) {
   std::lock_guard lock(state_->mutex);
   state_->ended.insert(group);
   state_->interrupted.erase(group);
-  std::erase_if(state_->parked,
-                [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; });
+  state_->interrupted.erase(messages_of(group));
+  auto is_its = [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; };
+  std::erase_if(state_->parked, is_its);
+  std::erase_if(state_->either, is_its);
 }
 
 std::string Connector::offers() const { return encode_offers(state_->offers); }
@@ -383,7 +298,7 @@ void Connector::set_peers(const std::vector<std::string>& offers, std::string se
   state.secret = std::move(secret);
   for (auto& gate : state.gates)
     gate->open(
-        {state.secret, state.rank, 0, state.rank - 1, state.group},
+        {state.secret, state.rank, 0, size - 1, state.group},
         [&state](const Identity& from, Fd fd) { state.on_accepted(from, std::move(fd)); },
         [&state](const Gate::Refusal& refusal) { state.on_refused(refusal); });
 }
@@ -491,7 +406,8 @@ Fd Connector::dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline dea
             "rank {} dials rank {}", state.rank, peer);
   try {
     State::Target to{peer, channel_of(of, channel), group};
-    return state.rank < peer ? state.connect(to, deadline) : state.accept(to, deadline);
+    if (state.rank > peer) return state.accept(to, deadline);
+    return is_either(to.channel) ? state.make_either(to, deadline) : state.connect(to, deadline);
   } catch (const Error& error) {
     throw Error(error.code(), error.what(), peer);
   }

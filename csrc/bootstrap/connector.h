@@ -1,8 +1,9 @@
 // Authenticated TCP connections between the ranks of a job. Each rank listens on each interface
 // that may be used, and later on those alone that are; of a pair the lower rank connects, the
-// higher accepts. A connection proves that it knows the job's secret (both ways, HMAC over fresh
-// nonces) before anything else of it is parsed, under a deadline and a limit on connections that
-// have not yet done so. Anything else is closed and counted.
+// higher accepts, but for those that either may need first. A connection proves that it knows the
+// job's secret (both ways, HMAC over fresh nonces) before anything else of it is parsed, under a
+// deadline and a limit on connections that have not yet done so. Anything else is closed and
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -72,10 +73,38 @@ class Connector : public Dialer {
   Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
     return dial_for(peer, group, channel, deadline, group);
   }
-  /// A lifeline, of which a pair has one, on behalf of a group.
+  /// A lifeline, of which a pair has one, on behalf of a group. None: the peer has made it, and it
+  /// was adopted.
   Fd dial_lifeline(Rank peer, Deadline deadline, GroupNumber group) {
     return dial_for(peer, 0, kLifelineChannel, deadline, group);
   }
+
+  // Connections that either end may need first, and has made: then the other has it as well. Where
+  // both ask for one at once there is one all the same: of the two that are made, the lower rank
+  // lets in that of the higher only if it has not begun to make its own, and says so.
+
+  /// Has a connection made for messages of the group, if there is none. Never blocks, on any
+  /// thread. It tries to the deadline.
+  void call(Rank peer, GroupNumber group, Deadline deadline);
+  /// The connection for messages, once it is there, whoever has made it; else none. Throws what
+  /// call() has met, as dial().
+  Fd take_call(Rank peer, GroupNumber group);
+  /// Those whose connections for messages can be taken.
+  std::vector<Rank> callers(GroupNumber group);
+  /// `news` is called, on any thread, when there is something to take.
+  void listen_for_calls(GroupNumber group, std::function<void()> news);
+  /// Nobody will take any: ends those that are being made, and what was made.
+  void end_calls(GroupNumber group);
+
+  /// Has a lifeline made in the same way. `adopt` gets it, on any thread, unless it was the peer
+  /// that made it, and `done` is called last. False: nothing of this happens.
+  bool call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
+                     std::function<void()> done);
+  /// Gets the lifelines that peers make, on the thread that lets them in, before anybody dials one.
+  void adopt_lifelines(std::function<void(Rank, Fd)> adopt);
+  /// Nothing is dialled, called or adopted any more; waits for what is.
+  void stop();
+
   /// Ends each dial for the group, now and later, with Error(kTransport): it has failed. Any
   /// thread.
   void interrupt(GroupNumber group);

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "mesh/group.h"
 #include "mesh/measure.h"
@@ -77,8 +78,8 @@ void Mesh::check_given_levels() const {
           fmt::join(names, ", "));
 }
 
-// Fourth round: what each rank measured. It has a deadline of its own, for the waits before it
-// have.
+// Fourth round: what each rank measured, and where it is reached for messages. It has a deadline of
+// its own, for the waits before it have.
 void Mesh::settle_costs(Exchange& exchange) {
   check_given_levels();
   std::vector<bool> wanted;
@@ -92,10 +93,20 @@ void Mesh::settle_costs(Exchange& exchange) {
     mine = measure_costs(wanted);
     measuring_ms_ = to_seconds(Clock::now() - began) * 1e3;
   });
-  auto findings = round(exchange, encode_samples(mine), failure,
+  const Parts::Addresses& addresses = whole_->message_addresses();
+  std::string said(reinterpret_cast<const char*>(&addresses), sizeof addresses);
+  auto findings = round(exchange, said + encode_samples(mine), failure,
                         Deadline(seconds(config_.timeout_s) + kFirsthand));
   std::vector<std::vector<LevelSamples>> samples;
-  for (Rank r = 0; r < size_; r++) samples.push_back(decode_samples(findings[r], wanted.size(), r));
+  std::vector<Parts::Addresses> of_messages(size_);
+  for (Rank r = 0; r < size_; r++) {
+    std::string_view heard = findings[r];
+    check(heard.size() >= sizeof addresses, Code::kTransport,
+          "rank {} said what makes no sense in the last round", r);
+    std::memcpy(&of_messages[r], heard.data(), sizeof addresses);
+    samples.push_back(decode_samples(heard.substr(sizeof addresses), wanted.size(), r));
+  }
+  whole_->set_message_addresses(std::move(of_messages));
   costs_ = agree_on_costs(*topology_, samples, costs_.levels, costs_.source, oversubscribed_);
 }
 

@@ -18,10 +18,6 @@ std::vector<Rank> all_ranks(Rank size) {
   return ranks;
 }
 
-uint8_t row_and_one(const TransportRow& row) {
-  return static_cast<uint8_t>(&row - transports().data() + 1);
-}
-
 Topology restricted(const Topology& whole, const std::vector<Rank>& members) {
   std::vector<Location> locations;
   for (Rank rank : members) locations.push_back(whole.at(rank));
@@ -49,9 +45,11 @@ Group::Group(Mesh& mesh, Health& health, bool one_domain)
       rank_(mesh.rank()),
       health_(&health),
       one_domain_(one_domain),
-      extent_(mesh.arena().data(), static_cast<size_t>(mesh.config().arena_bytes)) {
+      extent_(mesh.arena().data(), static_cast<size_t>(mesh.config().arena_bytes)),
+      staging_(extent_.data() + extent_.size(), mesh.staging_bytes()) {
   find_links();
   channels_ = std::make_unique<Channels>(*this);
+  messages_ = std::make_unique<GroupMessages>(*this, staging_);
 }
 
 Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
@@ -63,53 +61,39 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
   own_->mesh = std::move(mesh);
   own_->topology = restricted(mesh_.topology(), members_);
   own_->dialer = std::make_unique<GroupDialer>(*this);
-  extent_ = mesh_.take_extent();
+  std::span<std::byte> both = mesh_.take_extent();
+  extent_ = both.first(both.size() - mesh_.staging_bytes());
+  staging_ = both.last(mesh_.staging_bytes());
   try {
-    make_parts();
+    own_->parts =
+        std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, *own_->dialer, extent_});
     find_links();
+    messages_ = std::make_unique<GroupMessages>(*this, staging_);
   } catch (...) {
-    own_->parts.clear();
+    own_->parts.reset();
     mesh_.give_back(extent_);
     throw;
   }
-  own_->offer.number = mesh_.new_group_number();
-  own_->offer.near = far_ ? 0 : 1;
+  own_->offer = {mesh_.new_group_number(), own_->parts->addresses(), messages_->addresses(),
+                 far_ ? uint64_t{0} : uint64_t{1}};
 }
 
 Group::~Group() {
   leave();
+  messages_.reset();
   if (!own_) return;
-  own_->parts.clear();
+  own_->parts.reset();
   mesh_.give_back(extent_);
 }
 
-// Of each transport that joins this rank and one of the others.
-void Group::make_parts() {
-  for (Rank member : members_) {
-    const Mesh::Link& link = mesh_.link(member);
-    if (!link.row || own_->parts.contains(link.transport)) continue;
-    auto part = link.transport->part({rank_, members_, *own_->dialer, extent_});
-    std::string text = part->address();
-    own_->parts.emplace(link.transport, std::move(part));
-    if (text.empty()) continue;
-    auto& addresses = own_->offer.addresses;
-    auto free = std::ranges::find(addresses, 0, &Offer::Address::row_and_one);
-    invariant(free != addresses.end() && text.size() <= kMaxPartAddressBytes,
-              "{}: an address of {} bytes too much", link.row->name, text.size());
-    free->row_and_one = row_and_one(*link.row);
-    free->bytes = static_cast<uint8_t>(text.size());
-    std::ranges::copy(text, free->text.begin());
-  }
-}
-
 void Group::find_links() {
-  links_.resize(members_.size());
   for (Rank peer = 0; peer < size(); peer++) {
-    const Mesh::Link& link = mesh_.link(members_[peer]);
-    if (!link.row) continue;
-    Transport* transport = own_ ? own_->parts.at(link.transport).get() : link.transport;
-    links_[peer] = {link.row, transport};
-    if (link.row->link == LinkClass::kNetwork) far_ = transport;
+    const Mesh::Link& of_mesh = mesh_.link(members_[peer]);
+    links_.push_back(own_ ? own_->parts->links()[peer]
+                          : Parts::Link{of_mesh.row, of_mesh.transport});
+    auto [row, transport] = links_.back();
+    if (!row) continue;
+    if (row->link == LinkClass::kNetwork) far_ = transport;
     wants_places_ |= transport->wants_places();
   }
   for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);
@@ -118,17 +102,12 @@ void Group::find_links() {
 // A rank without a link to this one is this one.
 void Group::reach(std::span<const Offer> offers) {
   for (Rank peer = 0; peer < size(); peer++) {
-    const Mesh::Link& link = links_[peer];
-    if (!link.row) continue;
-    std::string_view text;
-    for (const Offer::Address& address : offers[peer].addresses)
-      if (address.row_and_one == row_and_one(*link.row))
-        text = {address.text.data(), std::min<size_t>(address.bytes, address.text.size())};
-    std::string why = link.transport->reach(peer, text);
+    if (!links_[peer].row) continue;
+    std::string why = own_->parts->reach(peer, offers[peer].for_calls);
     if (!why.empty())
       throw Error(Code::kTransport,
                   fmt::format("{} is not reached by {} in the group: {}", describe(peer),
-                              link.row->name, why),
+                              links_[peer].row->name, why),
                   peer);
   }
 }
@@ -140,13 +119,16 @@ void Group::join(std::span<const Offer> offers) {
   own_->costs =
       agree_on_costs(topology(), {}, mesh_.costs().levels, mesh_.costs().source, oversubscribed_);
   channels_ = std::make_unique<Channels>(*this);
+  std::vector<Parts::Addresses> addresses;
+  for (const Offer& offer : offers) addresses.push_back(offer.for_messages);
+  messages_->set_peers(std::move(addresses));
   own_->health = std::make_unique<Health>(
       mesh_.lifelines(), Health::Options{.group = own_->number,
                                          .members = members_,
                                          .on_poison =
                                              [this] {
                                                mesh_.connector().interrupt(own_->number);
-                                               channels_->wake();
+                                               wake();
                                              },
                                          .describe = [this](Rank rank) { return describe(rank); }});
   health_ = own_->health.get();
@@ -175,10 +157,25 @@ Error Group::fail(const Error& error) {
   return health_->error();
 }
 
+MessageChannels& Group::messages() {
+  std::lock_guard lock(beginning_);
+  if (!begun_) messages_->begin();
+  begun_ = true;
+  return *messages_;
+}
+
+void Group::wake() {
+  channels_->wake();
+  std::lock_guard lock(beginning_);
+  if (begun_) messages_->wake();
+}
+
 void Group::leave() {
   if (!channels_) return;
   channels_->finish();
+  messages_->finish();
   health_->leave();
+  messages_->close();
   if (own_) mesh_.connector().forget(own_->number);
   channels_.reset();
 }

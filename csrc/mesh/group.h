@@ -2,19 +2,21 @@
 // made of is the mesh's; it has no thread, and on one host no descriptor.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mesh/channels.h"
+#include "mesh/group_messages.h"
 #include "mesh/lifelines.h"
 #include "mesh/mesh.h"
+#include "mesh/parts.h"
 
 namespace ringcoll {
 
@@ -32,14 +34,10 @@ class Group {
 
   /// What a rank tells the others of the group before all join(). Fixed widths, no padding.
   struct Offer {
-    struct Address {
-      uint8_t row_and_one = 0;  // of the registry of transports; 0: none
-      uint8_t bytes = 0;
-      std::array<char, kMaxPartAddressBytes> text{};
-    };
-    GroupNumber number = 0;            // for the group, if this is its lowest rank
-    std::array<Address, 2> addresses;  // within hosts and between them
-    uint32_t near = 0;  // whether it reaches all by shared memory, or inside one process
+    GroupNumber number = 0;      // for the group, if this is its lowest rank
+    Parts::Addresses for_calls;  // of its parts
+    Parts::Addresses for_messages;
+    uint64_t near = 0;  // whether it reaches all by shared memory, or inside one process
   };
   const Offer& offer() const { return own_->offer; }
   /// What all have offered.
@@ -50,6 +48,7 @@ class Group {
   Rank size() const { return static_cast<Rank>(members_.size()); }
   const std::vector<Rank>& members() const { return members_; }  // ranks of the mesh
   Mesh& mesh() const { return mesh_; }
+  GroupNumber number() const { return own_ ? own_->number : 0; }
   std::shared_ptr<Mesh> shared_mesh() const { return own_->mesh; }  // not of the whole
   const Config& config() const { return mesh_.config(); }
   const Topology& topology() const { return own_ ? own_->topology : mesh_.topology(); }
@@ -73,6 +72,17 @@ class Group {
   Health& health() const { return *health_; }
 
   Channels& channels() { return *channels_; }
+  /// Made on first use, by any rank for itself. Any thread, after all have joined; what it gives is
+  /// for one at a time. Throws Error(kTransport).
+  MessageChannels& messages();
+  /// What the others say of themselves for messages(), by rank; of the group of all, which cannot
+  /// be joined.
+  const Parts::Addresses& message_addresses() const { return messages_->addresses(); }
+  void set_message_addresses(std::vector<Parts::Addresses> addresses) {
+    messages_->set_peers(std::move(addresses));
+  }
+  /// Makes waits for calls and for messages in other threads look again. Any thread.
+  void wake();
   /// A lifeline to the peer if there is none yet, and then the channel, which has to be set up.
   /// Blocks to the deadline.
   std::unique_ptr<Endpoint> open(Rank peer, Deadline deadline);
@@ -96,13 +106,12 @@ class Group {
     Costs costs;
     GroupNumber number = 0;  // 0: has not joined
     std::unique_ptr<Dialer> dialer;
-    std::map<const Transport*, std::unique_ptr<Transport>> parts;  // by the mesh's
+    std::unique_ptr<Parts> parts;
     std::unique_ptr<Health> health;
     Offer offer;
   };
 
   void find_links();
-  void make_parts();
   void reach(std::span<const Offer> offers);
   std::string describe(Rank rank) const { return topology().describe(rank); }
 
@@ -111,11 +120,14 @@ class Group {
   Rank rank_ = 0;
   std::unique_ptr<Own> own_;  // null: all ranks
   Health* health_ = nullptr;
-  std::vector<Mesh::Link> links_;
+  std::vector<Parts::Link> links_;
   Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
   bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
-  std::span<std::byte> extent_;
-  std::unique_ptr<Channels> channels_;  // the last: they use the rest
+  std::span<std::byte> extent_, staging_;
+  std::unique_ptr<Channels> channels_;  // the last two: they use the rest
+  std::unique_ptr<GroupMessages> messages_;
+  std::mutex beginning_;  // of messages, against wake()
+  bool begun_ = false;
 };
 
 }  // namespace ringcoll

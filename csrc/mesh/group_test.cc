@@ -5,42 +5,21 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <barrier>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "mesh/messages_testing.h"
 #include "mesh/ranks_testing.h"
 #include "transport/world_testing.h"
 
 namespace ringcoll {
 namespace {
 
-/// Where ranks of a test meet, to make groups and to look around.
-class Meeting {
- public:
-  explicit Meeting(Rank size) : offers_(size), all_(size) {}
-  void wait() { all_.arrive_and_wait(); }
-  /// Made by all ranks at once, each with the group that it is in.
-  std::unique_ptr<Group> make(Mesh& mesh, const std::vector<Rank>& members) {
-    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
-    auto group = std::make_unique<Group>(shared, members);
-    offers_[mesh.rank()] = group->offer();
-    wait();
-    std::vector<Group::Offer> offers;
-    for (Rank member : members) offers.push_back(offers_[member]);
-    wait();
-    group->join(offers);
-    return group;
-  }
-
- private:
-  std::vector<Group::Offer> offers_;
-  std::barrier<> all_;
-};
+using testing::Used;
+using Meeting = testing::Offers;
 
 void send(Group& group, Rank to, uint64_t word) {
   Endpoint& channel = group.channels()[to];
@@ -246,23 +225,6 @@ TEST(GroupsWithFewAddresses, HaveLessOfTheArena) {
   EXPECT_EXIT(in_child(), ::testing::ExitedWithCode(0), "");
 }
 #endif
-
-/// Of this process, in which all ranks are: threads and descriptors, counted while nobody does
-/// anything.
-struct Used {
-  size_t threads, descriptors;
-  static size_t entries_of(const char* folder) {
-    auto all = std::filesystem::directory_iterator(folder);
-    return static_cast<size_t>(std::distance(begin(all), end(all)));
-  }
-  static Used count(Mesh& mesh, Meeting& meeting) {
-    Used used{};
-    meeting.wait();
-    if (mesh.rank() == 0) used = {entries_of("/proc/self/task"), entries_of("/proc/self/fd")};
-    meeting.wait();
-    return used;
-  }
-};
 
 TEST_P(Groups, NeedNoThreadAndHardlyADescriptor) {
   run([](Mesh& mesh, Meeting& meeting) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "mesh/mesh.h"
 #include "mesh/saying.h"
 
@@ -94,6 +95,13 @@ void Mesh::watch_health() {
   // The loop's thread may ask while the hosts are settled.
   auto describe = [topology = topology_](Rank rank) { return topology->describe(rank); };
   lifelines_ = std::make_unique<Lifelines>(rank_, size_, *loop_, describe);
+  connector_->adopt_lifelines([this](Rank peer, Fd fd) {
+    try {
+      lifelines_->add(peer, std::move(fd));
+    } catch (const std::exception& error) {  // a second one, say: it is closed
+      log_debug("a lifeline of rank {} is not taken: {}", peer, error.what());
+    }
+  });
   std::vector<Rank> all(size_);
   std::iota(all.begin(), all.end(), 0);
   health_ =

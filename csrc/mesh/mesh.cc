@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kLeastExtentBytes = 1 << 20;
 constexpr size_t kMostExtentBytes = 256 << 20;
+// For messages of a group: many stretches of long ones, to several peers.
+constexpr size_t kStagingBytes = 4 << 20;
 // Of a limit on addresses (`ulimit -v`), where there is one, groups take this part of each rank's.
 constexpr rlim_t kAddressShare = 16;
 // How often who waits for another thread's lifeline looks around.
@@ -70,7 +72,7 @@ void Mesh::make_whole(bool one_domain) {
 void Mesh::wake_whole() {
   connector_->interrupt(0);
   std::lock_guard lock(whole_mutex_);
-  if (whole_) whole_->channels().wake();
+  if (whole_) whole_->wake();
 }
 
 // The first thing after ranks know one another: one lifeline in each direction of the ring joins
@@ -115,7 +117,8 @@ void Mesh::add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health&
   health.waiting_for(in_group, [&] {
     if (!begin_lifeline(peer, deadline, health)) return;
     try {
-      lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, group));
+      if (Fd fd = connector_->dial_lifeline(peer, deadline, group))
+        lifelines_->add(peer, std::move(fd));
     } catch (...) {
       end_lifeline(peer);
       throw;
@@ -149,11 +152,27 @@ void Mesh::restore_lifeline(Rank peer) {
   }
   try {
     Deadline deadline(rank_ < peer ? kRestore : kLook);
-    lifelines_->add(peer, connector_->dial_lifeline(peer, deadline, new_group_number()));
+    if (Fd fd = connector_->dial_lifeline(peer, deadline, new_group_number()))
+      lifelines_->add(peer, std::move(fd));
   } catch (const std::exception& error) {  // whatever it is, it may be tried again
     log_debug("no lifeline to {} yet: {}", topology_->describe(peer), error.what());
   }
   end_lifeline(peer);
+}
+
+void Mesh::call_lifeline(Rank peer) {
+  {
+    std::lock_guard lock(lines_mutex_);
+    if (lifelines_->has(peer) || !dialling_.insert(peer).second) return;
+  }
+  bool begun = connector_->call_lifeline(
+      peer, Deadline(kRestore), [this, peer](Fd fd) { lifelines_->add(peer, std::move(fd)); },
+      [this, peer] { end_lifeline(peer); });
+  if (!begun) end_lifeline(peer);
+}
+
+Mesh::EndOfCalls::~EndOfCalls() {
+  if (connector) connector->stop();
 }
 
 void Mesh::end_lifeline(Rank peer) {
@@ -179,9 +198,12 @@ size_t Mesh::affordable_extent() {
 }
 
 void Mesh::make_arena() {
-  arena_ = SharedMemory::create(
-      static_cast<size_t>(config_.arena_bytes) + kMostGroups * extent_bytes_, config_.huge_pages);
+  size_t whole = static_cast<size_t>(config_.arena_bytes) + staging_bytes();
+  size_t others = kMostGroups * (extent_bytes_ + staging_bytes());
+  arena_ = SharedMemory::create(whole + others, config_.huge_pages);
 }
+
+size_t Mesh::staging_bytes() const { return std::min(kStagingBytes, extent_bytes_); }
 
 std::span<std::byte> Mesh::take_extent() {
   std::lock_guard lock(groups_mutex_);
@@ -190,14 +212,16 @@ std::span<std::byte> Mesh::take_extent() {
         "this rank is in {} groups, and there is room for no more: close some", kMostGroups);
   *free = true;
   auto number = static_cast<size_t>(free - extents_.begin());
-  return {arena_.data() + config_.arena_bytes + number * extent_bytes_, extent_bytes_};
+  size_t each = extent_bytes_ + staging_bytes();
+  return {arena_.data() + config_.arena_bytes + staging_bytes() + number * each, each};
 }
 
 void Mesh::give_back(std::span<std::byte> extent) {
-  arena_.discard(extent.data(), extent.size());
+  size_t each = extent_bytes_ + staging_bytes();
+  arena_.discard(extent.data(), each);
   std::lock_guard lock(groups_mutex_);
-  size_t at = extent.data() - arena_.data() - config_.arena_bytes;
-  extents_[at / extent_bytes_] = false;
+  size_t at = extent.data() - arena_.data() - config_.arena_bytes - staging_bytes();
+  extents_[at / each] = false;
 }
 
 }  // namespace ringcoll

@@ -74,9 +74,11 @@ class Mesh {
 
   /// The first `Config::arena_bytes` are the whole's.
   SharedMemory& arena() { return arena_; }
-  /// As much of the arena for a group, and back. Throws Error(kTransport) if kMostGroups have
-  /// theirs.
+  /// As much of the arena for a group and, behind it, staging_bytes() for its messages, and back.
+  /// Throws Error(kTransport) if kMostGroups have theirs.
   std::span<std::byte> take_extent();
+  /// What a group has of the arena for messages; the whole's lies behind its extent.
+  size_t staging_bytes() const;
   void give_back(std::span<std::byte> extent);
   /// For a group of which this rank is the lowest: no group has had it.
   GroupNumber new_group_number();
@@ -85,6 +87,9 @@ class Mesh {
   /// Makes a lifeline to the peer if there is none, on behalf of the group with that number and
   /// health, in which it is `in_group`. Blocks to the deadline; the lower rank dials.
   void add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health, Rank in_group);
+  /// The same without a group, begun and not waited for: whoever of the two asks first has it made,
+  /// and nobody is told if that fails. Never blocks.
+  void call_lifeline(Rank peer);
   /// The same without a group: makes one if it can be made now, and is nobody's concern else.
   void restore_lifeline(Rank peer);
   /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
@@ -155,6 +160,11 @@ class Mesh {
   std::mutex lines_mutex_;
   std::condition_variable lines_changed_;
   std::set<Rank> dialling_;  // lifelines that a thread makes
+  /// The last: what is made aside uses the rest.
+  struct EndOfCalls {
+    std::unique_ptr<Connector>& connector;
+    ~EndOfCalls();
+  } end_of_calls_{connector_};
 };
 
 }  // namespace ringcoll

@@ -80,6 +80,16 @@ class FaultyEndpoint final : public Endpoint {
     return true;
   }
 
+  bool try_peek(Envelope* envelope, uint64_t* bytes) override {
+    fail_if(broken_ || received_ + 1 == faults_.fail_recv, "try_peek");
+    if (every(++recv_polls_, faults_.hide_recv_every)) return false;
+    return inner_->try_peek(envelope, bytes);
+  }
+  bool reads_peer() const override { return inner_->reads_peer(); }
+  bool read_peer(uint64_t address, void* place, uint64_t bytes) override {
+    return inner_->read_peer(address, place, bytes);
+  }
+
   void release() override {
     fail_if(broken_, "release");
     inner_->release();
@@ -152,12 +162,16 @@ class FaultyTransport final : public Transport {
     return std::make_unique<FaultyEndpoint>(inner_->connect(peer, deadline), choose_(peer));
   }
   bool wants_places() const override { return inner_->wants_places(); }
+  bool sends_from_anywhere() const override { return inner_->sends_from_anywhere(); }
   void lend(std::span<Loan> loans, size_t in_flight) override { inner_->lend(loans, in_flight); }
   void revoke() noexcept override { inner_->revoke(); }
   /// As faulty, to the part's ranks.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<FaultyTransport>(inner_->part(part), choose_);
   }
+  bool called_by(Rank peer) override { return inner_->called_by(peer); }
+  bool stirs(std::vector<pollfd>* sleep) override { return inner_->stirs(sleep); }
+  void rested() override { inner_->rested(); }
 
  private:
   std::unique_ptr<Transport> inner_;

@@ -1,10 +1,17 @@
 // Two processes, as in real life: addresses exchanged, memory mapped across, one of them killed.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -12,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "shm/peer_memory.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
@@ -160,6 +168,95 @@ TEST_P(Processes, SleepersAreWokenAcrossProcesses) {
   complete(link(), kMessages);
   EXPECT_EQ(wait_for_child(), 0);
   EXPECT_LT(Clock::now() - start, seconds(8));
+}
+
+// At an address that the peer tells, in memory that is its own; what is not there is no crash.
+TEST_P(Processes, ThePeersMemoryIsReadWhereThatWorks) {
+  constexpr uint64_t kBytes = (3 << 20) + 5;
+  start([](Endpoint& link, SharedMemory&) {
+    auto own = std::make_unique<std::byte[]>(kBytes);
+    fill(own.get(), kBytes, 9);
+    auto* hole = static_cast<std::byte*>(
+        ::mmap(nullptr, 3 << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    std::memset(hole, 1, 3 << 12);
+    ::munmap(hole + 4096, 4096);
+    auto at = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory); };
+    send(link, {{at(own.get()), at(hole), 0}}, nullptr, 0);
+    flush(link);
+    receive(link);  // the other has read it
+    ::raise(SIGKILL);
+    return true;
+  });
+  EXPECT_EQ(link().reads_peer(), GetParam() == "shm");
+  View view = receive(link());
+  auto [own, hole, unused] = view.envelope.words;
+  link().release();
+  std::vector<std::byte> place(kBytes);
+  if (!link().reads_peer()) {
+    EXPECT_FALSE(link().read_peer(own, place.data(), kBytes));
+    return;
+  }
+  EXPECT_TRUE(link().read_peer(own, place.data(), kBytes));
+  EXPECT_TRUE(filled(place.data(), kBytes, 9));
+  EXPECT_TRUE(link().read_peer(own, place.data(), 0));
+  EXPECT_TRUE(link().read_peer(hole, place.data(), 4096));
+  EXPECT_EQ(place[4095], std::byte{1});
+  EXPECT_FALSE(link().read_peer(hole, place.data(), 3 << 12)) << "its middle is not there";
+  EXPECT_FALSE(link().read_peer(8, place.data(), 8));
+  send(link(), {}, nullptr, 0);
+  int status = 0;
+  ::waitid(P_PID, static_cast<id_t>(child_), nullptr, WEXITED | WNOWAIT);  // it has ended
+  for (int turn = 0; turn < 2; turn++) {                                   // as a zombie first
+    try {
+      link().read_peer(own, place.data(), kBytes);
+      ADD_FAILURE() << "read from a process that has ended";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kPeerLost);
+      EXPECT_EQ(error.rank(), 1);
+    }
+    if (turn == 0) ::waitpid(std::exchange(child_, 0), &status, 0);
+  }
+}
+
+// As by Yama, or a sandbox; on this thread alone.
+void forbid_reading() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{std::size(program), program};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+TEST(PeersMemory, IsNotReadWhereThatIsRefused) {
+  World before(*find_transport("shm"), 2, kArenaBytes);
+  ASSERT_TRUE(before[0][1].reads_peer());
+  uint64_t word = 77, place = 0;
+  auto at = reinterpret_cast<uintptr_t>(&word);
+  EXPECT_TRUE(before[0][1].read_peer(at, &place, sizeof place));
+  EXPECT_EQ(place, 77u);
+  std::thread([&] {
+    forbid_reading();
+    EXPECT_FALSE(before[0][1].read_peer(at, &place, sizeof place)) << "not any more";
+    World after(*find_transport("shm"), 2, kArenaBytes);
+    EXPECT_FALSE(after[0][1].reads_peer());
+    EXPECT_FALSE(after[0][1].read_peer(at, &place, sizeof place));
+    send(after[0][1], envelope_of(1), "hello", 5);
+    EXPECT_EQ(receive(after[1][0]).bytes, 5u);
+    after[1][0].release();
+  }).join();
+}
+
+TEST(PeersMemory, IsNotThatOfAnotherProcess) {
+  uint64_t nonce = 12345, place = 0;
+  auto at = reinterpret_cast<uintptr_t>(&nonce);
+  PeerMemory right(::getpid(), at, nonce), wrong(::getpid(), at, nonce + 1);
+  EXPECT_TRUE(right.can_be_read());
+  EXPECT_FALSE(wrong.can_be_read());
+  EXPECT_EQ(wrong.read(at, &place, sizeof place), PeerMemory::Result::kGone);
 }
 
 TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {

@@ -28,7 +28,11 @@
 #include "base/types.h"
 #include "shm/shared_memory.h"
 
+struct pollfd;
+
 namespace ringcoll {
+
+class Bell;
 
 /// What the sender says of a message besides its bytes, for the receiver's layer of the same kind:
 /// no transport looks into it. On the wire as it is.
@@ -73,6 +77,9 @@ class Endpoint {
   /// peer write it there: `place` (may be null: anywhere) of `capacity` bytes, unused until that
   /// message has been received. The n-th call is about the n-th message; a caller that expects at
   /// all expects every message, before it is received. try_recv offers the same place again.
+  /// Who does not know what comes expects nothing, on any transport: it peeks, and then offers the
+  /// place to try_recv, which the sender's progress() is told of where it needs it; that costs a
+  /// turn more.
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
   /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … 0: no credit now,
   /// nothing was taken; progress(), then again. `data` must stay unchanged until completed() has
@@ -81,6 +88,9 @@ class Endpoint {
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
+  /// What comes next, before it is taken: true if the header of the next message is there. The same
+  /// message until try_recv() has returned it. Ends as try_recv() does where the peer has gone.
+  virtual bool try_peek(Envelope* envelope, uint64_t* bytes) = 0;
   /// Takes the next message if it is all there. `place` (may be null), of `capacity` bytes, is
   /// where the caller would like the payload: a transport that copies anyway puts it there,
   /// view->data says where it is. Once a call has offered a place and returned false, the next call
@@ -104,6 +114,14 @@ class Endpoint {
   /// The CPU on which the peer's thread last went to sleep or woke up in wait(); -1 if it is on
   /// another host, or that is not known.
   virtual int peer_cpu() const { return -1; }
+  /// Whether read_peer() works on this link, as was tried before it was made.
+  virtual bool reads_peer() const { return false; }
+  /// Copies from the memory of the peer's process, whatever it is, at the address that it has
+  /// there. False, with an unspecified part of it copied: that memory is not there (any more).
+  /// Throws Error(kPeerLost) if the process is gone.
+  virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/) {
+    return false;
+  }
   /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
   /// given), else the next one. Where the endpoints of a transport share what wakes them, that may
   /// be the wait of another of them: whoever returns from a wait looks at all that it waits for.
@@ -156,6 +174,8 @@ struct TransportPart {
   Dialer& dialer;               // takes ranks of the part; its channels are those of no other part
   std::span<std::byte> extent;  // of the arena: long messages are sent from here, or from what is
                                 // lent
+  Bell* bell = nullptr;         // its owner waits for all links at once (Transport::stirs), and is
+                                // woken by this; null: for one at a time (Endpoint::wait)
 };
 
 /// Memory of the caller's, offered to a transport for one call.
@@ -182,6 +202,8 @@ class Transport {
   virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
   /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
   virtual bool wants_places() const { return false; }
+  /// Whether long messages, too, are sent from any memory as it lies.
+  virtual bool sends_from_anywhere() const { return false; }
   /// The port of its machine that a rank uses ("mlx5_0:1"), once every rank that is reached has
   /// been; "" if the transport knows of none. Equal on all ranks.
   virtual std::string port_of(Rank /*rank*/) { return ""; }
@@ -201,6 +223,21 @@ class Transport {
   /// transport or other parts of it, and so is a part's destructor. This transport outlives its
   /// parts; what a part used is free again when it is destroyed. A part has no parts.
   virtual std::unique_ptr<Transport> part(const TransportPart& part) = 0;
+
+  // Of a part with a bell, which one end may connect alone: links of class kNetwork when it has a
+  // connection for its dialer to give, which the other end will get, others at any time.
+
+  /// Whether the peer has connected to this rank, or may have, as far as is seen without a message:
+  /// this rank then connects, too. Not for links of class kNetwork.
+  virtual bool called_by(Rank /*peer*/) { return true; }
+  /// Whether on any link something that was looked for in vain may be there. Takes no message, but
+  /// moves queued sends. With `sleep`: if not, and called_by() is false of all others when asked
+  /// after this, the caller is about to poll() the bell and what is added here, and calls rested()
+  /// then; meanwhile peers ring. A link that fails, or whose peer has gone, stirs once: looking at
+  /// it throws.
+  virtual bool stirs(std::vector<pollfd>* /*sleep*/) { return true; }
+  /// That wait is over, whether or not it slept.
+  virtual void rested() {}
 };
 inline constexpr size_t kMaxAddressBytes = 2048;
 inline constexpr size_t kMaxPartAddressBytes = 16;

@@ -168,9 +168,9 @@ struct PartGround {
 };
 struct PartRank : PartGround, Linked {
   PartRank(TestRank& whole, Rank rank, const std::vector<Rank>& members, Switchboard& board,
-           std::span<std::byte> extent)
+           std::span<std::byte> extent, Bell* bell = nullptr)
       : PartGround{TestDialer(board, rank), extent} {
-    transport = whole.transport->part({rank, members, dialer, extent});
+    transport = whole.transport->part({rank, members, dialer, extent, bell});
     links.resize(members.size());
   }
 };

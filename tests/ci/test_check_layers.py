@@ -15,7 +15,7 @@ def tree(tmp_path):
         return path
 
     write("csrc/include/ringcoll/ringcoll.h", "#include <stdint.h>")
-    for layer in ("base", "net", "shm", "verbs", "transport", "comm", "schedule", "coll"):
+    for layer in ("base", "net", "shm", "verbs", "transport", "comm", "schedule", "coll", "p2p"):
         write(f"csrc/{layer}/{layer}.h", "#pragma once")
     for name in ("shm", "tcp"):
         write(f"csrc/transport/{name}/{name}.h", '#include "transport/transport.h"')
@@ -42,6 +42,8 @@ def test_arrows_down_pass(tree):
         ("csrc/net/a.h", '"shm/shm.h"', "net/ may not include shm/"),
         ("csrc/schedule/ring.cc", '"comm/comm.h"', "schedule/ may not include comm/"),
         ("csrc/comm/a.cc", '"coll/coll.h"', "comm/ may not include coll/"),
+        ("csrc/p2p/a.cc", '"coll/coll.h"', "p2p/ may not include coll/"),
+        ("csrc/coll/a.cc", '"p2p/p2p.h"', "coll/ may not include p2p/"),
         ("csrc/python/a.cc", '"coll/coll.h"', "python/ may not include coll/"),
         ("csrc/transport/tcp/a.cc", '"transport/shm/shm.h"', "may not include another transport"),
         ("csrc/comm/a.cc", '"gone.h"', "is no file of csrc/"),

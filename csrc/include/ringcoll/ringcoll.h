@@ -52,8 +52,15 @@ typedef enum rc_status {
   RC_TRANSPORT = 4, /* a link or the operating system failed */
   RC_MISMATCH = 5,  /* ranks disagree on collective, count, dtype, op or root */
   RC_INTERNAL = 6,  /* a defect of ringcoll */
-  RC_ABORTED = 7    /* ringcoll_comm_abort was called, here or on another rank */
+  RC_ABORTED = 7,   /* ringcoll_comm_abort was called, here or on another rank */
+  /* Since revision 2. */
+  RC_TOO_LONG = 8 /* a message is longer than the buffer of the receive: it can be received with a
+                     larger one; the communicator is still good */
 } rc_status;
+
+/* Of a receive: whoever sends, whatever the tag. */
+#define RC_ANY_SOURCE (-1)
+#define RC_ANY_TAG (-1)
 
 typedef enum rc_dtype {
   RC_UINT8 = 0,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "shm/bell.h"
 #include "transport/nonce.h"
 
 namespace ringcoll {
@@ -38,13 +39,20 @@ struct Side {
   uint64_t released = 0;  // by the other side
   bool closed = false;
   bool woken = false;
-  uint64_t events = 0;  // things that happened to this side that it may wait for
+  Bell* bell = nullptr;  // while its owner sleeps on it
+  uint64_t events = 0;   // things that happened to this side that it may wait for
   std::condition_variable changed;
 };
 
 struct Pair {
   std::mutex mutex;
   std::array<Side, 2> sides;
+
+  static void notify(Side& side) {
+    side.events++;
+    side.changed.notify_all();
+    if (side.bell) side.bell->ring();
+  }
 };
 
 /// Of a transport, and of a part of one.
@@ -73,6 +81,7 @@ class Registry {
   void remove(uint64_t nonce) {
     std::lock_guard lock(mutex_);
     ranks_.erase(nonce);
+    asleep_.erase(nonce);
     std::erase_if(pairs_, [&](const auto& item) {
       auto [low, high] = item.first;
       return !ranks_.contains(low) && !ranks_.contains(high);
@@ -87,42 +96,66 @@ class Registry {
   Pair& open(uint64_t mine, uint64_t theirs) {
     std::lock_guard lock(mutex_);
     auto& pair = pairs_[std::minmax(mine, theirs)];
-    if (!pair) pair = std::make_unique<Pair>();
+    if (pair) return *pair;
+    pair = std::make_unique<Pair>();
+    auto sleeper = asleep_.find(theirs);
+    if (sleeper != asleep_.end()) sleeper->second->ring();
     return *pair;
+  }
+  bool has_pair(uint64_t mine, uint64_t theirs) {
+    std::lock_guard lock(mutex_);
+    return pairs_.contains(std::minmax(mine, theirs));
+  }
+  /// Who makes a pair with this transport rings; null: no more.
+  void set_asleep(uint64_t nonce, Bell* bell) {
+    std::lock_guard lock(mutex_);
+    if (bell)
+      asleep_[nonce] = bell;
+    else
+      asleep_.erase(nonce);
   }
 
  private:
   std::mutex mutex_;
   std::map<uint64_t, Rank> ranks_;
+  std::map<uint64_t, Bell*> asleep_;
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<Pair>> pairs_;
 };
 
 class LoopbackEndpoint final : public Endpoint {
  public:
-  LoopbackEndpoint(Rank rank, Rank peer, uint64_t inline_bytes, uint64_t mine, uint64_t theirs)
+  using All = std::vector<LoopbackEndpoint*>;
+
+  /// One of `all` while it lives.
+  LoopbackEndpoint(Rank rank, Rank peer, uint64_t inline_bytes, uint64_t mine, uint64_t theirs,
+                   All& all)
       : rank_(rank),
         peer_(peer),
         inline_bytes_(inline_bytes),
         pair_(Registry::get().open(mine, theirs)),
         out_(pair_.sides[mine < theirs ? 0 : 1]),
-        in_(pair_.sides[mine < theirs ? 1 : 0]) {}
+        in_(pair_.sides[mine < theirs ? 1 : 0]),
+        all_(all) {
+    all_.push_back(this);
+  }
   ~LoopbackEndpoint() override;
 
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
+  bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool progress() override { return false; }  // nothing is ever queued
   void wait(Duration limit) override;
   void wake() override;
+  /// As Transport::stirs() and rested(); a null bell: no sleep.
+  bool stirs(Bell* bell);
+  void rested();
 
  private:
+  bool next_is_there();
   void looked_in_vain() {
     if (!std::exchange(looked_, true)) seen_events_ = out_.events;
-  }
-  static void notify(Side& side) {
-    side.events++;
-    side.changed.notify_all();
   }
   Error peer_lost() const {
     return Error(
@@ -137,6 +170,7 @@ class LoopbackEndpoint final : public Endpoint {
   Pair& pair_;
   Side& out_;  // this side
   Side& in_;   // the other
+  All& all_;
   uint64_t completed_ = 0;
   // Events of this side when the caller first looked for something in vain since the last wait().
   uint64_t seen_events_ = 0;
@@ -146,6 +180,7 @@ class LoopbackEndpoint final : public Endpoint {
 // The receiver may be reading a view of memory that the caller is about to free, so it is given a
 // moment to release it; after that its rank has failed and does not read it any more.
 LoopbackEndpoint::~LoopbackEndpoint() {
+  std::erase(all_, this);
   constexpr auto kGrace = std::chrono::milliseconds(200);
   std::unique_lock lock(pair_.mutex);
   out_.closed = true;
@@ -155,7 +190,7 @@ LoopbackEndpoint::~LoopbackEndpoint() {
       out_.sent = n - 1;
       break;
     }
-  notify(in_);
+  Pair::notify(in_);
   auto read = [&] {
     for (uint64_t n = out_.released + 1; n <= out_.taken; n++)
       if (out_.outbox[n % kCredits].borrowed) return false;
@@ -180,7 +215,7 @@ uint64_t LoopbackEndpoint::try_send(const Envelope& envelope, const void* data, 
   // At least one byte, so that an empty message has an address too.
   message.copy.resize(inline_bytes_ + 1);
   if (!message.borrowed && bytes > 0) std::memcpy(message.copy.data(), from, bytes);
-  notify(in_);
+  Pair::notify(in_);
   return number;
 }
 
@@ -196,13 +231,26 @@ uint64_t LoopbackEndpoint::completed() {
   return completed_;
 }
 
+// Under the lock.
+bool LoopbackEndpoint::next_is_there() {
+  if (in_.taken < in_.sent) return true;
+  if (in_.closed) throw peer_lost();
+  looked_in_vain();
+  return false;
+}
+
+bool LoopbackEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
+  std::lock_guard lock(pair_.mutex);
+  if (!next_is_there()) return false;
+  const Message& message = in_.outbox[(in_.taken + 1) % kCredits];
+  *envelope = message.envelope;
+  *bytes = message.bytes;
+  return true;
+}
+
 bool LoopbackEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
   std::lock_guard lock(pair_.mutex);
-  if (in_.taken == in_.sent) {
-    if (in_.closed) throw peer_lost();
-    looked_in_vain();
-    return false;
-  }
+  if (!next_is_there()) return false;
   Message& message = in_.outbox[++in_.taken % kCredits];
   view->data = message.borrowed ? message.borrowed : message.copy.data();
   if (message.bytes > capacity) view->data = nullptr;
@@ -216,7 +264,7 @@ void LoopbackEndpoint::release() {
   invariant(in_.released < in_.taken, "release() without a view [rank {} -> {}, loopback]", peer_,
             rank_);
   in_.released++;
-  notify(in_);
+  Pair::notify(in_);
 }
 
 void LoopbackEndpoint::wait(Duration limit) {
@@ -233,12 +281,26 @@ void LoopbackEndpoint::wake() {
   out_.changed.notify_all();
 }
 
+bool LoopbackEndpoint::stirs(Bell* bell) {
+  std::lock_guard lock(pair_.mutex);
+  out_.bell = bell;
+  return out_.events != seen_events_;
+}
+
+void LoopbackEndpoint::rested() {
+  std::lock_guard lock(pair_.mutex);
+  out_.bell = nullptr;
+  seen_events_ = out_.events;
+  looked_ = false;
+}
+
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(Rank rank, size_t size, uint64_t inline_bytes, bool is_part)
+  LoopbackTransport(Rank rank, size_t size, uint64_t inline_bytes, const TransportPart* part)
       : rank_(rank),
         inline_bytes_(inline_bytes),
-        is_part_(is_part),
+        is_part_(part != nullptr),
+        bell_(part ? part->bell : nullptr),
         nonce_(random_nonce()),
         peers_(size) {
     Registry::get().add(nonce_, rank_);
@@ -266,21 +328,45 @@ class LoopbackTransport final : public Transport {
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline /*deadline*/) override {
     uint64_t theirs = peers_.at(static_cast<size_t>(peer));
     invariant(theirs != 0, "loopback: rank {} is to be connected unreached", peer);
-    return std::make_unique<LoopbackEndpoint>(rank_, peer, inline_bytes_, nonce_, theirs);
+    return std::make_unique<LoopbackEndpoint>(rank_, peer, inline_bytes_, nonce_, theirs,
+                                              endpoints_);
   }
+  bool sends_from_anywhere() const override { return true; }
 
   // With a nonce of its own, it is a transport like any other.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
-    return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_, true);
+    return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_,
+                                               &part);
   }
+
+  bool called_by(Rank peer) override {
+    return Registry::get().has_pair(nonce_, peers_.at(static_cast<size_t>(peer)));
+  }
+  bool stirs(std::vector<pollfd>* sleep) override;
+  void rested() override;
 
  private:
   const Rank rank_;
   const uint64_t inline_bytes_;
   const bool is_part_;
+  Bell* const bell_;
   const uint64_t nonce_;
   std::vector<uint64_t> peers_;
+  LoopbackEndpoint::All endpoints_;
 };
+
+// Who connects now rings; who has connected before is for the caller to look for.
+bool LoopbackTransport::stirs(std::vector<pollfd>* sleep) {
+  if (sleep) Registry::get().set_asleep(nonce_, bell_);
+  bool any = false;
+  for (LoopbackEndpoint* endpoint : endpoints_) any |= endpoint->stirs(sleep ? bell_ : nullptr);
+  return any;
+}
+
+void LoopbackTransport::rested() {
+  Registry::get().set_asleep(nonce_, nullptr);
+  for (LoopbackEndpoint* endpoint : endpoints_) endpoint->rested();
+}
 
 }  // namespace
 
@@ -289,7 +375,7 @@ Probe probe_loopback(const Config&) { return {true, "threads of one process need
 std::unique_ptr<Transport> make_loopback(const TransportOptions& options) {
   return std::make_unique<LoopbackTransport>(options.rank, static_cast<size_t>(options.size),
                                              static_cast<uint64_t>(options.config.inline_bytes),
-                                             false);
+                                             nullptr);
 }
 
 }  // namespace ringcoll

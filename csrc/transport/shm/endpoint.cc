@@ -16,9 +16,17 @@ std::string ShmEndpoint::link() const {
 }
 
 // The words that are read without a base may still be those of a part that had the unit before.
-ShmEndpoint::ShmEndpoint(const Pair& pair) : pair_(pair) {
-  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+ShmEndpoint::ShmEndpoint(const Pair& pair)
+    : pair_(pair), peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting) {
   pair_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
+  if (pair_.tower)
+    pair_.tower->links.push_back(this);
+  else
+    pair_.mine->waiting.store(0, std::memory_order_relaxed);
+}
+
+ShmEndpoint::~ShmEndpoint() {
+  if (pair_.tower) std::erase(pair_.tower->links, this);
 }
 
 // What stands where the peer's message `number` is due: its number when it is there.
@@ -69,7 +77,7 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   // with the look at `waiting` that follows.
   entry->stamp.store(pair_.my_base + number, std::memory_order_seq_cst);
   sent_ = number;
-  if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+  if (peer_waiting().load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
   return number;
 }
@@ -84,20 +92,32 @@ uint64_t ShmEndpoint::completed() {
   return completed_ = done;
 }
 
-bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
+bool ShmEndpoint::next_is_there() {
   uint64_t number = received_ + 1;
-  const Entry* entry = in_entry(number);
   // Acquire: the sender's stores to the entry and to the payload, made before it stored the stamp.
   uint64_t stamp = stamp_of(number, std::memory_order_acquire);
-  if (stamp != number) {
-    if (stamp > number) [[unlikely]]
-      throw Error(Code::kTransport,
-                  fmt::format("the peer's ring is corrupt: message {} where {} was due {}", stamp,
-                              number, link()),
-                  pair_.peer);
-    wants_message_ = true;
-    return false;
-  }
+  if (stamp == number) return true;
+  if (stamp > number) [[unlikely]]
+    throw Error(Code::kTransport,
+                fmt::format("the peer's ring is corrupt: message {} where {} was due {}", stamp,
+                            number, link()),
+                pair_.peer);
+  wants_message_ = true;
+  return false;
+}
+
+bool ShmEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
+  if (!next_is_there()) return false;
+  const Entry* entry = in_entry(received_ + 1);
+  *envelope = entry->envelope;
+  *bytes = entry->bytes;
+  return true;
+}
+
+bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
+  if (!next_is_there()) return false;
+  uint64_t number = received_ + 1;
+  const Entry* entry = in_entry(number);
   uint64_t bytes = entry->bytes;  // once: what is checked is what is used
   const std::byte* data = entry->payload();
   if (bytes > pair_.inline_bytes) {
@@ -128,11 +148,33 @@ void ShmEndpoint::release() {
   told_ = number;
   // Seen by the sender's acquire in load_released(). seq_cst with the look at `waiting`.
   pair_.mine->released.store(pair_.their_base + number, std::memory_order_seq_cst);
-  if (pair_.theirs->waiting.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+  if (peer_waiting().load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
 }
 
+bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes) {
+  if (!pair_.memory) return false;
+  PeerMemory::Result result = pair_.memory->read(address, place, bytes);
+  if (result == PeerMemory::Result::kGone)
+    throw Error(Code::kPeerLost,
+                fmt::format("reading {} bytes of the peer's memory: process {} is gone {}", bytes,
+                            pair_.pid, link()),
+                pair_.peer);
+  return result == PeerMemory::Result::kDone;
+}
+
+// seq_cst, as a stamp.
+void ShmEndpoint::call_peer() {
+  pair_.mine->connected.store(pair_.my_base, std::memory_order_seq_cst);
+  if (peer_waiting().load(std::memory_order_seq_cst) != 0) wake_peer();
+}
+
 void ShmEndpoint::wake_peer() {
+  if (pair_.tower) {
+    const PeerLines& lead = *pair_.their_lead;
+    return rope_.pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
+                      lead.bell_inode.load(std::memory_order_relaxed));
+  }
   // This thread alone writes it. Before the wake, so that a peer that is only about to sleep does
   // not.
   uint32_t event = pair_.mine->event.load(std::memory_order_relaxed);
@@ -140,8 +182,6 @@ void ShmEndpoint::wake_peer() {
   futex_wake(pair_.mine->event);
 }
 
-// Whether there is what the caller has looked for in vain. seq_cst with the store to `waiting`
-// before.
 bool ShmEndpoint::something_new() const {
   bool any = !wants_message_ && !wants_credit_;
   if ((wants_message_ || any) &&
@@ -158,6 +198,10 @@ void ShmEndpoint::tell_cpu() {
 }
 
 void ShmEndpoint::wait(Duration limit) {
+  if (pair_.tower) {  // its owner waits for all links
+    ::sched_yield();
+    return;
+  }
   tell_cpu();
   turn_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);

@@ -13,16 +13,31 @@
 // at `waiting`, count `event` up and wake. Both write one word and then read the other's, so all
 // four accesses are seq_cst: at least one side sees the other (Dekker). The price, one locked store
 // for a message and one for a release, is hidden behind the transfer of the cache line.
+//
+// In a part with a bell a rank sleeps for all of its links at once: there is one `waiting` for
+// them, and peers ring the bell instead of counting `event` up.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "shm/bell.h"
+#include "shm/peer_memory.h"
 #include "transport/shm/layout.h"
 
 namespace ringcoll::shm {
+
+class ShmEndpoint;
+
+/// A part's own bell, and its links.
+struct BellTower {
+  Bell* bell = nullptr;
+  PeerLines* mine = nullptr;  // the first unit of this rank
+  std::vector<ShmEndpoint*> links;
+};
 
 /// Both ends of a pair as one side sees them: `mine` is written here, `theirs` is mapped read-only.
 /// Numbers in the peer's unit that do not belong to its base are of another part, which had that
@@ -41,22 +56,40 @@ struct Pair {
   std::span<const std::byte> extent;    // what is sent must lie in, of
   const SharedMemory* arena = nullptr;  // this rank's
   const SharedMemory* their_arena = nullptr;
+  int pid = 0;                            // of the peer
+  const PeerMemory* memory = nullptr;     // of the peer; null: cannot be read
+  BellTower* tower = nullptr;             // null: no bell
+  const PeerLines* their_lead = nullptr;  // with a bell: the first unit of the peer
 };
 
 class ShmEndpoint final : public Endpoint {
  public:
+  /// One of its tower's links while it lives.
   explicit ShmEndpoint(const Pair& pair);
+  ~ShmEndpoint() override;
 
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
+  bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
+  bool reads_peer() const override { return pair_.memory != nullptr; }
+  bool read_peer(uint64_t address, void* place, uint64_t bytes) override;
   bool progress() override { return false; }  // nothing is ever queued
   void wait(Duration limit) override;
   int peer_cpu() const override {
     return pair_.theirs->cpu_and_one.load(std::memory_order_relaxed) - 1;
   }
   void wake() override;
+
+  // With a bell.
+
+  /// The peer may find itself called (PeerLines::connected).
+  void call_peer();
+  /// Whether there is what the caller has looked for in vain. seq_cst with the store to `waiting`
+  /// before.
+  bool something_new() const;
+  void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
  private:
   Entry* out_entry(uint64_t number) {
@@ -68,12 +101,15 @@ class ShmEndpoint final : public Endpoint {
   uint64_t stamp_of(uint64_t number, std::memory_order order) const;
   uint64_t released_by_peer(std::memory_order order) const;
   uint64_t load_released();
+  bool next_is_there();
+  const std::atomic<uint32_t>& peer_waiting() const { return *peer_waiting_; }
   void wake_peer();
   void tell_cpu();
-  bool something_new() const;
   std::string link() const;
 
   const Pair pair_;
+  const std::atomic<uint32_t>* peer_waiting_;
+  BellRope rope_;
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
   bool borrows_[kEntries] = {};  // of the messages that may be unreleased: payload in the arena

@@ -22,7 +22,7 @@
 
 namespace ringcoll::shm {
 
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
 /// Messages to one peer that may be unreleased. Fewer stall pipelines that have more pieces in
@@ -56,10 +56,11 @@ struct Address {
   uint64_t control_bytes = 0;
   uint64_t arena_bytes = 0;
   uint64_t nonce = 0;
+  uint64_t nonce_at = 0;  // where the rank's process has it
   uint64_t inline_bytes = 0;
   char boot_id[40] = {};
 };
-static_assert(sizeof(Address) == 104 && sizeof(Address) <= kMaxAddressBytes);
+static_assert(sizeof(Address) == 112 && sizeof(Address) <= kMaxAddressBytes);
 
 /// Where in a rank's control memory its units for a part are; the part's address is this struct.
 struct PartAddress {
@@ -81,13 +82,20 @@ struct PeerLines {
   alignas(kApartBytes) std::atomic<uint64_t> released;
   /// In the first unit of a part: its base until it ends.
   std::atomic<uint64_t> open;
-  /// Non-zero while this rank sleeps, or is about to, on the peer's `event`.
+  /// Non-zero while this rank sleeps, or is about to, on the peer's `event`. In the first unit of a
+  /// part with a bell: on that, and for all of its peers.
   alignas(kApartBytes) std::atomic<uint32_t> waiting;
   /// Counts up when this rank has sent or released and found the peer's `waiting` set. The peer
   /// sleeps on it.
   FutexWord event;
   /// One more than the number of the CPU on which this rank last slept; 0: not yet.
   std::atomic<int32_t> cpu_and_one;
+  /// In the first unit of a part with a bell, before `waiting` is set: what peers ring.
+  std::atomic<int32_t> bell_fd;
+  std::atomic<uint64_t> bell_inode;
+  /// In a part with a bell: its base once this rank has connected to the peer, which may have to
+  /// hear of it by no other way.
+  std::atomic<uint64_t> connected;
 };
 static_assert(sizeof(PeerLines) == 2 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -107,9 +115,10 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 48);
 
-/// Groups of all ranks of a machine that spare units are for; smaller ones use fewer. With 64 ranks
-/// and messages of 1 KiB inline that is 287 MiB of a rank's file, which each of its peers maps.
-inline constexpr uint64_t kSpareGroups = 128;
+/// Parts of all ranks of a machine that spare units are for, two for a group; smaller ones use
+/// fewer. With 64 ranks and messages of 1 KiB inline that is 576 MiB of a rank's file, of which
+/// only what is used takes memory, and which each of its peers maps.
+inline constexpr uint64_t kSpareParts = 256;
 /// Of a rank. More would cost address space where many ranks have long inline messages.
 inline constexpr uint64_t kMostSpareBytes = uint64_t{1} << 30;
 
@@ -138,7 +147,7 @@ class Layout {
   }
   uint32_t spare(uint64_t sharers) const {
     uint64_t most = std::max(kMostSpareBytes / unit_bytes(), sharers);
-    return static_cast<uint32_t>(std::min(kSpareGroups * sharers, most));
+    return static_cast<uint32_t>(std::min(kSpareParts * sharers, most));
   }
 
   uint64_t stride_;

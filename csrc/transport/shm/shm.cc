@@ -27,6 +27,9 @@ struct Common {
   struct Peer {
     SharedMemory control;
     SharedMemory arena;
+    int pid = 0;
+    PeerMemory memory;
+    bool reads = false;  // that memory can be read
   };
 
   explicit Common(const TransportOptions& options)
@@ -72,6 +75,8 @@ struct Common {
     pair.in_ring = mapped.control.data() + layout.ring(their_unit);
     pair.arena = &arena;
     pair.their_arena = &mapped.arena;
+    pair.pid = mapped.pid;
+    pair.memory = mapped.reads ? &mapped.memory : nullptr;
     return pair;
   }
 
@@ -98,6 +103,9 @@ class ShmPart final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
+  bool called_by(Rank peer) override;
+  bool stirs(std::vector<pollfd>* sleep) override;
+  void rested() override;
 
  private:
   /// A rank of the part.
@@ -109,22 +117,26 @@ class ShmPart final : public Transport {
     bool connected = false;
   };
   Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
+  /// The peer's unit for this rank.
+  uint32_t unit_of(const Member& peer) { return peer.address.first + member(rank_).place; }
 
   Common& common_;
   const Rank rank_;
   const std::span<const std::byte> extent_;
   std::vector<Member> members_;
   shm::Block block_;
+  shm::BellTower tower_;
 };
 
 ShmPart::ShmPart(Common& common, const TransportPart& part)
-    : common_(common), rank_(part.rank), extent_(part.extent) {
+    : common_(common), rank_(part.rank), extent_(part.extent), tower_{.bell = part.bell} {
   uint32_t near = 0;
   for (Rank rank : part.members) {
     members_.push_back({.in_whole = rank, .place = near});
     near += common.near(rank);
   }
   block_ = common.reserve.take(near);
+  tower_.mine = common.lines(block_.first);
 }
 
 // A peer that is linked to this rank and has not ended may still read what this rank has written.
@@ -169,14 +181,42 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
   invariant(peer.reached && !peer.connected, "shm: rank {} of a group is to be connected {}", rank,
             peer.connected ? "twice" : "unreached");
   peer.connected = true;
-  uint32_t mine = block_.first + peer.place, theirs = peer.address.first + member(rank_).place;
-  shm::Pair pair = common_.pair(peer.in_whole, mine, theirs);
+  shm::Pair pair = common_.pair(peer.in_whole, block_.first + peer.place, unit_of(peer));
   pair.rank = rank_;
   pair.peer = rank;
   pair.my_base = block_.base;
   pair.their_base = peer.address.base;
   pair.extent = extent_;
-  return std::make_unique<shm::ShmEndpoint>(pair);
+  if (!tower_.bell) return std::make_unique<shm::ShmEndpoint>(pair);
+  pair.tower = &tower_;
+  pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
+  auto link = std::make_unique<shm::ShmEndpoint>(pair);
+  link->call_peer();
+  return link;
+}
+
+// seq_cst, as a look at a stamp.
+bool ShmPart::called_by(Rank rank) {
+  const Member& peer = member(rank);
+  return peer.reached && common_.lines_of(peer.in_whole, unit_of(peer))
+                                 ->connected.load(std::memory_order_seq_cst) == peer.address.base;
+}
+
+bool ShmPart::stirs(std::vector<pollfd>* sleep) {
+  if (sleep) {
+    tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
+    tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
+    tower_.mine->waiting.store(1, std::memory_order_seq_cst);
+  }
+  return std::ranges::any_of(tower_.links,
+                             [](const shm::ShmEndpoint* link) { return link->something_new(); });
+}
+
+void ShmPart::rested() {
+  // Only then is the line written.
+  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0)
+    tower_.mine->waiting.store(0, std::memory_order_relaxed);
+  for (shm::ShmEndpoint* link : tower_.links) link->forget_wishes();
 }
 
 class ShmTransport final : public Transport {
@@ -217,6 +257,7 @@ std::string ShmTransport::address() const {
   address.control_bytes = common_.layout.bytes();
   address.arena_bytes = common_.arena.bytes();
   address.nonce = page().nonce;
+  address.nonce_at = reinterpret_cast<uintptr_t>(&page().nonce);
   address.inline_bytes = common_.inline_bytes;
   std::string id = boot_id();
   std::memcpy(address.boot_id, id.data(), std::min(id.size(), sizeof address.boot_id - 1));
@@ -245,6 +286,9 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
     if (page->magic != shm::kMagic || page->nonce != theirs.nonce)
       return "its memory is not where its address says: the ranks do not share a PID namespace";
     mapped.arena = SharedMemory::open(theirs.pid, theirs.arena_fd, theirs.arena_bytes, false);
+    mapped.pid = theirs.pid;
+    mapped.memory = PeerMemory(theirs.pid, theirs.nonce_at, theirs.nonce);
+    mapped.reads = mapped.memory.can_be_read();
     invariant(!connected_.at(static_cast<size_t>(peer)), "shm: rank {} is connected", peer);
     common_.peers[static_cast<size_t>(peer)] = std::move(mapped);
   } catch (const Error& error) {

@@ -90,9 +90,9 @@ TEST(ShmLayout, WordsOfDifferentWritersAreApartAndUnitsDoNotOverlap) {
 
 TEST(ShmLayout, WhatIsSpareIsForManyGroupsAndWithinBounds) {
   EXPECT_EQ(shm::Layout(2, 1024).spare_units(), 0u);
-  EXPECT_EQ(shm::Layout(64, 1024, 64).spare_units(), 64u * shm::kSpareGroups);
-  EXPECT_EQ(shm::Layout(4096, 1024, 8).spare_units(), 8u * shm::kSpareGroups) << "of one machine";
-  EXPECT_LE(shm::Layout(64, 1024, 64).bytes(), uint64_t{300} << 20);
+  EXPECT_EQ(shm::Layout(64, 1024, 64).spare_units(), 64u * shm::kSpareParts);
+  EXPECT_EQ(shm::Layout(4096, 1024, 8).spare_units(), 8u * shm::kSpareParts) << "of one machine";
+  EXPECT_LE(shm::Layout(64, 1024, 64).bytes(), uint64_t{600} << 20);
   shm::Layout wide(256, 65536, 256);
   EXPECT_LE(wide.unit_bytes() * wide.spare_units(), shm::kMostSpareBytes);
   EXPECT_GE(shm::Layout(1024, 65536, 1024).spare_units(), 1024u) << "one group of all";

@@ -281,6 +281,19 @@ bool TcpEndpoint::read_message() {
   return arrived_ == message_.bytes;
 }
 
+bool TcpEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
+  flush_all();
+  if (!known_ && !read_header(0)) {
+    fail_if_ended();
+    wants_message_ = true;
+    return false;
+  }
+  const Header& header = known_ ? message_ : flows_[0].header;
+  *envelope = header.envelope;
+  *bytes = header.bytes;
+  return true;
+}
+
 bool TcpEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   flush_all();
   bool known = known_ || begin_message(static_cast<std::byte*>(place), capacity);
@@ -331,15 +344,37 @@ bool TcpEndpoint::waits_for_more(std::vector<pollfd>* fds) {
   return true;
 }
 
+void TcpEndpoint::add_writable(std::vector<pollfd>* fds) {
+  for (Flow& flow : flows_)
+    if (flow.count > 0) fds->push_back({flow.stream.fd(), POLLOUT, 0});
+}
+
+// Sends and receives as far as that goes; true if the caller has something to see.
+bool TcpEndpoint::moves() {
+  bool sent = flush_all();
+  return (known_ ? read_message() : read_header(0)) || sent;
+}
+
+bool TcpEndpoint::stirs(std::vector<pollfd>* sleep) {
+  if (told_of_end_) return false;
+  try {
+    if (moves()) return true;
+    fail_if_ended();
+    if (sleep && !waits_for_more(sleep)) return true;
+    if (sleep) add_writable(sleep);
+    return false;
+  } catch (const Error&) {  // which using the link throws again
+    return told_of_end_ = true;
+  }
+}
+
 void TcpEndpoint::wait(Duration limit) {
   bool any = !wants_message_ && !wants_credit_;
   bool message = wants_message_ || any;
   wants_message_ = wants_credit_ = false;
   std::vector<pollfd> fds{{-1, POLLIN, 0}};
   if (message && !waits_for_more(&fds)) return;
-  for (TcpEndpoint* endpoint : all_)
-    for (Flow& flow : endpoint->flows_)
-      if (flow.count > 0) fds.push_back({flow.stream.fd(), POLLOUT, 0});
+  for (TcpEndpoint* endpoint : all_) endpoint->add_writable(&fds);
   Waker::Wait wait(all_.waker);
   fds[0].fd = wait.fd();
   auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait.at_most(limit));

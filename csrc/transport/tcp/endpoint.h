@@ -66,12 +66,16 @@ class TcpEndpoint final : public Endpoint {
 
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
+  bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool progress() override;
   bool busy() const override;
   void wait(Duration limit) override;
   void wake() override { all_.waker.wake(); }
+  /// As Transport::stirs(), of this link, and rested().
+  bool stirs(std::vector<pollfd>* sleep);
+  void rested() { wants_message_ = wants_credit_ = false; }
 
  private:
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
@@ -128,6 +132,8 @@ class TcpEndpoint final : public Endpoint {
   void fail_if_ended() const;
   bool holds_a_later_message(const Flow& flow) const;
   bool waits_for_more(std::vector<pollfd>* fds);
+  void add_writable(std::vector<pollfd>* fds);
+  bool moves();
   std::byte* own_buffer(uint64_t bytes);
   [[noreturn]] void corrupt(size_t k, const std::string& what) const;
 
@@ -161,6 +167,7 @@ class TcpEndpoint final : public Endpoint {
   // message that it does not want yet must not keep a wait for credit from sleeping.
   bool wants_message_ = false;
   bool wants_credit_ = false;
+  bool told_of_end_ = false;  // by stirs()
 };
 
 }  // namespace ringcoll::tcp

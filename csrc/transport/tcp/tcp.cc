@@ -122,6 +122,17 @@ class TcpTransport final : public Transport {
                                               endpoints_);
   }
 
+  bool called_by(Rank /*peer*/) override { return false; }
+  bool stirs(std::vector<pollfd>* sleep) override {
+    bool any = false;
+    for (tcp::TcpEndpoint* endpoint : endpoints_) any |= endpoint->stirs(sleep);
+    return any;
+  }
+  void rested() override {
+    for (tcp::TcpEndpoint* endpoint : endpoints_) endpoint->rested();
+  }
+
+  bool sends_from_anywhere() const override { return true; }
   // The kernel reads from, and writes to, any memory.
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override {
     for (Loan& loan : loans) loan.granted = true;

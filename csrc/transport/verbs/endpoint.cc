@@ -275,6 +275,15 @@ void VerbsEndpoint::expect(void* place, uint64_t capacity) {
   if (!in(number).done && in(number).place.bytes == 0) name_place(number, place, capacity);
 }
 
+bool VerbsEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
+  progress();
+  const In& message = in(received_ + 1);
+  if (!message.has_header) return false;
+  *envelope = message.header.envelope;
+  *bytes = message.header.bytes;
+  return true;
+}
+
 bool VerbsEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   progress();
   uint64_t number = received_ + 1;
@@ -426,6 +435,24 @@ void VerbsEndpoint::wait(Duration limit) {
   uint64_t count = 0;
   [[maybe_unused]] ssize_t got = ::read(shared_.wake.get(), &count, sizeof count);
   progress_busy();
+}
+
+// Whether the caller has something to do about the next message.
+bool VerbsEndpoint::next_is_due() {
+  const In& message = in(received_ + 1);
+  return message.has_header && (message.done || message.place.bytes < message.header.bytes);
+}
+
+bool VerbsEndpoint::stirs(std::vector<pollfd>* sleep) {
+  if (told_of_end_) return false;
+  try {
+    if (sleep) queue_.arm();  // what was there before raises no event
+    if (progress() || next_is_due()) return true;
+  } catch (const Error&) {  // which using the link throws again
+    return told_of_end_ = true;
+  }
+  if (sleep && socket_) sleep->push_back({socket_.get(), POLLIN, 0});
+  return false;
 }
 
 void VerbsEndpoint::wake() {

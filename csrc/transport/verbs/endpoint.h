@@ -34,6 +34,8 @@
 #include "transport/verbs/wire.h"
 #include "verbs/queue_pair.h"
 
+struct pollfd;
+
 namespace ringcoll::rdma {
 
 class VerbsEndpoint;
@@ -102,12 +104,15 @@ class VerbsEndpoint final : public Endpoint {
   void expect(void* place, uint64_t capacity) override;
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
   uint64_t completed() override;
+  bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool progress() override;
   bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
   void wait(Duration limit) override;
   void wake() override;
+  /// As Transport::stirs(), of this link; the channel of the port is the caller's.
+  bool stirs(std::vector<pollfd>* sleep);
   /// Nothing goes out or comes in any more.
   void stop() noexcept;
 
@@ -155,6 +160,7 @@ class VerbsEndpoint final : public Endpoint {
   // Polling.
   bool poll_queue();
   bool progress_busy();
+  bool next_is_due();
   [[noreturn]] void fail(const verbs::Completion& completion);
   void take_immediate(uint32_t immediate);
   void take_header(uint64_t number);
@@ -189,6 +195,7 @@ class VerbsEndpoint final : public Endpoint {
   Hello mine_;
   Hello theirs_;
   std::optional<Error> failed_;
+  bool told_of_end_ = false;  // by stirs()
 
   uint64_t posted_ = 0;       // writes
   uint64_t reclaimed_ = 0;    // of them, known to be complete

@@ -1,6 +1,7 @@
 #include "transport/verbs/verbs.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -48,6 +49,18 @@ class Links {
   /// By this port, to a rank of the whole or the part.
   std::unique_ptr<Endpoint> connect(Rank peer, size_t number, Deadline deadline);
   void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
+  /// As a transport's.
+  bool stirs(std::vector<pollfd>* sleep) {
+    bool any = false;
+    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) any |= endpoint->stirs(sleep);
+    for (const auto& port : shared_.ports)
+      if (sleep && port) sleep->push_back({port->channel.fd(), POLLIN, 0});
+    return any;
+  }
+  void rested() {
+    for (const auto& port : shared_.ports)
+      if (port) port->channel.drain();
+  }
   // A region that is deregistered is reached by nobody, once that call has returned.
   void revoke() noexcept {
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->stop();
@@ -104,6 +117,9 @@ class VerbsPart final : public Transport {
   std::string reach(Rank peer, std::string_view text) override;
   std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
   bool wants_places() const override { return true; }
+  bool called_by(Rank /*peer*/) override { return false; }
+  bool stirs(std::vector<pollfd>* sleep) override { return links_.stirs(sleep); }
+  void rested() override { links_.rested(); }
   std::string port_of(Rank rank) override { return ports_.port_of(in_whole(rank)); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }

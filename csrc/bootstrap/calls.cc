@@ -1,0 +1,212 @@
+// Connections that either of a pair may need first.
+//
+// The higher rank connects as the lower does. Which of two that are made at once counts, the lower
+// rank decides, under its lock: one of the higher's that comes when it has not begun to make its
+// own is let in; else it is refused, for its own is on its way, which the higher always takes. It
+// says which in one byte, so that the higher knows.
+#include <fmt/core.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "bootstrap/connector_state.h"
+#include "net/socket.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr char kLetIn = 'T';
+constexpr char kCrossed = 'X';
+
+// As long as a connection may take to a peer that answers.
+constexpr Duration kSettling = std::chrono::milliseconds(200);
+
+// A fresh connection has room for a byte, or is none that anybody wants.
+void answer(int fd, char word) {
+  [[maybe_unused]] ssize_t sent = ::send(fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+// Blocks. None: it was the peer that has made it.
+Fd Connector::State::make_either(const Target& to, Deadline deadline) {
+  std::pair key(to.peer, to.channel);
+  {
+    std::lock_guard lock(mutex);
+    Either& one = either[key];
+    if (one.there) return {};
+    one.dialled = true;
+  }
+  try {
+    Fd fd = connect(to, deadline);
+    if (to.peer < rank && !is_let_in(fd.get(), to, deadline)) return {};
+    std::lock_guard lock(mutex);
+    either[key].there = true;
+    return fd;
+  } catch (...) {
+    std::lock_guard lock(mutex);
+    either[key].dialled = false;  // it may be tried again, and the peer's is welcome
+    throw;
+  }
+}
+
+// By the lower rank, to which this is a connection.
+bool Connector::State::is_let_in(int fd, const Target& to, Deadline deadline) {
+  std::string link = fmt::format("connecting rank {} -> {}, channel {}", rank, to.peer, to.channel);
+  Dialling dialling(*this, fd, to.group, link);
+  char word = 0;
+  try {
+    recv_all(fd, &word, 1, deadline, link);
+  } catch (const Error& error) {
+    // Who lets nobody in any more has left.
+    throw Error(error.code() == Code::kTimeout ? Code::kTimeout : Code::kPeerLost, error.what());
+  }
+  check(word == kLetIn || word == kCrossed, Code::kTransport, "{}: it answers nonsense", link);
+  return word == kLetIn;
+}
+
+// Lifelines that come before anybody adopts them are parked, for who dials them.
+void Connector::State::take_either(const Identity& identity, Fd fd) {
+  auto [from, to, channel, of] = identity;
+  bool is_lifeline = channel == kLifelineChannel;
+  GroupNumber group_number = channel / kChannelsOfGroup;
+  std::unique_lock turn(adopting, std::defer_lock);
+  if (is_lifeline) turn.lock();
+  bool adopts = is_lifeline && adopt;
+  {
+    std::lock_guard lock(mutex);
+    if (ended.contains(group_number)) return;
+    Either& one = either[{from, channel}];
+    if (one.there && !one.fd) return;  // and in use
+    if (from > rank) answer(fd.get(), one.dialled ? kCrossed : kLetIn);
+    if (from > rank && one.dialled) return;
+    one.there = !is_lifeline || adopts;
+    if (!is_lifeline)
+      one.fd = std::move(fd);
+    else if (!adopts)
+      parked[{from, channel}] = std::move(fd);
+  }
+  if (adopts) adopt(from, std::move(fd));
+  if (!is_lifeline) tell_listener(group_number);
+  changed.notify_all();
+}
+
+void Connector::State::tell_listener(GroupNumber group) {
+  std::function<void()> news;
+  {
+    std::lock_guard lock(mutex);
+    auto listener = listeners.find(group);
+    if (listener != listeners.end()) news = listener->second;
+  }
+  if (news) news();
+}
+
+void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
+  State& state = *state_;
+  State::Target to{peer, channel_of(group, kMessageChannel), messages_of(group)};
+  {
+    std::lock_guard lock(state.mutex);
+    if (state.is_there(to)) return;
+    state.calling[group]++;
+  }
+  bool runs = state.errands.run([&state, to, group, deadline] {
+    Fd fd;
+    std::optional<Error> failure;
+    try {
+      fd = state.make_either(to, deadline);
+    } catch (const std::exception& error) {
+      Error cause = as_error(error);
+      failure = Error(cause.code(), cause.what(), to.peer);
+    }
+    {
+      std::lock_guard lock(state.mutex);
+      State::Either& one = state.either[{to.peer, to.channel}];
+      if (fd) one.fd = std::move(fd);
+      if (failure && !one.there) one.error = failure;
+    }
+    state.tell_listener(group);
+    std::lock_guard lock(state.mutex);
+    state.calling[group]--;
+    state.changed.notify_all();
+  });
+  if (runs) return;
+  std::lock_guard lock(state.mutex);
+  state.calling[group]--;
+  state.either[{to.peer, to.channel}].error =
+      Error(Code::kTransport, "there is no thread to make a connection", peer);
+}
+
+Fd Connector::take_call(Rank peer, GroupNumber group) {
+  std::lock_guard lock(state_->mutex);
+  auto found = state_->either.find({peer, channel_of(group, kMessageChannel)});
+  if (found == state_->either.end()) return {};
+  if (found->second.fd) return std::move(found->second.fd);
+  if (found->second.error) throw *found->second.error;
+  return {};
+}
+
+std::vector<Rank> Connector::callers(GroupNumber group) {
+  std::vector<Rank> peers;
+  std::lock_guard lock(state_->mutex);
+  for (const auto& [key, one] : state_->either)
+    if (key.second == channel_of(group, kMessageChannel) && one.fd) peers.push_back(key.first);
+  return peers;
+}
+
+void Connector::listen_for_calls(GroupNumber group, std::function<void()> news) {
+  std::lock_guard lock(state_->mutex);
+  state_->listeners[group] = std::move(news);
+}
+
+void Connector::end_calls(GroupNumber group) {
+  State& state = *state_;
+  state.interrupt(messages_of(group));
+  std::unique_lock lock(state.mutex);
+  state.listeners.erase(group);
+  state.changed.wait(lock, [&] { return state.calling[group] == 0; });
+  state.calling.erase(group);
+  for (auto& [key, one] : state.either)
+    if (key.second == channel_of(group, kMessageChannel)) one.fd = {};
+}
+
+bool Connector::call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
+                              std::function<void()> done) {
+  State& state = *state_;
+  return state.errands.run(
+      [&state, peer, deadline, adopt = std::move(adopt), done = std::move(done)] {
+        try {
+          Fd fd = state.make_either({peer, kLifelineChannel, kLifelines}, deadline);
+          if (fd) adopt(std::move(fd));
+        } catch (const std::exception& error) {  // whatever it is, it may be tried again
+          log_debug("no lifeline to rank {}: {}", peer, error.what());
+        }
+        done();
+      });
+}
+
+void Connector::adopt_lifelines(std::function<void(Rank, Fd)> adopt) {
+  State& state = *state_;
+  std::lock_guard turn(state.adopting);
+  state.adopt = std::move(adopt);
+}
+
+// A lifeline that is nearly made is not torn down: the peer, which has it already, would take this
+// rank for one that was killed.
+void Connector::stop() {
+  State& state = *state_;
+  state.errands.settle(kSettling);
+  {
+    std::lock_guard turn(state.adopting);
+    state.adopt = {};
+  }
+  {
+    std::lock_guard lock(state.mutex);
+    state.stopping = true;
+    for (const auto& [group, fd] : state.dialling) ::shutdown(fd, SHUT_RDWR);
+  }
+  state.errands.stop();
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,302 @@
+#include "mesh/group_messages.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "mesh/group.h"
+
+namespace ringcoll {
+namespace {
+
+// A sleep looks up again after this time, in case a ring was lost: a peer may be out of
+// descriptors.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
+// Polls before the clock is looked at. Where ranks share CPUs each of them gives the CPU away.
+constexpr int kPolls = 64;
+// How long a rank that leaves moves what it has queued, and then waits for its last messages to be
+// with those who are still there.
+constexpr Duration kLongestFlush = std::chrono::seconds(5);
+constexpr Duration kLongestDrain = std::chrono::seconds(1);
+
+timespec to_timespec(Duration time) {
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(time, Duration::zero()));
+  return {static_cast<time_t>(ns.count() / 1'000'000'000),
+          static_cast<long>(ns.count() % 1'000'000'000)};
+}
+
+}  // namespace
+
+// The connector may still tell when the channels are being closed.
+struct GroupMessages::News {
+  std::atomic<bool> any{true};  // some may have called before
+  std::mutex mutex;
+  const Bell* bell = nullptr;  // null: closed
+
+  void tell() {
+    std::lock_guard lock(mutex);
+    any = true;
+    if (bell) bell->ring();
+  }
+};
+
+GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
+    : group_(group),
+      staging_(staging),
+      parts_(group.mesh(), {group.rank(), group.members(), *this, staging, &bell_}),
+      news_(std::make_shared<News>()) {}
+
+GroupMessages::~GroupMessages() { close(); }
+
+void GroupMessages::begin() {
+  near_closed_.clear();  // it may have been tried before
+  for (Rank peer = 0; peer < size(); peer++) {
+    auto [row, part] = parts_.links()[peer];
+    if (!row) continue;
+    if (std::ranges::find(used_, part) == used_.end()) used_.push_back(part);
+    if (row->link != LinkClass::kNetwork) near_closed_.push_back(peer);
+    std::string why = parts_.reach(peer, addresses_.at(peer));
+    check(why.empty(), Code::kTransport, "{} is not reached by {} for messages: {}",
+          group_.topology().describe(peer), row->name, why);
+  }
+  bell_.make();
+  news_->bell = &bell_;
+  peers_.resize(size());
+  group_.mesh().connector().listen_for_calls(group_.number(), [news = news_] { news->tell(); });
+}
+
+Rank GroupMessages::rank() const { return group_.rank(); }
+Rank GroupMessages::size() const { return group_.size(); }
+uint64_t GroupMessages::inline_bytes() const {
+  return static_cast<uint64_t>(group_.config().inline_bytes);
+}
+bool GroupMessages::sends_from_anywhere(Rank peer) const {
+  return parts_.links()[peer].transport->sends_from_anywhere();
+}
+
+// ---- Opening ----
+
+bool GroupMessages::try_open(Rank rank) {
+  group_.health().throw_if_poisoned();
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kOpen) return true;
+  if (peer.state == State::kClosed) begin_opening(rank);
+  return advance(rank);
+}
+
+void GroupMessages::begin_opening(Rank rank) {
+  check(!group_.health().gone(rank), Code::kPeerLost, "{} has left the communicator",
+        group_.topology().describe(rank));
+  Peer& peer = peers_[rank];
+  peer.deadline = Deadline(seconds(group_.config().timeout_s));
+  group_.mesh().call_lifeline(group_.members()[rank]);
+  if (parts_.links()[rank].row->link == LinkClass::kNetwork) {
+    group_.mesh().connector().call(group_.members()[rank], group_.number(), peer.deadline);
+    peer.state = State::kCalling;
+  } else {
+    connect(rank);
+  }
+  opening_.push_back(rank);
+}
+
+void GroupMessages::connect(Rank rank) {
+  Peer& peer = peers_[rank];
+  peer.state = State::kEstablishing;
+  std::erase(near_closed_, rank);
+  peer.channel = parts_.links()[rank].transport->connect(rank, peer.deadline);
+}
+
+// For a part, of which each link has one connection.
+Fd GroupMessages::dial(Rank peer, uint32_t channel, Deadline /*deadline*/) {
+  invariant(channel == kFirstDataChannel && peers_[peer].socket,
+            "a channel for messages takes one connection, which is there");
+  return std::move(peers_[peer].socket);
+}
+
+// As far as it goes. True: it is open.
+bool GroupMessages::advance(Rank rank) {
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kFailed) throw *peer.why;
+  try {
+    step(rank);
+    check(peer.state == State::kOpen || !peer.deadline.passed(), Code::kTimeout,
+          "opening a channel for messages: {} does not answer", group_.topology().describe(rank));
+  } catch (const Error& error) {
+    peer.why = Error(error.code(), error.what(), rank);
+    peer.state = State::kFailed;
+    peer.channel.reset();
+    std::erase(opening_, rank);
+    throw *peer.why;
+  }
+  return peer.state == State::kOpen;
+}
+
+void GroupMessages::step(Rank rank) {
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kCalling) {
+    peer.socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
+    if (!peer.socket) return;
+    connect(rank);
+  }
+  if (peer.state == State::kEstablishing && peer.channel->try_establish(peer.deadline))
+    peer.state = State::kProving;
+  if (peer.state == State::kProving && peer.channel->try_prove(peer.deadline)) {
+    peer.state = State::kOpen;
+    std::erase(opening_, rank);
+    open_.push_back(rank);
+  }
+}
+
+// An error is for who asks for that channel (try_open).
+bool GroupMessages::advance_all() {
+  bool moved = false;
+  for (size_t i = 0; i < opening_.size();) {
+    Rank rank = opening_[i];
+    State before = peers_[rank].state;
+    try {
+      advance(rank);
+    } catch (const Error& error) {
+      log_debug("{}", error.what());
+    }
+    moved |= peers_[rank].state != before;
+    if (i < opening_.size() && opening_[i] == rank) i++;
+  }
+  return moved;
+}
+
+// What peers have opened, this rank opens, too.
+bool GroupMessages::take_calls() {
+  std::vector<Rank> callers;
+  for (Rank rank : near_closed_)
+    if (parts_.links()[rank].transport->called_by(rank)) callers.push_back(rank);
+  for (Rank rank : callers) {
+    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
+    connect(rank);
+    opening_.push_back(rank);
+  }
+  if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
+  news_->any = false;  // before it is looked what there is
+  for (Rank member : group_.mesh().connector().callers(group_.number())) {
+    auto rank =
+        static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
+    if (rank == size() || peers_[rank].state != State::kClosed) continue;
+    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
+    peers_[rank].state = State::kCalling;
+    opening_.push_back(rank);
+    callers.push_back(rank);
+  }
+  return !callers.empty();
+}
+
+bool GroupMessages::progress() {
+  group_.health().throw_if_poisoned();
+  bool moved = take_calls();
+  if (!opening_.empty()) moved |= advance_all();
+  for (Rank rank : open_) {
+    Endpoint* channel = peers_[rank].channel.get();
+    if (channel && channel->busy()) moved |= channel->progress();
+  }
+  return moved;
+}
+
+void GroupMessages::drop(Rank peer) { peers_[peer].channel.reset(); }
+
+// ---- Waiting ----
+
+bool GroupMessages::stirs(std::vector<pollfd>* sleep) {
+  bool any = false;
+  for (Transport* part : used_) any |= part->stirs(sleep);
+  return any || is_called() || is_roused();
+}
+
+bool GroupMessages::is_called() const {
+  return std::ranges::any_of(
+      near_closed_, [this](Rank rank) { return parts_.links()[rank].transport->called_by(rank); });
+}
+
+bool GroupMessages::is_roused() {
+  return news_->any.load(std::memory_order_relaxed) || woken_.load(std::memory_order_relaxed) ||
+         group_.health().poisoned();
+}
+
+void GroupMessages::rested() {
+  for (Transport* part : used_) part->rested();
+  woken_ = false;
+}
+
+void GroupMessages::wait(Duration limit) {
+  Deadline over(limit), spinning(std::min(group_.channels().spin(), limit));
+  bool yields = group_.channels().yields();
+  for (int turn = 1;; turn++) {
+    if (stirs(nullptr)) return rested();
+    if (yields) ::sched_yield();
+    if ((yields || turn % kPolls == 0) && spinning.passed()) break;
+  }
+  sleep(std::min(over.left(), kLongestSleep));
+}
+
+// Who rings has done first what is looked for here.
+void GroupMessages::sleep(Duration limit) {
+  fds_.assign(1, {bell_.fd(), POLLIN, 0});
+  if (!stirs(&fds_)) {
+    timespec timeout = to_timespec(limit);
+    ::ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
+  }
+  bell_.silence();
+  rested();
+}
+
+void GroupMessages::wake() {
+  woken_ = true;
+  bell_.ring();
+}
+
+// ---- Leaving ----
+
+void GroupMessages::finish() {
+  const Health& health = group_.health();
+  auto each = [&](Duration limit, const std::function<bool(Endpoint&)>& is_done) {
+    Deadline deadline(limit);
+    for (bool all = false; !all && !health.poisoned() && !deadline.passed();) {
+      all = true;
+      for (Rank rank : open_) {
+        Endpoint* channel = peers_[rank].channel.get();
+        if (!channel || health.gone(rank)) continue;
+        try {
+          all &= is_done(*channel);
+        } catch (const Error& error) {
+          log_debug("leaving: {}", error.what());
+          drop(rank);
+        }
+      }
+      ::sched_yield();
+    }
+  };
+  each(std::min<Duration>(seconds(group_.config().timeout_s), kLongestFlush),
+       [](Endpoint& channel) {
+         channel.progress();
+         return !channel.busy();
+       });
+  each(kLongestDrain, [](Endpoint& channel) { return channel.drained(); });
+}
+
+void GroupMessages::close() {
+  if (peers_.empty()) return;  // nothing was begun
+  group_.mesh().connector().end_calls(group_.number());
+  {
+    std::lock_guard lock(news_->mutex);
+    news_->bell = nullptr;
+  }
+  peers_.clear();
+  open_.clear();
+  opening_.clear();
+  near_closed_.clear();
+}
+
+}  // namespace ringcoll

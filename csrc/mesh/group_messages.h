@@ -1,0 +1,107 @@
+// The channels of a group for messages, over parts of the mesh's transports that are for them
+// alone.
+//
+// Opening. Inside a host the part is connected at once, without the peer, who sees it when it looks
+// (Transport::called_by). Over a network a connection is needed, which is asked for and comes
+// whoever of the two asked (Connector::call); who executes never waits for it. The opener also has
+// a lifeline made to the peer, if there is none.
+//
+// Waiting. A wait polls as one for a call does, and then sleeps on a bell and on whatever the
+// transports name, for all links at once (Transport::stirs).
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "mesh/messages.h"
+#include "mesh/parts.h"
+#include "shm/bell.h"
+
+namespace ringcoll {
+
+class Group;
+
+class GroupMessages final : public MessageChannels, private Dialer {
+ public:
+  /// `group` outlives it, and has its mesh, members and rank. `staging` is of the arena.
+  GroupMessages(Group& group, std::span<std::byte> staging);
+  ~GroupMessages() override;
+  GroupMessages(const GroupMessages&) = delete;
+  GroupMessages& operator=(const GroupMessages&) = delete;
+
+  /// For the peers, and what they told, by rank. Until both is known, nothing can be begun.
+  const Parts::Addresses& addresses() const { return parts_.addresses(); }
+  void set_peers(std::vector<Parts::Addresses> addresses) { addresses_ = std::move(addresses); }
+  /// Makes what it takes to be used; before that it has cost next to nothing. Throws
+  /// Error(kTransport).
+  void begin();
+  /// Before this rank leaves the group: hands on what is queued, and waits a moment for what peers
+  /// cannot do without.
+  void finish();
+  /// Of no use any more.
+  void close();
+
+  Rank rank() const override;
+  Rank size() const override;
+  bool try_open(Rank peer) override;
+  bool progress() override;
+  const std::vector<Rank>& open() const override { return open_; }
+  Endpoint& operator[](Rank peer) override { return *peers_[peer].channel; }
+  void drop(Rank peer) override;
+  std::span<std::byte> staging() override { return staging_; }
+  uint64_t inline_bytes() const override;
+  bool sends_from_anywhere(Rank peer) const override;
+  void wait(Duration limit) override;
+  void wake() override;
+
+ private:
+  /// In the order in which a channel goes through them.
+  enum class State : uint8_t { kClosed, kCalling, kEstablishing, kProving, kOpen, kFailed };
+  struct Peer {
+    State state = State::kClosed;
+    Deadline deadline{Duration::zero()};  // of the opening
+    Fd socket;                            // for the transport, which dials it
+    std::unique_ptr<Endpoint> channel;
+    std::optional<Error> why;  // it has failed
+  };
+  /// Told from other threads that a peer has called.
+  struct News;
+
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
+  void begin_opening(Rank peer);
+  void connect(Rank peer);
+  bool advance(Rank peer);
+  void step(Rank peer);
+  bool advance_all();
+  bool take_calls();
+  bool is_called() const;
+  bool stirs(std::vector<pollfd>* sleep);
+  bool is_roused();
+  void rested();
+  void sleep(Duration limit);
+
+  Group& group_;
+  const std::span<std::byte> staging_;
+  Bell bell_;
+  Parts parts_;
+  std::vector<Parts::Addresses> addresses_;
+  std::vector<Transport*> used_;   // the parts, each once
+  std::vector<Peer> peers_;        // after the parts: destroyed before them
+  std::vector<Rank> near_closed_;  // within this host, and not connected
+  std::vector<Rank> opening_;
+  std::vector<Rank> open_;
+  std::vector<pollfd> fds_;
+  std::shared_ptr<News> news_;
+  std::atomic<bool> woken_{false};
+};
+
+}  // namespace ringcoll

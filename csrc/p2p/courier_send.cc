@@ -1,0 +1,126 @@
+// What goes out to one peer: notes first, then messages in their order, then stretches of those
+// that it has asked for.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "p2p/courier.h"
+
+namespace ringcoll {
+namespace {
+
+// Stretches of a peer that may not have left yet: more would only delay what comes between.
+constexpr uint64_t kStretchesAhead = 4;
+
+}  // namespace
+
+// True if anything was sent.
+bool Courier::send(Peer& to) {
+  bool moved = false;
+  while (send_note(to) || send_queued(to) || send_stretch(to)) moved = true;
+  return moved;
+}
+
+bool Courier::send_note(Peer& to) {
+  if (to.notes.empty() || to.channel->try_send(Envelope::of(to.notes.front()), nullptr, 0) == 0)
+    return false;
+  to.notes.pop_front();
+  owed_--;
+  return true;
+}
+
+bool Courier::send_queued(Peer& to) {
+  Transfer* send = to.queue.front();
+  if (!send || !to.notes.empty()) return false;  // there is no credit
+  bool has_to_be_announced =
+      send->bytes > limits_.short_bytes || to.keeps + cost_of(send->bytes) > limits_.kept_bytes;
+  if (!has_to_be_announced && send_short(to, send, &has_to_be_announced)) return true;
+  return has_to_be_announced && announce(to, send);
+}
+
+// False without `announce`: no credit.
+bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
+  Head head{.word = Word::kShort, .tag = send->tag, .bytes = send->bytes};
+  bool as_it_lies = to.from_anywhere || send->bytes <= inline_bytes_;
+  if (!as_it_lies && to.short_chunk.empty()) {
+    Staging::Chunk chunk;
+    if (send->bytes <= staging_.small_bytes()) chunk = staging_.take_small();
+    *announce = chunk.empty();
+    if (*announce) return false;
+    to.short_chunk.fill(chunk, send->data, send->bytes);
+  }
+  uint64_t number = as_it_lies ? to.channel->try_send(Envelope::of(head), send->data, send->bytes)
+                               : send_staged(to, head, &to.short_chunk);
+  if (number == 0) return false;
+  to.queue.remove(send);
+  to.keeps += cost_of(send->bytes);
+  if (as_it_lies && send->bytes > 0)
+    sent_from(to, send, number);
+  else
+    end(send);
+  return true;
+}
+
+bool Courier::announce(Peer& to, Transfer* send) {
+  if (!to.sealed) {
+    Head seal{.word = Word::kSeal, .bytes = seal_.value(), .where = seal_.address()};
+    if (to.channel->try_send(Envelope::of(seal), nullptr, 0) == 0) return false;
+    to.sealed = true;
+  }
+  Head head{.word = Word::kAnnounce,
+            .tag = send->tag,
+            .bytes = send->bytes,
+            .where = reinterpret_cast<uint64_t>(send->data)};
+  if (to.channel->try_send(Envelope::of(head), nullptr, 0) == 0) return false;
+  to.queue.remove(send);
+  send->number = ++to.announcements;
+  to.announced.push(send);
+  return true;
+}
+
+bool Courier::send_stretch(Peer& to) {
+  Transfer* send = to.asked.front();
+  if (!send || !to.notes.empty() || !to.queue.empty()) return false;
+  uint64_t sent = to.last_stretch;
+  if (sent > kStretchesAhead && to.channel->completed() + kStretchesAhead < sent) return false;
+  Head head{.word = Word::kStretch, .bytes = send->moved, .where = send->number};
+  const std::byte* from = send->data + send->moved;
+  uint64_t left = send->bytes - send->moved;
+  uint64_t bytes =
+      std::min(left, to.from_anywhere ? limits_.stretch_bytes
+                                      : std::max(staging_.large_bytes(), inline_bytes_));
+  bool as_it_lies = to.from_anywhere || bytes <= inline_bytes_;
+  if (!as_it_lies && to.stretch_chunk.empty()) {
+    auto chunk = staging_.take_large();
+    if (chunk.empty()) return false;
+    to.stretch_chunk.fill(chunk, from, bytes);
+  }
+  uint64_t number = as_it_lies ? to.channel->try_send(Envelope::of(head), from, bytes)
+                               : send_staged(to, head, &to.stretch_chunk);
+  if (number == 0) return false;
+  to.last_stretch = number;
+  send->moved += bytes;
+  if (send->moved < send->bytes) return true;
+  to.asked.remove(send);
+  if (as_it_lies)
+    sent_from(to, send, number);
+  else
+    end(send);
+  return true;
+}
+
+// 0: no credit; the chunk is kept for the next try.
+uint64_t Courier::send_staged(Peer& to, const Head& head, Filled* filled) {
+  uint64_t number = to.channel->try_send(Envelope::of(head), filled->chunk.data(), filled->bytes);
+  if (number > 0) to.lent.push_back({number, std::exchange(*filled, {}).chunk});
+  return number;
+}
+
+// The caller's memory is read until that message has left.
+void Courier::sent_from(Peer& to, Transfer* send, uint64_t number) {
+  if (to.channel->completed() >= number) return end(send);
+  send->number = number;
+  to.leaving.push(send);
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,435 @@
+// Threads that send, receive and wait, over channels that put off what they can.
+#include "p2p/post.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "mesh/lifelines_testing.h"
+#include "p2p/channels_testing.h"
+
+namespace ringcoll {
+namespace {
+
+using testing::Behaviour, testing::contains, testing::describe, testing::FakeWorld, testing::Node,
+    testing::soon;
+
+constexpr Courier::Limits kSmall{.short_bytes = 100,
+                                 .kept_bytes = 1000,
+                                 .stretch_bytes = 150,
+                                 .staged_bytes = 130,
+                                 .read_bytes = 170};
+
+/// Ranks of one group, each with what messages need.
+class Office {
+ public:
+  explicit Office(Rank size, const Behaviour& behaviour, double timeout_s = 20)
+      : world(size, behaviour, 7), nodes(testing::mesh(size)) {
+    for (Rank rank = 0; rank < size; rank++) {
+      health.push_back(std::make_unique<Health>(
+          *nodes[rank]->lines,
+          Health::Options{.group = 1,
+                          .members = testing::all_ranks(size),
+                          .on_poison = [this, rank] { world.channels(rank).wake(); },
+                          .describe = describe}));
+      posts.push_back(std::make_unique<Post>(
+          [this, rank]() -> MessageChannels& { return world.channels(rank); },
+          Post::Options{.rank = rank,
+                        .size = size,
+                        .health = *health[rank],
+                        .timeout_s = timeout_s,
+                        .spin = std::chrono::microseconds(20),
+                        .describe = describe,
+                        .limits = kSmall}));
+    }
+  }
+  ~Office() {
+    for (auto& post : posts) post->close();
+  }
+  Post& operator[](Rank rank) { return *posts[rank]; }
+  /// As a rank does that leaves in good order.
+  void leave(Rank rank) {
+    posts[rank]->close();
+    health[rank]->leave();
+  }
+
+  FakeWorld world;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::unique_ptr<Health>> health;
+  std::vector<std::unique_ptr<Post>> posts;
+};
+
+Transfer send_of(const std::string& text, Rank to, int32_t tag, double timeout_s = 0) {
+  Transfer send;
+  send.peer = to;
+  send.tag = tag;
+  send.data = reinterpret_cast<std::byte*>(const_cast<char*>(text.data()));
+  send.bytes = text.size();
+  send.timeout_s = timeout_s;
+  return send;
+}
+
+Transfer receive_of(std::string& room, Rank from, int32_t tag, double timeout_s = 0) {
+  Transfer receive = send_of(room, from, tag, timeout_s);
+  receive.receives = true;
+  return receive;
+}
+
+void send(Post& post, const std::string& text, Rank to, int32_t tag) {
+  Transfer transfer = send_of(text, to, tag);
+  post.run(transfer);
+}
+
+std::string receive(Post& post, Rank from, int32_t tag, size_t room = 2000) {
+  std::string text(room, '-');
+  Transfer transfer = receive_of(text, from, tag);
+  post.run(transfer);
+  text.resize(transfer.received.bytes);
+  return text;
+}
+
+std::string text_of(size_t bytes, int seed) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < bytes; i++) text[i] = static_cast<char>('a' + (seed * 31 + i * 7) % 26);
+  return text;
+}
+
+template <typename Body>
+Error error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(Code::kInternal, "nothing was thrown");
+}
+
+class PostOver : public ::testing::TestWithParam<Behaviour> {};
+INSTANTIATE_TEST_SUITE_P(All, PostOver, ::testing::ValuesIn(testing::behaviours()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(PostOver, BlockingMessagesGoBackAndForth) {
+  Office office(2, GetParam());
+  std::thread echo([&] {
+    for (int i = 0; i < 300; i++) send(office[1], receive(office[1], 0, i % 5), 0, i % 5);
+  });
+  for (int i = 0; i < 300; i++) {
+    std::string text = text_of((i * 37) % 1500, i);
+    send(office[0], text, 1, i % 5);
+    ASSERT_EQ(receive(office[0], 1, i % 5), text);
+  }
+  echo.join();
+}
+
+TEST_P(PostOver, ThreadsOfOneRankDoNotDisturbOneAnother) {
+  Office office(2, GetParam());
+  constexpr int kThreads = 4, kRounds = 60;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; t++) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRounds; i++) send(office[1], receive(office[1], 0, t), 0, t);
+    });
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRounds; i++) {
+        std::string text = text_of((i * 41 + t) % 700, i);
+        send(office[0], text, 1, t);
+        ASSERT_EQ(receive(office[0], 1, t), text);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_P(PostOver, WhatNobodyWaitsForIsMovedByTheThreadOfTheLibrary) {
+  Office office(2, GetParam());
+  constexpr int kMessages = 30;
+  std::vector<std::string> texts, rooms(kMessages, std::string(900, '-'));
+  for (int i = 0; i < kMessages; i++) texts.push_back(text_of(i * 29, i));
+  std::deque<Transfer> all;
+  std::atomic<int> done{0};
+  for (int i = 0; i < kMessages; i++) {
+    Transfer& to = all.emplace_back(receive_of(rooms[i], 0, i));
+    Transfer& from = all.emplace_back(send_of(texts[i], 1, i));
+    for (Transfer* each : {&to, &from})
+      each->done = [&](const std::optional<Error>& error) {
+        EXPECT_FALSE(error);
+        done++;
+      };
+    office[0].start(from);
+    office[1].start(to);
+  }
+  EXPECT_TRUE(soon([&] { return done == 2 * kMessages; })) << done;
+  for (Transfer& each : all) EXPECT_TRUE(office[each.receives].wait(each, -1));
+  for (int i = 0; i < kMessages; i++) EXPECT_EQ(rooms[i].substr(0, texts[i].size()), texts[i]);
+  EXPECT_EQ(office[0].counts().sent, uint64_t{kMessages});
+  EXPECT_EQ(office[1].counts().received, uint64_t{kMessages});
+}
+
+TEST_P(PostOver, AWindowOfMessagesIsStartedAndThenWaitedFor) {
+  Office office(2, GetParam());
+  auto side = [&](bool sends) {
+    for (int round = 0; round < 5; round++) {
+      std::deque<Transfer> window;
+      std::vector<std::string> texts(20);
+      for (int i = 0; i < 20; i++) {
+        texts[i] = sends ? text_of(i * 50, i) : std::string(1000, '-');
+        window.push_back(sends ? send_of(texts[i], 1, i) : receive_of(texts[i], 0, i));
+      }
+      for (Transfer& each : window) office[!sends].start(each);
+      for (Transfer& each : window) ASSERT_TRUE(office[!sends].wait(each, -1));
+      for (int i = 0; i < 20; i++) EXPECT_EQ(texts[i].substr(0, i * 50), text_of(i * 50, i));
+    }
+  };
+  std::thread receiver(side, false);
+  side(true);
+  receiver.join();
+}
+
+// The receiver is not in the library any more, and what it has to say had no credit then.
+TEST_P(PostOver, ASenderHearsOfTheEndThoughTheReceiverDoesSomethingElse) {
+  Office office(2, GetParam());
+  std::promise<void> sent;
+  std::thread receiver([&] {
+    for (int i = 0; i < 20; i++) receive(office[1], 0, 1);
+    sent.get_future().wait();
+  });
+  for (int i = 0; i < 20; i++) send(office[0], text_of(400 + i, i), 1, 1);
+  sent.set_value();
+  receiver.join();
+}
+
+TEST_P(PostOver, AReceiveWithoutAMessageTimesOutAlone) {
+  Office office(2, GetParam());
+  std::string room(10, '-');
+  Transfer late = receive_of(room, 1, 3, 0.05);
+  Error error = error_of([&] { office[0].run(late); });
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(contains(error, "receive of at most 10 bytes from rank 1, tag 3")) << error.what();
+  EXPECT_TRUE(contains(error, "0.05 s")) << error.what();
+  Transfer started = receive_of(room, kAnySource, 4, 0.05);
+  office[0].start(started);
+  EXPECT_TRUE(office[0].wait(started, -1));
+  EXPECT_EQ(started.error->code(), Code::kTimeout);
+  EXPECT_FALSE(office.health[0]->poisoned());
+  std::thread sender([&] { send(office[1], "hello", 0, 3); });
+  EXPECT_EQ(receive(office[0], 1, 3), "hello");
+  sender.join();
+}
+
+TEST(Post, ASendThatIsNotAskedForByItsDeadlineIsThePeersFault) {
+  Office office(2, testing::behaviours()[0]);
+  std::string text = text_of(500, 1);
+  Transfer late = send_of(text, 1, 3, 0.05);
+  Error error = error_of([&] { office[0].run(late); });
+  EXPECT_EQ(error.code(), Code::kTimeout);
+  EXPECT_EQ(error.rank(), 1);
+  EXPECT_TRUE(contains(error, "send of 500 bytes to rank 1, tag 3")) << error.what();
+  EXPECT_TRUE(office.health[0]->poisoned());
+  EXPECT_TRUE(soon([&] { return office.health[1]->poisoned(); }));
+  EXPECT_EQ(error_of([&] { receive(office[1], 0, 3); }).code(), Code::kTimeout);
+}
+
+TEST(Post, ASendToItselfThatNobodyReceivesTimesOutAlone) {
+  Office office(1, testing::behaviours()[0]);
+  std::string text = text_of(500, 1);
+  Transfer late = send_of(text, 0, 3, 0.05);
+  EXPECT_EQ(error_of([&] { office[0].run(late); }).code(), Code::kTimeout);
+  EXPECT_FALSE(office.health[0]->poisoned());
+  std::thread sender([&] { send(office[0], text, 0, 4); });
+  EXPECT_EQ(receive(office[0], 0, 4), text);
+  sender.join();
+}
+
+TEST_P(PostOver, AFailureEndsEverythingAndGivesMemoryBack) {
+  Office office(2, GetParam());
+  std::string text = text_of(700, 1), room(10, '-');
+  Transfer unwanted = send_of(text, 1, 1), none = receive_of(room, kAnySource, 2);
+  std::atomic<int> told{0};
+  none.done = [&](const std::optional<Error>& error) { told += error.has_value(); };
+  office[0].start(unwanted);
+  office[0].start(none);
+  auto blocked =
+      std::async(std::launch::async, [&] { return error_of([&] { receive(office[1], 0, 9); }); });
+  EXPECT_FALSE(office[0].wait(unwanted, 0.02));
+  office.health[1]->poison(Error(Code::kAborted, "that is enough", 1));
+  EXPECT_EQ(blocked.get().code(), Code::kAborted);
+  for (Transfer* each : {&unwanted, &none}) {
+    EXPECT_TRUE(office[0].wait(*each, -1));
+    EXPECT_EQ(each->error->code(), Code::kAborted);
+    EXPECT_TRUE(contains(*each->error, "that is enough")) << each->error->what();
+    EXPECT_TRUE(contains(*each->error, each->describe().c_str())) << each->error->what();
+  }
+  EXPECT_EQ(told, 1);
+  Transfer refused = receive_of(room, 1, 1);
+  EXPECT_EQ(error_of([&] { office[0].start(refused); }).code(), Code::kAborted);
+}
+
+TEST_P(PostOver, ClosingEndsWhatIsLeftAndPeersHearThatItHasLeft) {
+  Office office(3, GetParam());
+  std::string text = text_of(700, 1), room(800, '-');
+  Transfer unwanted = send_of(text, 1, 1), none = receive_of(room, kAnySource, 2);
+  office[0].start(unwanted);
+  office[0].start(none);
+  std::string words(20, '-');
+  Transfer wanted = receive_of(words, 0, 5);
+  office[1].start(wanted);
+  send(office[0], "last words", 1, 5);
+  office.leave(0);
+  for (Transfer* each : {&unwanted, &none}) {
+    EXPECT_TRUE(office[0].wait(*each, -1));
+    EXPECT_EQ(each->error->code(), Code::kAborted);
+  }
+  EXPECT_EQ(error_of([&] { send(office[0], text, 1, 1); }).code(), Code::kAborted);
+  EXPECT_TRUE(office[1].wait(wanted, -1));
+  EXPECT_FALSE(wanted.error);
+  EXPECT_EQ(words.substr(0, wanted.received.bytes), "last words");
+  EXPECT_FALSE(office.health[1]->poisoned()) << "the others go on";
+  std::thread sender([&] { send(office[2], "still here", 1, 6); });
+  EXPECT_EQ(receive(office[1], kAnySource, 6), "still here");
+  sender.join();
+  Error error = error_of([&] { receive(office[1], 0, 7); });
+  EXPECT_EQ(error.code(), Code::kPeerLost);
+  EXPECT_EQ(error.rank(), 0);
+  EXPECT_TRUE(contains(error, "has left the communicator")) << error.what();
+}
+
+TEST(Post, WhoWaitsForAnybodyHearsThatAllHaveLeft) {
+  Office office(3, testing::behaviours()[0]);
+  auto blocked = std::async(std::launch::async,
+                            [&] { return error_of([&] { receive(office[0], kAnySource, 1); }); });
+  office.leave(1);
+  office.leave(2);
+  EXPECT_EQ(blocked.get().code(), Code::kPeerLost);
+}
+
+TEST_P(PostOver, AThreadThatLeavesTheRoleHandsItOver) {
+  Office office(2, GetParam());
+  for (int round = 0; round < 10; round++) {
+    std::promise<void> began;
+    std::thread first([&] {
+      std::string room(10, '-');
+      Transfer late = receive_of(room, 1, 1, 0.02);
+      began.set_value();
+      EXPECT_EQ(error_of([&] { office[0].run(late); }).code(), Code::kTimeout);
+    });
+    began.get_future().wait();
+    std::thread second([&] { EXPECT_EQ(receive(office[0], 1, 2), "for the second"); });
+    first.join();
+    send(office[1], "for the second", 0, 2);
+    second.join();
+  }
+}
+
+TEST_P(PostOver, ACallbackStartsTheNext) {
+  Office office(2, GetParam());
+  constexpr int kMessages = 100;
+  std::string room(2000, '-');
+  std::deque<Transfer> all;
+  std::promise<void> end;
+  std::function<void()> next = [&] {
+    Transfer& one = all.emplace_back(receive_of(room, kAnySource, kAnyTag));
+    one.done = [&](const std::optional<Error>& error) {
+      EXPECT_FALSE(error);
+      EXPECT_TRUE(office[0].wait(one, -1)) << "within its callback at once";
+      if (all.size() < kMessages)
+        next();
+      else
+        end.set_value();
+    };
+    office[0].start(one);
+  };
+  next();
+  for (int i = 0; i < kMessages; i++) send(office[1], text_of(i * 13, i), 0, i);
+  end.get_future().wait();
+  EXPECT_TRUE(office[0].wait(all.back(), -1));
+}
+
+TEST_P(PostOver, ABlockingCallTakesTheRoleFromTheThreadOfTheLibrary) {
+  Office office(2, GetParam());
+  std::string room(10, '-');
+  Transfer forever = receive_of(room, kAnySource, 99);
+  office[0].start(forever);
+  EXPECT_FALSE(office[0].wait(forever, 0.01));
+  std::thread echo([&] {
+    for (int i = 0; i < 100; i++) send(office[1], receive(office[1], 0, 1), 0, 1);
+    send(office[1], "end", 0, 99);
+  });
+  for (int i = 0; i < 100; i++) {
+    send(office[0], text_of(i * 9, i), 1, 1);
+    ASSERT_EQ(receive(office[0], 1, 1), text_of(i * 9, i));
+  }
+  EXPECT_TRUE(office[0].wait(forever, -1));
+  EXPECT_EQ(room.substr(0, 3), "end");
+  echo.join();
+}
+
+TEST(Post, ABrokenChannelFailsTheGroupWhenSomebodyNeedsIt) {
+  Office office(3, testing::behaviours()[0]);
+  std::thread sender([&] { send(office[1], "hello", 0, 1); });
+  EXPECT_EQ(receive(office[0], 1, 1), "hello");
+  sender.join();
+  office.world.break_link(0, 1, Code::kTransport);
+  std::thread other([&] { send(office[2], "hello", 0, 1); });
+  EXPECT_EQ(receive(office[0], kAnySource, 1), "hello");
+  other.join();
+  EXPECT_FALSE(office.health[0]->poisoned());
+  EXPECT_EQ(error_of([&] { send(office[0], text_of(500, 1), 1, 1); }).code(), Code::kTransport);
+  EXPECT_TRUE(office.health[0]->poisoned());
+}
+
+// Every rank sends to every rank, in several threads, in ways that are drawn by lot.
+TEST_P(PostOver, RandomThreadsOfRandomRanks) {
+  constexpr int kThreads = 3, kMessages = 40;
+  Office office(3, GetParam());
+  std::vector<std::thread> threads;
+  for (Rank rank = 0; rank < 3; rank++)
+    for (int t = 0; t < kThreads; t++)
+      threads.emplace_back([&, rank, t] {
+        std::mt19937_64 random(rank * 10 + t);
+        std::deque<Transfer> started;
+        std::deque<std::string> texts;
+        // With the t-th threads of all ranks: one receive for each message from each.
+        for (int i = 0; i < kMessages; i++)
+          for (Rank peer = 0; peer < 3; peer++) {
+            texts.emplace_back(800, '-');
+            started.push_back(receive_of(texts.back(), peer, t));
+            office[rank].start(started.back());
+          }
+        for (int i = 0; i < kMessages; i++)
+          for (Rank peer = 0; peer < 3; peer++) {
+            std::string text = text_of((i * 61 + t * 7 + rank) % 800, i);
+            if (random() % 2 == 0) {
+              send(office[rank], text, peer, t);
+              continue;
+            }
+            texts.push_back(text);
+            started.push_back(send_of(texts.back(), peer, t));
+            if (random() % 2 == 0) started.back().done = [](const std::optional<Error>&) {};
+            office[rank].start(started.back());
+          }
+        for (Transfer& each : started) {
+          ASSERT_TRUE(office[rank].wait(each, -1));
+          ASSERT_FALSE(each.error);
+        }
+        for (int i = 0; i < kMessages; i++)
+          for (Rank peer = 0; peer < 3; peer++) {
+            const Transfer& got = started[i * 3 + peer];
+            std::string expected = text_of((i * 61 + t * 7 + peer) % 800, i);
+            ASSERT_EQ(texts[i * 3 + peer].substr(0, got.received.bytes), expected);
+          }
+      });
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace ringcoll

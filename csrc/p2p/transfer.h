@@ -1,0 +1,107 @@
+// A message as the one who sends or receives it has asked for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/types.h"
+
+namespace ringcoll {
+
+inline constexpr Rank kAnySource = RC_ANY_SOURCE;
+inline constexpr int32_t kAnyTag = RC_ANY_TAG;
+
+/// Where an object stands in a List.
+template <typename T>
+struct Hook {
+  T* before = nullptr;
+  T* after = nullptr;
+};
+
+/// A queue of objects that belong to others, which can be taken out of its middle.
+template <typename T, Hook<T> T::* hook>
+class List {
+ public:
+  bool empty() const { return !first_; }
+  T* front() const { return first_; }
+  static T* next(const T* item) { return (item->*hook).after; }
+  void push(T* item) {
+    (item->*hook) = {last_, nullptr};
+    (last_ ? (last_->*hook).after : first_) = item;
+    last_ = item;
+  }
+  void remove(T* item) {
+    Hook<T>& at = item->*hook;
+    (at.before ? (at.before->*hook).after : first_) = at.after;
+    (at.after ? (at.after->*hook).before : last_) = at.before;
+    at = {};
+  }
+  T* pop() {
+    T* item = first_;
+    if (item) remove(item);
+    return item;
+  }
+
+ private:
+  T* first_ = nullptr;
+  T* last_ = nullptr;
+};
+
+/// Of a message that was received, or was too long to be.
+struct Received {
+  Rank source = kNobody;
+  int32_t tag = 0;
+  uint64_t bytes = 0;
+};
+
+/// One send or receive. Whoever asks fills in the first part and keeps it, where it is and as it
+/// is, until it has ended (p2p/post.h); the rest is of this layer.
+struct Transfer {
+  /// Of a send (destination, tag) or a receive (source or kAnySource, tag or kAnyTag).
+  bool receives = false;
+  Rank peer = kNobody;
+  int32_t tag = 0;
+  std::byte* data = nullptr;  // of a send it is only read
+  uint64_t bytes = 0;         // of a receive: room for so many
+  double timeout_s = 0;       // 0: as of the communicator
+  /// Called when it has ended, with its error; does not throw.
+  std::function<void(const std::optional<Error>&)> done;
+
+  // The outcome, once it has ended.
+  std::optional<Error> error;
+  Received received;
+
+  /// "receive of at most 8 bytes from rank 3, tag 1".
+  std::string describe() const;
+
+  // Moving it (courier.h).
+  enum class Stage : uint8_t {
+    kFresh,
+    kPosted,    // a receive that no message has matched
+    kOwn,       // a send to this rank itself that no receive has matched
+    kUnderWay,  // a peer takes part in it
+    kOver,      // the outcome is known
+  };
+  Stage stage = Stage::kFresh;
+  uint64_t order = 0;    // among the receives that were posted
+  uint64_t number = 0;   // of the announcement, or of the last message that reads `data`
+  uint64_t moved = 0;    // bytes of a long message that were sent, or have come
+  uint64_t remote = 0;   // where the peer has it
+  Hook<Transfer> place;  // in the list of its stage
+
+  // Waiting for it (post.h).
+  Hook<Transfer> among_all;
+  std::optional<Clock::time_point> due;
+  bool started = false;    // and not waited for from the beginning
+  bool ended = false;      // and `done` has returned
+  std::thread::id teller;  // who is in `done`
+};
+using Transfers = List<Transfer, &Transfer::place>;
+
+}  // namespace ringcoll

@@ -1,0 +1,72 @@
+#include "shm/bell.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/fork.h"
+#include "base/log.h"
+
+namespace ringcoll {
+namespace {
+
+// A full pipe has rung already.
+void put_byte(int fd) noexcept {
+  char byte = 0;
+  [[maybe_unused]] ssize_t put = ::write(fd, &byte, 1);
+}
+
+uint64_t inode_of(int fd) {
+  struct stat status{};
+  if (fd < 0 || ::fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return 0;
+  return status.st_ino;
+}
+
+}  // namespace
+
+void Bell::make() {
+  int ends[2] = {-1, -1};
+  read_ = Fd::made_by([&] { return ::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0 ? ends[0] : -1; });
+  check(bool(read_), Code::kTransport, "making what wakes a rank that waits for messages: {}",
+        errno_text("pipe2", errno));
+  write_ = Fd(ends[1]);
+  inode_ = inode_of(read_.get());
+}
+
+void Bell::ring() const noexcept { put_byte(write_.get()); }
+
+void Bell::silence() const noexcept {
+  std::array<char, 256> bytes;
+  while (::read(read_.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
+  }
+}
+
+// For reading, too: so there is always a reader, and a write to a pipe whose owner has ended raises
+// no SIGPIPE.
+void BellRope::pull(int pid, int fd, uint64_t inode) noexcept {
+  if (inode == 0) return;
+  if (inode_ != inode) {
+    std::array<char, 64> path;
+    std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", pid, fd);
+    bell_ = Fd();
+    inode_ = 0;
+    // Looked at before it is opened, for what is no pipe may not like that.
+    struct stat status{};
+    if (::stat(path.data(), &status) == 0 && S_ISFIFO(status.st_mode) && status.st_ino == inode)
+      bell_ = Fd::made_by([&] { return ::open(path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
+    if (inode_of(bell_.get()) != inode) {
+      bell_ = Fd();
+      log_debug("the bell {} is not rung: {}", path.data(), errno_text("open", errno));
+      return;
+    }
+    inode_ = inode;
+  }
+  put_byte(bell_.get());
+}
+
+}  // namespace ringcoll
