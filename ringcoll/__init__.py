@@ -20,22 +20,28 @@ from ringcoll.errors import (
     Error,
     InternalError,
     InvalidArgument,
+    MessageTooLong,
     Mismatch,
     PeerLost,
     Timeout,
     TransportError,
 )
 from ringcoll.job import init, shutdown, world
+from ringcoll.messages import ANY_SOURCE, ANY_TAG, Received
 
 __all__ = [
+    "ANY_SOURCE",
+    "ANY_TAG",
     "Aborted",
     "Communicator",
     "Error",
     "Handle",
     "InternalError",
     "InvalidArgument",
+    "MessageTooLong",
     "Mismatch",
     "PeerLost",
+    "Received",
     "Timeout",
     "TransportError",
     "__version__",

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from ringcoll import _core, calls
 from ringcoll.errors import InvalidArgument
+from ringcoll.messages import Received
 
 T = TypeVar("T")
 
@@ -19,10 +20,11 @@ _log = logging.getLogger("ringcoll")
 
 
 class Handle(Generic[T]):
-    """A collective in flight, from a method whose name ends in ``_async``.
+    """What is in flight: a collective, from a method whose name ends in ``_async``, or a message,
+    from :meth:`Communicator.isend` or :meth:`Communicator.irecv`.
 
-    The tensors of the call are borrowed until it has ended: they may be neither read (the output)
-    nor written. A handle that is dropped waits for its call. Any thread may use a handle.
+    Its tensors are borrowed until it has ended: they may be neither read (the output) nor written.
+    A handle that is dropped waits for its call. Any thread may use a handle.
     """
 
     def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
@@ -53,7 +55,8 @@ class Handle(Generic[T]):
         next of them waits for ``fn``. So ``fn`` must not block; it may start calls, and closing the
         communicator is allowed, too. A blocking call there, and waiting for another handle of the
         communicator that has not ended, raise :class:`ringcoll.InvalidArgument`. In other threads
-        :meth:`wait` returns after ``fn`` has.
+        :meth:`wait` returns after ``fn`` has. For a message ``fn`` may be called by a thread that
+        waits for that very handle, too.
 
         Several functions are called in the order in which they were added. An exception of ``fn``
         is logged (logger ``ringcoll``). Until ``fn`` was called the handle need not be kept. Calls
@@ -62,6 +65,14 @@ class Handle(Generic[T]):
         has not.
         """
         self._request.add_done_callback(partial(_call_back, fn, self))
+
+
+class _Receipt(Handle[Received]):
+    """A receive in flight."""
+
+    def wait(self, timeout: float | None = None) -> Received:
+        super().wait(timeout)
+        return Received(*self._request.received())
 
 
 def _call_back(fn: Callable[[Handle[T]], object], handle: Handle[T]) -> None:
@@ -376,6 +387,49 @@ class Communicator:
     def barrier_async(self, *, timeout: float | None = None) -> Handle[None]:
         """:meth:`barrier`, without waiting."""
         return self._start(calls.Plan(calls.Call("barrier"), None), timeout)
+
+    # Messages from one rank to another.
+
+    def send(self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Sends a tensor to rank ``peer`` (it may be this one), which receives it with ``tag``, 0
+        to 2^31-1. Returns when ``buffer`` may be written again.
+
+        Messages are independent of collectives: any thread sends and receives at any time and in
+        any order. Those of one sender that a receive fits arrive in the order in which they were
+        sent. A short one is kept where nobody has asked for it yet, as long as there are not too
+        many of one sender; a long one is sent when its receive is there. So two ranks that both
+        send before they receive may wait for one another.
+
+        ``timeout``: seconds within which the peer must go on with the message; after that
+        :class:`ringcoll.Timeout` poisons the communicator.
+        """
+        self._core.send(buffer, peer, tag, seconds_of(timeout))
+
+    def recv(
+        self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
+    ) -> Received:
+        """Receives the oldest message from rank ``peer``, or :data:`ringcoll.ANY_SOURCE`, with
+        ``tag``, or :data:`ringcoll.ANY_TAG`: bytes as they were sent, of whatever type. It may be
+        shorter than ``buffer``: the result says from whom it is, its tag, and how long.
+
+        One that is longer raises :class:`ringcoll.MessageTooLong`, which says how long it is, and
+        stays the next to be received. If no message has come within ``timeout`` seconds,
+        :class:`ringcoll.Timeout` is raised, and the communicator is still good.
+        """
+        return Received(*self._core.recv(buffer, peer, tag, seconds_of(timeout)))
+
+    def isend(
+        self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
+    ) -> Handle[None]:
+        """:meth:`send`, without waiting."""
+        return Handle(self._core.isend(buffer, peer, tag, seconds_of(timeout)), None, self)
+
+    def irecv(
+        self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
+    ) -> Handle[Received]:
+        """:meth:`recv`, without waiting."""
+        request = self._core.irecv(buffer, peer, tag, seconds_of(timeout))
+        return _Receipt(request, Received(-1, -1, -1, -1), self)
 
     # The communicator itself.
 

@@ -2,7 +2,7 @@
 
 After :class:`Timeout`, :class:`PeerLost`, :class:`TransportError`, :class:`Mismatch` or
 :class:`Aborted` the communicator is poisoned: every later call on it raises the same error. Close
-it and make another.
+it and make another. (But for the :class:`Timeout` of a receive that no message has matched.)
 """
 
 from __future__ import annotations
@@ -70,6 +70,21 @@ class Aborted(Error):
     code = "Aborted"
 
 
+class MessageTooLong(Error, ValueError):
+    """A message is longer than the buffer of a receive. It is still there: receive it into a buffer
+    of ``bytes`` bytes, from ``rank``, with ``tag``. The communicator is still good."""
+
+    code = "TooLong"
+
+    def __init__(self, message: str, rank: int = -1, tag: int = -1, bytes: int = -1) -> None:
+        super().__init__(message, rank)
+        self.tag = tag
+        self.bytes = bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.rank, self.tag, self.bytes)
+
+
 # Indexed by rc_status.
 _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
@@ -80,10 +95,14 @@ _BY_STATUS: tuple[type[Error], ...] = (
     Mismatch,
     InternalError,
     Aborted,
+    MessageTooLong,
 )
 
 
-def from_status(status: int, message: str, rank: int) -> Error:
-    """The error for a failed call of the C ABI; called by the extension module."""
+def from_status(status: int, message: str, rank: int, tag: int = -1, bytes: int = -1) -> Error:
+    """The error for a failed call of the C ABI; called by the extension module. ``tag`` and
+    ``bytes`` are those of a message that is too long."""
     kind = _BY_STATUS[status] if 0 < status < len(_BY_STATUS) else InternalError
+    if kind is MessageTooLong:
+        return MessageTooLong(message, rank, tag, bytes)
     return kind(message, rank)

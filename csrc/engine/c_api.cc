@@ -14,6 +14,7 @@
 #include "bootstrap/store.h"
 #include "engine/caller_struct.h"
 #include "engine/engine.h"
+#include "engine/messages.h"
 
 using namespace ringcoll;
 
@@ -108,28 +109,80 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   return std::make_unique<Engine>(config, name, *exchange);
 }
 
+void check_info(const rc_message_info* info) {
+  if (info) check_size(info->struct_size, history_of(info));
+}
+
+/// What was received, as far as the caller's struct goes.
+void tell(const Received& received, rc_message_info* info) {
+  if (!info) return;
+  rc_message_info all{.struct_size = info->struct_size,
+                      .source = received.source,
+                      .tag = received.tag,
+                      .bytes = static_cast<int64_t>(received.bytes)};
+  std::memcpy(info, &all, std::min(info->struct_size, sizeof all));
+}
+
 /// The caller's callback, which finds the outcome where functions that fail leave theirs.
-Request::Done done_of(const rc_call& call, rc_request* handle) {
-  if (!call.done) return {};
-  return [done = call.done, state = call.done_state, handle](const std::optional<Error>& error) {
+template <typename Asked>
+Request::Done done_of(const Asked& asked, rc_request* handle) {
+  if (!asked.done) return {};
+  return [done = asked.done, state = asked.done_state, handle](const std::optional<Error>& error) {
     done(state, handle,
          error ? failed(static_cast<rc_status>(error->code()), error->what(), error->rank())
                : RC_OK);
   };
 }
 
-void start(Engine& engine, const rc_call& call, rc_request** request) {
-  auto made = std::make_unique<rc_request>();
-  made->request = std::make_shared<Request>(call, engine, done_of(call, made.get()));
+/// Has `begin()` start a request of the caller's.
+template <typename Begin>
+void hand_out(std::unique_ptr<rc_request> made, rc_request** request, Begin&& begin) {
   // Once it has started, its callback may free the handle, and the memory that *request is in.
   rc_request* handle = *request = made.release();
   try {
-    engine.start(handle->request);
+    begin();
   } catch (...) {
     made.reset(handle);
     *request = nullptr;
     throw;
   }
+}
+
+void start(Engine& engine, const rc_call& call, rc_request** request) {
+  auto made = std::make_unique<rc_request>();
+  auto started = std::make_shared<CallRequest>(call, engine, done_of(call, made.get()));
+  made->request = started;
+  hand_out(std::move(made), request, [&] { engine.start(std::move(started)); });
+}
+
+rc_status start_message(rc_comm* comm, const rc_message* message, bool receives,
+                        rc_request** request) {
+  return guarded([&] {
+    check(request != nullptr, Code::kInvalidArgument, "request is NULL");
+    *request = nullptr;
+    Engine& engine = engine_of(comm);
+    rc_message copy = from_caller(message);
+    auto made = std::make_unique<rc_request>();
+    auto started = std::make_shared<MessageRequest>(transfer_of(copy, receives, engine.comm()),
+                                                    engine, done_of(copy, made.get()));
+    made->request = started;
+    hand_out(std::move(made), request, [&] { started->start(); });
+  });
+}
+
+void run_message(rc_comm* comm, const rc_message* message, bool receives, rc_message_info* info) {
+  Engine& engine = engine_of(comm);
+  rc_message copy = from_caller(message);
+  check(!copy.done, Code::kInvalidArgument,
+        "done is for ringcoll_isend and ringcoll_irecv: what is waited for has ended when the "
+        "function returns");
+  Transfer transfer = transfer_of(copy, receives, engine.comm());
+  struct Teller {  // also if it fails: a message that is too long is told
+    const Transfer& transfer;
+    rc_message_info* info;
+    ~Teller() { tell(transfer.received, info); }
+  } teller{transfer, info};
+  run(engine, transfer);
 }
 
 }  // namespace
@@ -196,7 +249,7 @@ int ringcoll_comm_rank(const rc_comm* comm) { return comm->engine->comm().rank()
 int ringcoll_comm_size(const rc_comm* comm) { return comm->engine->comm().size(); }
 
 rc_status ringcoll_comm_stats(rc_comm* comm, char** json) {
-  return guarded([&] { *json = copy_of(stats_json(engine_of(comm).comm())); });
+  return guarded([&] { *json = copy_of(stats_json(engine_of(comm))); });
 }
 
 rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
@@ -213,6 +266,37 @@ rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** reques
     check(request != nullptr, Code::kInvalidArgument, "request is NULL");
     *request = nullptr;
     start(engine_of(comm), from_caller(call), request);
+  });
+}
+
+rc_status ringcoll_send(rc_comm* comm, const rc_message* message) {
+  return guarded([&] { run_message(comm, message, false, nullptr); });
+}
+
+rc_status ringcoll_recv(rc_comm* comm, const rc_message* message, rc_message_info* info) {
+  return guarded([&] {
+    check_info(info);
+    run_message(comm, message, true, info);
+  });
+}
+
+rc_status ringcoll_isend(rc_comm* comm, const rc_message* message, rc_request** request) {
+  return start_message(comm, message, false, request);
+}
+
+rc_status ringcoll_irecv(rc_comm* comm, const rc_message* message, rc_request** request) {
+  return start_message(comm, message, true, request);
+}
+
+rc_status ringcoll_received(rc_request* request, rc_message_info* info) {
+  return guarded([&] {
+    check(request && info, Code::kInvalidArgument, "request or info is NULL");
+    check_info(info);
+    check(!is_inherited(request->born), Code::kInvalidArgument,
+          "this process was forked while the message was under way: it ends in the parent");
+    auto* message = dynamic_cast<MessageRequest*>(request->request.get());
+    check(message != nullptr, Code::kInvalidArgument, "the request is no receive but a call");
+    tell(message->received(), info);
   });
 }
 

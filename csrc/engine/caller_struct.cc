@@ -18,6 +18,11 @@ constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kCallSizes = {offsetof(rc_ca
                                                                   sizeof(rc_call)};
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kOptionsSizes = {sizeof(rc_comm_options),
                                                                      sizeof(rc_comm_options)};
+constexpr int kMessagesSince = 2;
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kMessageSizes = {
+    sizeof(rc_message)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kInfoSizes = {
+    sizeof(rc_message_info)};
 static_assert(kCallSizes.back() == sizeof(rc_call));
 static_assert(kOptionsSizes.back() == sizeof(rc_comm_options));
 
@@ -44,8 +49,9 @@ static_assert(sizeof(void*) != 8 || (sizeof(rc_buffer) == 24 && offsetof(rc_buff
 std::string sizes_text(const StructHistory& history) {
   std::string text;
   for (size_t i = 0; i < history.sizes.size(); i++)
-    text += i == 0 ? fmt::format("{} bytes in revision 1 of the C ABI", history.sizes[0])
-                   : fmt::format(", {} in {}", history.sizes[i], i + 1);
+    text += i == 0 ? fmt::format("{} bytes in revision {} of the C ABI", history.sizes[0],
+                                 history.since)
+                   : fmt::format(", {} in {}", history.sizes[i], history.since + i);
   return text;
 }
 
@@ -57,17 +63,28 @@ bool is_zero(const std::byte* bytes, size_t count) {
 
 StructHistory history_of(const rc_call*) { return {"rc_call", kCallSizes}; }
 StructHistory history_of(const rc_comm_options*) { return {"rc_comm_options", kOptionsSizes}; }
+StructHistory history_of(const rc_message*) {
+  return {"rc_message", kMessageSizes, kMessagesSince};
+}
+StructHistory history_of(const rc_message_info*) {
+  return {"rc_message_info", kInfoSizes, kMessagesSince};
+}
+
+void check_size(size_t size, const StructHistory& history) {
+  bool newer = size > history.sizes.back() && size <= kLongestStruct;
+  if (!newer && std::ranges::find(history.sizes, size) == history.sizes.end())
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{}.struct_size is {}, but it has {}: set it to sizeof({})",
+                            history.name, size, sizes_text(history), history.name));
+}
 
 void copy_from_caller(const void* given, void* copy, const StructHistory& history) {
   check(given != nullptr, Code::kInvalidArgument, "{} is NULL", history.name);
   const auto* bytes = static_cast<const std::byte*>(given);
   size_t size = 0, known = history.sizes.back();
   std::memcpy(&size, bytes, sizeof size);
-  bool newer = size > known && size <= kLongestStruct;
-  if (!newer && std::ranges::find(history.sizes, size) == history.sizes.end())
-    throw Error(Code::kInvalidArgument,
-                fmt::format("{}.struct_size is {}, but it has {}: set it to sizeof({})",
-                            history.name, size, sizes_text(history), history.name));
+  check_size(size, history);
+  bool newer = size > known;
   check(!newer || is_zero(bytes + known, size - known), Code::kInvalidArgument,
         "{0} of {1} bytes, from a later revision of the C ABI than {2}, which is ringcoll {3}'s "
         "({4} bytes), has something set in what only the later one has: install the ringcoll of "

@@ -35,7 +35,9 @@ Json given_costs(const std::string& path) {
 
 }  // namespace
 
-std::string stats_json(Communicator& comm) {
+std::string stats_json(Engine& engine) {
+  Communicator& comm = engine.comm();
+  const MessageCounts messages = engine.post()->counts();
   const Counters& c = comm.counters();
   Json links = Json::array(), levels = Json::array();
   for (int level = 0; level < comm.topology().levels(); level++)
@@ -73,6 +75,12 @@ std::string stats_json(Communicator& comm) {
               {"bytes_combined", uint64_t{c.bytes_combined}},
               {"blocked_waits", uint64_t{comm.channels().blocked_waits()}},
               {"cpu_moves", uint64_t{comm.channels().cpu_moves()}},
+              {"sends", uint64_t{messages.sent}},
+              {"send_bytes", uint64_t{messages.sent_bytes}},
+              {"receives", uint64_t{messages.received}},
+              {"receive_bytes", uint64_t{messages.received_bytes}},
+              {"receives_kept", uint64_t{messages.kept}},
+              {"receives_read", uint64_t{messages.read}},
               {"rejected_connections", comm.group().mesh().rejected_connections()}}
       .dump();
 }

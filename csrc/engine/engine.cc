@@ -13,9 +13,28 @@ namespace {
 // Whose callback this thread is in. What the engine would do next has to wait until it returns.
 thread_local const Engine* calling_back = nullptr;
 
+std::shared_ptr<Post> make_post(Communicator& comm) {
+  Channels& channels = comm.channels();
+  return std::make_shared<Post>(
+      [&comm]() -> MessageChannels& { return comm.group().messages(); },
+      Post::Options{
+          .rank = comm.rank(),
+          .size = comm.size(),
+          .health = comm.group().health(),
+          .timeout_s = comm.config().timeout_s,
+          .spin = channels.spin(),
+          .yields = channels.yields(),
+          .describe = [&comm](Rank rank) { return comm.topology().describe(rank); },
+      });
+}
+
 }  // namespace
 
-Request::Request(const rc_call& raw, Engine& engine, Done done)
+CallbackScope::CallbackScope(const Engine* engine) : outer_(std::exchange(calling_back, engine)) {}
+CallbackScope::~CallbackScope() { calling_back = outer_; }
+const Engine* CallbackScope::current() { return calling_back; }
+
+CallRequest::CallRequest(const rc_call& raw, Engine& engine, Done done)
     : engine_(&engine), tell_(std::move(done)) {
   const Rank size = engine.comm().size();
   rc_call copy = raw;
@@ -29,12 +48,12 @@ Request::Request(const rc_call& raw, Engine& engine, Done done)
   call_ = check_call(copy, engine.comm().rank(), size);
 }
 
-bool Request::may_wait() {
+bool CallRequest::may_wait() {
   std::lock_guard lock(mutex_);
   return has_ended_here() || calling_back != engine_;
 }
 
-bool Request::wait(double limit_s) {
+bool CallRequest::wait(double limit_s) {
   check(limit_s == 0 || may_wait(), Code::kInvalidArgument,
         "a completion callback waits for a call of its own communicator, which cannot end before "
         "the callback has returned: give that call a callback of its own");
@@ -48,15 +67,16 @@ bool Request::wait(double limit_s) {
   return true;
 }
 
-void Request::end(std::optional<Error> error) {
+void CallRequest::end(std::optional<Error> error) {
   std::unique_lock lock(mutex_);
   error_ = std::move(error);
   if (tell_) {
     teller_ = std::this_thread::get_id();
     lock.unlock();
-    const Engine* outer = std::exchange(calling_back, engine_);
-    tell_(error_);
-    calling_back = outer;
+    {
+      CallbackScope scope(engine_);
+      tell_(error_);
+    }
     tell_ = {};
     lock.lock();
     teller_ = {};
@@ -66,12 +86,14 @@ void Request::end(std::optional<Error> error) {
 }
 
 Engine::Engine(Config config, std::string name, Exchange& exchange)
-    : comm_(std::move(config), std::move(name), exchange), executor_(comm_) {}
+    : comm_(std::move(config), std::move(name), exchange),
+      executor_(comm_),
+      post_(make_post(comm_)) {}
 Engine::Engine(std::unique_ptr<Group> group, std::string name)
-    : comm_(std::move(group), std::move(name)), executor_(comm_) {}
+    : comm_(std::move(group), std::move(name)), executor_(comm_), post_(make_post(comm_)) {}
 
 void Engine::close() {
-  std::deque<std::shared_ptr<Request>> left;
+  std::deque<std::shared_ptr<CallRequest>> left;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -87,6 +109,7 @@ void Engine::close() {
   if (worker_.joinable()) worker_.join();  // first, so that calls end in their order
   for (auto& request : left)
     request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
+  post_->close();
 }
 
 std::unique_ptr<Engine> Engine::shrink(std::string name) {
@@ -115,7 +138,7 @@ void Engine::run(const rc_call& raw) {
         "a completion callback cannot wait for a call on its own communicator: start it "
         "(ringcoll_start)");
   if (!begin_if_idle()) {
-    auto request = std::make_shared<Request>(raw, *this);
+    auto request = std::make_shared<CallRequest>(raw, *this);
     start(request);
     request->wait(-1);
     return;
@@ -127,7 +150,7 @@ void Engine::run(const rc_call& raw) {
   executor_.run(check_(raw));
 }
 
-void Engine::start(std::shared_ptr<Request> request) {
+void Engine::start(std::shared_ptr<CallRequest> request) {
   {
     std::lock_guard lock(mutex_);
     check(!stopping_, Code::kAborted, "the communicator is being closed");

@@ -17,26 +17,47 @@
 #include "coll/call.h"
 #include "coll/executor.h"
 #include "comm/communicator.h"
+#include "p2p/post.h"
 
 namespace ringcoll {
 
 class Engine;
 
-/// A call in flight. Any thread.
+/// What is in flight and can be waited for: a call or a message. Any thread.
 class Request {
  public:
-  /// What is called when the call has ended, with its error; does not throw.
+  /// What is called when it has ended, with its error; does not throw.
   using Done = std::function<void(const std::optional<Error>&)>;
 
-  /// Copies the call and its arrays; the buffers stay borrowed.
-  Request(const rc_call& raw, Engine& engine, Done done = {});
-
-  /// Returns once the call has ended and `done` has returned; within `done` at once. False if
-  /// `limit` passed first (negative: no limit). Throws the call's error; kInvalidArgument if
-  /// !may_wait().
-  bool wait(double limit_s);
+  virtual ~Request() = default;
+  /// Returns once it has ended and `done` has returned; within `done` at once. False if `limit`
+  /// passed first (negative: no limit). Throws its error; kInvalidArgument if !may_wait().
+  virtual bool wait(double limit_s) = 0;
   /// Whether a wait could end: not in a callback of the same engine, unless it has ended.
-  bool may_wait();
+  virtual bool may_wait() = 0;
+};
+
+/// While it lives, this thread is in a callback of that engine's.
+class CallbackScope {
+ public:
+  explicit CallbackScope(const Engine* engine);
+  ~CallbackScope();
+  CallbackScope(const CallbackScope&) = delete;
+  CallbackScope& operator=(const CallbackScope&) = delete;
+  /// The engine in a callback of which this thread is; null: in none.
+  static const Engine* current();
+
+ private:
+  const Engine* outer_;
+};
+
+class CallRequest final : public Request {
+ public:
+  /// Copies the call and its arrays; the buffers stay borrowed.
+  CallRequest(const rc_call& raw, Engine& engine, Done done = {});
+
+  bool wait(double limit_s) override;
+  bool may_wait() override;
 
  private:
   friend class Engine;
@@ -68,7 +89,9 @@ class Engine : private CallSource {
   Communicator& comm() { return comm_; }
   /// Throws Error; kInvalidArgument in a callback.
   void run(const rc_call& raw);
-  void start(std::shared_ptr<Request> request);
+  void start(std::shared_ptr<CallRequest> request);
+  /// Messages with tags, beside the calls. Outlives the engine in those who wait for one.
+  const std::shared_ptr<Post>& post() const { return post_; }
   /// A communicator of those of its ranks who are left: collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
@@ -93,9 +116,10 @@ class Engine : private CallSource {
   std::atomic<bool> running_ = false;
   std::atomic<size_t> queued_ = 0;  // the length of queue_
   bool stopping_ = false;
-  std::deque<std::shared_ptr<Request>> queue_;
-  std::deque<std::shared_ptr<Request>> in_flight_;  // the worker's alone
-  std::thread worker_;                              // started by the first start()
+  std::deque<std::shared_ptr<CallRequest>> queue_;
+  std::deque<std::shared_ptr<CallRequest>> in_flight_;  // the worker's alone
+  std::thread worker_;                                  // started by the first start()
+  std::shared_ptr<Post> post_;
   std::mutex shrinking_;
 };
 
@@ -104,7 +128,7 @@ class Engine : private CallSource {
 std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::string name);
 
 /// What ringcoll_comm_stats(), ringcoll_info() and ringcoll_simulate() return.
-std::string stats_json(Communicator& comm);
+std::string stats_json(Engine& engine);
 std::string info_json();
 /// Throws Error(kInvalidArgument) that names the field of the request.
 std::string simulate_json(std::string_view request);

@@ -31,6 +31,30 @@ constexpr int kIdleNaps = 20;
 // How long close() waits for peers to take what they are owed.
 constexpr Duration kLongestFinish = std::chrono::seconds(1);
 
+// Of who has the role: when it looks at the clock, and when it blocks.
+class Turns {
+ public:
+  Turns(Duration spin, bool yields) : spin_(spin), polls_(yields ? 1 : kPolls) {}
+  bool look_at_clock(bool moved) {
+    if (moved) idle_ = false, idle_turns_ = 0;
+    if (moved ? ++busy_turns_ < kMovesAtOnce : ++idle_turns_ < polls_) return false;
+    busy_turns_ = idle_turns_ = 0;
+    return true;
+  }
+  /// Once nothing has moved for as long as it polls.
+  bool block_now(Clock::time_point now) {
+    if (!std::exchange(idle_, true)) block_at_ = now + spin_;
+    return now >= block_at_;
+  }
+
+ private:
+  const Duration spin_;
+  const int polls_;
+  int busy_turns_ = 0, idle_turns_ = 0;
+  bool idle_ = false;
+  Clock::time_point block_at_;
+};
+
 }  // namespace
 
 Post::Post(std::function<MessageChannels&()> channels, Options options)
@@ -229,39 +253,35 @@ void Post::drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> li
   by_thread_ = !mine;
   driven_for_ = mine;
   drives_++;
-  Clock::time_point block_at{};
-  bool idle = false;
-  int moves = 0, polls = 0;
+  Turns turns{options_.spin, options_.yields};
   while (!enough(mine)) {
     bool moved = step(lock, [this] { return courier_->advance(); });
     if (options_.health.poisoned()) {
       end_all(options_.health.error());
       continue;
     }
-    if (moved) {
-      idle = false;
-      polls = 0;
-      let_others_in(lock);
-    }
-    if (moved ? ++moves < kMovesAtOnce : ++polls < kPolls && !options_.yields) continue;
-    moves = polls = 0;
+    if (moved) let_others_in(lock);
+    if (!turns.look_at_clock(moved)) continue;
     let_others_in(lock);
     auto now = Clock::now();
     if (limit && now >= *limit) break;
-    if (!moved && !std::exchange(idle, true)) block_at = now + options_.spin;
-    if (moved) {
+    if (moved)
       look_around(lock);
-    } else if (now < block_at) {
-      if (options_.yields) give_way(lock);
-    } else {
-      if (mine && !mine->due) set_due(*mine);
-      if (look_around(lock)) continue;
-      if (!step(lock, [this] { return courier_->advance_thoroughly(); })) block(lock, limit);
-    }
+    else if (turns.block_now(now))
+      rest(lock, mine, limit);
+    else if (options_.yields)
+      give_way(lock);
   }
   driven_ = false;
   driven_for_ = nullptr;
   left_.notify_all();
+}
+
+// Nothing has moved for a while.
+void Post::rest(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit) {
+  if (mine && !mine->due) set_due(*mine);
+  if (look_around(lock)) return;
+  if (!step(lock, [this] { return courier_->advance_thoroughly(); })) block(lock, limit);
 }
 
 void Post::give_way(Lock& lock) {
@@ -277,7 +297,7 @@ void Post::set_due(Transfer& transfer) {
 }
 
 void Post::block(Lock& lock, std::optional<Clock::time_point> limit) {
-  if (enough(nullptr) && closing_) return;
+  if (closing_) return;
   auto before = Clock::now();
   auto until = std::min(before + kLongestBlock, next_look_);
   if (limit) until = std::min(until, *limit);
@@ -313,24 +333,34 @@ void Post::work() {
   for (int idle = 0;;) {
     while (Transfer* transfer = untold_.pop()) tell(lock, *transfer);
     if (stopping_) return;
-    auto called = [this] { return stopping_ || !untold_.empty(); };
-    if (work_left() && !driven_ && !closing_ && !waited_for() && seen == drives_) {
+    bool quiet = seen == drives_;  // for as long as a nap
+    if (quiet && work_left() && !driven_ && !closing_ && !waited_for()) {
       drive(lock, nullptr, {});
       hand_over();
       idle = 0;
-    } else if (seen != drives_ || (!driven_ && (work_left() || idle < kIdleNaps))) {
-      idle = seen == drives_ && !work_left() ? idle + 1 : 0;
+    } else if (!quiet || (!driven_ && (work_left() || idle < kIdleNaps))) {
+      idle = quiet && !work_left() ? idle + 1 : 0;
       seen = drives_;
-      work_.wait_for(lock, kNap, called);
+      nap(lock);
       continue;
     } else {
-      asleep_ = true;
-      work_.wait(lock, [&] { return called() || (work_left() && !driven_); });
-      asleep_ = false;
+      sleep_until_called(lock);
       idle = 0;
     }
     seen = drives_;
   }
+}
+
+void Post::nap(Lock& lock) {
+  work_.wait_for(lock, kNap, [this] { return stopping_ || !untold_.empty(); });
+}
+
+void Post::sleep_until_called(Lock& lock) {
+  asleep_ = true;
+  work_.wait(lock, [this] {
+    return stopping_ || !untold_.empty() || (work_left() && !driven_ && !closing_);
+  });
+  asleep_ = false;
 }
 
 // ---- The end ----

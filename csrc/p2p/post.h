@@ -95,6 +95,7 @@ class Post {
   bool enough(const Transfer* mine) const;
   template <typename Body>
   bool step(Lock& lock, Body&& body);
+  void rest(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit);
   void block(Lock& lock, std::optional<Clock::time_point> limit);
   void set_due(Transfer& transfer);
   bool look_around(Lock& lock);
@@ -109,6 +110,8 @@ class Post {
   bool work_left() const;
   void call_thread();
   void work();
+  void nap(Lock& lock);
+  void sleep_until_called(Lock& lock);
   void finish(Lock& lock);
 
   std::function<MessageChannels&()> make_channels_;

@@ -100,6 +100,10 @@ rc_comm* create(int rank, int size, std::string store, std::string name, double 
   return creation->comm();
 }
 
+py::tuple tuple_of(const rc_message_info& info, int64_t element_bytes) {
+  return py::make_tuple(info.source, info.tag, info.bytes, info.bytes / element_bytes);
+}
+
 std::string take_json(char* json) {
   std::string text(json);
   ringcoll_free(json);
@@ -108,14 +112,16 @@ std::string take_json(char* json) {
 
 }  // namespace
 
-Request::Request(rc_request* request, Call call, std::shared_ptr<Completion> completion)
+Request::Request(rc_request* request, std::shared_ptr<void> borrowed,
+                 std::shared_ptr<Completion> completion, int64_t element_bytes)
     : request_(request, ringcoll_request_free),
-      call_(std::move(call)),
-      completion_(std::move(completion)) {}
+      borrowed_(std::move(borrowed)),
+      completion_(std::move(completion)),
+      element_bytes_(element_bytes) {}
 
 Request::~Request() {
   if (!request_ || poll(0)) return;
-  if (Completion::is_in_done() && completion_->adopt(request_, call_)) return;
+  if (Completion::is_in_done() && completion_->adopt(request_, borrowed_)) return;
   py::gil_scoped_release release;
   request_.reset();
 }
@@ -129,15 +135,18 @@ bool Request::poll(double timeout_s) {
     py::gil_scoped_release release;
     outcome.status = ringcoll_wait(request.get(), timeout_s, &done);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+    if (element_bytes_ > 0 && done) ringcoll_received(request.get(), &outcome.info);
   }
   if (!done && outcome.status == RC_OK) return false;
   if (request_) {  // else another thread that waited was first
     outcome_ = std::move(outcome);
     request_.reset();
-    call_.reset();
+    borrowed_.reset();
   }
   return true;
 }
+
+py::tuple Request::received() const { return tuple_of(outcome_.info, element_bytes_); }
 
 bool Request::wait(double timeout_s) {
   using Clock = std::chrono::steady_clock;
@@ -190,25 +199,73 @@ void Comm::run(const CallArguments& arguments) {
   raise(outcome);
 }
 
-std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
+template <typename Asked, typename Begin>
+std::unique_ptr<Request> Comm::begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
+                                     Begin&& begin) {
   auto comm = open();
-  Call call(arguments, rank_, size_);
   auto completion = std::make_shared<Completion>();
   auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
-  auto* done_state = state.release();  // done()'s, once the call has started
-  call.set_done(&Completion::done, done_state);
+  auto* done_state = state.release();  // done()'s, once it has started
+  asked->set_done(&Completion::done, done_state);
   rc_request* request = nullptr;
   Failure outcome;
   {
     py::gil_scoped_release release;
-    outcome.status = ringcoll_start(comm.get(), &call.get(), &request);
+    outcome.status = begin(comm.get(), &asked->get(), &request);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
   if (outcome.status != RC_OK) {
     state.reset(done_state);
     raise(outcome);
   }
-  return std::make_unique<Request>(request, std::move(call), std::move(completion));
+  return std::make_unique<Request>(request, std::move(asked), std::move(completion), element_bytes);
+}
+
+std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
+  open();
+  return begin(std::make_shared<Call>(arguments, rank_, size_), 0, ringcoll_start);
+}
+
+// ---- Messages with tags ----
+
+std::unique_ptr<Request> Comm::isend(const MessageArguments& arguments) {
+  open();
+  return begin(std::make_shared<Message>(arguments, false), 0, ringcoll_isend);
+}
+
+std::unique_ptr<Request> Comm::irecv(const MessageArguments& arguments) {
+  open();
+  auto message = std::make_shared<Message>(arguments, true);
+  int64_t element_bytes = message->element_bytes();
+  return begin(std::move(message), element_bytes, ringcoll_irecv);
+}
+
+void Comm::run_message(const Message& message, rc_message_info* info) {
+  auto comm = open();
+  Failure outcome;
+  {
+    py::gil_scoped_release release;
+    outcome.status = info ? ringcoll_recv(comm.get(), &message.get(), info)
+                          : ringcoll_send(comm.get(), &message.get());
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status == RC_OK) return;
+  check_signals();  // as in run()
+  if (info) outcome.info = *info;
+  raise(outcome);
+}
+
+void Comm::send(const MessageArguments& arguments) {
+  open();
+  run_message(Message(arguments, false), nullptr);
+}
+
+py::tuple Comm::recv(const MessageArguments& arguments) {
+  open();
+  Message message(arguments, true);
+  rc_message_info info{sizeof info, -1, -1, -1};
+  run_message(message, &info);
+  return tuple_of(info, message.element_bytes());
 }
 
 std::unique_ptr<Comm> Comm::derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make) {

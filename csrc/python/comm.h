@@ -5,21 +5,23 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "python/call.h"
 #include "python/completion.h"
 #include "python/errors.h"
+#include "python/message.h"
 #include "ringcoll/ringcoll.h"
 
 namespace ringcoll::python {
 
-/// A call in flight. Keeps what it borrows until the call has ended.
+/// A call or a message in flight. Keeps what it borrows until that has ended.
 class Request {
  public:
-  Request(rc_request* request, Call call, std::shared_ptr<Completion> completion);
+  /// `borrowed` is destroyed with the GIL. `element_bytes`: of the buffer of a receive, else 0.
+  Request(rc_request* request, std::shared_ptr<void> borrowed,
+          std::shared_ptr<Completion> completion, int64_t element_bytes = 0);
   /// Waits for the call's end (at most its deadline), since the library may write to the buffers
   /// until then. In a done callback, which cannot wait, leaves both to the library's thread.
   ~Request();
@@ -31,6 +33,8 @@ class Request {
   bool wait(double timeout_s);
   /// True if the call has ended, well or not. Does not block.
   bool done();
+  /// (source, tag, bytes, elements) of a receive that has ended well.
+  pybind11::tuple received() const;
   /// Calls the function once the call has ended: in the library's thread, or now if it has.
   void add_done_callback(const pybind11::object& function);
 
@@ -40,9 +44,10 @@ class Request {
   bool poll(double timeout_s);
 
   std::shared_ptr<rc_request> request_;  // null once ended; threads that wait hold it too
-  std::optional<Call> call_;
+  std::shared_ptr<void> borrowed_;
   std::shared_ptr<Completion> completion_;
-  Failure outcome_;
+  const int64_t element_bytes_;
+  Failure outcome_;  // and what was received
 };
 
 /// A communicator. Any thread may use it, except that close() must be alone.
@@ -60,6 +65,12 @@ class Comm {
   /// Runs a call to its end, without the GIL.
   void run(const CallArguments& arguments);
   std::unique_ptr<Request> start(const CallArguments& arguments);
+  /// Messages with tags: to their end, without the GIL. recv() returns (source, tag, bytes,
+  /// elements).
+  void send(const MessageArguments& arguments);
+  pybind11::tuple recv(const MessageArguments& arguments);
+  std::unique_ptr<Request> isend(const MessageArguments& arguments);
+  std::unique_ptr<Request> irecv(const MessageArguments& arguments);
   /// Null on a rank that passes no ranks.
   std::unique_ptr<Comm> split(const std::vector<int32_t>& ranks, const std::string& name);
   std::unique_ptr<Comm> shrink(const std::string& name);
@@ -73,6 +84,10 @@ class Comm {
   explicit Comm(std::shared_ptr<rc_comm> comm);
   /// The handle, held for the length of a call so that it is not freed under it.
   std::shared_ptr<rc_comm> open() const;
+  template <typename Asked, typename Begin>
+  std::unique_ptr<Request> begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
+                                 Begin&& begin);
+  void run_message(const Message& message, rc_message_info* info);
   /// Of what `make` makes of this one; null if that is nothing. Releases the GIL.
   std::unique_ptr<Comm> derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make);
 

@@ -62,11 +62,11 @@ bool Completion::add(py::object function) {
   return true;
 }
 
-bool Completion::adopt(std::shared_ptr<rc_request>& request, std::optional<Call>& call) {
+bool Completion::adopt(std::shared_ptr<rc_request>& request, std::shared_ptr<void>& borrowed) {
   std::lock_guard lock(mutex_);
   if (ended_) return false;
   request_ = std::move(request);
-  call_ = std::move(call);
+  borrowed_ = std::move(borrowed);
   return true;
 }
 
@@ -99,19 +99,19 @@ void Completion::run() {
 
 bool Completion::nothing_left() {
   std::lock_guard lock(mutex_);
-  ended_ = functions_.empty() && !call_;
+  ended_ = functions_.empty() && !borrowed_;
   return ended_;
 }
 
 void Completion::call_functions() {
   std::vector<py::object> functions;
   std::shared_ptr<rc_request> request;
-  std::optional<Call> call;
+  std::shared_ptr<void> borrowed;
   {
     std::lock_guard lock(mutex_);
     functions.swap(functions_);
     request.swap(request_);
-    call.swap(call_);
+    borrowed.swap(borrowed_);
   }
   for (py::object& function : functions) {
     try {
@@ -128,8 +128,7 @@ void Completion::leave_to_the_process() {
   ended_ = true;
   for (py::object& function : functions_) function.release();
   functions_.clear();
-  if (call_) new Call(std::move(*call_));
-  call_.reset();
+  if (borrowed_) new std::shared_ptr<void>(std::move(borrowed_));
 }
 
 }  // namespace ringcoll::python

@@ -5,16 +5,14 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
-#include "python/call.h"
 #include "ringcoll/ringcoll.h"
 
 namespace ringcoll::python {
 
-/// What is to be done at the end of one call. The library's thread takes the GIL only where there
-/// is something.
+/// What is to be done at the end of one call or message. The library's thread takes the GIL only
+/// where there is something.
 class Completion {
  public:
   /// The functions wait until the call has ended. False if it has: call yours yourself. With the
@@ -22,9 +20,9 @@ class Completion {
   bool add(pybind11::object function);
   /// Keeps a request that nobody has any more, and what it borrows, until it has ended. False if it
   /// has: then nothing is moved. With the GIL.
-  bool adopt(std::shared_ptr<rc_request>& request, std::optional<Call>& call);
+  bool adopt(std::shared_ptr<rc_request>& request, std::shared_ptr<void>& borrowed);
 
-  /// rc_call.done; `state` is a new std::shared_ptr<Completion>.
+  /// rc_call.done, rc_message.done; `state` is a new std::shared_ptr<Completion>.
   static void done(void* state, rc_request* request, rc_status status);
   /// Whether this thread is in done(), where it must not wait for calls.
   static bool is_in_done();
@@ -42,7 +40,7 @@ class Completion {
   bool ended_ = false;
   std::vector<pybind11::object> functions_;
   std::shared_ptr<rc_request> request_;
-  std::optional<Call> call_;
+  std::shared_ptr<void> borrowed_;
 };
 
 }  // namespace ringcoll::python

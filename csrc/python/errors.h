@@ -13,6 +13,7 @@ struct Failure {
   rc_status status = RC_OK;
   int rank = -1;
   std::string message;
+  rc_message_info info{sizeof(rc_message_info), -1, -1, -1};  // of a message that is too long
 
   /// That of this thread's last failed call.
   static Failure last(rc_status status);

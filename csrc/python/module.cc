@@ -34,6 +34,18 @@ void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArg
       py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("timeout") = 0.0, doc);
 }
 
+/// The same for messages.
+template <typename Class, typename Result>
+void def_message(Class& cls, const char* name, Result (Comm::*method)(const MessageArguments&),
+                 const char* doc) {
+  cls.def(
+      name,
+      [method](Comm& self, py::object buffer, int64_t peer, int64_t tag, double timeout) {
+        return (self.*method)(MessageArguments{std::move(buffer), peer, tag, timeout});
+      },
+      py::arg("buffer"), py::arg("peer"), py::arg("tag"), py::arg("timeout") = 0.0, doc);
+}
+
 void bind_comm(py::module_& module) {
   py::class_<Comm> comm(module, "Comm", "A communicator of the library.");
   comm.def(py::init<int, int, std::string, std::string, double>(), py::arg("rank"), py::arg("size"),
@@ -48,13 +60,19 @@ void bind_comm(py::module_& module) {
       .def("close", &Comm::close);
   def_call(comm, "run", &Comm::run, "Runs a call to its end in this thread, without the GIL.");
   def_call(comm, "start", &Comm::start, "Starts a call on the communicator's worker.");
+  def_message(comm, "send", &Comm::send, "Sends a message, without the GIL.");
+  def_message(comm, "recv", &Comm::recv, "Receives one: (source, tag, bytes, elements).");
+  def_message(comm, "isend", &Comm::isend, "Starts to send a message.");
+  def_message(comm, "irecv", &Comm::irecv, "Starts to receive one.");
 }
 
 void bind_request(py::module_& module) {
-  py::class_<Request>(module, "Request", "A call in flight; keeps its tensors alive.")
+  py::class_<Request>(module, "Request", "A call or a message in flight; keeps its tensors alive.")
       .def("wait", &Request::wait, py::arg("timeout") = -1.0,
            "True once the call has ended, False if timeout seconds passed first.")
       .def("done", &Request::done)
+      .def("received", &Request::received,
+           "(source, tag, bytes, elements), once a receive has ended.")
       .def("add_done_callback", &Request::add_done_callback, py::arg("function"),
            "Calls function() once the call has ended; in the library's thread, or now if it has.");
   py::module_::import("atexit").attr("register")(py::cpp_function(&Completion::stop_all));

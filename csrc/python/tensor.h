@@ -26,6 +26,7 @@ class Tensor {
   void* data() const { return data_; }
   int64_t count() const { return count_; }
   int64_t bytes() const { return count_ * element_bytes_; }
+  int64_t element_bytes() const { return element_bytes_; }
   rc_dtype dtype() const { return dtype_; }
 
  private:

@@ -118,13 +118,20 @@ def _pin(options: Options) -> dict[str, str]:
     return {"PERF_PIN": "1"} if options.pin else {}
 
 
-def mpi_driver(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> Path:
+def mpi_driver(
+    name: str,
+    options: Options,
+    compiler: str,
+    launcher: str,
+    flags: list[str],
+    source: Path = build.DRIVERS / "mpi_allreduce.c",
+) -> Path:
     """The driver, compiled for an MPI that is here."""
     for program in (compiler, launcher):
         if not shutil.which(program):
             raise Missing(f"{program} is not on PATH")
-    source = build.DRIVERS / "mpi_allreduce.c"
-    return build.compile_c(compiler, [source], options.build / f"{name}_allreduce", flags)
+    what = source.stem.removeprefix("mpi_")
+    return build.compile_c(compiler, [source], options.build / f"{name}_{what}", flags)
 
 
 def _mpi(name: str, options: Options, compiler: str, launcher: str, flags: list[str]) -> list[str]:

@@ -84,6 +84,49 @@ static void run_asynchronous(rc_comm* comm) {
   ringcoll_request_free(requests[1]);
 }
 
+#ifdef RC_ANY_SOURCE
+struct long_message {
+  rc_message message;
+  unsigned char beyond[kBeyond];
+};
+
+static void say(struct long_message* a, void* data, int64_t bytes, int32_t tag) {
+  memset(a, 0, sizeof *a);
+  memset(a->beyond, 0xff, sizeof a->beyond);
+  a->message.struct_size = sizeof a->message;
+  a->message.data = data;
+  a->message.bytes = bytes;
+  a->message.peer = (rank + 1) % size;
+  a->message.tag = tag;
+}
+
+static void send_messages(rc_comm* comm) {
+  float there[kCount], here[kCount];
+  struct long_message message;
+  struct {
+    rc_message_info info;
+    unsigned char beyond[kBeyond];
+  } told;
+  rc_request* request = NULL;
+  int done = 0, i;
+  for (i = 0; i < kCount; i++) there[i] = (float)(i + rank);
+  say(&message, there, sizeof there, 3);
+  REQUIRE(ringcoll_isend(comm, &message.message, &request) == RC_OK);
+  say(&message, here, sizeof here, RC_ANY_TAG);
+  message.message.peer = RC_ANY_SOURCE;
+  memset(&told, 0xff, sizeof told);
+  told.info.struct_size = sizeof told.info;
+  REQUIRE(ringcoll_recv(comm, &message.message, &told.info) == RC_OK);
+  REQUIRE(told.info.source == (rank + size - 1) % size && told.info.tag == 3);
+  REQUIRE(told.info.bytes == (int64_t)sizeof here && told.beyond[0] == 0xff);
+  for (i = 0; i < kCount; i++) REQUIRE(here[i] == (float)(i + told.info.source));
+  REQUIRE(ringcoll_wait(request, -1, &done) == RC_OK && done == 1);
+  ringcoll_request_free(request);
+}
+#else
+static void send_messages(rc_comm* comm) { (void)comm; }
+#endif
+
 static void run_in_groups(rc_comm* comm) {
   int32_t alone = rank;
   rc_comm* sub = NULL;
@@ -136,6 +179,7 @@ int main(int argc, char** argv) {
   comm = create(argv[3]);
   run_blocking(comm);
   run_asynchronous(comm);
+  send_messages(comm);
   run_in_groups(comm);
   be_refused(comm);
   ask(comm);

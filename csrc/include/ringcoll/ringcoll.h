@@ -1,16 +1,18 @@
 /* ringcoll: collective communication over RDMA, shared memory and TCP.
  *
- * The only installed header: a C ABI with opaque handles. It has three parts: a communicator
- * (create, query, abort, destroy), a call (what to compute, on which buffers), and a request (a
- * call in flight).
+ * The only installed header: a C ABI with opaque handles. It has four parts: a communicator
+ * (create, query, abort, destroy), a call (what to compute, on which buffers), a message (from one
+ * rank to another), and a request (a call or a message in flight).
  *
  * Errors: a function that can fail returns an rc_status; ringcoll_error_message() of the same
  * thread then says what was being done, the cause and the remedy. After RC_TIMEOUT, RC_PEER_LOST,
  * RC_TRANSPORT or RC_MISMATCH the communicator is poisoned: every later call on it returns the same
- * first error. Destroy it and create another.
+ * first error. Destroy it and create another. (One exception, at rc_message: a receive that no
+ * message has matched.)
  *
  * Threads: any thread may call any function, except that a communicator must not be destroyed while
- * a call on it runs. All ranks must submit their calls on one communicator in the same order.
+ * a call on it runs. All ranks must submit their calls on one communicator in the same order;
+ * messages have none.
  *
  * fork(2): a process may fork at any time. In the child, calls with what its parent has made return
  * RC_INVALID_ARGUMENT, abort, destroy and free do nothing, and descriptors of the library are gone,
@@ -57,10 +59,6 @@ typedef enum rc_status {
   RC_TOO_LONG = 8 /* a message is longer than the buffer of the receive: it can be received with a
                      larger one; the communicator is still good */
 } rc_status;
-
-/* Of a receive: whoever sends, whatever the tag. */
-#define RC_ANY_SOURCE (-1)
-#define RC_ANY_TAG (-1)
 
 typedef enum rc_dtype {
   RC_UINT8 = 0,
@@ -114,8 +112,9 @@ typedef struct rc_buffer {
   int64_t count; /* elements; its meaning for each collective is at rc_call */
 } rc_buffer;
 
-/* Says that a call that ringcoll_start() has started is over: called exactly once for each, however
- * it ended, with what ringcoll_wait() returns of it; if that is not RC_OK,
+/* Says that a call that ringcoll_start() has started, or a message that ringcoll_isend() or
+ * ringcoll_irecv() has, is over: called exactly once for each, however it ended, with what
+ * ringcoll_wait() returns of it; if that is not RC_OK,
  * ringcoll_error_message() and ringcoll_error_rank() say more.
  *
  * When: as soon as the call has ended, in the order in which calls of a communicator were started.
@@ -123,15 +122,18 @@ typedef struct rc_buffer {
  * ringcoll_wait() and ringcoll_request_free() return after it has.
  *
  * Where: on the thread that executed the call, the communicator's worker; for calls that had not
- * begun when their communicator was destroyed, on the thread that destroys it. Under no lock of the
- * library. Calls started later wait for it, so it must not block for long, nor throw.
+ * begun when their communicator was destroyed, on the thread that destroys it. Of a message
+ * (rc_message.done) on a thread of the library, on one that waits for that very request, or on the
+ * one that destroys the communicator; messages have no order in this. Under no lock of the library.
+ * Calls started later, and messages that nobody waits for, wait for it, so it must not block for
+ * long, nor throw.
  *
  * What it may do: anything with other communicators. With its own: start calls, abort, query, and
  * destroy it (which a thread of the library then does once it has returned; calls that it starts
- * while it is destroyed are refused). To run a call, to split, and to wait for a request that has
- * not ended are RC_INVALID_ARGUMENT: they would wait for this very thread. `request` has ended:
- * ringcoll_wait() returns its status at once, and it may be freed here, if nowhere else. Another
- * that has not ended is not freed. */
+ * while it is destroyed are refused). To run a call, a send or a receive, to split, and to wait for
+ * a request that has not ended are RC_INVALID_ARGUMENT: they would wait for this very thread.
+ * `request` has ended: ringcoll_wait() returns its status at once, and it may be freed here, if
+ * nowhere else. Another that has not ended is not freed. */
 typedef void (*rc_done_fn)(void* state, rc_request* request, rc_status status);
 
 /* clang-format off */
@@ -182,6 +184,51 @@ typedef struct rc_call {
  * `bytes` each; every rank passes the same `bytes`. Returns 0, or non-zero on failure. Called from
  * the thread that creates. */
 typedef int (*rc_exchange_fn)(void* state, const void* mine, size_t bytes, void* all);
+
+/* A message from one rank to another, with a tag by which receives tell it from others: what
+ * ringcoll_isend(), ringcoll_irecv() and their blocking kind are asked for. Since revision 2.
+ *
+ * Messages are bytes. They are matched by source and tag within one communicator, and have nothing
+ * to do with its collectives: any thread may send and receive at any time, in any order, beside
+ * calls. A receive gets the oldest message that it fits, and a message the oldest receive; those of
+ * one sender that a receive fits arrive in the order in which they were sent, whatever their
+ * lengths. A rank may send to itself.
+ *
+ * A message may be shorter than the receive's buffer: rc_message_info tells. One that is longer is
+ * RC_TOO_LONG of that receive, rc_message_info says how long it is, and it stays the next to be
+ * received.
+ *
+ * A send has ended when `data` may be written again, which says nothing of the receiver: a short
+ * message is kept by the receiver's library, as long as that keeps not too many of this sender; a
+ * long one is sent when its receive is there. So two ranks that both send before they receive may
+ * wait for one another.
+ *
+ * A receive that no message has matched by its deadline ends with RC_TIMEOUT, and nothing else is
+ * touched: messages that come later can be received. That is the one RC_TIMEOUT after which a
+ * communicator is still good. With a message that has begun, as with a send, it is the peer that
+ * does not answer, and the communicator is poisoned. */
+#define RC_ANY_SOURCE (-1)
+#define RC_ANY_TAG (-1)
+typedef struct rc_message {
+  size_t struct_size;
+  void* data;       /* borrowed until the message has been sent or received; of a send only read */
+  int64_t bytes;    /* of a receive: room for so many */
+  int32_t peer;     /* the destination; the source, or RC_ANY_SOURCE */
+  int32_t tag;      /* 0 to 2^31-1; of a receive RC_ANY_TAG, too */
+  double timeout_s; /* seconds after which a receive that no message has matched, or a send or
+                       receive that its peer does not go on with, ends (RC_TIMEOUT); 0 = as of
+                       rc_comm_options; infinity = none */
+  rc_done_fn done;  /* of ringcoll_isend and ringcoll_irecv, where it is not NULL */
+  void* done_state; /* first argument of done */
+} rc_message;
+
+/* What was received, also with RC_TOO_LONG; filled in as far as struct_size goes. */
+typedef struct rc_message_info {
+  size_t struct_size;
+  int32_t source; /* -1: there was no message */
+  int32_t tag;
+  int64_t bytes;
+} rc_message_info;
 
 typedef struct rc_comm_options {
   size_t struct_size;
@@ -236,7 +283,8 @@ RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
 /* JSON: name, rank, size, hosts, levels and topology (with where it is known from), network,
  * ring_order, peers (host, pid, NUMA node, groups, transport and port of each), costs (of the links
  * of each level, where they are from, and how long measuring took), and counters (calls, bytes,
- * copies, waits, rejected connections). The string is malloc'ed; free it with ringcoll_free. */
+ * copies, waits, messages with tags, rejected connections). The string is malloc'ed; free it with
+ * ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call to its end in the calling thread. */
@@ -247,6 +295,24 @@ RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
  * NULL then) has not started, and its `done` is not called; on a poisoned communicator it starts
  * and ends with the first error. */
 RINGCOLL_API rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request);
+/* Messages with tags, as at rc_message. Since revision 2. ringcoll_send() and ringcoll_recv()
+ * return when the message has been sent or received; `info` may be NULL. ringcoll_isend() and
+ * ringcoll_irecv() return at once; `message` is copied, its data is borrowed, and the request is
+ * waited for and freed as a call's. What is refused (*request is NULL then) has not begun, and its
+ * `done` is not called; on a poisoned communicator everything is refused with the first error.
+ *
+ * Whoever waits for a message of a communicator moves all of its messages meanwhile. Those that
+ * nobody waits for are moved by a thread of the library, which the first of them starts. */
+RINGCOLL_API rc_status ringcoll_send(rc_comm* comm, const rc_message* message);
+RINGCOLL_API rc_status ringcoll_recv(rc_comm* comm, const rc_message* message,
+                                     rc_message_info* info);
+RINGCOLL_API rc_status ringcoll_isend(rc_comm* comm, const rc_message* message,
+                                      rc_request** request);
+RINGCOLL_API rc_status ringcoll_irecv(rc_comm* comm, const rc_message* message,
+                                      rc_request** request);
+/* What a request of ringcoll_irecv() has received, once it has ended, however; in its `done`, too.
+ */
+RINGCOLL_API rc_status ringcoll_received(rc_request* request, rc_message_info* info);
 /* Waits until the request has ended and its `done` has returned (timeout_s < 0: no limit but the
  * call's deadline), and returns its status. *done is 0 and the status RC_OK if timeout_s passed
  * first; the request goes on. */
