@@ -4,6 +4,8 @@
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005); Rabenseifner, "Optimization of collective
 // reduction operations", ICCS 2004.
+#include <utility>
+
 #include "schedule/families.h"
 
 namespace ringcoll {
@@ -37,6 +39,25 @@ struct Fold {
     if (paired() && !sends) step = {kNobody, {}, partner(), range, combine};
     add_round(schedule, step);
   }
+  /// What all send then, if each sends `share_of` its pair.
+  template <typename ShareOf>
+  void add(std::vector<Traffic>* rounds, bool in, Combine combine, ShareOf&& share_of) const {
+    if (extra == 0) return;
+    Traffic& round = rounds->emplace_back();
+    for (Rank pair = 0; pair < extra; pair++) {
+      Rank from = circle.rank_at(2 * pair), to = circle.rank_at(2 * pair + 1);
+      if (!in) std::swap(from, to);
+      if (double share = share_of(pair); share > 0)
+        round.messages.push_back({from, to, share, combine});
+    }
+  }
+  /// What all seats send to those at a distance, each `share_of` its own.
+  template <typename ShareOf>
+  void add(std::vector<Traffic>* rounds, Rank distance, Combine combine, ShareOf&& share_of) const {
+    Traffic& round = rounds->emplace_back();
+    for (Rank seat = 0; seat < seats; seat++)
+      round.messages.push_back({rank_at(seat), rank_at(seat ^ distance), share_of(seat), combine});
+  }
 };
 
 /// The chunks of the aligned group of `length` chunks that `chunk` belongs to.
@@ -66,6 +87,50 @@ Step halving_step(const Fold& fold, const Chunks& chunks, Rank distance, Combine
 
 Schedule make_allgather(const Problem& problem) {
   return doubling_allgather(Circle(problem), Chunks(problem.counts));
+}
+
+double whole(Rank) { return 1; }
+
+std::vector<Traffic> doubling_traffic(const Problem& problem) {
+  Circle circle(problem);
+  Fold fold(circle);
+  std::vector<Traffic> rounds;
+  fold.add(&rounds, true, Combine::kReduce, whole);
+  for (Rank distance = 1; distance < fold.seats; distance *= 2)
+    fold.add(&rounds, distance, Combine::kReduce, whole);
+  fold.add(&rounds, false, Combine::kCopy, whole);
+  return rounds;
+}
+
+std::vector<Traffic> halving_traffic(const Problem& problem) {
+  Circle circle(problem);
+  Fold fold(circle);
+  auto half_of = [](Rank distance) { return [=](Rank) { return 0.5 / distance; }; };
+  std::vector<Traffic> rounds;
+  fold.add(&rounds, true, Combine::kReduce, whole);
+  for (Rank distance = 1; distance < fold.seats; distance *= 2)
+    fold.add(&rounds, distance, Combine::kReduce, half_of(distance));
+  for (Rank distance = fold.seats / 2; distance >= 1; distance /= 2)
+    fold.add(&rounds, distance, Combine::kCopy, half_of(distance));
+  fold.add(&rounds, false, Combine::kCopy, whole);
+  return rounds;
+}
+
+std::vector<Traffic> allgather_traffic(const Problem& problem) {
+  Circle circle(problem);
+  Fold fold(circle);
+  auto part_of = [&](Rank chunks) { return static_cast<double>(chunks) / circle.size; };
+  std::vector<Traffic> rounds;
+  fold.add(&rounds, true, Combine::kCopy, [&](Rank) { return part_of(1); });
+  for (Rank distance = 1; distance < fold.seats; distance *= 2)
+    fold.add(&rounds, distance, Combine::kCopy, [&](Rank seat) {
+      Rank first = seat / distance * distance;
+      return part_of(fold.first_of(first + distance) - fold.first_of(first));
+    });
+  fold.add(&rounds, false, Combine::kCopy, [&](Rank pair) { return part_of(2 * pair); });
+  fold.add(&rounds, false, Combine::kCopy,
+           [&](Rank pair) { return part_of(circle.size - 2 * pair - 1); });
+  return rounds;
 }
 
 }  // namespace
@@ -131,9 +196,11 @@ ScheduleRow allreduce_recursive_doubling() {
           .name = "recursive_doubling",
           .summary = "whole vectors exchanged with partners at distances 1, 2, 4 ...",
           .cost = "steps 2ceil(lg P)-floor(lg P), bytes n ceil(lg P)",
-          .make = [](const Problem& problem) {
-            return recursive_doubling(Circle(problem), {0, problem.counts[0]});
-          }};
+          .make =
+              [](const Problem& problem) {
+                return recursive_doubling(Circle(problem), {0, problem.counts[0]});
+              },
+          .traffic = doubling_traffic};
 }
 
 ScheduleRow allreduce_halving_doubling() {
@@ -141,9 +208,11 @@ ScheduleRow allreduce_halving_doubling() {
           .name = "halving_doubling",
           .summary = "reduce-scatter by recursive halving, allgather by recursive doubling",
           .cost = "steps 2ceil(lg P), bytes 2n(1-1/2^floor(lg P)) + n(ceil(lg P)-floor(lg P))",
-          .make = [](const Problem& problem) {
-            return halving_doubling(Circle(problem), {0, problem.counts[0]});
-          }};
+          .make =
+              [](const Problem& problem) {
+                return halving_doubling(Circle(problem), {0, problem.counts[0]});
+              },
+          .traffic = halving_traffic};
 }
 
 ScheduleRow allgather_doubling() {
@@ -153,7 +222,8 @@ ScheduleRow allgather_doubling() {
           .cost =
               "steps at most 3ceil(lg P)-2floor(lg P), "
               "bytes at most n(P-1)/P+2n(ceil(lg P)-floor(lg P))",
-          .make = make_allgather};
+          .make = make_allgather,
+          .traffic = allgather_traffic};
 }
 
 ScheduleRow reduce_scatter_halving() {
@@ -161,7 +231,8 @@ ScheduleRow reduce_scatter_halving() {
           .name = "halving",
           .summary = "what each still cares for is halved with partners at distances ... 4, 2, 1",
           .cost = "steps at most 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P",
-          .make = [](const Problem& problem) { return transposed(make_allgather(problem)); }};
+          .make = [](const Problem& problem) { return transposed(make_allgather(problem)); },
+          .traffic = [](const Problem& problem) { return transposed(allgather_traffic(problem)); }};
 }
 
 }  // namespace ringcoll
