@@ -1,4 +1,4 @@
-"""The command ``ringcoll``: doctor, probe, info, compare, simulate, horovod."""
+"""The command ``ringcoll``: doctor, probe, info, compare, simulate, horovod, completion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ringcoll import __version__, compare, doctor, info, simulate
+from ringcoll import __version__, compare, completion, doctor, info, simulate
 from ringcoll.errors import Error
 from ringcoll.horovod import cli as horovod
 from ringcoll.probe import cli as probe
@@ -24,6 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     compare.add_parser(commands)
     simulate.add_parser(commands)
     horovod.add_parser(commands)
+    completion.add_parser(commands, make_parser)
     return parser
 
 

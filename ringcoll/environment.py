@@ -9,10 +9,8 @@ it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -161,6 +159,9 @@ def directory_for(job: str) -> Path:
 
     Raises InvalidArgument if the name is taken by something that others could write to.
     """
+    import hashlib  # here, as what they load would be a tenth of an import of ringcoll
+    import tempfile
+
     key = hashlib.sha256(job.encode()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"ringcoll-{os.getuid()}-{key}"
     with contextlib.suppress(FileExistsError):

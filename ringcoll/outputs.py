@@ -37,7 +37,7 @@ def check_picture(option: str, path: Path) -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        raise Error(f"{option} needs matplotlib: pip install matplotlib") from None
+        raise Error(f"{option} needs matplotlib: pip install 'ringcoll[plots]'") from None
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
         raise InvalidArgument(f"{option} {path}: its name is to end in one of {', '.join(kinds)}")

