@@ -108,6 +108,16 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   return std::make_unique<Engine>(config, name, *exchange);
 }
 
+/// Of one that others may use already: they learn of it if there is none.
+rc_comm* handle_of(std::unique_ptr<Engine> engine) {
+  try {
+    return new rc_comm{.engine = std::move(engine)};
+  } catch (const std::exception& error) {
+    engine->comm().poison(as_error(error));
+    throw;
+  }
+}
+
 /// The caller's callback, which finds the outcome where functions that fail leave theirs.
 Request::Done done_of(const rc_call& call, rc_request* handle) {
   if (!call.done) return {};
@@ -157,7 +167,7 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
     *sub = nullptr;
     auto engine =
         split(engine_of(comm), {ranks, static_cast<size_t>(count)}, name ? name : "split");
-    if (engine) *sub = new rc_comm{.engine = std::move(engine)};
+    if (engine) *sub = handle_of(std::move(engine));
   });
 }
 
@@ -165,7 +175,7 @@ rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest) 
   return guarded([&] {
     check(comm && rest, Code::kInvalidArgument, "comm or rest is NULL");
     *rest = nullptr;
-    *rest = new rc_comm{.engine = engine_of(comm).shrink(name ? name : "shrink")};
+    *rest = handle_of(engine_of(comm).shrink(name ? name : "shrink"));
   });
 }
 
