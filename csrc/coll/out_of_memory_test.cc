@@ -2,31 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <string>
+#include <vector>
 
+#include "base/allocations_testing.h"
 #include "coll/world_testing.h"
-
-namespace {
-
-// How many allocations of this thread are still to succeed before one fails; -1: no end.
-thread_local int left = -1;
-
-}  // namespace
-
-// Of the whole test program, arrays included. Inlined, GCC 12 would take them for a mismatched
-// pair.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (left >= 0 && left-- == 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(std::max<size_t>(bytes, 1))) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return std::malloc(std::max<size_t>(bytes, 1));
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace ringcoll {
 namespace {
@@ -43,14 +23,14 @@ TEST_P(OutOfMemory, AllRanksLearnThatOneHasNoMemory) {
     auto errors = testing::run_ranks(kSize, testing::test_config(GetParam()), [&](Member& m) {
       std::vector<float> ones(1 << 16, 1), sums(ones.size());
       rc_buffer buffer{ones.data(), sums.data(), static_cast<int64_t>(ones.size())};
-      if (m.rank == 1) left = failures;
+      if (m.rank == 1) testing::fail_allocation_after(failures);
       // One may still come to its end when all that is needed from rank 1 has been sent.
       for (int calls = 0; calls < 2; calls++) {
         m.executor.run({.collective = RC_ALLREDUCE,
                         .dtype = RC_FLOAT32,
                         .op = RC_SUM,
                         .buffers = std::span(&buffer, 1)});
-        left = -1;
+        testing::fail_allocation_after(-1);
         EXPECT_EQ(std::ranges::count(sums, kSize), std::ssize(sums));
       }
     });

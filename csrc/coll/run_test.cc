@@ -37,6 +37,10 @@ class Runner {
                static_cast<size_t>(plans_.selector().bank_bytes()), SIZE_MAX) {}
 
   Rank rank() const { return comm_.rank(); }
+  Rank position() const {  // in the ring
+    const auto& order = comm_.topology().ring_order();
+    return static_cast<Rank>(std::ranges::find(order, rank()) - order.begin());
+  }
   /// The next call, though those before may not have ended.
   void begin(const rc_call& raw) {
     const Run* before = in_flight_.empty() ? nullptr : &in_flight_.back()->run;
@@ -102,10 +106,11 @@ class Runner {
 
 /// Makes a communicator for each rank, joined to all others, and calls `body` in one thread.
 void in_one_thread(Rank size, const std::string& transport,
-                   const std::function<void(std::vector<std::unique_ptr<Runner>>&)>& body) {
+                   const std::function<void(std::vector<std::unique_ptr<Runner>>&)>& body,
+                   const std::string& algorithm = "") {
   std::vector<Communicator*> comms(size);
   std::barrier together(size);
-  std::vector<Config> configs(size, testing::test_config(transport));
+  std::vector<Config> configs(size, testing::test_config(transport, algorithm));
   auto errors = testing::run_exchanges(configs, [&](const Config& config, Exchange& exchange) {
     Communicator comm(config, "test", exchange);
     std::vector<Rank> all(size);
@@ -272,6 +277,39 @@ TEST(ARun, ProgressGrowsWithEachMessage) {
     std::mt19937 random(1);
     run_all(runners, random);
   });
+}
+
+// A rank goes on with its second partner while its first has not read what it was sent; the third
+// result would go where that lies.
+TEST(ARun, DoesNotOverwriteWhatAPeerHasNotRead) {
+  constexpr Rank kSize = 8;
+  static constexpr int64_t kCount = 1000;  // longer than what is sent inline
+  auto body = [](std::vector<std::unique_ptr<Runner>>& runners) {
+    std::vector<std::vector<int32_t>> data(kSize);
+    std::vector<rc_buffer> buffers(kSize);
+    // By the place in the ring, in which partners are 1, 2 and 4 apart.
+    std::vector<Runner*> at(kSize);
+    for (auto& runner : runners) {
+      Rank r = runner->rank();
+      at[runner->position()] = runner.get();
+      data[r].assign(kCount, 1 << r);
+      buffers[r] = {data[r].data(), data[r].data(), kCount};
+      runner->begin(testing::call_of(RC_ALLREDUCE, RC_INT32, RC_SUM, {&buffers[r], 1}));
+    }
+    // Position 1 sends, and does nothing more.
+    do {
+      EXPECT_FALSE(at[1]->advance());
+    } while (at[1]->run().want().what != Want::What::kMessage);
+    for (int turn = 0; turn < 10; turn++)
+      for (Rank p : {2, 3, 0, 4, 5, 6, 7}) at[p]->advance();
+    EXPECT_EQ(at[0]->run().want().what, Want::What::kCompletion);
+    EXPECT_EQ(at[0]->run().want().peer, at[1]->rank());
+    std::mt19937 random(3);
+    run_all(runners, random);
+    for (const auto& each : data) EXPECT_EQ(std::ranges::count(each, 255), kCount);
+  };
+  for (const char* transport : {"loopback", "shm"})
+    in_one_thread(kSize, transport, body, "allreduce=recursive_doubling");
 }
 
 // What is abandoned leaves nothing that the next call, another one, could take for its own.

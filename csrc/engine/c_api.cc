@@ -123,6 +123,16 @@ void tell(const Received& received, rc_message_info* info) {
   std::memcpy(info, &all, std::min(info->struct_size, sizeof all));
 }
 
+/// Of one that others may use already: they learn of it if there is none.
+rc_comm* handle_of(std::unique_ptr<Engine> engine) {
+  try {
+    return new rc_comm{.engine = std::move(engine)};
+  } catch (const std::exception& error) {
+    engine->comm().poison(as_error(error));
+    throw;
+  }
+}
+
 /// The caller's callback, which finds the outcome where functions that fail leave theirs.
 template <typename Asked>
 Request::Done done_of(const Asked& asked, rc_request* handle) {
@@ -210,7 +220,7 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
     *sub = nullptr;
     auto engine =
         split(engine_of(comm), {ranks, static_cast<size_t>(count)}, name ? name : "split");
-    if (engine) *sub = new rc_comm{.engine = std::move(engine)};
+    if (engine) *sub = handle_of(std::move(engine));
   });
 }
 
@@ -218,7 +228,7 @@ rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest) 
   return guarded([&] {
     check(comm && rest, Code::kInvalidArgument, "comm or rest is NULL");
     *rest = nullptr;
-    *rest = new rc_comm{.engine = engine_of(comm).shrink(name ? name : "shrink")};
+    *rest = handle_of(engine_of(comm).shrink(name ? name : "shrink"));
   });
 }
 

@@ -92,6 +92,17 @@ Engine::Engine(Config config, std::string name, Exchange& exchange)
 Engine::Engine(std::unique_ptr<Group> group, std::string name)
     : comm_(std::move(group), std::move(name)), executor_(comm_), post_(make_post(comm_)) {}
 
+std::unique_ptr<Engine> Engine::of(std::unique_ptr<Group> group, std::string name) {
+  std::shared_ptr<Mesh> mesh = group->shared_mesh();
+  GroupNumber number = group->number();
+  try {
+    return std::make_unique<Engine>(std::move(group), std::move(name));
+  } catch (const std::exception& error) {  // of whatever kind
+    mesh->lifelines().fail(number, as_error(error));
+    throw;
+  }
+}
+
 void Engine::close() {
   std::deque<std::shared_ptr<CallRequest>> left;
   {
@@ -117,7 +128,7 @@ std::unique_ptr<Engine> Engine::shrink(std::string name) {
         "a completion callback cannot wait for the other ranks of its own communicator: shrink it "
         "in another thread");
   std::lock_guard lock(shrinking_);
-  return std::make_unique<Engine>(comm_.shrink(), std::move(name));
+  return of(comm_.shrink(), std::move(name));
 }
 
 bool Engine::is_calling_back() const { return calling_back == this; }

@@ -81,6 +81,8 @@ class Engine : private CallSource {
   /// As a Communicator.
   Engine(Config config, std::string name, Exchange& exchange);
   Engine(std::unique_ptr<Group> group, std::string name);
+  /// Of a group that has joined. Should it throw, the others, who are in it, learn why.
+  static std::unique_ptr<Engine> of(std::unique_ptr<Group> group, std::string name);
   ~Engine() override { close(); }
   /// No new calls; those that have not begun end with kAborted, one that runs is aborted on all
   /// ranks. Returns when all have, and their callbacks. Not from a callback.

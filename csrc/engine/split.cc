@@ -102,29 +102,51 @@ bool fits(std::span<const Saying> all) {
   throw Error(Code::kInternal, "split: ranks do not agree, and it is not found why");
 }
 
-}  // namespace
+/// A group that all ranks have agreed on, of which this one has to tell the others should it not
+/// come to be here.
+struct Agreed {
+  std::unique_ptr<Group> group;  // null: this rank is in none
+  std::vector<Group::Offer> offers;
+  GroupNumber number = 0;
+};
 
-std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> ranks, std::string name) {
+void agree(Engine& parent, std::span<const Rank> ranks, Agreed* agreed) {
   std::string refused;
-  std::unique_ptr<Group> group;
   Saying mine;
   try {
     check_group(parent, ranks);
-    if (!ranks.empty()) group = parent.comm().part(ranks);
+    if (!ranks.empty()) agreed->group = parent.comm().part(ranks);
   } catch (const std::exception& error) {  // of whatever kind: the others wait for its word
     refused = as_error(error).what();
   }
   mine.refuses = refused.empty() ? 0 : 1;
   mine.ranks = refused.empty() ? static_cast<int32_t>(ranks.size()) : 0;
-  if (mine.ranks > 0) mine.group = hash_of(ranks), mine.offer = group->offer();
+  if (mine.ranks > 0) mine.group = hash_of(ranks), mine.offer = agreed->group->offer();
   std::vector<Saying> all(parent.comm().size());
   allgather(parent, &mine, sizeof mine, all.data());
+  if (agreed->group) agreed->number = all[ranks[agreed->group->numbered_by()]].offer.number;
   if (!fits(all)) explain(parent, refused.empty() ? ranks : std::span<const Rank>(), refused);
-  if (!group) return nullptr;
-  std::vector<Group::Offer> offers;
-  for (Rank rank : ranks) offers.push_back(all[rank].offer);
-  group->join(offers);
-  return std::make_unique<Engine>(std::move(group), std::move(name));
+  if (!agreed->group) return;
+  for (Rank rank : ranks) agreed->offers.push_back(all[rank].offer);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> ranks, std::string name) {
+  Agreed agreed;
+  try {
+    agree(parent, ranks, &agreed);
+  } catch (const Error&) {  // which all ranks raise
+    throw;
+  } catch (const std::exception& error) {  // the others may be anywhere in it, or in the group
+    Error raised = as_error(error);
+    parent.comm().poison(raised);
+    if (agreed.number != 0) parent.comm().group().mesh().lifelines().fail(agreed.number, raised);
+    throw;
+  }
+  if (!agreed.group) return nullptr;
+  agreed.group->join(agreed.offers);
+  return Engine::of(std::move(agreed.group), std::move(name));
 }
 
 }  // namespace ringcoll

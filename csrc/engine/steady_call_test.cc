@@ -3,27 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
+#include <vector>
 
+#include "base/allocations_testing.h"
 #include "engine/abi_testing.h"
-
-namespace {
-
-// Allocations of this thread.
-thread_local int allocations = 0;
-
-}  // namespace
-
-// Of the whole test program, arrays included. Inlined, GCC 12 would take them for a mismatched
-// pair.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  allocations++;
-  if (void* memory = std::malloc(std::max<size_t>(bytes, 1))) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace ringcoll::testing {
 namespace {
@@ -38,9 +21,9 @@ TEST(SteadyCall, AllocatesNothing) {
       for (int i = 0; i < 3; i++) EXPECT_EQ(ringcoll_run(comm, &call), RC_OK) << error_text();
       int fewest = 1 << 30;
       for (int i = 0; i < 50; i++) {
-        int before = allocations;
+        int before = allocations();
         rc_status status = ringcoll_run(comm, &call);
-        fewest = std::min(fewest, allocations - before);
+        fewest = std::min(fewest, allocations() - before);
         EXPECT_EQ(status, RC_OK) << error_text();
       }
       EXPECT_EQ(fewest, 0) << count << " elements";

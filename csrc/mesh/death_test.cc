@@ -22,6 +22,7 @@
 #include "bootstrap/store.h"
 #include "mesh/group.h"
 #include "mesh/ranks_testing.h"
+#include "transport/verbs/device_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -166,8 +167,11 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 }
 
 std::vector<Case> cases() {
+  std::vector<const char*> transports = {"shm", "tcp"};
+  if (testing::rdma_of_the_host())
+    transports.push_back("verbs");  // that in software is a process's
   std::vector<Case> all;
-  for (const char* transport : {"shm", "tcp"})
+  for (const char* transport : transports)
     for (Rank rank = 0; rank < kSize; rank++) all.push_back({transport, rank});
   return all;
 }

@@ -113,8 +113,20 @@ void Group::reach(std::span<const Offer> offers) {
 }
 
 void Group::join(std::span<const Offer> offers) {
-  auto lowest = std::ranges::min_element(members_) - members_.begin();
-  own_->number = offers[lowest].number;
+  own_->number = offers[numbered_by()].number;
+  try {
+    enter(offers);
+  } catch (const std::exception& error) {  // of whatever kind
+    mesh_.lifelines().fail(own_->number, as_error(error));
+    if (!health_) {  // there is nothing to leave
+      mesh_.connector().forget(own_->number);
+      channels_.reset();
+    }
+    throw;
+  }
+}
+
+void Group::enter(std::span<const Offer> offers) {
   one_domain_ = std::ranges::all_of(offers, [](const Offer& offer) { return offer.near != 0; });
   own_->costs =
       agree_on_costs(topology(), {}, mesh_.costs().levels, mesh_.costs().source, oversubscribed_);
@@ -132,12 +144,7 @@ void Group::join(std::span<const Offer> offers) {
                                              },
                                          .describe = [this](Rank rank) { return describe(rank); }});
   health_ = own_->health.get();
-  try {
-    reach(offers);
-  } catch (const Error& error) {
-    health_->poison(error);  // the others may never have to do with it otherwise
-    throw;
-  }
+  reach(offers);
 }
 
 std::string Group::port_of(Rank rank) const {

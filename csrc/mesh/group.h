@@ -2,6 +2,7 @@
 // made of is the mesh's; it has no thread, and on one host no descriptor.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,8 +41,13 @@ class Group {
     uint64_t near = 0;  // whether it reaches all by shared memory, or inside one process
   };
   const Offer& offer() const { return own_->offer; }
-  /// What all have offered.
+  /// What all have offered. Should it throw, the others, who may be in it by then, learn why.
   void join(std::span<const Offer> offers);
+  GroupNumber number() const { return own_->number; }  // of one of some ranks that has joined
+  /// The rank whose offer has the group's number.
+  Rank numbered_by() const {
+    return static_cast<Rank>(std::ranges::min_element(members_) - members_.begin());
+  }
 
   // Any thread.
   Rank rank() const { return rank_; }
@@ -113,6 +119,7 @@ class Group {
 
   void find_links();
   void reach(std::span<const Offer> offers);
+  void enter(std::span<const Offer> offers);
   std::string describe(Rank rank) const { return topology().describe(rank); }
 
   Mesh& mesh_;

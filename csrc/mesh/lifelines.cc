@@ -398,6 +398,8 @@ void Lifelines::add(Rank peer, Fd fd) {
   state.loop.watch(number, [&state, peer](uint32_t) { state.on_readable(peer); });
 }
 
+void Lifelines::fail(GroupNumber group, const Error& error) { state_->fail(group, error); }
+
 size_t Lifelines::remembered() const {
   std::lock_guard lock(state_->mutex);
   std::set<GroupNumber> ids;

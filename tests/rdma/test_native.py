@@ -53,3 +53,7 @@ def test_conformance(device, in_guest, program, tests):
 
 def test_a_death_in_the_setup_is_noticed_by_all(in_guest):
     run("mesh_test", "DeathInSetup.*/verbs_*", in_guest)
+
+
+def test_a_kill_at_any_step_of_the_start_is_noticed_by_all(in_guest):
+    run("mesh_test", "DeathAtAnyStep.*/verbs_rank1", in_guest)

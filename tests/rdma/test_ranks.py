@@ -116,6 +116,46 @@ def test_a_killed_peer_is_named(start_ranks):
         assert when - killed < 5, "a second on a machine that is not emulated"
 
 
+def test_a_killed_peer_whose_children_live_on_is_named(start_ranks):
+    """They were forked from a rank at work, with all that it had open and registered."""
+
+    def body(world):
+        x = np.ones(MIB, "f4")
+        world.allreduce(x, "max", out=x)
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+        Path(f"child.{world.rank}").write_text(str(child))
+        world.barrier()
+        Path("mark.running").touch()
+        try:
+            while True:
+                world.allreduce(x, "max", out=x)
+        except ringcoll.Error as error:
+            return type(error).__name__, error.rank, time.monotonic()
+        finally:
+            Path(f"mark.told{world.rank}").touch()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    job = start_ranks(4, body, env=VERBS)
+    job.wait_for("running", 120)
+    time.sleep(0.5)
+    killed = time.monotonic()
+    job.kill(2)
+    try:
+        for rank in (0, 1, 3):  # while its child lives
+            job.wait_for(f"told{rank}", 60)
+    finally:
+        os.kill(int((job.folder / "child.2").read_text()), signal.SIGKILL)
+    outcomes = job.join(60)
+    for rank in (0, 1, 3):
+        name, lost, when = outcomes[rank].value
+        assert (name, lost) == ("PeerLost", 2), outcomes[rank].output
+        assert when - killed < 5, "a second on a machine that is not emulated"
+
+
 def test_a_fork_does_no_harm(start_ranks):
     """As a data loader does: children that inherit the registered memory, with traffic going on."""
 

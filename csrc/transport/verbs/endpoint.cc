@@ -17,8 +17,6 @@ namespace {
 // can ask for, so that it is full only when the link does not move.
 constexpr uint32_t kSendRequests = 256;
 constexpr uint64_t kSignalEvery = 16;
-// Up to here copying payload behind its header costs less than one more entry in a gather list.
-constexpr uint64_t kCopyBytes = 256;
 constexpr uint32_t kInlineBytes = 128;
 constexpr size_t kBatch = 16;
 
@@ -54,8 +52,9 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port
       port_(port),
       usable_(port.open.port()),
       layout_(settings_.slot_bytes),
+      sent_layout_(static_cast<uint32_t>(sizeof(Header)) + settings_.copied_bytes),
       inbox_(port.open.domain, layout_.bytes(), verbs::Access::kRemoteWrite),
-      outbox_(port.open.domain, layout_.bytes(), verbs::Access::kLocalRead),
+      outbox_(port.open.domain, sent_layout_.bytes(), verbs::Access::kLocalRead),
       queue_(port.open.context, kSendRequests + kReceiveRequests, &port.channel),
       pair_(port.open.domain, queue_, queue_,
             {.send_requests = kSendRequests,
@@ -125,7 +124,7 @@ uint64_t VerbsEndpoint::post_word(Kind kind, uint64_t number, bool signaled) {
 // the message's slot.
 uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
                                      const verbs::Slice& gathered, bool signaled) {
-  std::byte* slot = outbox_.data() + layout_.slot(header.number);
+  std::byte* slot = outbox_.data() + sent_layout_.slot(header.number);
   std::memcpy(slot, &header, sizeof header);
   auto bytes = static_cast<uint32_t>(sizeof header + copied);
   std::array<verbs::Slice, 2> slices = {verbs::slice_of(outbox_.region(), slot, bytes), gathered};
@@ -162,8 +161,8 @@ uint64_t VerbsEndpoint::try_send(const Envelope& envelope, const void* data, uin
     if (number > peer_released_ + kWindow || !room(writes)) return 0;
   }
   const auto* from = static_cast<const std::byte*>(data);
-  invariant(here || region_of(data, bytes, false),
-            "a message of {} bytes is not registered and too long for its slot {}", bytes, link());
+  invariant(bytes <= settings_.copied_bytes || region_of(data, bytes, false),
+            "a message of {} bytes is not registered and too long to be copied {}", bytes, link());
   Header header{.number = number, .bytes = bytes, .envelope = envelope};
   if (here)
     send_here(header, from);
@@ -181,7 +180,8 @@ void VerbsEndpoint::send_here(Header header, const std::byte* data) {
   if (gather)
     slice = verbs::slice_of(*gather, data, static_cast<uint32_t>(header.bytes));
   else if (header.bytes > 0)
-    std::memcpy(outbox_.data() + layout_.slot(header.number) + sizeof header, data, header.bytes);
+    std::memcpy(outbox_.data() + sent_layout_.slot(header.number) + sizeof header, data,
+                header.bytes);
   last_needed_ = post_message(header, gather ? 0 : header.bytes, slice, gather != nullptr);
   out(header.number) = {gather ? last_needed_ : 0, false};
 }
@@ -252,7 +252,7 @@ bool VerbsEndpoint::tell_places() {
   for (uint64_t n = received_ + 1; owed_places_ > 0 && n <= released_ + kWindow; n++) {
     if (!in(n).owed) continue;
     if (!room(1)) break;
-    std::byte* entry = outbox_.data() + layout_.place(n);
+    std::byte* entry = outbox_.data() + sent_layout_.place(n);
     std::memcpy(entry, &in(n).place, sizeof(Place));
     verbs::Slice slice = verbs::slice_of(outbox_.region(), entry, sizeof(Place));
     last_needed_ = post({.from = std::span(&slice, 1),

@@ -3,7 +3,8 @@
 // Each side has an inbox, registered memory of kWindow slots that only the peer writes.
 //
 // A short message is one write: header and payload into the next slot. Payload that is registered
-// (the arena, and what was lent) is gathered from where it lies. A long one goes straight to
+// (the arena, and what was lent) is gathered from where it lies; what is not, is copied behind the
+// header in the outbox, which for the rest holds headers alone. A long one goes straight to
 // where the receiver wants it: the receiver names a place (expect(), or else when it sees that the
 // message is due), the sender writes the payload there and the header into its slot. A sender that
 // is not told a place yet sends the header alone, so that ranks that disagree find out, and the
@@ -43,11 +44,14 @@ class VerbsEndpoint;
 // Immediates that may be on their way here: a header and a "done" for each message of the window,
 // places and credits for those of the other direction.
 inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
+// Up to here copying payload behind its header costs less than one more entry in a gather list.
+inline constexpr uint32_t kCopyBytes = 256;
 
 /// What all endpoints of a rank go by, in the whole and in its parts.
 struct Settings {
-  int gid_index = -1;  // RINGCOLL_GID_INDEX, and the rest of the knobs
-  uint32_t slot_bytes = 0;
+  int gid_index = -1;         // RINGCOLL_GID_INDEX, and the rest of the knobs
+  uint32_t slot_bytes = 0;    // of an inbox
+  uint32_t copied_bytes = 0;  // payload that may come from memory which is not registered
   uint64_t register_bytes = 0;
   int64_t traffic_class = 0;
   int64_t service_level = 0;
@@ -184,7 +188,8 @@ class VerbsEndpoint final : public Endpoint {
   const Settings& settings_;
   PortUse& port_;
   const verbs::UsablePort usable_;
-  const Layout layout_;
+  const Layout layout_;       // of the inboxes of both
+  const Layout sent_layout_;  // of the outbox
   Registered inbox_;
   Registered outbox_;
   verbs::CompletionQueue queue_;

@@ -80,7 +80,8 @@ bool VerbsEndpoint::try_establish(Deadline deadline) {
 
 // Two packets, one of them of full length: what a path with a smaller MTU would lose.
 void VerbsEndpoint::post_proof() {
-  auto bytes = static_cast<uint32_t>(std::min<uint64_t>(path_mtu_bytes() + 1, layout_.bytes()));
+  auto bytes =
+      static_cast<uint32_t>(std::min<uint64_t>(path_mtu_bytes() + 1, sent_layout_.bytes()));
   verbs::Slice slice = verbs::slice_of(outbox_.region(), outbox_.data(), bytes);
   proof_ = post(
       {.from = std::span(&slice, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);

@@ -33,6 +33,7 @@ Settings settings_of(const TransportOptions& options) {
   const Config& config = options.config;
   return {.gid_index = static_cast<int>(config.gid_index),
           .slot_bytes = slot_bytes(config),
+          .copied_bytes = static_cast<uint32_t>(std::max<int64_t>(kCopyBytes, config.inline_bytes)),
           .register_bytes = static_cast<uint64_t>(config.register_bytes),
           .traffic_class = config.traffic_class,
           .service_level = config.service_level,

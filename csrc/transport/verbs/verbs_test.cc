@@ -211,6 +211,21 @@ TEST_F(Breaking, APathThatLosesPacketsIsFoundBeforeAnythingIsSent) {
   EXPECT_TRUE(says(error, "rank 0 -> 1") && says(error, "UDP port 4791")) << error.what();
 }
 
+// Beside the arenas: what an endpoint writes from is longer than headers only for what it copies.
+TEST_F(Breaking, APairOfRanksPinsLittleMemory) {
+  constexpr uint64_t kArena = 1 << 20, kOfAnEndpoint = 300 << 10;
+  verbs::FakeDevice device{.memlock_bytes = 2 * (kArena + kOfAnEndpoint)};
+  RdmaForTests::Instead small({device});
+  World world(row(), 2, kArena);
+  std::vector<std::byte> copied(kTestInlineBytes);
+  fill(copied.data(), copied.size(), 6);
+  send(world[0][1], envelope_of(1), copied.data(), copied.size());
+  EXPECT_TRUE(filled(receive(world[1][0]).data, copied.size(), 6));
+  std::vector<std::byte> loose(kTestInlineBytes + 1);
+  Error error = error_of([&] { world[0][1].try_send(envelope_of(2), loose.data(), loose.size()); });
+  EXPECT_TRUE(says(error, "not registered and too long to be copied")) << error.what();
+}
+
 // One that comes back in time loses nothing (on_device_test.cc).
 TEST_F(Breaking, APortThatStaysDownFailsTheLinksOverIt) {
   RdmaForTests::Instead impatient({verbs::FakeDevice{}}, std::chrono::milliseconds(200));

@@ -110,7 +110,7 @@ struct Place {
 };
 static_assert(sizeof(Place) == 32);
 
-/// Offsets in an inbox, and in the outbox that writes to it are made from: they look alike.
+/// Offsets in an inbox, and in the outbox that writes to it are made from, whose slots are shorter.
 class Layout {
  public:
   explicit Layout(uint32_t slot_bytes) : slot_bytes_(slot_bytes) {}

@@ -1,0 +1,29 @@
+#include "base/allocations_testing.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+// How many allocations of this thread are still to succeed before one fails; -1: no end.
+thread_local int left = -1;
+thread_local int made = 0;
+
+}  // namespace
+
+int ringcoll::testing::allocations() { return made; }
+void ringcoll::testing::fail_allocation_after(int count) { left = count; }
+
+// Arrays included. Inlined, GCC 12 would take them for a mismatched pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  made++;
+  if (left >= 0 && left-- == 0) throw std::bad_alloc();
+  if (void* memory = std::malloc(std::max<size_t>(bytes, 1))) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return std::malloc(std::max<size_t>(bytes, 1));
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
