@@ -57,7 +57,7 @@ def try_wheel(wheel: Path, python: Cpython, arch: Arch) -> None:
 
 
 def _try_bare(wheel: Path, folder: Path, python: Cpython) -> Outcome:
-    """In the root of the CPython, with no network to fetch what might be missing."""
+    """In the root of the CPython; what is missing is not fetched."""
     check_bare(python.bare)
     shown = {folder: "/try"}
     if python.shown:

@@ -23,13 +23,13 @@ from . import anchored
 from .edits import EDITS
 from .installed import find_installed
 from .machine import Machine
+from .portable import NotPortable, check_environment, examine
 from .report import Report, make_report
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 # Raised whenever edits or glue change what a user of the wheel sees.
-GLUE_REVISION = 2
-LOCAL_VERSION = f"ringcoll.{GLUE_REVISION}"
+GLUE_REVISION = 3
 
 _SDIST = f"horovod-{HOROVOD_VERSION}.tar.gz"
 _PACKAGE = Path(__file__).resolve().parent
@@ -52,6 +52,7 @@ class Options:
     tensorflow: bool = True
     mpi: bool = True
     force: bool = False  # build even if the cache has the wheel
+    everywhere: bool = False  # for other machines' processors, too
 
 
 def glue_dir() -> Path:
@@ -80,11 +81,22 @@ def cache_dir() -> Path:
     return Path(base) / "ringcoll" / "horovod"
 
 
+def local_version(machine: Machine) -> str:
+    """What follows "+" in the version of the wheel: which glue it has, and for which frameworks it
+    is, since it does not load with others."""
+    parts = [f"ringcoll.{GLUE_REVISION}"]
+    for name, version in (("torch", machine.torch), ("tensorflow", machine.tensorflow)):
+        if version:
+            plain = re.sub(r"[^a-z0-9.]+", ".", version.lower().partition("+")[0])
+            parts.append(f"{name}{plain}")
+    return ".".join(parts)
+
+
 def build_key(machine: Machine) -> str:
     """A hash of everything that goes into the wheel."""
     parts = {
         "sdist": SDIST_SHA256,
-        "version": LOCAL_VERSION,
+        "version": local_version(machine),
         "edits": [dataclasses.astuple(edit) for edit in EDITS],
         "glue": {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in glue_files()},
         "machine": dataclasses.asdict(machine),
@@ -189,18 +201,27 @@ def _frameworks(machine: Machine) -> str:
     return ", ".join(f"{name} {version}".strip() for name, version in found if version)
 
 
+def _probe(options: Options) -> Machine:
+    return Machine.probe(
+        torch=options.torch,
+        tensorflow=options.tensorflow,
+        mpi=options.mpi,
+        everywhere=options.everywhere,
+    )
+
+
 def build(options: Options = Options(), report: Report | None = None) -> Path:
     """The wheel, from the cache or built now. Raises BuildError or EditError."""
-    machine = Machine.probe(torch=options.torch, tensorflow=options.tensorflow, mpi=options.mpi)
+    machine = _probe(options)
     lacks = machine.missing()
     if lacks:
         raise BuildError("to build Horovod this machine lacks\n  " + "\n  ".join(lacks))
-    key = build_key(machine)
+    key, version = build_key(machine), local_version(machine)
     folder = cache_dir() / key
     with report or make_report() as told, _locked(cache_dir() / f"{key}.lock"):
         wheels = sorted(folder.glob("horovod-*.whl"))
         if wheels and not options.force:
-            told.stage(f"Horovod {HOROVOD_VERSION}+{LOCAL_VERSION} is built already: {wheels[0]}")
+            told.stage(f"Horovod {HOROVOD_VERSION}+{version} is built already: {wheels[0]}")
             return wheels[0]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="ringcoll-horovod-") as scratch:
@@ -210,7 +231,7 @@ def build(options: Options = Options(), report: Report | None = None) -> Path:
             tree = prepare_tree(sdist, Path(scratch), key)
             log = folder / "build.log"
             told.stage(f"Compiling for {_frameworks(machine)} (log: {log})")
-            environment = machine.environment(options.jobs or os.cpu_count() or 1, LOCAL_VERSION)
+            environment = machine.environment(options.jobs or os.cpu_count() or 1, version)
             built = _build_wheel(tree, Path(scratch) / "wheel", log, environment, told)
             wheel = folder / built.name
             # Over another file system than the scratch folder's: first a copy, then one step.
@@ -236,3 +257,26 @@ def install(options: Options = Options(), report: Report | None = None) -> Path:
     if done.returncode != 0:
         raise BuildError(f"pip could not install {wheel}:\n{done.stdout}{done.stderr}")
     return wheel
+
+
+def export(options: Options, output: Path, report: Report | None = None) -> tuple[Path, list[str]]:
+    """Builds for other machines, if needed, and puts a copy of the wheel into `output`. Returns the
+    copy and what those machines must have, as lines. Raises BuildError, also for a build that goes
+    by this machine's processor, or EditError."""
+    options = dataclasses.replace(options, everywhere=True)
+    machine = _probe(options)
+    try:
+        check_environment(os.environ)
+        output.mkdir(parents=True, exist_ok=True)
+        wheel = build(options, report)
+        needs = examine(wheel, wheel.parent / "build.log")
+        copy = output / wheel.name
+        shutil.copyfile(wheel, copy)
+    except NotPortable as error:
+        raise BuildError(f"this wheel would not run on every machine: {error}") from None
+    except OSError as error:
+        raise BuildError(f"--output {output}: {error.strerror or error}") from None
+    frameworks = [machine.torch and f"torch {machine.torch}"]
+    frameworks.append(machine.tensorflow and f"tensorflow {machine.tensorflow}")
+    python = ".".join(machine.python.split(".")[:2])
+    return copy, needs.lines(", ".join(filter(None, frameworks)), python)

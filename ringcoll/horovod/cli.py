@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from .anchored import EditError
-from .builder import BuildError, Options, build, install
+from .builder import BuildError, Options, build, export, install
 from .installed import find_installed
 
 
@@ -21,11 +22,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--without-torch", action="store_true", help="leave torch out")
     parser.add_argument("--without-tensorflow", action="store_true", help="leave TensorFlow out")
     parser.add_argument("--without-mpi", action="store_true", help="leave MPI out")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="of build: for the wheel, to be installed on other machines; what they need is said",
+    )
     parser.add_argument("--force", action="store_true", help="build even if it was built before")
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
+    if args.output and args.action != "build":
+        print(
+            "ringcoll horovod install: --output is of build; install the wheel by pip",
+            file=sys.stderr,
+        )
+        return 2
     options = Options(
         jobs=args.jobs,
         torch=not args.without_torch,
@@ -34,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         force=args.force,
     )
     try:
+        if args.output:
+            return _export(options, args.output)
         wheel = install(options) if args.action == "install" else build(options)
     except (BuildError, EditError) as error:
         print(f"ringcoll horovod {args.action}: {error}", file=sys.stderr)
@@ -43,6 +58,15 @@ def run(args: argparse.Namespace) -> int:
         print(f"installed Horovod {installed.version} with the backend RINGCOLL")
     else:
         print(wheel)
+    return 0
+
+
+def _export(options: Options, output: Path) -> int:
+    wheel, needs = export(options, output)
+    print(wheel)
+    for line in needs:
+        print(f"  {line}")
+    print("  ringcoll, from a wheel of its own")
     return 0
 
 

@@ -30,6 +30,17 @@ BUILD_EDITS = [
         "import sysconfig; print(sysconfig.get_path('include'))",
         "instead",
     ),
+    # torch is loaded by then: where it was on the machine that built this says nothing elsewhere.
+    # MPI's folder is the site's.
+    Edit(
+        "horovod/torch/CMakeLists.txt",
+        r'^set_target_properties\(\$\{PYTORCH_TARGET_LIB\} PROPERTIES OUTPUT_NAME "mpi_lib_v2"\)$',
+        "\nset_target_properties(${PYTORCH_TARGET_LIB} PROPERTIES SKIP_BUILD_RPATH ON)\n"
+        "foreach(library ${MPI_LIBRARIES})\n"
+        "    get_filename_component(folder ${library} DIRECTORY)\n"
+        '    target_link_libraries(${PYTORCH_TARGET_LIB} "-Wl,-rpath,${folder}")\n'
+        "endforeach()",
+    ),
     # A torch with CUDA in it, which is what PyPI has, next to a compiler of CUDA without its
     # libraries: tensors on GPUs are out of reach there, those on CPUs are not.
     Edit(

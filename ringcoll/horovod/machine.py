@@ -11,6 +11,8 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 
+from .portable import arch_flags
+
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-rocm", "tf-nightly")
 # Import name and package of what setup.py wants to find when nothing is fetched for it.
 _PACKAGES = {
@@ -53,10 +55,14 @@ class Machine:
     python: str = platform.python_version()
     platform: str = f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}"
     settings: dict[str, str] = field(default_factory=dict)  # HOROVOD_* of the environment
+    arch_flags: str = ""  # what the compiler may use of the processor
 
     @staticmethod
-    def probe(*, torch: bool = True, tensorflow: bool = True, mpi: bool = True) -> Machine:
-        """This machine. What is False is left out of the build."""
+    def probe(
+        *, torch: bool = True, tensorflow: bool = True, mpi: bool = True, everywhere: bool = False
+    ) -> Machine:
+        """This machine. What is False is left out of the build; `everywhere` is for one that runs
+        on others as well."""
         settings = {
             name: value
             for name, value in sorted(os.environ.items())
@@ -70,6 +76,7 @@ class Machine:
             cmake=_first_line(os.environ.get("HOROVOD_CMAKE", "cmake"), "--version"),
             mpi=_first_line("mpirun", "--version") if has_mpi else "",
             settings=settings,
+            arch_flags=settings.get("HOROVOD_BUILD_ARCH_FLAGS", arch_flags(everywhere=everywhere)),
         )
 
     def missing(self) -> list[str]:
@@ -95,6 +102,8 @@ class Machine:
             HOROVOD_LOCAL_VERSION=local_version,
             HOROVOD_WITHOUT_MXNET="1",
             HOROVOD_WITH_GLOO="1",
+            # Horovod would ask the compiler what this machine has.
+            HOROVOD_BUILD_ARCH_FLAGS=self.arch_flags or " ",
             # CMake 4 refuses the old minimum versions in the tree.
             CMAKE_POLICY_VERSION_MINIMUM="3.5",
             MAKEFLAGS=f"-j{jobs}",
