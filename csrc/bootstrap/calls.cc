@@ -79,9 +79,10 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
     std::lock_guard lock(mutex);
     if (ended.contains(group_number)) return;
     Either& one = either[{from, channel}];
+    if (from > rank && one.dialled) return answer(fd.get(), kCrossed);
     if (one.there && !one.fd) return;  // and in use
-    if (from > rank) answer(fd.get(), one.dialled ? kCrossed : kLetIn);
-    if (from > rank && one.dialled) return;
+    if (from > rank) answer(fd.get(), kLetIn);
+    one.error.reset();
     one.there = !is_lifeline || adopts;
     if (!is_lifeline)
       one.fd = std::move(fd);

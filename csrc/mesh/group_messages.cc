@@ -231,14 +231,29 @@ void GroupMessages::rested() {
 }
 
 void GroupMessages::wait(Duration limit) {
-  Deadline over(limit), spinning(std::min(group_.channels().spin(), limit));
+  Deadline over(limit);
+  if (spin(over) || (moves_away() && spin(over))) return rested();
+  sleep(std::min(over.left(), kLongestSleep));
+}
+
+// False: nothing stirs for as long as a wait polls.
+bool GroupMessages::spin(Deadline over) {
+  Deadline spinning(std::min(group_.channels().spin(), over.left()));
   bool yields = group_.channels().yields();
   for (int turn = 1;; turn++) {
-    if (stirs(nullptr)) return rested();
+    if (stirs(nullptr)) return true;
     if (yields) ::sched_yield();
-    if ((yields || turn % kPolls == 0) && spinning.passed()) break;
+    if ((yields || turn % kPolls == 0) && spinning.passed()) return false;
   }
-  sleep(std::min(over.left(), kLongestSleep));
+}
+
+// As Channels do, from the CPU of any peer; there is room for all, or this rank would yield.
+bool GroupMessages::moves_away() {
+  if (!group_.config().spread || group_.channels().yields()) return false;
+  std::vector<int> taken;
+  for (Rank rank : open_)
+    if (peers_[rank].channel) taken.push_back(peers_[rank].channel->peer_cpu());
+  return std::ranges::count(taken, current_cpu()) > 0 && spreader_.leave(taken);
 }
 
 // Who rings has done first what is looked for here.

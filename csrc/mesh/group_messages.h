@@ -25,6 +25,7 @@
 #include "mesh/messages.h"
 #include "mesh/parts.h"
 #include "shm/bell.h"
+#include "topology/spread.h"
 
 namespace ringcoll {
 
@@ -87,6 +88,8 @@ class GroupMessages final : public MessageChannels, private Dialer {
   bool stirs(std::vector<pollfd>* sleep);
   bool is_roused();
   void rested();
+  bool spin(Deadline over);
+  bool moves_away();
   void sleep(Duration limit);
 
   Group& group_;
@@ -100,6 +103,7 @@ class GroupMessages final : public MessageChannels, private Dialer {
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
   std::vector<pollfd> fds_;
+  Spreader spreader_;
   std::shared_ptr<News> news_;
   std::atomic<bool> woken_{false};
 };

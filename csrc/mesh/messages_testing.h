@@ -143,9 +143,10 @@ class Post {
     Envelope envelope;
     uint64_t bytes = 0;
     if (!channel.try_peek(&envelope, &bytes)) return false;
-    if (place_.size() < bytes) place_.resize(bytes);
+    std::vector<std::byte>& place = places_[from];  // the same until the message is there
+    if (place.size() < bytes) place.resize(bytes);
     View view;
-    if (!channel.try_recv(place_.data(), bytes, &view)) return false;
+    if (!channel.try_recv(place.data(), bytes, &view)) return false;
     auto stamp = view.envelope.as<Stamp>();
     EXPECT_EQ(view.envelope, envelope);
     EXPECT_EQ(view.bytes, bytes);
@@ -165,7 +166,7 @@ class Post {
   std::deque<Letter> queue_;
   std::map<Rank, uint64_t> last_, sent_, last_from_;
   std::vector<std::unique_ptr<std::byte[]>> kept_;
-  std::vector<std::byte> place_;
+  std::map<Rank, std::vector<std::byte>> places_;
   uint64_t staged_ = 0;
   std::set<Rank> dropped_;
   size_t received_ = 0;

@@ -162,6 +162,26 @@ TEST_P(Parts, WhatWasSentBeforeOneEndedArrives) {
   }
 }
 
+// Nor is a link broken that the peer has not proven yet: who leaves waits for that (drained()).
+TEST_P(Parts, WhatWasSentBeforeThePeerHadProvenTheLinkArrives) {
+  auto world = world_of(2);
+  PartWorld part(*world, {0, 1}, kOwnBytes, kExtentBytes, false);
+  for (Rank rank : {0, 1}) part[rank].connect(1 - rank, part[1 - rank].transport->address());
+  for (Rank rank : {0, 1}) part[rank].each(&Endpoint::try_establish);
+  part[0].each(&Endpoint::try_prove);
+  send(part[0][1], envelope_of(1), "hello", 5);
+  bool may_leave = false;
+  for (int i = 0; i < 10'000 && !may_leave; i++) may_leave = part[0][1].drained();
+  if (may_leave) part.remove(0);
+  part[1].each(&Endpoint::try_prove);
+  if (!may_leave) {
+    drain(part[0][1]);
+    part.remove(0);
+  }
+  EXPECT_EQ(receive(part[1][0]).bytes, 5u);
+  part[1][0].release();
+}
+
 // Nor need a peer have looked at the part until then.
 TEST_P(Parts, OneThatHasEndedIsReachedAllTheSame) {
   auto world = world_of(2);

@@ -18,11 +18,12 @@ std::string ShmEndpoint::link() const {
 // The words that are read without a base may still be those of a part that had the unit before.
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair), peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting) {
-  pair_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
-  if (pair_.tower)
+  if (pair_.tower) {
     pair_.tower->links.push_back(this);
-  else
-    pair_.mine->waiting.store(0, std::memory_order_relaxed);
+    return;
+  }
+  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+  pair_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
 }
 
 ShmEndpoint::~ShmEndpoint() {
@@ -190,11 +191,10 @@ bool ShmEndpoint::something_new() const {
   return (wants_credit_ || any) && released_by_peer(std::memory_order_seq_cst) != peer_released_;
 }
 
-// Written when it changes, for the peer reads this line with every message.
-void ShmEndpoint::tell_cpu() {
+void tell_cpu(PeerLines& lines) {
   int32_t cpu_and_one = ::sched_getcpu() + 1;
-  if (pair_.mine->cpu_and_one.load(std::memory_order_relaxed) != cpu_and_one)
-    pair_.mine->cpu_and_one.store(cpu_and_one, std::memory_order_relaxed);
+  if (lines.cpu_and_one.load(std::memory_order_relaxed) != cpu_and_one)
+    lines.cpu_and_one.store(cpu_and_one, std::memory_order_relaxed);
 }
 
 void ShmEndpoint::wait(Duration limit) {
@@ -202,7 +202,7 @@ void ShmEndpoint::wait(Duration limit) {
     ::sched_yield();
     return;
   }
-  tell_cpu();
+  tell_cpu(*pair_.mine);
   turn_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
   pair_.mine->waiting.store(1, std::memory_order_seq_cst);
@@ -212,7 +212,7 @@ void ShmEndpoint::wait(Duration limit) {
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
   woken_.store(false, std::memory_order_relaxed);
   wants_message_ = wants_credit_ = false;
-  tell_cpu();
+  tell_cpu(*pair_.mine);
   turn_.fetch_add(1, std::memory_order_release);
 }
 

@@ -32,6 +32,10 @@ namespace ringcoll::shm {
 
 class ShmEndpoint;
 
+/// Says on which CPU this thread is; written when it changes, for the peer reads this line with
+/// every message.
+void tell_cpu(PeerLines& lines);
+
 /// A part's own bell, and its links.
 struct BellTower {
   Bell* bell = nullptr;
@@ -78,7 +82,8 @@ class ShmEndpoint final : public Endpoint {
   bool progress() override { return false; }  // nothing is ever queued
   void wait(Duration limit) override;
   int peer_cpu() const override {
-    return pair_.theirs->cpu_and_one.load(std::memory_order_relaxed) - 1;
+    const PeerLines* told = pair_.tower ? pair_.their_lead : pair_.theirs;
+    return told->cpu_and_one.load(std::memory_order_relaxed) - 1;
   }
   void wake() override;
 
@@ -104,7 +109,6 @@ class ShmEndpoint final : public Endpoint {
   bool next_is_there();
   const std::atomic<uint32_t>& peer_waiting() const { return *peer_waiting_; }
   void wake_peer();
-  void tell_cpu();
   std::string link() const;
 
   const Pair pair_;

@@ -188,6 +188,7 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
   pair.their_base = peer.address.base;
   pair.extent = extent_;
   if (!tower_.bell) return std::make_unique<shm::ShmEndpoint>(pair);
+  if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
   pair.tower = &tower_;
   pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
   auto link = std::make_unique<shm::ShmEndpoint>(pair);
@@ -206,6 +207,7 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
   if (sleep) {
     tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
     tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
+    shm::tell_cpu(*tower_.mine);
     tower_.mine->waiting.store(1, std::memory_order_seq_cst);
   }
   return std::ranges::any_of(tower_.links,
@@ -213,9 +215,10 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
 }
 
 void ShmPart::rested() {
-  // Only then is the line written.
-  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0)
+  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0) {  // only then is the line written
     tower_.mine->waiting.store(0, std::memory_order_relaxed);
+    shm::tell_cpu(*tower_.mine);
+  }
   for (shm::ShmEndpoint* link : tower_.links) link->forget_wishes();
 }
 

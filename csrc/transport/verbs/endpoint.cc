@@ -325,6 +325,8 @@ bool VerbsEndpoint::tell_credit() {
 
 bool VerbsEndpoint::progress() {
   throw_if_failed();
+  if (socket_) [[unlikely]]
+    setup_has_ended();
   bool any = poll_queue();
   any |= tell_places();
   any |= tell_credit();
@@ -383,6 +385,7 @@ void VerbsEndpoint::take_header(uint64_t number) {
                        : header.form == Header::kLater && header.bytes <= settings_.most_bytes;
   if (!fits)
     corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
+  if (number == 1 && told_proven_) socket_.reset();  // who sends has proven the path
   arrived_ = number;
   in(number).header = header;
   in(number).has_header = true;
@@ -422,7 +425,7 @@ void VerbsEndpoint::wait(Duration limit) {
   for (VerbsEndpoint* other : shared_.endpoints)
     if (other == this || other->busy()) other->queue_.arm();
   if (progress_busy()) return;  // what was there before a queue was armed raises no event
-  // The socket is that of the setup, and afterwards -1, which poll() leaves out.
+  // The socket is that of the setup, and after it -1, which poll() leaves out.
   std::array<pollfd, 2 + kMostPorts> fds = {
       {{shared_.wake.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
   nfds_t used = 2;
@@ -469,6 +472,7 @@ void VerbsEndpoint::stop() noexcept {
 // What the peer still needs may be on its way; destroying the queue pair would stop it.
 bool VerbsEndpoint::drained() {
   poll_queue();
+  if (!setup_has_ended()) return false;
   if (reclaimed_ >= last_needed_) return true;
   // The last of them may have been posted unsignaled: one more behind it completes after it.
   if (last_asked_ < last_needed_ && room(1))

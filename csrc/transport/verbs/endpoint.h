@@ -176,6 +176,7 @@ class VerbsEndpoint final : public Endpoint {
   uint32_t path_mtu_bytes() const;
   verbs::Connection connection() const;
   void post_proof();
+  bool setup_has_ended();
 
   const Rank rank_;
   const Rank peer_;
@@ -189,8 +190,9 @@ class VerbsEndpoint final : public Endpoint {
   verbs::CompletionQueue queue_;
   verbs::QueuePair pair_;
   uint32_t psn_ = 0;
-  Fd socket_;           // until the peer has said that it receives
-  size_t heard_ = 0;    // bytes of what it is to say next
+  Fd socket_;         // until both ends have proven the path
+  size_t heard_ = 0;  // bytes of what it is to say next
+  bool told_proven_ = false;
   uint64_t proof_ = 0;  // the write that shows that the path carries RDMA; 0: not yet posted
   Hello mine_;
   Hello theirs_;

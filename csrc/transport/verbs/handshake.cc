@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "net/socket.h"
@@ -13,6 +14,9 @@ namespace {
 
 // This end's queue pair receives.
 constexpr char kReceives = 'R';
+// This end has seen that what it writes arrives. The other may send before it has heard so, but not
+// leave: its queue pair acknowledges the proof.
+constexpr char kProven = 'P';
 
 }  // namespace
 
@@ -89,17 +93,31 @@ bool VerbsEndpoint::try_prove(Deadline deadline) {
     char word = 0;
     if (!hear(&word, 1)) return false;
     if (word != kReceives) corrupt("it did not say that it receives");
-    socket_.reset();
     post_proof();
   }
   poll_queue();
-  if (reclaimed_ >= proof_) return true;
+  if (reclaimed_ >= proof_) {
+    if (!std::exchange(told_proven_, true)) send_all(socket_.get(), &kProven, 1, deadline, link());
+    return true;
+  }
   check(!deadline.passed(), Code::kTimeout,
         "packets of RDMA do not get through to {}: no acknowledgement came before the deadline; is "
         "UDP port 4791 (RoCE v2) open between the hosts, and do all switches carry the MTU of {} "
         "bytes and its headers? {}",
         text_of(theirs_.address), path_mtu_bytes(), link());
   return false;
+}
+
+// False until the peer has proven the path, too, or has gone.
+bool VerbsEndpoint::setup_has_ended() {
+  if (!told_proven_ || !socket_) return !socket_;
+  char word = 0;
+  try {
+    if (!hear(&word, 1)) return false;
+  } catch (const Error&) {  // it needs nothing any more
+  }
+  socket_.reset();
+  return true;
 }
 
 }  // namespace ringcoll::rdma

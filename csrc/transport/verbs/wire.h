@@ -20,7 +20,7 @@ namespace ringcoll::rdma {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
 inline constexpr uint32_t kMagic = 0x616d6472;  // "rdma"
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 
 /// Messages of one direction that may be unreleased.
 inline constexpr uint64_t kWindow = 32;
