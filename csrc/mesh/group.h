@@ -43,7 +43,6 @@ class Group {
   const Offer& offer() const { return own_->offer; }
   /// What all have offered. Should it throw, the others, who may be in it by then, learn why.
   void join(std::span<const Offer> offers);
-  GroupNumber number() const { return own_->number; }  // of one of some ranks that has joined
   /// The rank whose offer has the group's number.
   Rank numbered_by() const {
     return static_cast<Rank>(std::ranges::min_element(members_) - members_.begin());
