@@ -283,6 +283,7 @@ void Connector::set_peers(const std::vector<std::string>& offers, std::string se
   auto size = static_cast<Rank>(offers.size());
   invariant(state.rank < size, "rank {} of {}", state.rank, size);
   std::string all;
+  state.of_rank.reserve(offers.size());
   for (Rank r = 0; r < size; r++) {
     all += offers[r] + '\n';
     try {

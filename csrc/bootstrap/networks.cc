@@ -23,6 +23,7 @@ using Pick = std::function<std::optional<int>(std::span<const Offer>)>;
 std::optional<Network> joint(std::string name, std::span<const std::vector<Offer>> offers,
                              const Pick& pick) {
   Network network{std::move(name), {}};
+  network.offer_of.reserve(offers.size());
   for (const auto& of_rank : offers) {
     auto picked = pick(of_rank);
     if (!picked) return {};

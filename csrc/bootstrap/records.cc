@@ -1,5 +1,7 @@
 #include "bootstrap/records.h"
 
+#include <algorithm>
+
 #include "bootstrap/compress.h"
 #include "bootstrap/store.h"
 #include "net/wire.h"
@@ -77,6 +79,7 @@ Outcome Outcome::decode(std::string_view bytes) {
     check(count <= kMaxRanks, Code::kTransport, "{}: {} ranks", kWhat, count);
     std::string all = decompress(reader.get_view(kMaxValueBytes), kMaxValueBytes);
     WireReader records(all, kWhat);
+    outcome.records.reserve(std::min<size_t>(count, all.size() / sizeof(uint32_t)));
     for (uint32_t i = 0; i < count; i++)
       outcome.records.push_back(Record::decode(records.get_view(kMaxValueBytes)));
     records.finish();

@@ -24,6 +24,7 @@ std::vector<Introduction> read_all(const std::vector<std::string>& blobs, Rank o
   for (Rank r = 0; r < static_cast<Rank>(blobs.size()); r++)
     Introduction::check_release(blobs[r], r, own);
   std::vector<Introduction> introductions;
+  introductions.reserve(blobs.size());
   for (const std::string& blob : blobs) introductions.push_back(Introduction::decode(blob));
   return introductions;
 }
@@ -75,6 +76,8 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
   const Introduction& first = introductions[0];
   std::vector<Location> locations;
   std::vector<std::string> offers;
+  locations.reserve(introductions.size());
+  offers.reserve(introductions.size());
   for (Rank r = 0; r < size_; r++) {
     locations.push_back(location_of(introductions[r], r));
     check_introduction(introductions[r], first, r, locations[r]);

@@ -172,10 +172,10 @@ struct TransportPart {
   Rank rank = 0;                // of this process in it
   std::vector<Rank> members;    // by the part's ranks: the transport's own ranks
   Dialer& dialer;               // takes ranks of the part; its channels are those of no other part
-  std::span<std::byte> extent;  // of the arena: long messages are sent from here, or from what is
-                                // lent
-  Bell* bell = nullptr;         // its owner waits for all links at once (Transport::stirs), and is
-                                // woken by this; null: for one at a time (Endpoint::wait)
+  std::span<std::byte> extent;  // of the arena; long messages come from it, or from what is lent
+  /// Its owner waits for all links at once (Transport::stirs), and is woken by this; null: for one
+  /// at a time (Endpoint::wait).
+  Bell* bell = nullptr;
 };
 
 /// Memory of the caller's, offered to a transport for one call.
@@ -192,9 +192,9 @@ class Transport {
   /// What peers need to know to reach this rank by this transport; at most kMaxAddressBytes.
   /// Exchanged by the caller.
   virtual std::string address() const = 0;
-  /// Proves that the peer with this address can be reached, by doing it (mapping its page,
-  /// comparing a nonce).
-  /// "" if so, else the reason in words. The peer's answer may differ; the caller joins both.
+  /// Proves that the peer with this address can be reached, by doing it (mapping its page and
+  /// comparing a nonce). "" if so, else the reason in words. The peer's answer may differ; the
+  /// caller joins both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
   /// The link, on demand, after reach() was asked of all peers, and "" on both sides. Both ends
   /// call it, and the link's try_establish() and try_prove(), before either sends; blocks to the
