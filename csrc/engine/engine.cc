@@ -14,7 +14,6 @@ namespace {
 thread_local const Engine* calling_back = nullptr;
 
 std::shared_ptr<Post> make_post(Communicator& comm) {
-  Channels& channels = comm.channels();
   return std::make_shared<Post>(
       [&comm]() -> MessageChannels& { return comm.group().messages(); },
       Post::Options{
@@ -22,8 +21,7 @@ std::shared_ptr<Post> make_post(Communicator& comm) {
           .size = comm.size(),
           .health = comm.group().health(),
           .timeout_s = comm.config().timeout_s,
-          .spin = channels.spin(),
-          .yields = channels.yields(),
+          .yields = comm.channels().yields(),
           .describe = [&comm](Rank rank) { return comm.topology().describe(rank); },
       });
 }

@@ -29,7 +29,8 @@ class FakeWorld::Channel final : public Endpoint {
   void wait(Duration) override {}
   void wake() override {}
   bool reads_peer() const override { return world_.behaviour_.reads_peer; }
-  bool read_peer(uint64_t address, void* place, uint64_t bytes) override;
+  bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
+                 uint64_t* word) override;
 
  private:
   Pipe& out() { return world_.pipe(rank_, peer_); }
@@ -210,18 +211,15 @@ void FakeWorld::Channel::release() {
   world_.notify(peer_);
 }
 
-bool FakeWorld::Channel::read_peer(uint64_t address, void* place, uint64_t bytes) {
+bool FakeWorld::Channel::read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
+                                   uint64_t* word) {
   {
     std::lock_guard lock(world_.mutex_);
     throw_if_broken(in());
     if (world_.seats_[peer_]->memory_gone) return false;
   }
-  if (bytes == sizeof(uint64_t) && address % sizeof(uint64_t) == 0) {  // may be a seal
-    uint64_t word = __atomic_load_n(reinterpret_cast<const uint64_t*>(address), __ATOMIC_SEQ_CST);
-    std::memcpy(place, &word, sizeof word);
-  } else {
-    std::memcpy(place, reinterpret_cast<const void*>(address), bytes);
-  }
+  if (bytes > 0) std::memcpy(place, reinterpret_cast<const void*>(address), bytes);
+  if (word) *word = __atomic_load_n(reinterpret_cast<const uint64_t*>(word_at), __ATOMIC_SEQ_CST);
   return true;
 }
 

@@ -490,12 +490,12 @@ bool Courier::read_on() {
 // True if that was the end of it.
 bool Courier::read_some(Peer& from, Transfer* receive) {
   uint64_t bytes = std::min(limits_.read_bytes, receive->received.bytes - receive->moved);
-  bool there = bytes == 0 || from.channel->read_peer(receive->remote + receive->moved,
-                                                     receive->data + receive->moved, bytes);
-  receive->moved += bytes;
-  bool all = receive->moved == receive->received.bytes;
+  bool all = receive->moved + bytes == receive->received.bytes;
   uint64_t seal = 0;
-  if (there && all) there = from.channel->read_peer(from.seal_address, &seal, sizeof seal);
+  bool there =
+      from.channel->read_peer(receive->remote + receive->moved, receive->data + receive->moved,
+                              bytes, from.seal_address, all ? &seal : nullptr);
+  receive->moved += bytes;
   if (!there || (all && seal != from.seal))
     throw Error(Code::kPeerLost,
                 fmt::format("rank {} has failed or left the communicator: the {} bytes of its "

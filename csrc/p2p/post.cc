@@ -16,7 +16,7 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// Looks at the channels between two looks at the clock, or at whether others want the lock.
+// Looks at the channels before a wait, which polls for a while, too, but without the lock.
 constexpr int kPolls = 64;
 // Turns in which something moved, between two looks at deadlines.
 constexpr int kMovesAtOnce = 1024;
@@ -31,28 +31,20 @@ constexpr int kIdleNaps = 20;
 // How long close() waits for peers to take what they are owed.
 constexpr Duration kLongestFinish = std::chrono::seconds(1);
 
-// Of who has the role: when it looks at the clock, and when it blocks.
+// Of who has the role: when it looks at the clock, and then, if nothing has moved, waits.
 class Turns {
  public:
-  Turns(Duration spin, bool yields) : spin_(spin), polls_(yields ? 1 : kPolls) {}
-  bool look_at_clock(bool moved) {
-    if (moved) idle_ = false, idle_turns_ = 0;
-    if (moved ? ++busy_turns_ < kMovesAtOnce : ++idle_turns_ < polls_) return false;
-    busy_turns_ = idle_turns_ = 0;
+  explicit Turns(bool yields) : polls_(yields ? 1 : kPolls) {}
+  bool over(bool moved) {
+    if (moved) idle_ = 0;
+    if (moved ? ++busy_ < kMovesAtOnce : ++idle_ < polls_) return false;
+    busy_ = idle_ = 0;
     return true;
-  }
-  /// Once nothing has moved for as long as it polls.
-  bool block_now(Clock::time_point now) {
-    if (!std::exchange(idle_, true)) block_at_ = now + spin_;
-    return now >= block_at_;
   }
 
  private:
-  const Duration spin_;
   const int polls_;
-  int busy_turns_ = 0, idle_turns_ = 0;
-  bool idle_ = false;
-  Clock::time_point block_at_;
+  int busy_ = 0, idle_ = 0;
 };
 
 }  // namespace
@@ -253,7 +245,7 @@ void Post::drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> li
   by_thread_ = !mine;
   driven_for_ = mine;
   drives_++;
-  Turns turns{options_.spin, options_.yields};
+  Turns turns(options_.yields);
   while (!enough(mine)) {
     bool moved = step(lock, [this] { return courier_->advance(); });
     if (options_.health.poisoned()) {
@@ -261,16 +253,14 @@ void Post::drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> li
       continue;
     }
     if (moved) let_others_in(lock);
-    if (!turns.look_at_clock(moved)) continue;
+    if (!turns.over(moved)) continue;
     let_others_in(lock);
     auto now = Clock::now();
     if (limit && now >= *limit) break;
     if (moved)
       look_around(lock);
-    else if (turns.block_now(now))
+    else
       rest(lock, mine, limit);
-    else if (options_.yields)
-      give_way(lock);
   }
   driven_ = false;
   driven_for_ = nullptr;
@@ -282,12 +272,6 @@ void Post::rest(Lock& lock, Transfer* mine, std::optional<Clock::time_point> lim
   if (mine && !mine->due) set_due(*mine);
   if (look_around(lock)) return;
   if (!step(lock, [this] { return courier_->advance_thoroughly(); })) block(lock, limit);
-}
-
-void Post::give_way(Lock& lock) {
-  lock.unlock();
-  ::sched_yield();
-  lock.lock();
 }
 
 void Post::set_due(Transfer& transfer) {

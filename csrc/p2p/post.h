@@ -34,8 +34,7 @@ class Post {
     Rank size = 1;
     Health& health;
     double timeout_s = 0;                       // of transfers that have none of their own
-    Duration spin{};                            // how long a wait polls before it blocks
-    bool yields = false;                        // polling gives the CPU away
+    bool yields = false;                        // polling has to give the CPU away
     std::function<std::string(Rank)> describe;  // "rank 3 (pid 4711 on node17)"
     Courier::Limits limits = {};
   };
@@ -81,7 +80,6 @@ class Post {
   // With the lock, which they may give up and take again where it is passed.
   Lock enter();
   void let_others_in(Lock& lock);
-  static void give_way(Lock& lock);
   void begin(Lock& lock, Transfer& transfer);
   bool await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
   void sleep(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);

@@ -47,7 +47,6 @@ class Office {
                         .size = size,
                         .health = *health[rank],
                         .timeout_s = timeout_s,
-                        .spin = std::chrono::microseconds(20),
                         .describe = describe,
                         .limits = kSmall}));
     }

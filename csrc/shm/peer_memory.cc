@@ -23,21 +23,27 @@ bool PeerMemory::can_be_read() const { return read(nonce_at_, nullptr, 0) == Res
 
 // With each stretch the nonce is read again, and first: so that a process which only has the number
 // of the one meant is noticed.
-PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes) const {
+PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at,
+                                    uint64_t* word) const {
   auto* to = static_cast<std::byte*>(place);
   uint64_t done = 0;
   do {
     uint64_t nonce = ~nonce_, left = std::min(bytes - done, kMostOfACall);
-    std::array<iovec, 2> local = {{{&nonce, sizeof nonce}, {to + done, left}}};
-    std::array<iovec, 2> remote = {
-        {{pointer_to(nonce_at_), sizeof nonce}, {pointer_to(from + done), left}}};
-    size_t parts = left > 0 ? 2 : 1;
-    ssize_t got = ::process_vm_readv(pid_, local.data(), parts, remote.data(), parts, 0);
+    uint64_t words = word && left == bytes - done ? sizeof *word : 0;
+    // Parts of no bytes are none: their addresses are not looked at.
+    std::array<iovec, 3> local = {{{&nonce, sizeof nonce}, {to + done, left}, {word, words}}};
+    std::array<iovec, 3> remote = {{{pointer_to(nonce_at_), sizeof nonce},
+                                    {pointer_to(from + done), left},
+                                    {pointer_to(word_at), words}}};
+    ssize_t got =
+        ::process_vm_readv(pid_, local.data(), local.size(), remote.data(), remote.size(), 0);
     if (got < 0) return errno == ESRCH ? Result::kGone : Result::kNotThere;
     if (nonce != nonce_) return Result::kGone;
     uint64_t more = static_cast<uint64_t>(got) - sizeof nonce;
-    if (more == 0 && left > 0) return Result::kNotThere;
-    done += more;
+    bool stopped = more == 0 && left > 0;
+    bool lacks_word = words > 0 && more >= left && more < left + words;
+    if (stopped || lacks_word) return Result::kNotThere;
+    done += std::min(more, left);
   } while (done < bytes);
   return Result::kDone;
 }

@@ -23,8 +23,10 @@ class PeerMemory {
     kNotThere,  // nothing is at some of these addresses, or reading is not allowed any more
     kGone,      // the process has ended, and may be another by now
   };
-  /// Copies from its address `from` to `place`. Of what is not there, an unspecified part.
-  Result read(uint64_t from, void* place, uint64_t bytes) const;
+  /// Copies from its address `from` to `place` and then, if `word` is not null, what is at
+  /// `word_at` to there. Of what is not there, an unspecified part.
+  Result read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at = 0,
+              uint64_t* word = nullptr) const;
 
  private:
   int pid_ = 0;

@@ -259,6 +259,22 @@ TEST(PeersMemory, IsNotThatOfAnotherProcess) {
   EXPECT_EQ(wrong.read(at, &place, sizeof place), PeerMemory::Result::kGone);
 }
 
+TEST(PeersMemory, AWordIsReadAfterTheRest) {
+  uint64_t nonce = 12345, place = 0, word = 0;
+  std::vector<uint64_t> content(3000, 7);
+  std::vector<uint64_t> copy(content.size());
+  auto at = reinterpret_cast<uintptr_t>(&nonce);
+  PeerMemory memory(::getpid(), at, nonce);
+  auto from = reinterpret_cast<uintptr_t>(content.data());
+  EXPECT_EQ(memory.read(from, copy.data(), 8 * copy.size(), at, &word), PeerMemory::Result::kDone);
+  EXPECT_EQ(word, nonce);
+  EXPECT_EQ(copy, content);
+  word = 0;
+  EXPECT_EQ(memory.read(from, &place, 0, at, &word), PeerMemory::Result::kDone);
+  EXPECT_EQ(word, nonce);
+  EXPECT_EQ(memory.read(from, copy.data(), 8, 8, &word), PeerMemory::Result::kNotThere);
+}
+
 TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
   start([](Endpoint& link, SharedMemory& arena) {
     send(link, envelope_of(1), arena.data(), 1000);

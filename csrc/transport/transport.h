@@ -118,9 +118,14 @@ class Endpoint {
   virtual bool reads_peer() const { return false; }
   /// Copies from the memory of the peer's process, whatever it is, at the address that it has
   /// there. False, with an unspecified part of it copied: that memory is not there (any more).
-  /// Throws Error(kPeerLost) if the process is gone.
-  virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/) {
+  /// Throws Error(kPeerLost) if the process is gone. With a `word`, the eight bytes at `word_at`
+  /// are copied, too, after all of the rest.
+  virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/,
+                         uint64_t /*word_at*/, uint64_t* /*word*/) {
     return false;
+  }
+  bool read_peer(uint64_t address, void* place, uint64_t bytes) {
+    return read_peer(address, place, bytes, 0, nullptr);
   }
   /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
   /// given), else the next one. Where the endpoints of a transport share what wakes them, that may

@@ -153,9 +153,10 @@ void ShmEndpoint::release() {
     wake_peer();
 }
 
-bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes) {
+bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
+                            uint64_t* word) {
   if (!pair_.memory) return false;
-  PeerMemory::Result result = pair_.memory->read(address, place, bytes);
+  PeerMemory::Result result = pair_.memory->read(address, place, bytes, word_at, word);
   if (result == PeerMemory::Result::kGone)
     throw Error(Code::kPeerLost,
                 fmt::format("reading {} bytes of the peer's memory: process {} is gone {}", bytes,

@@ -78,7 +78,9 @@ class ShmEndpoint final : public Endpoint {
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool reads_peer() const override { return pair_.memory != nullptr; }
-  bool read_peer(uint64_t address, void* place, uint64_t bytes) override;
+  using Endpoint::read_peer;
+  bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
+                 uint64_t* word) override;
   bool progress() override { return false; }  // nothing is ever queued
   void wait(Duration limit) override;
   int peer_cpu() const override {
