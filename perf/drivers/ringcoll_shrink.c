@@ -7,7 +7,9 @@
 // Each figure is that of the rank that has most.
 #define _GNU_SOURCE
 #include <ringcoll/ringcoll.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -15,10 +17,11 @@
 
 #include "bench.h"
 
-enum { kMostRanks = 64, kCallsBefore = 50 };
+enum { kMostRanks = 64, kCallsBefore = 50, kPatienceS = 60 };
 
 /* What the ranks tell one another beside the communicator, which fails. Moments in seconds. */
 struct moments {
+  atomic_int ready; /* ranks whose calls before the loss have ended */
   double killed;
   double failed[kMostRanks], shrunk[kMostRanks], used[kMostRanks];
 };
@@ -57,6 +60,15 @@ static rc_comm* create(int size, const char* store) {
   return comm;
 }
 
+/* Who is killed while another is in its last call before would spoil that. */
+static void wait_for_all(int size, struct moments* when) {
+  double end = now() + kPatienceS;
+  while (atomic_load(&when->ready) < size) {
+    if (now() > end) fail("rank %d: the others do not come", rank);
+    sched_yield();
+  }
+}
+
 static void survive(rc_comm* comm, int size, struct moments* when) {
   double sum;
   rc_status status = RC_OK;
@@ -89,7 +101,9 @@ int main(int argc, char** argv) {
   if (when == MAP_FAILED) fail("mmap failed");
   rank = fork_ranks(size);
   rc_comm* comm = create(size, argv[2]);
+  atomic_fetch_add(&when->ready, 1);
   if (rank == size - 1) {
+    wait_for_all(size, when);
     when->killed = now();
     kill(getpid(), SIGKILL);
   }
