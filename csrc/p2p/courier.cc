@@ -389,6 +389,8 @@ void Courier::take(Peer& from, const View& view) {
       from.announced.remove(send);
       return end(send);
     }
+    case Word::kNone:
+      break;
     case Word::kReturned:
       if (head.bytes > from.keeps) throw corrupt(from, "more than it was sent");
       from.keeps -= head.bytes;

@@ -118,9 +118,9 @@ bool Post::react_to_breaks(Lock& lock) {
 // The cause behind the error may be on its way.
 void Post::fail_group(Lock& lock, const Error& error) {
   if (failed_) return;
-  Error copy = error;
+  const Error raised = as_error(error);  // the courier's own may be gone meanwhile
   lock.unlock();
-  options_.health.fail(copy);
+  options_.health.fail(raised);
   lock.lock();
   end_all(options_.health.error());
 }

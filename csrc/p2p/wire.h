@@ -11,8 +11,9 @@
 namespace ringcoll {
 
 enum class Word : uint8_t {
-  kShort = 1,  // a message and its bytes
-  kAnnounce,   // a message whose bytes are still with the sender, at `where` in its memory
+  kNone = 0,
+  kShort,     // a message and its bytes
+  kAnnounce,  // a message whose bytes are still with the sender, at `where` in its memory
   kSeal,     // before the first announcement: as long as the word at `where` in the sender's memory
              // is `bytes`, what it has announced is what it was
   kWant,     // send me the bytes of announcement `where`
@@ -23,7 +24,7 @@ enum class Word : uint8_t {
 
 /// Equal builds, fixed widths, no padding.
 struct Head {
-  Word word{};
+  Word word = Word::kNone;
   uint8_t zero[3] = {};
   int32_t tag = 0;     // of kShort and kAnnounce
   uint64_t bytes = 0;  // of the message, where nothing else is said
