@@ -23,7 +23,7 @@ from support.stages import ROOT, Outcome, StageFailed, cache_folder, must, run, 
 WORK = ROOT / "build" / "wheel"
 MOST_BYTES = 5_000_000  # of a wheel
 MOST_IMPORT_S = 0.05
-GLIBC = "2_34"  # of the oldest systems that wheels are for
+GLIBC = 34  # 2.34: of the oldest systems that wheels are for
 
 
 @dataclass(frozen=True)
@@ -206,17 +206,23 @@ def assembled(plain: Path, installed: Path, python: Cpython, arch: Arch) -> Path
 
 
 def repaired(wheel: Path, arch: Arch, output: Path) -> Path:
-    """The wheel under a name that promises to run with GLIBC: auditwheel judges by its symbols.
-    Raises StageFailed if it does not, or needs a library that machines may lack."""
+    """The wheel under the name of the oldest glibc that it runs with, as auditwheel judges by its
+    symbols. Raises StageFailed if that is newer than GLIBC, or if it needs a library that machines
+    may lack."""
     folder = fresh(wheel.parent / "repaired")
-    promise: list[str | Path] = ["--plat", f"manylinux_{GLIBC}_{arch.name}", "-w", folder]
     log = f"wheel-{arch.name}-{wheel.parent.name}-audit"
-    _with_tools(["auditwheel", "repair", *promise, wheel], log)
+    _with_tools(["auditwheel", "repair", "-w", folder, wheel], log)
     found = _only(folder, "*.whl")
     with zipfile.ZipFile(found) as archive:
         added = [name for name in archive.namelist() if ".libs/" in name]
     if added:
         raise StageFailed(f"{found.name} needs libraries of this machine: {', '.join(added)}")
+    promised = [int(minor) for minor in re.findall(rf"manylinux_2_(\d+)_{arch.name}", found.name)]
+    if not promised or min(promised) > GLIBC:
+        raise StageFailed(
+            f"{found.name} asks for a newer C library than 2.{GLIBC}: `auditwheel show {wheel}` "
+            "names the symbols"
+        )
     output.mkdir(parents=True, exist_ok=True)
     _remove_older(output, found.name)
     return Path(shutil.move(found, output / found.name))

@@ -122,6 +122,12 @@ def test_a_wheel_that_needs_libraries_of_this_machine_is_refused(monkeypatch, tm
         wheels.repaired(tmp_path / "work" / "x.whl", wheels.X86_64, tmp_path / "dist")
 
 
+def test_a_wheel_for_newer_systems_alone_is_refused(monkeypatch, tmp_path):
+    _repair(monkeypatch, "ringcoll-1-cp311-cp311-manylinux_2_36_x86_64.whl", "ringcoll/_core.so")
+    with pytest.raises(StageFailed, match=r"newer C library than 2\.34.*auditwheel show"):
+        wheels.repaired(tmp_path / "work" / "x.whl", wheels.X86_64, tmp_path / "dist")
+
+
 def test_a_wheel_of_another_glibc_makes_room_for_the_new_one(monkeypatch, tmp_path):
     dist = tmp_path / "dist"
     dist.mkdir()
@@ -138,7 +144,7 @@ def _repair(monkeypatch, name, member):
     """Has auditwheel make a wheel of that name, with one file."""
 
     def pretend(command, log):
-        with zipfile.ZipFile(command[5] / name, "w") as archive:
+        with zipfile.ZipFile(command[3] / name, "w") as archive:
             archive.writestr(member, "x")
         return Outcome(0, 0, Path(log))
 
