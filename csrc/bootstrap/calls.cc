@@ -75,6 +75,7 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
   std::unique_lock turn(adopting, std::defer_lock);
   if (is_lifeline) turn.lock();
   bool adopts = is_lifeline && adopt;
+  Fd adopted;
   {
     std::lock_guard lock(mutex);
     if (ended.contains(group_number)) return;
@@ -84,12 +85,10 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
     if (from > rank) answer(fd.get(), kLetIn);
     one.error.reset();
     one.there = !is_lifeline || adopts;
-    if (!is_lifeline)
-      one.fd = std::move(fd);
-    else if (!adopts)
-      parked[{from, channel}] = std::move(fd);
+    Fd& place = adopts ? adopted : is_lifeline ? parked[{from, channel}] : one.fd;
+    place = std::move(fd);
   }
-  if (adopts) adopt(from, std::move(fd));
+  if (adopts) adopt(from, std::move(adopted));
   if (!is_lifeline) tell_listener(group_number);
   changed.notify_all();
 }
@@ -125,7 +124,7 @@ void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
       std::lock_guard lock(state.mutex);
       State::Either& one = state.either[{to.peer, to.channel}];
       if (fd) one.fd = std::move(fd);
-      if (failure && !one.there) one.error = failure;
+      if (failure && !one.there) one.error = std::move(failure);
     }
     state.tell_listener(group);
     std::lock_guard lock(state.mutex);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "net/socket.h"
 #include "transport/verbs/endpoint.h"
 
@@ -115,7 +116,8 @@ bool VerbsEndpoint::setup_has_ended() {
   char word = 0;
   try {
     if (!hear(&word, 1)) return false;
-  } catch (const Error&) {  // it needs nothing any more
+  } catch (const Error& error) {
+    log_debug("it needs nothing any more: {}", error.what());
   }
   socket_.reset();
   return true;
