@@ -85,7 +85,8 @@ class Post {
     bool any = false;
     for (size_t i = 0; i < queue_.size();) {
       auto [to, bytes] = queue_[i];
-      if (!channels_.try_open(to) || !send_one(to, bytes)) {
+      bool lost = dropped_.contains(to);  // its channel is gone
+      if (!lost && (!channels_.try_open(to) || !send_one(to, bytes))) {
         i++;
         continue;
       }
@@ -107,7 +108,7 @@ class Post {
     } else {
       if (staged_ + bytes > channels_.staging().size()) {
         for (auto [peer, number] : last_)
-          if (channels_[peer].completed() < number) return false;
+          if (!dropped_.contains(peer) && channels_[peer].completed() < number) return false;
         staged_ = 0;
       }
       data = channels_.staging().data() + staged_;
