@@ -16,15 +16,16 @@ constexpr Duration kLook = std::chrono::milliseconds(10);
 }  // namespace
 
 Fd WakeFds::take() {
-  {
-    std::lock_guard lock(mutex_);
-    if (!free_.empty()) {
-      Fd fd = std::move(free_.back());
-      free_.pop_back();
-      return fd;
-    }
+  std::lock_guard lock(mutex_);
+  if (!free_.empty()) {
+    Fd fd = std::move(free_.back());
+    free_.pop_back();
+    return fd;
   }
-  return Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  free_.reserve(made_ + 1);  // so that giving it back, in a destructor, takes no memory
+  Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (fd) made_++;
+  return fd;
 }
 
 void WakeFds::give_back(Fd fd) {

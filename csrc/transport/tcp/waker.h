@@ -2,6 +2,7 @@
 // and not to the transport: a job has many parts, and few of them wait at one time.
 #pragma once
 
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -22,6 +23,7 @@ class WakeFds {
  private:
   std::mutex mutex_;
   std::vector<Fd> free_;
+  size_t made_ = 0;
 };
 
 /// Of one transport, whose endpoints are used by one thread at a time.
