@@ -181,7 +181,7 @@ bool GroupMessages::take_calls() {
     opening_.push_back(rank);
   }
   if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
-  news_->any = false;  // before it is looked what there is
+  news_->any.exchange(false, std::memory_order_acquire);  // before it is looked what there is
   for (Rank member : group_.mesh().connector().callers(group_.number())) {
     auto rank =
         static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
@@ -205,7 +205,15 @@ bool GroupMessages::progress() {
   return moved;
 }
 
-void GroupMessages::drop(Rank peer) { peers_[peer].channel.reset(); }
+void GroupMessages::drop(Rank rank) {
+  Peer& peer = peers_[rank];
+  peer.state = State::kFailed;
+  peer.why = Error(Code::kPeerLost,
+                   fmt::format("{}: its channel for messages has failed, or it has left",
+                               group_.topology().describe(rank)),
+                   rank);
+  peer.channel.reset();
+}
 
 // ---- Waiting ----
 
@@ -227,7 +235,8 @@ bool GroupMessages::is_roused() {
 
 void GroupMessages::rested() {
   for (Transport* part : used_) part->rested();
-  woken_ = false;
+  // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
+  woken_.exchange(false, std::memory_order_acquire);
 }
 
 void GroupMessages::wait(Duration limit) {

@@ -57,7 +57,7 @@ class GroupMessages final : public MessageChannels, private Dialer {
   bool progress() override;
   const std::vector<Rank>& open() const override { return open_; }
   Endpoint& operator[](Rank peer) override { return *peers_[peer].channel; }
-  void drop(Rank peer) override;
+  void drop(Rank rank) override;
   std::span<std::byte> staging() override { return staging_; }
   uint64_t inline_bytes() const override;
   bool sends_from_anywhere(Rank peer) const override;

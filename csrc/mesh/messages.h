@@ -33,7 +33,7 @@ class MessageChannels {
   /// (Endpoint::expect).
   virtual Endpoint& operator[](Rank peer) = 0;
   /// The channel has failed, or its peer has left: it is closed, and neither used nor waited for
-  /// any more, though it stays in open().
+  /// any more, though it stays in open(). From then on try_open() throws Error(kPeerLost).
   virtual void drop(Rank peer) = 0;
   /// Memory that long messages can be sent from on any channel: of the arena, and this object's
   /// alone. Messages of up to inline_bytes() come from anywhere.

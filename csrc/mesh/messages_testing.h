@@ -135,6 +135,7 @@ class Post {
     } catch (const Error&) {
       group_.health().throw_if_poisoned();
       channels_.drop(from);
+      EXPECT_THROW(channels_.try_open(from), Error);
       dropped_.insert(from);
       return true;
     }

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from .jobs import JobError
+from .splits import run_driver
 
-LIMIT_S = 120.0
 # What a library's header has to declare.
 NEEDED = "ringcoll_comm_shrink"
 
@@ -46,22 +42,4 @@ class Found:
 
 
 def measure(driver: Path, case: Shrinks, environment: dict[str, str]) -> Found:
-    """One job, from its start to its end."""
-    with tempfile.TemporaryDirectory(prefix="perf-") as folder:
-        words = [driver, case.ranks, f"file://{folder}"]
-        try:
-            done = subprocess.run(
-                [str(word) for word in words],
-                env={**os.environ, **environment, "RINGCOLL_TRANSPORT": case.transport},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise JobError(f"{case}: no end within {LIMIT_S:.0f} s") from None
-    if done.returncode:
-        tail = " / ".join(done.stderr.strip().splitlines()[-5:])
-        raise JobError(f"{case}: ended with {done.returncode}: {tail}")
-    return Found(**json.loads(done.stdout))
+    return Found(**json.loads(run_driver(driver, case, environment)))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -92,10 +93,12 @@ def unused_bytes(found: Found) -> float:
     return max(found.first.rss_bytes, found.split.rss_bytes / len(found.split_s))
 
 
-def measure(driver: Path, case: Splits, environment: dict[str, str]) -> Found:
-    """One job, from its start to its end."""
+def run_driver(
+    driver: Path, case: Any, environment: dict[str, str], arguments: Sequence[int] = ()
+) -> str:
+    """One job, from its start to its end, and what it prints. `case` has ranks and a transport."""
     with tempfile.TemporaryDirectory(prefix="perf-") as folder:
-        words = [driver, case.ranks, f"file://{folder}", case.members, case.groups]
+        words = [driver, case.ranks, f"file://{folder}", *arguments]
         try:
             done = subprocess.run(
                 [str(word) for word in words],
@@ -111,4 +114,8 @@ def measure(driver: Path, case: Splits, environment: dict[str, str]) -> Found:
     if done.returncode:
         tail = " / ".join(done.stderr.strip().splitlines()[-5:])
         raise JobError(f"{case}: ended with {done.returncode}: {tail}")
-    return Found.parse(done.stdout)
+    return done.stdout
+
+
+def measure(driver: Path, case: Splits, environment: dict[str, str]) -> Found:
+    return Found.parse(run_driver(driver, case, environment, [case.members, case.groups]))
