@@ -11,9 +11,9 @@ import re
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from support import roots, setup
 from support.pythons import Cpython
@@ -47,6 +47,8 @@ _COMMON = (
     *("python3-dev", "qemu-user-static"),
 )
 _EACH = ("libsodium-dev", "liblz4-dev", "libyaml-dev", "libgtest-dev")
+# To run, emulated: an extension's Python, and the C++ library that NumPy's wheels load.
+_EMULATED = ("libpython3-dev", "libstdc++6")
 # Debian has Highway and fmt as shared libraries alone: here of the same sources, as archives.
 _STATIC = f"""
 mkdir -p /opt/source && cd /opt/source && apt-get source highway fmtlib
@@ -70,7 +72,7 @@ rm python3*.deb
 
 def build_root() -> Root:
     """Debian 12 with compilers for all architectures and static libraries."""
-    foreign = tuple(f"{package}:{AARCH64.debian}" for package in (*_EACH, "libpython3-dev"))
+    foreign = tuple(f"{package}:{AARCH64.debian}" for package in (*_EACH, *_EMULATED))
     return roots.root(
         Recipe("build", "bookworm", (*_COMMON, *_EACH, *foreign), AARCH64.debian, _STATIC)
     )
@@ -149,7 +151,15 @@ def compiler_settings(arch: Arch) -> list[str]:
     return settings
 
 
-COMPILER_ENV = {"CCACHE_DIR": "/var/cache/ccache"}
+def compile_inside(
+    command: Sequence[str | PurePosixPath], log: str, shown: Mapping[Path, str]
+) -> Outcome:
+    """Runs a step of a build in the build root. What its compilers made outlives the root."""
+    cache = cache_folder("wheel") / "ccache"
+    cache.mkdir(parents=True, exist_ok=True)
+    shown = {**shown, cache: "/var/cache/ccache"}
+    env = {"CCACHE_DIR": "/var/cache/ccache"}
+    return must(build_root().run(command, log, shown=shown, env=env, limit_s=7200))
 
 
 def compiled(source: Path, arch: Arch, pythons: Sequence[Cpython]) -> Path:
@@ -167,10 +177,8 @@ def compiled(source: Path, arch: Arch, pythons: Sequence[Cpython]) -> Path:
     configure += ["-Dpybind11_DIR=/pybind11/share/cmake/pybind11"]
     build = ["cmake", "--build", "/out/build", "-j", str(os.cpu_count() or 1)]
     install = ["cmake", "--install", "/out/build", "--strip", "--prefix", "/out/installed"]
-    inside = build_root()
     for name, command in (("configure", configure), ("build", build), ("install", install)):
-        log = f"wheel-{arch.name}-{name}"
-        must(inside.run(command, log, shown=shown, env=COMPILER_ENV))
+        compile_inside(command, f"wheel-{arch.name}-{name}", shown)
     return folder / "installed" / "ringcoll"
 
 
