@@ -65,6 +65,9 @@ bool CallRequest::wait(double limit_s) {
   return true;
 }
 
+// Who waits is woken after the callback has returned, for it may then free what the callback uses;
+// the callback's own thread sees the end before (has_ended_here), or it could not ask for the
+// result.
 void CallRequest::end(std::optional<Error> error) {
   std::unique_lock lock(mutex_);
   error_ = std::move(error);
@@ -146,12 +149,13 @@ void Engine::run(const rc_call& raw) {
   check(!is_calling_back(), Code::kInvalidArgument,
         "a completion callback cannot wait for a call on its own communicator: start it "
         "(ringcoll_start)");
-  if (!begin_if_idle()) {
+  if (!begin_if_idle()) {  // behind those that were submitted before, in the worker's hands
     auto request = std::make_shared<CallRequest>(raw, *this);
     start(request);
     request->wait(-1);
     return;
   }
+  // The caller's own thread executes: to hand a call to the worker costs two switches of threads.
   struct Ender {
     Engine* engine;
     ~Ender() { engine->end(); }
@@ -168,6 +172,7 @@ void Engine::start(std::shared_ptr<CallRequest> request) {
     queued_++;
     changed_.notify_all();
   }
+  // Who executes may be asleep in a wait for a peer, with room for this one.
   executor_.look_again();
 }
 

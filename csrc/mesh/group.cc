@@ -61,6 +61,7 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
   own_->mesh = std::move(mesh);
   own_->topology = restricted(mesh_.topology(), members_);
   own_->dialer = std::make_unique<GroupDialer>(*this);
+  // One extent, of which messages get the end: what peers map or register is one piece of memory.
   std::span<std::byte> both = mesh_.take_extent();
   extent_ = both.first(both.size() - mesh_.staging_bytes());
   staging_ = both.last(mesh_.staging_bytes());
@@ -69,7 +70,7 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
         std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, *own_->dialer, extent_});
     find_links();
     messages_ = std::make_unique<GroupMessages>(*this, staging_);
-  } catch (...) {
+  } catch (...) {  // there is no destructor that would give it back; parts use it until they go
     own_->parts.reset();
     mesh_.give_back(extent_);
     throw;
@@ -93,7 +94,7 @@ void Group::find_links() {
                           : Parts::Link{of_mesh.row, of_mesh.transport});
     auto [row, transport] = links_.back();
     if (!row) continue;
-    if (row->link == LinkClass::kNetwork) far_ = transport;
+    if (row->link == LinkClass::kNetwork) far_ = transport;  // all network links have the same one
     wants_places_ |= transport->wants_places();
   }
   for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);
@@ -117,6 +118,8 @@ void Group::join(std::span<const Offer> offers) {
   try {
     enter(offers);
   } catch (const std::exception& error) {  // of whatever kind
+    // The others may have come through, and would wait in their first call for a rank that never
+    // comes.
     mesh_.lifelines().fail(own_->number, as_error(error));
     if (!health_) {  // there is nothing to leave
       mesh_.connector().forget(own_->number);
@@ -144,7 +147,7 @@ void Group::enter(std::span<const Offer> offers) {
                                              },
                                          .describe = [this](Rank rank) { return describe(rank); }});
   health_ = own_->health.get();
-  reach(offers);
+  reach(offers);  // last: from here on, who fails has a health by which to tell the others
 }
 
 std::string Group::port_of(Rank rank) const {
@@ -152,6 +155,7 @@ std::string Group::port_of(Rank rank) const {
 }
 
 std::unique_ptr<Endpoint> Group::open(Rank peer, Deadline deadline) {
+  // First: a peer that dies while the channel is made has to be noticed, too.
   mesh_.add_lifeline(members_[peer], deadline, own_ ? own_->number : 0, *health_, peer);
   std::unique_ptr<Endpoint> channel;
   health_->waiting_for(peer, [&] { channel = links_[peer].transport->connect(peer, deadline); });
@@ -179,6 +183,7 @@ void Group::wake() {
 
 void Group::leave() {
   if (!channels_) return;
+  // What is on its way arrives before the goodbye: after it peers take nothing more from this rank.
   channels_->finish();
   messages_->finish();
   health_->leave();

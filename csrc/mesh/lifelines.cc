@@ -542,7 +542,7 @@ Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
         break;
     }
     if (next == kNobody)
-      return timeout(asked, fmt::format("{} is alive but has not come to this call before the "
+      return timeout(asked, fmt::format("{} is alive but has not done its part before the "
                                         "deadline; it is busy with something else (raise "
                                         "RINGCOLL_TIMEOUT_S, or the timeout of the call, if that "
                                         "is as it should be), or its calls come in another order",

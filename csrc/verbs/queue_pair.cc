@@ -150,6 +150,9 @@ void QueuePair::expect(QueuePairState before, const char* step) const {
             number(), link_.text(), step, name_of(state_), name_of(before));
 }
 
+// What each of the three steps has to set is in ibv_modify_qp(3), for reliable connections; the
+// device refuses a step with more or less.
+
 void QueuePair::to_init(const Connection& c) {
   expect(QueuePairState::kReset, "to INIT");
   link_.port = c.port;
@@ -214,6 +217,8 @@ QueuePairState QueuePair::query_state() const {
   return state_of(now.qp_state);
 }
 
+// Chains, because each call of the device rings its doorbell, a write over the bus that costs more
+// than the request.
 size_t QueuePair::try_write(std::span<const Write> writes) {
   std::array<ibv_send_wr, kBatch> requests;
   size_t posted = 0;
@@ -236,6 +241,7 @@ size_t QueuePair::try_receive(uint64_t id, size_t count) {
   std::array<ibv_recv_wr, kBatch> requests;
   size_t posted = 0;
   while (posted < count) {
+    // Without memory: a write with immediate data takes one for its notice alone.
     size_t batch = std::min(kBatch, count - posted);
     for (size_t i = 0; i < batch; i++)
       requests[i] = {id, i + 1 < batch ? &requests[i + 1] : nullptr, nullptr, 0};
