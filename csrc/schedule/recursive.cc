@@ -55,6 +55,7 @@ struct Fold {
   template <typename ShareOf>
   void add(std::vector<Traffic>* rounds, Rank distance, Combine combine, ShareOf&& share_of) const {
     Traffic& round = rounds->emplace_back();
+    round.messages.reserve(static_cast<size_t>(seats));
     for (Rank seat = 0; seat < seats; seat++)
       round.messages.push_back({rank_at(seat), rank_at(seat ^ distance), share_of(seat), combine});
   }

@@ -12,6 +12,7 @@ from typing import Any
 from . import figures, report
 from .checks import Check
 from .figures import MIB, OURS
+from .findings import Findings
 from .shapes import UNSHAPED, Case
 
 GIB = 1 << 30
@@ -84,14 +85,7 @@ class Table:
 
 
 @dataclass
-class Results:
-    title: str
-    method: str
-    machine: dict[str, str]
-    peers: dict[str, str] = field(default_factory=dict)
-    conditions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+class Results(Findings):
     tables: list[Table] = field(default_factory=list)
 
     @property
@@ -308,8 +302,7 @@ def to_json(results: Results) -> str:
         for table in results.tables
     ]
     targets = [{"target": check.target, "cells": check.cells} for check in results.checks()]
-    names = ("title", "method", "machine", "conditions", "peers", "missing", "failures")
-    document = {name: getattr(results, name) for name in names}
+    document = results.document()
     return json.dumps(document | {"tables": tables, "targets": targets}, indent=1) + "\n"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from . import figures, in_flight, report, shrinks, splits
 from .checks import Check
 from .figures import KIB, MIB, OURS
+from .findings import Findings
 from .in_flight import IN_FLIGHT, IN_TURN, ONE, ONE_GROUP, ONE_STARTED, TWO_GROUPS, WAYS, Place
 from .shrinks import Shrinks
 from .splits import Found, Splits
@@ -84,14 +85,7 @@ class InFlight:
 
 
 @dataclass
-class Results:
-    title: str
-    method: str
-    machine: dict[str, str]
-    peers: dict[str, str] = field(default_factory=dict)  # library -> version
-    conditions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+class Results(Findings):
     splits: list[SplitsFound] = field(default_factory=list)
     shrinks: list[ShrinksFound] = field(default_factory=list)
     in_flight: list[InFlight] = field(default_factory=list)
@@ -342,8 +336,7 @@ def _call_document(one: InFlight, library: str, way: str, size: int) -> dict[str
 
 
 def to_json(results: Results) -> str:
-    names = ("title", "method", "machine", "conditions", "peers", "missing", "failures")
-    document: dict[str, Any] = {name: getattr(results, name) for name in names}
+    document = results.document()
     document["round_trips"] = {str(one.place): one.round_trips for one in results.in_flight}
     document["idle_cores"] = {
         f"{one.place}: {job}": cores

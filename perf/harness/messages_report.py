@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import figures, messages, report
 from .figures import OURS, Verdict
+from .findings import Findings
 from .messages import PING, RANKS
 
 
@@ -33,14 +33,7 @@ class Sent:
 
 
 @dataclass
-class Results:
-    title: str
-    method: str
-    machine: dict[str, str]
-    peers: dict[str, str] = field(default_factory=dict)
-    conditions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+class Results(Findings):
     sent: list[Sent] = field(default_factory=list)
 
     @property
@@ -92,8 +85,7 @@ def to_markdown(results: Results) -> str:
 
 
 def to_json(results: Results) -> str:
-    names = ("title", "method", "machine", "conditions", "peers", "missing", "failures")
-    document: dict[str, Any] = {name: getattr(results, name) for name in names}
+    document = results.document()
     document["messages"] = [
         {
             "transport": one.transport,

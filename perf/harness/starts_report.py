@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from . import report
+from .findings import Findings
 from .starts import COUNTING, Case, Start
 
 MOST_SECONDS, MOST_SECONDS_RANKS = 5.0, 1024
@@ -26,14 +27,7 @@ class Counted:
 
 
 @dataclass
-class Results:
-    title: str
-    method: str
-    machine: dict[str, str]
-    peers: dict[str, str] = field(default_factory=dict)
-    conditions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+class Results(Findings):
     rounds: dict[Case, list[Start]] = field(default_factory=dict)
     counted: list[Counted] = field(default_factory=list)
 
@@ -46,10 +40,7 @@ def to_json(results: Results) -> str:
         {**dataclasses.asdict(case), "starts": [dataclasses.asdict(start) for start in starts]}
         for case, starts in results.rounds.items()
     ]
-    document = {
-        name: getattr(results, name)
-        for name in ("title", "method", "machine", "conditions", "peers", "missing", "failures")
-    }
+    document = results.document()
     document["starts"] = starts
     document["counted"] = [dataclasses.asdict(one) for one in results.counted]
     document["targets"] = [{"target": text, "met": met} for text, met, _ in verdicts(results)]
@@ -62,10 +53,7 @@ def to_markdown(results: Results) -> str:
     if results.counted:
         parts += ["## Exchanges alone", _counted(results)]
     parts += ["## Targets", _verdicts(results)]
-    absent = [f"{name}: {report.one_line(why)}" for name, why in results.missing.items()]
-    absent += [report.one_line(failure) for failure in results.failures]
-    if absent:
-        parts += ["## Not measured", "\n".join(f"- {line}" for line in absent)]
+    parts += report.not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
 
 
