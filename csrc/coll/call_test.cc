@@ -103,7 +103,7 @@ TEST(Call, IsCheckedAsIfItWereTheFirst) {
       [&](rc_call& c) { c.buffers = c.buffers ? nullptr : buffers; },
       [&](rc_call& c) { c.buffers = c.buffers == buffers ? buffers + 1 : buffers; },
       [](rc_call& c) { c.buffer_count = 3 - c.buffer_count; },
-      [](rc_call& c) { c.dtype = c.dtype == RC_INT8 ? RC_FLOAT32 : RC_INT8; },
+      [](rc_call& c) { c.dtype = RC_INT8; },
       [](rc_call& c) { c.dtype = static_cast<rc_dtype>(99); },
       [](rc_call& c) { c.dtype = RC_FLOAT32; },
       [](rc_call& c) { c.op = c.op == RC_AVERAGE ? RC_SUM : RC_AVERAGE; },
