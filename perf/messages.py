@@ -12,7 +12,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness import build, machine, messages, messages_report, peers, program, report, rounds
+from harness import (
+    build,
+    distance,
+    machine,
+    messages,
+    messages_report,
+    peers,
+    program,
+    report,
+    rounds,
+)
 from harness.build import CHECKOUT, PERF
 from harness.figures import OURS
 from harness.jobs import Job, end_on_sigterm
@@ -90,8 +100,11 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
     if not options.library:
         options.library = build.build_library(options.build / "ringcoll")
     options.library = options.library.resolve()
+    round_trip = "round trip of a cache line between cores"
+    results.conditions[f"{round_trip}, before"] = distance.describe(options.build)
     for transport in arguments.transports:
         measure_over(transport, options, arguments, results)
+        results.conditions[f"{round_trip}, after {transport}"] = distance.describe(options.build)
 
 
 def main() -> int:

@@ -81,6 +81,7 @@ std::string stats_json(Engine& engine) {
               {"receive_bytes", uint64_t{messages.received_bytes}},
               {"receives_kept", uint64_t{messages.kept}},
               {"receives_read", uint64_t{messages.read}},
+              {"receives_helped", uint64_t{messages.helped}},
               {"rejected_connections", comm.group().mesh().rejected_connections()}}
       .dump();
 }

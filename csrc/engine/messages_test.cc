@@ -1,6 +1,10 @@
 // Messages with tags by the C ABI, with ranks that are threads.
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <limits>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "engine/abi_testing.h"
+#include "shm/peer_memory_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -60,20 +65,122 @@ using MessagesOver = OverTransports;
 INSTANTIATE_TEST_SUITE_P(All, MessagesOver, transports_of_one_process(),
                          [](const auto& info) { return info.param; });
 
+constexpr size_t kKiB = 1 << 10;
+// On both sides of each limit at which a message goes another way (p2p/courier.h).
+const std::vector<size_t> kSizes = {0,
+                                    1,
+                                    1000,
+                                    kKiB,
+                                    kKiB + 1,
+                                    8 * kKiB,
+                                    8 * kKiB + 1,
+                                    64 * kKiB,
+                                    64 * kKiB + 1,
+                                    128 * kKiB,
+                                    128 * kKiB + 1,
+                                    1000 * kKiB + 7,
+                                    kKiB * kKiB,
+                                    5 * kKiB * kKiB + 3};
+
+void there_and_back(rc_comm* comm, int rank, size_t bytes) {
+  auto data = content(bytes, 3);
+  if (rank == 0) {
+    send(comm, data, 1, 7);
+    EXPECT_TRUE(receive(comm, 1, 7, bytes + 10) == data) << bytes;
+  } else {
+    send(comm, receive(comm, RC_ANY_SOURCE, RC_ANY_TAG, bytes), 0, 7);
+  }
+}
+
+/// A number of the statistics.
+int64_t counted(rc_comm* comm, const std::string& name) {
+  char* json = nullptr;
+  EXPECT_EQ(ringcoll_comm_stats(comm, &json), RC_OK);
+  std::string stats = json;
+  ringcoll_free(json);
+  size_t at = stats.find('"' + name + "\":");
+  EXPECT_NE(at, std::string::npos) << name;
+  return std::stoll(stats.substr(at + name.size() + 3));
+}
+
 TEST_P(MessagesOver, EverySizeGoesThereAndBack) {
   world(2, [](rc_comm* comm, int rank) {
-    for (size_t bytes :
-         {size_t{0}, size_t{1}, size_t{1000}, size_t{1024}, size_t{1025}, size_t{8192},
-          size_t{8193}, size_t{100'000}, size_t{1} << 20, (size_t{5} << 20) + 3}) {
-      auto data = content(bytes, 3);
-      if (rank == 0) {
-        send(comm, data, 1, 7);
-        EXPECT_TRUE(receive(comm, 1, 7, bytes + 10) == data) << bytes;
-      } else {
-        send(comm, receive(comm, RC_ANY_SOURCE, RC_ANY_TAG, bytes), 0, 7);
+    for (size_t bytes : kSizes) there_and_back(comm, rank, bytes);
+  });
+}
+
+// Long ones that are all there before one of them is received.
+TEST_P(MessagesOver, ManyUnderWayAtOnceArriveAsTheyWere) {
+  world(2, [](rc_comm* comm, int rank) {
+    for (size_t bytes : {size_t{20'000}, 64 * kKiB, 200'000 + size_t{1}}) {
+      constexpr int kMany = 40;
+      std::vector<std::vector<uint8_t>> data(kMany);
+      std::vector<rc_request*> requests(kMany);
+      for (int i = 0; i < kMany; i++) {
+        data[i] = rank == 0 ? content(bytes, i) : std::vector<uint8_t>(bytes);
+        rc_message message = message_of(data[i].data(), static_cast<int64_t>(bytes), 1 - rank, 1);
+        EXPECT_EQ(rank == 0 ? ringcoll_isend(comm, &message, &requests[i])
+                            : ringcoll_irecv(comm, &message, &requests[i]),
+                  RC_OK)
+            << error_text();
       }
+      for (rc_request* request : requests) wait_and_free(request);
+      for (int i = 0; rank == 1 && i < kMany; i++)
+        EXPECT_TRUE(data[i] == content(bytes, i)) << bytes << ", message " << i;
     }
   });
+}
+
+class MessagesOverShm : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(All, MessagesOverShm, ::testing::Values("shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(MessagesOverShm, LongOnesAreReadWhereThatIsAllowed) {
+  world(2, [](rc_comm* comm, int rank) {
+    there_and_back(comm, rank, 64 * kKiB);
+    EXPECT_EQ(counted(comm, "receives_read") + counted(comm, "receives_helped"), 0);
+    there_and_back(comm, rank, 64 * kKiB + 1);
+    EXPECT_GE(counted(comm, "receives_read") + counted(comm, "receives_helped"), 1);
+  });
+}
+
+TEST_P(MessagesOverShm, AllGoThroughTheArenaWhereReadingIsNotAllowed) {
+  world(2, [](rc_comm*, int) {});  // threads that all ranks have are made before
+  std::thread([] {
+    forbid_reading();
+    world(2, [](rc_comm* comm, int rank) {
+      for (size_t bytes : kSizes) there_and_back(comm, rank, bytes);
+      EXPECT_EQ(counted(comm, "receives_read") + counted(comm, "receives_helped"), 0);
+    });
+  }).join();
+}
+
+// A send that has failed is over: what it lent is the caller's, whatever the receiver is doing.
+TEST_P(MessagesOverShm, WhatAnAbortedSendLentMayBeUnmapped) {
+  for (int turn = 0; turn < 30; turn++)
+    world(2, [turn](rc_comm* comm, int rank) {
+      constexpr size_t kBytes = size_t{4} << 20;
+      if (rank == 1) {
+        std::vector<uint8_t> room(kBytes);
+        rc_message message = message_of(room.data(), kBytes, 0, 1);
+        bool failed = ringcoll_recv(comm, &message, nullptr) != RC_OK;
+        EXPECT_TRUE(failed || std::ranges::all_of(room, [](uint8_t byte) { return byte == 5; }));
+        return;
+      }
+      void* memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      std::memset(memory, 5, kBytes);
+      rc_message message = message_of(memory, kBytes, 1, 1);
+      rc_request* request = nullptr;
+      ASSERT_EQ(ringcoll_isend(comm, &message, &request), RC_OK) << error_text();
+      std::this_thread::sleep_for(std::chrono::microseconds(turn * 100));  // somewhere in it
+      ringcoll_comm_abort(comm, "enough");
+      int done = 0;
+      ringcoll_wait(request, -1, &done);
+      std::memset(memory, 6, kBytes);
+      ::munmap(memory, kBytes);
+      ringcoll_request_free(request);
+    });
 }
 
 TEST_P(MessagesOver, AllRanksExchangeAtOnceBesideCollectives) {
@@ -119,6 +226,22 @@ TEST_P(MessagesOver, InAGroupThatWasSplitOff) {
       EXPECT_TRUE(receive(sub, 0, 3, 60'000) == content(50'000, 1));
     }
     ringcoll_comm_destroy(sub);
+  });
+}
+
+TEST_P(MessagesOver, WhoHasReceivedMayLeaveAtOnce) {
+  world(2, [](rc_comm* comm, int rank) {
+    std::vector<int32_t> ranks = {0, 1};
+    for (int turn = 0; turn < 30; turn++) {
+      rc_comm* sub = nullptr;
+      ASSERT_EQ(ringcoll_comm_split(comm, ranks.data(), 2, "sub", &sub), RC_OK) << error_text();
+      size_t bytes = std::array{5'000, 50'000, 500'000}[turn % 3];
+      if (rank == 0) send(sub, content(bytes, turn), 1, 3);
+      if (rank == 1) {
+        EXPECT_TRUE(receive(sub, 0, 3, bytes) == content(bytes, turn));
+      }
+      ringcoll_comm_destroy(sub);
+    }
   });
 }
 

@@ -13,7 +13,9 @@ std::vector<Behaviour> behaviours() {
           {.name = "staged"},
           {.name = "anywhere", .inline_bytes = 0, .staging_bytes = 0, .from_anywhere = true},
           {.name = "tiny", .inline_bytes = 0, .staging_bytes = 300, .credits = 1},
-          {.name = "calm", .reads_peer = true, .one_in = 0}};
+          {.name = "calm", .reads_peer = true, .one_in = 0},
+          {.name = "alone", .staging_bytes = 0, .reads_peer = true},
+          {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2}};
 }
 
 class FakeWorld::Channel final : public Endpoint {

@@ -28,7 +28,8 @@ struct Behaviour {
   bool from_anywhere = false;  // sends memory as it lies, and reads it late
   int one_in = 4;              // what can be put off is, once in so many times; 0: never
 };
-/// As shm with and without process_vm_readv, tcp and verbs are, and with next to no memory.
+/// As shm with and without process_vm_readv, tcp and verbs are, and with next to no memory; where
+/// who reads has no help, or often too late.
 std::vector<Behaviour> behaviours();
 
 class FakeWorld {

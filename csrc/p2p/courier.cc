@@ -1,4 +1,5 @@
-// Beginning and ending transfers, and what comes in. What goes out is in courier_send.cc.
+// Beginning and ending transfers, and what comes in. What goes out is in courier_send.cc, and what
+// long messages take besides in courier_long.cc.
 #include "p2p/courier.h"
 
 #include <fmt/core.h>
@@ -37,7 +38,7 @@ Courier::Courier(MessageChannels& channels, const Limits& limits,
       limits_(limits),
       over_(std::move(over)),
       inline_bytes_(channels.inline_bytes()),
-      staging_(channels.staging(), limits.short_bytes, limits.staged_bytes),
+      staging_(channels.staging(), limits.small_bytes, limits.staged_bytes),
       peers_(static_cast<size_t>(channels.size())) {}
 
 Courier::Peer& Courier::peer(Rank rank) {
@@ -263,6 +264,10 @@ bool Courier::lends() const {
 void Courier::break_off(Rank rank, const Error& error) {
   Peer& with = peer(rank);
   if (with.broken) return;
+  try {
+    settle(with);  // a peer that has left has taken these before
+  } catch (const Error&) {
+  }
   with.broken = error;
   owed_ -= with.notes.size();
   with.notes.clear();
@@ -352,22 +357,11 @@ void Courier::choose_for_short(Peer& from) {
   counts_.kept += 1;
 }
 
-void Courier::choose_for_stretch(Peer& from) {
-  Incoming& in = from.incoming;
-  Transfer* receive = from.awaited.front();
-  while (receive && receive->number != in.head.where) receive = Transfers::next(receive);
-  if (!receive) throw corrupt(from, "a stretch of what was not asked for");
-  if (in.head.bytes != receive->moved || in.bytes > receive->received.bytes - receive->moved)
-    throw corrupt(from, "a stretch that is not the next");
-  in.receive = receive;
-  in.place = receive->data + receive->moved;
-}
-
 void Courier::take(Peer& from, const View& view) {
   Incoming& in = from.incoming;
   in.begun = false;
   const Head head = in.head;
-  if (in.bytes > 0) copy_bytes(in.place, view.data, in.bytes);
+  if (in.bytes > 0 && in.place) copy_bytes(in.place, view.data, in.bytes);
   switch (head.word) {
     case Word::kShort:
       return take_short(from);
@@ -382,13 +376,15 @@ void Courier::take(Peer& from, const View& view) {
       from.announced.remove(send);
       return from.asked.push(send);
     }
-    case Word::kStretch:
-      return take_stretch(from, in.receive, in.bytes);
-    case Word::kTaken: {
+    case Word::kHelp: {
       Transfer* send = announced(from, head.where);
       from.announced.remove(send);
-      return end(send);
+      return from.helped.push(send);
     }
+    case Word::kStretch:
+      return in.receive ? take_stretch(from, in.receive, in.bytes) : take_help(from, view);
+    case Word::kTaken:
+      return take_taken(from, head.where);
     case Word::kNone:
       break;
     case Word::kReturned:
@@ -412,37 +408,6 @@ void Courier::take_short(Peer& from) {
   fill(receive, std::move(arrival));
 }
 
-void Courier::take_announcement(Peer& from, const Head& head) {
-  if (head.tag < 0) throw corrupt(from, "a tag that is none");
-  uint64_t number = ++from.announcements_in;
-  if (Transfer* receive = take_receive(from.rank, head.tag, head.bytes)) {
-    receive->received = {from.rank, head.tag, head.bytes};
-    return fetch(from, receive, number, head.where);
-  }
-  auto arrival = std::make_unique<Arrival>();
-  arrival->source = from.rank;
-  arrival->tag = head.tag;
-  arrival->bytes = head.bytes;
-  arrival->announced = true;
-  arrival->number = number;
-  arrival->address = head.where;
-  matching_.keep(std::move(arrival));
-}
-
-void Courier::take_stretch(Peer& from, Transfer* receive, uint64_t bytes) {
-  receive->moved += bytes;
-  if (receive->moved < receive->received.bytes) return;
-  from.awaited.remove(receive);
-  end(receive);
-}
-
-Transfer* Courier::announced(Peer& to, uint64_t number) const {
-  Transfer* send = to.announced.front();
-  while (send && send->number != number) send = Transfers::next(send);
-  if (!send) throw corrupt(to, "an answer to what was not announced");
-  return send;
-}
-
 // Told a quarter of what may be kept at a time: who sends on needs no more than that it goes on.
 void Courier::return_credit(Peer& to, uint64_t bytes) {
   to.to_return += bytes;
@@ -454,62 +419,6 @@ void Courier::note(Peer& to, const Head& head) {
   if (to.broken) return;
   to.notes.push_back(head);
   owed_++;
-}
-
-// ---- Long messages ----
-
-void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t address) {
-  receive->stage = Stage::kUnderWay;
-  receive->number = number;
-  receive->moved = 0;
-  if (from.reads) {
-    receive->remote = address;
-    return reading_.push(receive);
-  }
-  note(from, {.word = Word::kWant, .where = number});
-  from.awaited.push(receive);
-}
-
-bool Courier::read_on() {
-  Transfer* receive = reading_.front();
-  if (!receive) return false;
-  Peer& from = peer(receive->received.source);
-  // One that is broken stays, for its error is the group's.
-  reading_.remove(receive);
-  if (from.broken) {
-    reading_.push(receive);
-    return false;
-  }
-  try {
-    if (!read_some(from, receive)) reading_.push(receive);
-  } catch (const Error& error) {
-    reading_.push(receive);
-    break_off(from.rank, error);
-  }
-  return true;
-}
-
-// True if that was the end of it.
-bool Courier::read_some(Peer& from, Transfer* receive) {
-  uint64_t bytes = std::min(limits_.read_bytes, receive->received.bytes - receive->moved);
-  bool all = receive->moved + bytes == receive->received.bytes;
-  uint64_t seal = 0;
-  bool there =
-      from.channel->read_peer(receive->remote + receive->moved, receive->data + receive->moved,
-                              bytes, from.seal_address, all ? &seal : nullptr);
-  receive->moved += bytes;
-  if (!there || (all && seal != from.seal))
-    throw Error(Code::kPeerLost,
-                fmt::format("rank {} has failed or left the communicator: the {} bytes of its "
-                            "message, tag {}, are not there any more",
-                            from.rank, receive->received.bytes, receive->received.tag),
-                from.rank);
-  if (!all) return false;
-  note(from, {.word = Word::kTaken, .where = receive->number});
-  counts_.read += 1;
-  end(receive);
-  send(from);  // nobody may come back soon
-  return true;
 }
 
 }  // namespace ringcoll

@@ -8,6 +8,12 @@
 //   sender's memory, where the channel can (Endpoint::read_peer), and says so; else it asks for it,
 //   and the sender sends it in stretches, between which everything else goes on.
 //
+// The kernel copies slower than a program: it looks at each page (docs/mesh.md has numbers). So the
+// receiver does not copy alone. It asks the sender for **help**, which sends stretches from the end
+// on if it has nothing else to do, and takes those, until they meet what it has copied from the
+// beginning. Nobody waits for the other: without help the receiver copies all, and stretches that
+// come too late are dropped.
+//
 // What is announced lies in memory of the sender's caller. If the sender's communicator fails that
 // is the caller's again at once, and the receiver, who may not have heard of it, must not take for
 // a message what stands there then: each courier has a **seal**, a word that it breaks before it
@@ -38,18 +44,22 @@ struct MessageCounts {
   Count sent, sent_bytes;          // messages whose send has ended well, and their bytes
   Count received, received_bytes;  // the same of receives
   Count kept;                      // short messages that came before their receive
-  Count read;                      // long messages copied out of the sender's memory
+  Count read;    // long messages copied out of the sender's memory, at least in part
+  Count helped;  // long messages of which the sender sent a part while the rest was read
 };
 
 /// One thread at a time.
 class Courier {
  public:
   struct Limits {
-    uint64_t short_bytes = 8 << 10;   // the longest message that goes with its envelope
+    uint64_t short_bytes = 64 << 10;  // the longest message that goes with its envelope
+    uint64_t small_bytes = 8 << 10;   // the longest for which there are chunks of their own
     uint64_t kept_bytes = 256 << 10;  // of one sender
     uint64_t stretch_bytes = 512 << 10;
     uint64_t staged_bytes = 64 << 10;  // a stretch that is copied to be sent
-    uint64_t read_bytes = 1 << 20;     // copied out of a peer's memory at a time
+    // Copied out of a peer's memory at a time; if it does not help, as many as before together.
+    uint64_t read_bytes = 64 << 10;
+    uint64_t most_read_bytes = 1 << 20;
   };
   /// What a kept message counts besides its bytes.
   static constexpr uint64_t kKeptOverhead = 64;
@@ -111,7 +121,7 @@ class Courier {
     void fill(Staging::Chunk from, const std::byte* data, uint64_t count) {
       chunk = from;
       bytes = count;
-      std::memcpy(chunk.data(), data, count);
+      if (bytes > 0) std::memcpy(chunk.data(), data, count);
     }
   };
   struct Lent {
@@ -128,7 +138,8 @@ class Courier {
     // To it.
     std::deque<Head> notes;
     Transfers queue;      // sends of which it has not heard
-    Transfers announced;  // for which it has not asked
+    Transfers announced;  // for which it has not asked, or with which no more help is needed
+    Transfers helped;     // which it reads, and this rank sends from the end
     Transfers asked;      // the first is being sent
     Transfers leaving;    // sent, but their memory may still be read
     std::deque<Lent> lent;
@@ -169,6 +180,8 @@ class Courier {
   void take_short(Peer& peer);
   void take_announcement(Peer& peer, const Head& head);
   void take_stretch(Peer& peer, Transfer* receive, uint64_t bytes);
+  void take_help(Peer& peer, const View& view);
+  void take_taken(Peer& peer, uint64_t number);
   void fetch(Peer& peer, Transfer* receive, uint64_t number, uint64_t address);
   void fill(Transfer* receive, ArrivalPtr arrival);
   void return_credit(Peer& peer, uint64_t bytes);
@@ -176,6 +189,7 @@ class Courier {
   Transfer* announced(Peer& peer, uint64_t number) const;
   bool read_on();
   bool read_some(Peer& peer, Transfer* receive);
+  bool end_if_whole(Peer& peer, Transfer* receive);
   Error corrupt(const Peer& peer, const char* what) const;
 
   bool send(Peer& peer);
@@ -184,6 +198,8 @@ class Courier {
   bool send_short(Peer& peer, Transfer* send, bool* announce);
   bool announce(Peer& peer, Transfer* send);
   bool send_stretch(Peer& peer);
+  bool send_help(Peer& peer);
+  bool is_far_ahead(Peer& peer) const;
   uint64_t send_staged(Peer& peer, const Head& head, Filled* filled);
   void sent_from(Peer& peer, Transfer* send, uint64_t number);
 

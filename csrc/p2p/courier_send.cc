@@ -17,7 +17,7 @@ constexpr uint64_t kStretchesAhead = 4;
 // True if anything was sent.
 bool Courier::send(Peer& to) {
   bool moved = false;
-  while (send_note(to) || send_queued(to) || send_stretch(to)) moved = true;
+  while (send_note(to) || send_queued(to) || send_stretch(to) || send_help(to)) moved = true;
   return moved;
 }
 
@@ -43,8 +43,7 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   Head head{.word = Word::kShort, .tag = send->tag, .bytes = send->bytes};
   bool as_it_lies = to.from_anywhere || send->bytes <= inline_bytes_;
   if (!as_it_lies && to.short_chunk.empty()) {
-    Staging::Chunk chunk;
-    if (send->bytes <= staging_.small_bytes()) chunk = staging_.take_small();
+    Staging::Chunk chunk = staging_.take(send->bytes);
     *announce = chunk.empty();
     if (*announce) return false;
     to.short_chunk.fill(chunk, send->data, send->bytes);
@@ -54,7 +53,9 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   if (number == 0) return false;
   to.queue.remove(send);
   to.keeps += cost_of(send->bytes);
-  if (as_it_lies && send->bytes > 0)
+  // What is in the arena is gone with the communicator: who has sent much waits until the peer has
+  // it.
+  if (as_it_lies ? send->bytes > 0 : send->bytes > staging_.small_bytes())
     sent_from(to, send, number);
   else
     end(send);
@@ -78,11 +79,14 @@ bool Courier::announce(Peer& to, Transfer* send) {
   return true;
 }
 
+bool Courier::is_far_ahead(Peer& to) const {
+  uint64_t sent = to.last_stretch;
+  return sent > kStretchesAhead && to.channel->completed() + kStretchesAhead < sent;
+}
+
 bool Courier::send_stretch(Peer& to) {
   Transfer* send = to.asked.front();
-  if (!send || !to.notes.empty() || !to.queue.empty()) return false;
-  uint64_t sent = to.last_stretch;
-  if (sent > kStretchesAhead && to.channel->completed() + kStretchesAhead < sent) return false;
+  if (!send || !to.notes.empty() || !to.queue.empty() || is_far_ahead(to)) return false;
   Head head{.word = Word::kStretch, .bytes = send->moved, .where = send->number};
   const std::byte* from = send->data + send->moved;
   uint64_t left = send->bytes - send->moved;
@@ -106,6 +110,29 @@ bool Courier::send_stretch(Peer& to) {
     sent_from(to, send, number);
   else
     end(send);
+  return true;
+}
+
+// The peer takes the message itself, if need be all of it; so only if there is nothing else to
+// send.
+bool Courier::send_help(Peer& to) {
+  Transfer* send = to.helped.front();
+  if (!send || !to.notes.empty() || !to.queue.empty() || is_far_ahead(to)) return false;
+  uint64_t left = send->bytes - send->helped;
+  uint64_t bytes = std::min(left, staging_.large_bytes());
+  if (to.stretch_chunk.empty()) {
+    auto chunk = staging_.take_large();
+    if (chunk.empty()) return false;
+    to.stretch_chunk.fill(chunk, send->data + left - bytes, bytes);
+  }
+  Head head{.word = Word::kStretch, .bytes = left - bytes, .where = send->number};
+  uint64_t number = send_staged(to, head, &to.stretch_chunk);
+  if (number == 0) return false;
+  to.last_stretch = number;
+  send->helped += bytes;
+  if (send->helped < send->bytes) return true;
+  to.helped.remove(send);
+  to.announced.push(send);
   return true;
 }
 

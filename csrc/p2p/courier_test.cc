@@ -24,10 +24,14 @@ using Stage = Transfer::Stage;
 
 // So small that stories meet every limit.
 constexpr Courier::Limits kSmall{.short_bytes = 100,
+                                 .small_bytes = 80,
                                  .kept_bytes = 1000,
                                  .stretch_bytes = 150,
                                  .staged_bytes = 130,
-                                 .read_bytes = 170};
+                                 .read_bytes = 170,
+                                 .most_read_bytes = 400};
+
+const Behaviour kCalm = testing::behaviours()[4];
 
 /// A transfer with memory of its own.
 struct Letter : Transfer {
@@ -97,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(All, CourierOver, ::testing::ValuesIn(testing::behaviou
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(CourierOver, MessagesOfEverySizeArriveAsTheyWere) {
-  for (uint64_t bytes : {0, 1, 64, 65, 100, 101, 130, 149, 150, 151, 170, 171, 300, 5000}) {
+  for (uint64_t bytes : {0,   1,   64,  65,  80,  81,  100, 101, 130, 149, 150, 151,  170,
+                         171, 300, 301, 340, 510, 511, 570, 571, 690, 691, 970, 5000, 20'000}) {
     SCOPED_TRACE(bytes);
     for (bool early : {false, true}) {
       Ranks ranks(2, GetParam(), bytes);
@@ -191,7 +196,7 @@ TEST(Courier, ARankSendsToItself) {
 }
 
 TEST(Courier, WhatIsReadFromMemoryThatIsTheCallersAgainIsNoMessage) {
-  Ranks ranks(2, testing::behaviours()[4], 1);
+  Ranks ranks(2, kCalm, 1);
   Letter& send = ranks.send(0, 1, 1, 400);
   ranks.settle();
   ranks.couriers[0]->give_up();
@@ -203,8 +208,41 @@ TEST(Courier, WhatIsReadFromMemoryThatIsTheCallersAgainIsNoMessage) {
   EXPECT_EQ(ranks.couriers[1]->trouble_of(receive.transfer)->code(), Code::kPeerLost);
 }
 
+// In the middle, too: each piece is looked at before it counts.
+TEST(Courier, WhatWasNotReadBeforeTheSenderFailedIsNoMessage) {
+  Ranks ranks(2, kCalm, 1);
+  Letter& send = ranks.send(0, 1, 1, 4000);
+  Letter& receive = ranks.receive(1, 0, 1, 4000);
+  ranks.couriers[0]->advance_thoroughly();
+  ranks.couriers[1]->advance_thoroughly();
+  EXPECT_EQ(receive.moved, kSmall.read_bytes);
+  ranks.couriers[0]->give_up();
+  std::ranges::fill(send.memory, std::byte{0xee});
+  ranks.settle();
+  EXPECT_FALSE(receive.over);
+  EXPECT_NE(ranks.couriers[1]->trouble_of(receive.transfer), nullptr);
+  EXPECT_EQ(receive.moved, kSmall.read_bytes);
+}
+
+// What was sent is what it was, and needs the sender no more.
+TEST(Courier, HelpThatHasBeenSentOutlivesItsSender) {
+  Ranks ranks(2, kCalm, 1);
+  Letter& send = ranks.send(0, 1, 1, kSmall.read_bytes + kSmall.staged_bytes);
+  Letter& receive = ranks.receive(1, 0, 1, 4000);
+  ranks.couriers[0]->advance_thoroughly();  // announces
+  ranks.couriers[1]->advance_thoroughly();  // reads a piece
+  ranks.couriers[0]->advance_thoroughly();  // helps
+  auto content = send.memory;
+  ranks.couriers[0]->give_up();
+  std::ranges::fill(send.memory, std::byte{0xee});
+  ranks.couriers[1]->advance_thoroughly();
+  ASSERT_TRUE(receive.over);
+  EXPECT_FALSE(receive.error);
+  EXPECT_TRUE(std::equal(content.begin(), content.end(), receive.memory.begin()));
+}
+
 TEST(Courier, MemoryThatIsNotThereAnyMoreIsALostPeer) {
-  Ranks ranks(2, testing::behaviours()[4], 1);
+  Ranks ranks(2, kCalm, 1);
   ranks.send(0, 1, 1, 400);
   ranks.settle();
   ranks.world.forget_memory_of(0);
@@ -212,6 +250,134 @@ TEST(Courier, MemoryThatIsNotThereAnyMoreIsALostPeer) {
   ranks.settle();
   ASSERT_NE(ranks.couriers[1]->trouble_of(receive.transfer), nullptr);
   EXPECT_EQ(ranks.couriers[1]->trouble_of(receive.transfer)->rank(), 0);
+}
+
+TEST(Courier, WhoReadsIsHelpedFromTheEnd) {
+  Ranks ranks(2, kCalm, 1);
+  Letter& send = ranks.send(0, 1, 1, 5000);
+  Letter& receive = ranks.receive(1, 0, 1, 5000);
+  for (int turn = 0; !receive.over; turn++) {
+    ASSERT_LT(turn, 20);
+    for (auto& courier : ranks.couriers) courier->advance_thoroughly();
+  }
+  EXPECT_EQ(receive.memory, send.memory);
+  EXPECT_GT(receive.helped, receive.moved) << "five stretches come with each piece";
+  EXPECT_GE(receive.helped + receive.moved, 5000u);
+  ranks.settle();
+  EXPECT_TRUE(send.over);
+  EXPECT_EQ(ranks.couriers[1]->counts().helped, 1u);
+  EXPECT_EQ(ranks.couriers[1]->counts().read, 1u);
+}
+
+TEST(Courier, WhoeverHasNoHelpReadsMoreAtATime) {
+  Ranks ranks(2, kCalm, 1);
+  Letter& send = ranks.send(0, 1, 1, 5000);
+  Letter& receive = ranks.receive(1, 0, 1, 5000);
+  ranks.couriers[0]->advance_thoroughly();
+  std::vector<uint64_t> moved;
+  for (int turn = 0; !receive.over; turn++) {
+    ASSERT_LT(turn, 20);
+    ranks.couriers[1]->advance_thoroughly();
+    moved.push_back(receive.moved);
+  }
+  EXPECT_EQ(std::vector<uint64_t>(moved.begin(), moved.begin() + 4),
+            (std::vector<uint64_t>{170, 340, 680, 1080}));
+  EXPECT_EQ(receive.memory, send.memory);
+  EXPECT_EQ(ranks.couriers[1]->counts().helped, 0u);
+  ranks.settle();
+  EXPECT_TRUE(send.over);
+  EXPECT_TRUE(ranks.couriers[0]->quiet());
+}
+
+TEST(Courier, LongMessagesOfAPeerTakeTurns) {
+  Ranks ranks(2, kCalm, 1);
+  ranks.send(0, 1, 1, 5000);
+  ranks.send(0, 1, 2, 300);
+  Letter& first = ranks.receive(1, 0, 1, 5000);
+  Letter& second = ranks.receive(1, 0, 2, 300);
+  ranks.couriers[0]->advance_thoroughly();
+  for (int turn = 0; !second.over; turn++) {
+    ASSERT_LT(turn, 20);
+    ranks.couriers[1]->advance_thoroughly();
+  }
+  EXPECT_FALSE(first.over);
+}
+
+/// Rank 0 is spoken for by hand, and rank 1 reads its memory.
+class HandMade : public ::testing::Test {
+ protected:
+  HandMade() : world(2, kCalm, 1), courier(world.channels(1), kSmall, [](Transfer*) {}) {
+    EXPECT_TRUE(world.channels(0).try_open(1));
+    say({.word = Word::kSeal, .bytes = seal.value(), .where = seal.address()});
+    receive.receives = true;
+    receive.peer = 0;
+    receive.data = room.data();
+    receive.bytes = room.size();
+  }
+  void say(const Head& head, uint64_t bytes = 0) {
+    ASSERT_GT(world.channels(0)[1].try_send(Envelope::of(head), memory.data(), bytes), 0u);
+  }
+  void announce(uint64_t bytes) {
+    say({.word = Word::kAnnounce,
+         .bytes = bytes,
+         .where = reinterpret_cast<uint64_t>(memory.data())});
+  }
+  /// What the receiver says of a stretch.
+  bool is_corrupt(const Head& head, uint64_t bytes) {
+    say(head, bytes);
+    courier.advance_thoroughly();
+    return courier.broke(0);
+  }
+
+  FakeWorld world;
+  Seal seal;
+  std::vector<std::byte> memory = std::vector<std::byte>(500, std::byte{7});
+  std::vector<std::byte> room = std::vector<std::byte>(500);
+  Courier courier;
+  Transfer receive;
+};
+
+TEST_F(HandMade, HelpThatComesTooLateIsDropped) {
+  announce(500);
+  courier.begin(&receive);
+  while (receive.stage != Stage::kOver) ASSERT_TRUE(courier.advance_thoroughly());
+  EXPECT_EQ(room, memory);
+  room.assign(500, std::byte{1});  // it is the caller's again
+  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 440, .where = 1}, 60));
+  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 400, .where = 1}, 40));
+  EXPECT_EQ(room, std::vector<std::byte>(500, std::byte{1}));
+}
+
+TEST_F(HandMade, HelpThatGoesBeyondWhatIsReadIsCopiedAsFarAsItIsNew) {
+  announce(200);
+  courier.begin(&receive);
+  courier.advance_thoroughly();
+  ASSERT_EQ(receive.moved, kSmall.read_bytes);
+  memory.assign(500, std::byte{9});
+  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 140, .where = 1}, 60));
+  EXPECT_EQ(receive.stage, Stage::kOver);
+  EXPECT_EQ(room[169], std::byte{7});
+  EXPECT_EQ(room[170], std::byte{9});
+  EXPECT_EQ(room[199], std::byte{9});
+  EXPECT_EQ(room[200], std::byte{0});
+}
+
+TEST_F(HandMade, HelpWithWhatWasNotAnnouncedIsCorrupt) {
+  announce(500);
+  courier.begin(&receive);
+  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = 440, .where = 2}, 60));
+}
+
+TEST_F(HandMade, HelpThatIsNotTheNextFromTheEndIsCorrupt) {
+  announce(500);
+  courier.begin(&receive);
+  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = 430, .where = 1}, 60));
+}
+
+TEST_F(HandMade, HelpBeyondTheEndIsCorrupt) {
+  announce(500);
+  courier.begin(&receive);
+  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = ~uint64_t{0} - 9, .where = 1}, 60));
 }
 
 TEST_P(CourierOver, ABrokenLinkIsOfThoseAloneWhoHaveToDoWithIt) {

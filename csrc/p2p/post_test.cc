@@ -24,10 +24,12 @@ using testing::Behaviour, testing::contains, testing::describe, testing::FakeWor
     testing::soon;
 
 constexpr Courier::Limits kSmall{.short_bytes = 100,
+                                 .small_bytes = 80,
                                  .kept_bytes = 1000,
                                  .stretch_bytes = 150,
                                  .staged_bytes = 130,
-                                 .read_bytes = 170};
+                                 .read_bytes = 170,
+                                 .most_read_bytes = 400};
 
 /// Ranks of one group, each with what messages need.
 class Office {

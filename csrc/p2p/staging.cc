@@ -23,6 +23,11 @@ Staging::Staging(std::span<std::byte> memory, uint64_t small_bytes, uint64_t lar
   if (small_.empty()) small_bytes_ = 0;
 }
 
+Staging::Chunk Staging::take(uint64_t bytes) {
+  if (bytes <= small_bytes_) return take(small_);
+  return bytes <= large_bytes_ ? take(large_) : Chunk();
+}
+
 Staging::Chunk Staging::take(std::vector<Chunk>& free) {
   if (free.empty()) return {};
   Chunk chunk = free.back();

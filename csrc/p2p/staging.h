@@ -1,5 +1,5 @@
 // Memory of the arena from which messages are sent that a transport does not send from anywhere, in
-// chunks of two sizes: many small ones, so that one long message does not hold up short ones.
+// chunks of two sizes: many small ones, so that long messages do not hold up small ones.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,9 @@ class Staging {
   /// Half of the memory for either size. Where there is none for a size there are no such chunks.
   Staging(std::span<std::byte> memory, uint64_t small_bytes, uint64_t large_bytes);
 
+  /// The smallest that holds so many bytes; empty: none of that size is free, or there is none.
+  Chunk take(uint64_t bytes);
   /// Empty: none is free.
-  Chunk take_small() { return take(small_); }
   Chunk take_large() { return take(large_); }
   void give_back(Chunk chunk);
   uint64_t small_bytes() const { return small_bytes_; }  // 0: there are none

@@ -17,6 +17,7 @@ enum class Word : uint8_t {
   kSeal,     // before the first announcement: as long as the word at `where` in the sender's memory
              // is `bytes`, what it has announced is what it was
   kWant,     // send me the bytes of announcement `where`
+  kHelp,     // I copy announcement `where` from its beginning: send me what you can, from its end
   kStretch,  // bytes of announcement `where`, from `bytes` on
   kTaken,    // I have copied announcement `where`
   kReturned,  // `bytes` of short messages are not kept any more

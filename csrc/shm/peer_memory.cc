@@ -21,8 +21,8 @@ void* pointer_to(uint64_t address) {
 
 bool PeerMemory::can_be_read() const { return read(nonce_at_, nullptr, 0) == Result::kDone; }
 
-// With each stretch the nonce is read again, and first: so that a process which only has the number
-// of the one meant is noticed.
+// With each stretch the nonce is read again, and first, or the word, and last: so that a process
+// which only has the number of the one meant is noticed.
 PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at,
                                     uint64_t* word) const {
   auto* to = static_cast<std::byte*>(place);
@@ -30,16 +30,17 @@ PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, 
   do {
     uint64_t nonce = ~nonce_, left = std::min(bytes - done, kMostOfACall);
     uint64_t words = word && left == bytes - done ? sizeof *word : 0;
+    uint64_t nonces = words > 0 ? 0 : sizeof nonce;
     // Parts of no bytes are none: their addresses are not looked at.
-    std::array<iovec, 3> local = {{{&nonce, sizeof nonce}, {to + done, left}, {word, words}}};
-    std::array<iovec, 3> remote = {{{pointer_to(nonce_at_), sizeof nonce},
+    std::array<iovec, 3> local = {{{&nonce, nonces}, {to + done, left}, {word, words}}};
+    std::array<iovec, 3> remote = {{{pointer_to(nonce_at_), nonces},
                                     {pointer_to(from + done), left},
                                     {pointer_to(word_at), words}}};
     ssize_t got =
         ::process_vm_readv(pid_, local.data(), local.size(), remote.data(), remote.size(), 0);
     if (got < 0) return errno == ESRCH ? Result::kGone : Result::kNotThere;
-    if (nonce != nonce_) return Result::kGone;
-    uint64_t more = static_cast<uint64_t>(got) - sizeof nonce;
+    if (nonces > 0 && nonce != nonce_) return Result::kGone;
+    uint64_t more = static_cast<uint64_t>(got) - nonces;
     bool stopped = more == 0 && left > 0;
     bool lacks_word = words > 0 && more >= left && more < left + words;
     if (stopped || lacks_word) return Result::kNotThere;

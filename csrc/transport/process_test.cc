@@ -1,15 +1,11 @@
 // Two processes, as in real life: addresses exchanged, memory mapped across, one of them killed.
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -20,6 +16,7 @@
 
 #include "base/error.h"
 #include "shm/peer_memory.h"
+#include "shm/peer_memory_testing.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
@@ -218,19 +215,6 @@ TEST_P(Processes, ThePeersMemoryIsReadWhereThatWorks) {
   }
 }
 
-// As by Yama, or a sandbox; on this thread alone.
-void forbid_reading() {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog filter{std::size(program), program};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
 TEST(PeersMemory, IsNotReadWhereThatIsRefused) {
   World before(*find_transport("shm"), 2, kArenaBytes);
   ASSERT_TRUE(before[0][1].reads_peer());
@@ -257,6 +241,10 @@ TEST(PeersMemory, IsNotThatOfAnotherProcess) {
   EXPECT_TRUE(right.can_be_read());
   EXPECT_FALSE(wrong.can_be_read());
   EXPECT_EQ(wrong.read(at, &place, sizeof place), PeerMemory::Result::kGone);
+  // With a word the caller sees whose it is.
+  uint64_t word = 0;
+  EXPECT_EQ(wrong.read(at, &place, sizeof place, at, &word), PeerMemory::Result::kDone);
+  EXPECT_EQ(word, nonce);
 }
 
 TEST(PeersMemory, AWordIsReadAfterTheRest) {

@@ -119,7 +119,8 @@ class Endpoint {
   /// Copies from the memory of the peer's process, whatever it is, at the address that it has
   /// there. False, with an unspecified part of it copied: that memory is not there (any more).
   /// Throws Error(kPeerLost) if the process is gone. With a `word`, the eight bytes at `word_at`
-  /// are copied, too, after all of the rest.
+  /// are copied, too, after all of the rest, and tell whose memory it was: the caller knows what
+  /// nobody else has there.
   virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/,
                          uint64_t /*word_at*/, uint64_t* /*word*/) {
     return false;

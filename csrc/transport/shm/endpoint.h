@@ -82,6 +82,8 @@ class ShmEndpoint final : public Endpoint {
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
                  uint64_t* word) override;
   bool progress() override { return false; }  // nothing is ever queued
+  /// With a bell; who makes calls waits by itself for those who read its arena.
+  bool drained() override { return !pair_.tower || completed() == sent_; }
   void wait(Duration limit) override;
   int peer_cpu() const override {
     const PeerLines* told = pair_.tower ? pair_.their_lead : pair_.theirs;

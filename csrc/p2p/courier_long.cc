@@ -1,0 +1,165 @@
+// Long messages, from their announcement to their end; their stretches go out in courier_send.cc.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "p2p/courier.h"
+
+namespace ringcoll {
+namespace {
+
+using Stage = Transfer::Stage;
+
+Transfer* find(const Transfers& transfers, uint64_t number) {
+  Transfer* found = transfers.front();
+  while (found && found->number != number) found = Transfers::next(found);
+  return found;
+}
+
+}  // namespace
+
+void Courier::take_announcement(Peer& from, const Head& head) {
+  if (head.tag < 0) throw corrupt(from, "a tag that is none");
+  uint64_t number = ++from.announcements_in;
+  if (Transfer* receive = take_receive(from.rank, head.tag, head.bytes)) {
+    receive->received = {from.rank, head.tag, head.bytes};
+    return fetch(from, receive, number, head.where);
+  }
+  auto arrival = std::make_unique<Arrival>();
+  arrival->source = from.rank;
+  arrival->tag = head.tag;
+  arrival->bytes = head.bytes;
+  arrival->announced = true;
+  arrival->number = number;
+  arrival->address = head.where;
+  matching_.keep(std::move(arrival));
+}
+
+void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t address) {
+  receive->stage = Stage::kUnderWay;
+  receive->number = number;
+  receive->moved = 0;
+  receive->helped = 0;
+  if (from.reads) {
+    receive->remote = address;
+    // What is read at once is there sooner than any help.
+    if (!reading_.empty() || receive->received.bytes > limits_.read_bytes)
+      note(from, {.word = Word::kHelp, .where = number});
+    return reading_.push(receive);
+  }
+  note(from, {.word = Word::kWant, .where = number});
+  from.awaited.push(receive);
+}
+
+bool Courier::read_on() {
+  Transfer* receive = reading_.front();
+  if (!receive) return false;
+  Peer& from = peer(receive->received.source);
+  uint64_t turn = receive->moved / limits_.most_read_bytes;
+  bool whole = false;
+  try {
+    if (!from.broken) whole = read_some(from, receive);
+  } catch (const Error& error) {
+    break_off(from.rank, error);
+    return true;
+  }
+  // One that is broken stays, for its error is the group's. Others have their turns.
+  if (!whole && (from.broken || receive->moved / limits_.most_read_bytes > turn)) {
+    reading_.remove(receive);
+    reading_.push(receive);
+  }
+  return !from.broken;
+}
+
+// True if that was the end of it.
+bool Courier::read_some(Peer& from, Transfer* receive) {
+  uint64_t left = receive->received.bytes - receive->helped - receive->moved;
+  uint64_t alone = std::clamp(receive->moved, limits_.read_bytes, limits_.most_read_bytes);
+  uint64_t bytes = std::min(left, receive->helped > 0 ? limits_.read_bytes : alone);
+  uint64_t seal = 0;
+  bool there =
+      from.channel->read_peer(receive->remote + receive->moved, receive->data + receive->moved,
+                              bytes, from.seal_address, &seal);
+  if (!there || seal != from.seal)
+    throw Error(Code::kPeerLost,
+                fmt::format("rank {} has failed or left the communicator: the {} bytes of its "
+                            "message, tag {}, are not there any more",
+                            from.rank, receive->received.bytes, receive->received.tag),
+                from.rank);
+  receive->moved += bytes;
+  return end_if_whole(from, receive);
+}
+
+bool Courier::end_if_whole(Peer& from, Transfer* receive) {
+  if (receive->moved + receive->helped < receive->received.bytes) return false;
+  reading_.remove(receive);
+  note(from, {.word = Word::kTaken, .where = receive->number});
+  counts_.read += receive->moved > 0;
+  counts_.helped += receive->helped > 0;
+  end(receive);
+  send(from);  // nobody may come back soon
+  return true;
+}
+
+// ---- What the sender sends of them ----
+
+void Courier::choose_for_stretch(Peer& from) {
+  Incoming& in = from.incoming;
+  // One that helps is copied when it is there, for what it belongs to may have ended until then.
+  if (from.reads && in.head.where > 0 && in.head.where <= from.announcements_in) return;
+  Transfer* receive = find(from.awaited, in.head.where);
+  if (!receive) throw corrupt(from, "a stretch of what was not asked for");
+  if (in.head.bytes != receive->moved || in.bytes > receive->received.bytes - receive->moved)
+    throw corrupt(from, "a stretch that is not the next");
+  in.receive = receive;
+  in.place = receive->data + receive->moved;
+}
+
+void Courier::take_stretch(Peer& from, Transfer* receive, uint64_t bytes) {
+  receive->moved += bytes;
+  if (receive->moved < receive->received.bytes) return;
+  from.awaited.remove(receive);
+  end(receive);
+}
+
+// The peer's next stretch of what is being read, from its end; if that has been read, nothing.
+void Courier::take_help(Peer& from, const View& view) {
+  const Head& head = from.incoming.head;
+  Transfer* receive = reading_.front();
+  while (receive && (receive->received.source != from.rank || receive->number != head.where))
+    receive = Transfers::next(receive);
+  if (!receive) return;
+  uint64_t bytes = from.incoming.bytes, left = receive->received.bytes - receive->helped;
+  if (bytes > left || head.bytes != left - bytes)
+    throw corrupt(from, "a stretch that is not the next");
+  uint64_t there = std::min(bytes, std::max(receive->moved, head.bytes) - head.bytes);
+  if (there < bytes)
+    std::memcpy(receive->data + head.bytes + there, view.data + there, bytes - there);
+  receive->helped += bytes;
+  end_if_whole(from, receive);
+}
+
+// ---- What the receiver says ----
+
+void Courier::take_taken(Peer& from, uint64_t number) {
+  Transfer* send = find(from.helped, number);
+  if (!send) {
+    send = announced(from, number);
+    from.announced.remove(send);
+    return end(send);
+  }
+  if (send == from.helped.front())
+    staging_.give_back(std::exchange(from.stretch_chunk, {}).chunk);  // it has not been sent yet
+  from.helped.remove(send);
+  end(send);
+}
+
+Transfer* Courier::announced(Peer& to, uint64_t number) const {
+  Transfer* send = find(to.announced, number);
+  if (!send) throw corrupt(to, "an answer to what was not announced");
+  return send;
+}
+
+}  // namespace ringcoll
