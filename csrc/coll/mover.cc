@@ -150,14 +150,21 @@ void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Rang
 // fetching them from the peer's cache first, where they still are (docs/design.md, "Copies").
 void Mover::share_result(const Fragment& fragment, const Shared& at, int64_t count,
                          bool own_first) {
-  alignas(64) std::byte scratch[kBlockBytes];
   size_t bytes = count * element_bytes_;
-  std::byte* sum = writes_through_caches(fragment) ? at.output : scratch;
+  counters_.bytes_unpacked += bytes;
+  if (!writes_through_caches(fragment)) return share_past_caches(at, count, own_first);
+  combine(at.output, at.own, at.theirs, count, own_first);
+  if (postscale_ != 1) scale_(at.output, at.output, postscale_, count);
+  copy_bytes(at.result, at.output, bytes);
+}
+
+void Mover::share_past_caches(const Shared& at, int64_t count, bool own_first) {
+  alignas(64) std::byte sum[kBlockBytes];
+  size_t bytes = count * element_bytes_;
   combine(sum, at.own, at.theirs, count, own_first);
   if (postscale_ != 1) scale_(sum, sum, postscale_, count);
   copy_bytes(at.result, sum, bytes);
-  counters_.bytes_unpacked += bytes;
-  if (sum != at.output) stream_bytes(at.output, sum, bytes);
+  stream_bytes(at.output, sum, bytes);
 }
 
 void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,

@@ -71,6 +71,7 @@ class Mover {
     const std::byte *own, *theirs;
   };
   void share_result(const Fragment& fragment, const Shared& at, int64_t count, bool own_first);
+  void share_past_caches(const Shared& at, int64_t count, bool own_first);
   void reduce(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
               bool own_first);
   void reduce_block(const PieceMemory& memory, const Receipt& receipt, Range block,
