@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness import figures, machine, program, report, resnet50, rounds
+from harness import distance, figures, machine, program, report, resnet50, rounds
 from harness.build import CHECKOUT, PERF
 from harness.horovod_jobs import OURS, UNSPREAD, find_jobs, unspread
 from harness.jobs import Spec, end_on_sigterm
@@ -24,8 +24,10 @@ METHOD = (
     "of its slowest rank. The median step of a visit; the median over rounds. Every round visits "
     "each job in turn, the others stopped. A ratio is the median over rounds of a job's time "
     "divided by that under RINGCOLL in the same round. Averages are compared, element by "
-    f"element, before a case is timed. The peer {UNSPREAD} is RINGCOLL whose threads stay where "
-    "the kernel puts them."
+    "element, before a case is timed. Before and after each visit the round trip of a cache line "
+    "between the two cores is taken (one core, near, far); visits in which that changed do not "
+    f"count, and each state has its own tables. The peer {UNSPREAD} is RINGCOLL whose threads stay "
+    "where the kernel puts them."
 )
 
 
@@ -83,6 +85,9 @@ def main() -> int:
     )
     limit = 60 * arguments.minutes / len(sizes)
     plan = rounds.Plan(sizes, arguments.rounds, arguments.visit, limit, one_call=True)
+    arguments.build.mkdir(parents=True, exist_ok=True)
+    watch = distance.Watch(arguments.build)
+    plan.take_distance = watch.take if watch.take() else None
     plan.words[gradients] = f"resnet50:{arguments.classes}"
     return program.measure_and_write(
         results,

@@ -4,26 +4,45 @@
 //
 // It is no library: the ranks are forked from one process, share one mapping that is laid out in
 // advance, know no other dtype, operation, or failure. A vector moves in segments that stay in
-// cache, through `slots` slots for each rank, in a pipeline of three stages: copy segment k into
-// one's own slot; add up one's own share of segment k-1 straight from everyone's slots; copy the
-// others' shares of segment k-2 out of theirs. Three counters a rank, each alone on its cache
-// lines, are the whole flow control: a stage waits for the one counter of each peer that it needs.
+// cache, through places of each rank's memory that are turned through, in a pipeline. Four counters
+// a rank, each alone on its cache lines, are the whole flow control.
 //
-// Costs: each element is read and written once on the way in, combined once, and written once on
-// the way out. Only the number of segments is paid in waits.
+// There are ways to do it (drivers/bench.h, "use"), of which now one, now the other is the fastest:
+// which depends on the size and on how far apart the cores are. So the limit is the best of them.
+//   PERF_EXCHANGE=shares   (as if not set) pack for each peer its share of the vector; add up one's
+//                          own share from one's input and the peers' memory; copy theirs from them.
+//   PERF_EXCHANGE=whole    two ranks: pack all, and add the other's to one's own: one step
+//   PERF_EXCHANGE=copy     the bound: copy the vector from own memory to own memory. Each rank of
+//                          an allreduce reads and writes as much, and cannot be faster.
+//   PERF_STORES=past       what peers read is stored past the caches
+//   PERF_OUTPUT=past       what is stored into the output is
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #include "drivers/bench.h"
 
 // Fewer slots than stages would have the first stage wait for the last of its own rank.
-enum { kMaxRanks = 64, kCacheLines = 128, kSpinsBeforeYield = 2000, kLeastSlots = 3 };
+enum {
+  kMaxRanks = 64,
+  kCacheLines = 128,
+  kSpinsBeforeYield = 2000,
+  kLeastSlots = 3,
+  kMostWays = 16
+};
+enum { kBlock = 4096 };  // floats: in the first-level cache
 static const int64_t kDefaultSegmentBytes = 128 << 10;
-static const int kDefaultSlots = 4;
+// Memory of a rank that is turned through: more than two second-level caches hold.
+static const int64_t kTurnBytes = 4 << 20;
+static const int64_t kPlaceAlignment = 4096;
 
 // Each counter is written by its rank alone; its value is how many segments passed the stage,
 // over all calls so far.
@@ -34,18 +53,28 @@ struct counters {
   _Alignas(kCacheLines) _Atomic int64_t arrived;
 };
 
+enum exchange { kShares, kWhole, kCopy };
+
 struct maker {
-  int rank, size, slots;
+  int rank, size, most_slots;
   int64_t segment;  // elements
-  int64_t done;     // segments of all earlier calls
+  int64_t turn;     // bytes of a rank
+  char* memory;
+  struct counters* at;  // of each rank
+  enum exchange exchange;
+  int stores_past, output_past;
+  int64_t stride;  // bytes from place to place
+  int64_t slots;   // places
+  int64_t done;    // segments of all earlier calls
   int64_t barriers;
-  char* slots_base;
-  struct counters* at;
 };
 
 struct span {
   int64_t first, count;
 };
+
+static struct counters* counters_of_ways;
+static int ways_made;
 
 static void wait_for(_Atomic int64_t* counter, int64_t at_least) {
   int spins = 0;
@@ -61,8 +90,7 @@ static void advance(_Atomic int64_t* counter, int64_t to) {
 }
 
 static float* slot(const struct maker* m, int rank, int64_t segment) {
-  int64_t index = rank * m->slots + (m->done + segment) % m->slots;
-  return (float*)(m->slots_base + index * m->segment * 4);
+  return (float*)(m->memory + rank * m->turn + (m->done + segment) % m->slots * m->stride);
 }
 
 static struct span share_of(int rank, int size, int64_t count) {
@@ -70,25 +98,84 @@ static struct span share_of(int rank, int size, int64_t count) {
   return (struct span){first, count * (rank + 1) / size - first};
 }
 
-static void add(float* restrict into, const float* restrict from, int64_t count) {
-  for (int64_t i = 0; i < count; i++) into[i] += from[i];
+// What is left of `count` floats behind those that were stored past the caches.
+#if defined(__AVX__)
+static int64_t lead_to_alignment(const float* to, int64_t count) {
+  int64_t lead = (int64_t)(-((uintptr_t)to / 4) % 8);
+  return lead < count ? lead : count;
+}
+#endif
+
+static void copy(float* to, const float* from, int64_t count, int past) {
+#if defined(__AVX__)
+  if (past) {
+    int64_t i = lead_to_alignment(to, count);
+    memcpy(to, from, (size_t)i * 4);
+    for (; i + 8 <= count; i += 8) _mm256_stream_ps(to + i, _mm256_loadu_ps(from + i));
+    memcpy(to + i, from + i, (size_t)(count - i) * 4);
+    _mm_sfence();
+    return;
+  }
+#endif
+  (void)past;
+  memcpy(to, from, (size_t)count * 4);
 }
 
-static void pack(struct maker* m, const float* input, int64_t k, int64_t count) {
-  for (int r = 0; r < m->size; r++) wait_for(&m->at[r].unpacked, m->done + k - m->slots + 1);
-  memcpy(slot(m, m->rank, k), input + k * m->segment, (size_t)count * 4);
+static void add(float* to, const float* a, const float* b, int64_t count, int past) {
+  int64_t i = 0;
+#if defined(__AVX__)
+  if (past) {
+    for (int64_t lead = lead_to_alignment(to, count); i < lead; i++) to[i] = a[i] + b[i];
+    for (; i + 8 <= count; i += 8)
+      _mm256_stream_ps(to + i, _mm256_add_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+    for (; i < count; i++) to[i] = a[i] + b[i];
+    _mm_sfence();
+    return;
+  }
+#endif
+  (void)past;
+  for (; i < count; i++) to[i] = a[i] + b[i];
+}
+
+// ---- Shares ----
+
+static void pack_shares(struct maker* m, const float* input, int64_t k, int64_t count) {
+  for (int r = 0; r < m->size; r++) {
+    if (r == m->rank) continue;
+    wait_for(&m->at[r].unpacked, m->done + k - m->slots + 1);
+    struct span share = share_of(r, m->size, count);
+    float* to = slot(m, m->rank, k) + share.first;
+    copy(to, input + k * m->segment + share.first, share.count, m->stores_past);
+  }
   advance(&m->at[m->rank].packed, m->done + k + 1);
 }
 
-static void reduce(struct maker* m, float* output, int64_t k, int64_t count) {
-  struct span share = share_of(m->rank, m->size, count);
-  float* mine = slot(m, m->rank, k) + share.first;
+// `at`: in the segment.
+static void reduce_block(struct maker* m, const float* input, float* output, int64_t k, int64_t at,
+                         int64_t count) {
+  float scratch[kBlock];
+  const float* sum = input + k * m->segment + at;
+  float* out = output + k * m->segment + at;
+  float* to = m->output_past ? scratch : out;
   for (int r = 0; r < m->size; r++) {
     if (r == m->rank) continue;
-    wait_for(&m->at[r].packed, m->done + k + 1);
-    add(mine, slot(m, r, k) + share.first, share.count);
+    add(to, sum, slot(m, r, k) + at, count, 0);
+    sum = to;
   }
-  memcpy(output + k * m->segment + share.first, mine, (size_t)share.count * 4);
+  // Copied there, not added up there: a copy stores whole lines, which need not be fetched from the
+  // core that has read them last.
+  copy(slot(m, m->rank, k) + at, sum, count, m->stores_past);
+  if (sum != out) copy(out, sum, count, m->output_past);
+}
+
+static void reduce(struct maker* m, const float* input, float* output, int64_t k, int64_t count) {
+  struct span share = share_of(m->rank, m->size, count);
+  for (int r = 0; r < m->size; r++)
+    if (r != m->rank) wait_for(&m->at[r].packed, m->done + k + 1);
+  for (int64_t at = 0; at < share.count; at += kBlock) {
+    int64_t left = share.count - at;
+    reduce_block(m, input, output, k, share.first + at, left < kBlock ? left : kBlock);
+  }
   advance(&m->at[m->rank].reduced, m->done + k + 1);
 }
 
@@ -97,32 +184,102 @@ static void unpack(struct maker* m, float* output, int64_t k, int64_t count) {
     if (r == m->rank) continue;
     struct span share = share_of(r, m->size, count);
     wait_for(&m->at[r].reduced, m->done + k + 1);
-    memcpy(output + k * m->segment + share.first, slot(m, r, k) + share.first,
-           (size_t)share.count * 4);
+    float* to = output + k * m->segment + share.first;
+    copy(to, slot(m, r, k) + share.first, share.count, m->output_past);
   }
   advance(&m->at[m->rank].unpacked, m->done + k + 1);
 }
+
+// ---- The whole ----
+
+static void pack_whole(struct maker* m, const float* input, int64_t k, int64_t count) {
+  wait_for(&m->at[!m->rank].unpacked, m->done + k - m->slots + 1);
+  copy(slot(m, m->rank, k), input + k * m->segment, count, m->stores_past);
+  advance(&m->at[m->rank].packed, m->done + k + 1);
+}
+
+static void add_other(struct maker* m, const float* input, float* output, int64_t k,
+                      int64_t count) {
+  int64_t at = k * m->segment;
+  wait_for(&m->at[!m->rank].packed, m->done + k + 1);
+  add(output + at, input + at, slot(m, !m->rank, k), count, m->output_past);
+  advance(&m->at[m->rank].unpacked, m->done + k + 1);
+}
+
+// ---- A call ----
 
 static int64_t segment_count(const struct maker* m, int64_t k, int64_t count) {
   int64_t left = count - k * m->segment;
   return left < m->segment ? left : m->segment;
 }
 
+// Places lie as close as the segments allow. They move when that changes: nobody may read then.
+static void lay_out(struct maker* m, int64_t count) {
+  int64_t longest = (count < m->segment ? count : m->segment) * 4;
+  int64_t stride = (longest + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  if (stride == m->stride) return;
+  for (int r = 0; r < m->size; r++) wait_for(&m->at[r].unpacked, m->done);
+  m->stride = stride;
+  m->slots = m->turn / stride;
+  if (m->most_slots > 0 && m->slots > m->most_slots) m->slots = m->most_slots;
+}
+
 static void allreduce(void* state, const float* input, float* output, int64_t count) {
   struct maker* m = state;
+  if (m->exchange == kCopy) return copy(output, input, count, m->output_past);
+  lay_out(m, count);
   int64_t segments = (count + m->segment - 1) / m->segment;
   for (int64_t k = 0; k < segments + 2; k++) {
-    if (k < segments) pack(m, input, k, segment_count(m, k, count));
-    if (k >= 1 && k <= segments) reduce(m, output, k - 1, segment_count(m, k - 1, count));
+    int64_t now = segment_count(m, k, count), before = segment_count(m, k - 1, count);
+    if (m->exchange == kWhole) {
+      if (k < segments) pack_whole(m, input, k, now);
+      if (k >= 1 && k <= segments) add_other(m, input, output, k - 1, before);
+      continue;
+    }
+    if (k < segments) pack_shares(m, input, k, now);
+    if (k >= 1 && k <= segments) reduce(m, input, output, k - 1, before);
     if (k >= 2) unpack(m, output, k - 2, segment_count(m, k - 2, count));
   }
   m->done += segments;
 }
 
+static int copies(void* state) { return ((const struct maker*)state)->exchange == kCopy; }
+
 static void barrier(void* state) {
   struct maker* m = state;
   advance(&m->at[m->rank].arrived, ++m->barriers);
   for (int r = 0; r < m->size; r++) wait_for(&m->at[r].arrived, m->barriers);
+}
+
+static int is_past(const char* variable) {
+  const char* text = getenv(variable);
+  if (!text) return 0;
+  if (strcmp(text, "past") != 0) fail("%s is \"%s\", not past", variable, text);
+#if !defined(__AVX__)
+  fail("%s: not for this processor", variable);
+#endif
+  return 1;
+}
+
+static enum exchange exchange_named(const char* text) {
+  if (!text || strcmp(text, "shares") == 0) return kShares;
+  if (strcmp(text, "whole") == 0) return kWhole;
+  if (strcmp(text, "copy") != 0) fail("PERF_EXCHANGE is \"%s\"", text);
+  return kCopy;
+}
+
+// Another way, with counters of its own, in the same memory: one way at a time is used.
+static void* open_way(void* first) {
+  struct maker* m = malloc(sizeof *m);
+  if (!m || ways_made == kMostWays) fail("no room for one more way");
+  *m = *(struct maker*)first;
+  m->at = counters_of_ways + ways_made++ * m->size;
+  m->done = m->barriers = m->stride = m->slots = 0;
+  m->exchange = exchange_named(getenv("PERF_EXCHANGE"));
+  if (m->exchange == kWhole && m->size != 2) fail("PERF_EXCHANGE=whole is for two ranks");
+  m->stores_past = is_past("PERF_STORES");
+  m->output_past = is_past("PERF_OUTPUT");
+  return m;
 }
 
 static void* share_memory(size_t bytes) {
@@ -135,15 +292,25 @@ static void* share_memory(size_t bytes) {
 
 int main(int argc, char** argv) {
   if (argc < 3 || argc > 5) fail("usage: %s <harness socket> <ranks> [segment [slots]]", argv[0]);
-  struct maker m = {.slots = kDefaultSlots, .segment = kDefaultSegmentBytes / 4};
+  struct maker m = {.segment = kDefaultSegmentBytes / 4};
   m.size = (int)parse_number(argv[2], 1, kMaxRanks, "ranks");
   if (argc > 3) m.segment = parse_number(argv[3], 4, 1 << 30, "segment bytes") / 4;
-  if (argc > 4) m.slots = (int)parse_number(argv[4], kLeastSlots, 1024, "slots");
-  m.slots_base = share_memory((size_t)m.size * (size_t)m.slots * (size_t)m.segment * 4);
-  m.at = share_memory((size_t)m.size * sizeof(struct counters));
+  if (argc > 4) m.most_slots = (int)parse_number(argv[4], kLeastSlots, 1024, "slots");
+  int64_t least = (m.segment * 4 + kPlaceAlignment) * kLeastSlots;
+  m.turn = kTurnBytes > least ? kTurnBytes : least;
+  m.memory = share_memory((size_t)m.size * (size_t)m.turn);
+  counters_of_ways = share_memory((size_t)m.size * kMostWays * sizeof(struct counters));
   m.rank = fork_ranks(m.size);
   pin_rank(m.rank, m.size);
-  serve(&(struct peer){m.rank, m.size, 0, &m, barrier, allreduce}, argv[1]);
+  struct maker* way = open_way(&m);
+  serve(&(struct peer){.rank = m.rank,
+                       .size = m.size,
+                       .state = way,
+                       .barrier = barrier,
+                       .allreduce = allreduce,
+                       .open = open_way,
+                       .copies = copies},
+        argv[1]);
   join_ranks();
   return 0;
 }

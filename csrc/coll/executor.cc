@@ -35,6 +35,12 @@ size_t least_huge_bytes(const Terrain& terrain) {
   return terrain.oversubscribed ? std::numeric_limits<size_t>::max() : kLargeNetworkPieceBytes;
 }
 
+Thresholds thresholds_of(const Terrain& terrain, const Config& config) {
+  Thresholds thresholds{.huge_pages = least_huge_bytes(terrain)};
+  if (terrain.one_domain) thresholds.turning = static_cast<size_t>(config.inline_bytes) + 1;
+  return thresholds;
+}
+
 std::string describe_wait(const Run& run) {
   bool memory = run.want().what == Want::What::kCompletion;
   return run.doing() + (memory ? ": waiting until its data is read" : "");
@@ -48,7 +54,7 @@ Executor::Executor(Communicator& comm)
       slots_(comm.group().mesh().arena(), comm.group().extent(),
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
-             least_huge_bytes(plans_.selector().terrain())),
+             thresholds_of(plans_.selector().terrain(), comm.config())),
       flights_(slots_.size()) {}
 
 Executor::~Executor() {
@@ -68,7 +74,7 @@ Executor::~Executor() {
 // Which is the next that begins.
 Executor::Flight& Executor::make_flight() {
   Flight& next = flight(in_flight_);
-  if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_);
+  if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_, ways_);
   return next;
 }
 

@@ -33,32 +33,43 @@ void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&&
 
 }  // namespace
 
-Mover::Mover(const Call& call, Counters& counters)
+Mover::Mover(const Call& call, Counters& counters, MemoryWays& ways)
     : element_bytes_(size_of(call.dtype)),
       prescale_(call.prescale),
       postscale_(call.postscale),
       copy_scale_(call.collective == RC_ALLREDUCE ? 1 : call.postscale),
-      counters_(counters) {
+      counters_(counters),
+      ways_(ways) {
   int64_t elements = 0;
   for (const rc_buffer& buffer : call.buffers) elements += buffer.count;
   beyond_caches_ =
       std::max(elements, call.total()) >= kBeyondCachesBytes / static_cast<int64_t>(element_bytes_);
-  if (call.reduces()) combine_ = combine_kernel(call.dtype, call.op);
+  if (call.reduces()) {
+    kernels_ = {combine_kernel(call.dtype, call.op, Operands::kInCaches),
+                combine_kernel(call.dtype, call.op, Operands::kInMemory)};
+    combine_ = kernels_[0];
+  }
   if (prescale_ != 1 || postscale_ != 1) scale_ = scale_kernel(call.dtype);
 }
 
 void Mover::pack(const PieceMemory& memory, const Packing& packing) {
-  counters_.bytes_packed += packing.range.count * element_bytes_;
+  uint64_t all = packing.range.count * element_bytes_;
+  counters_.bytes_packed += all;
+  if (!beyond_caches_ || prescale_ != 1) return pack(memory, packing, copy_bytes);
+  auto start = Clock::now();
+  pack(memory, packing, ways_.pack.next() == 0 ? copy_bytes : fetch_bytes);
+  ways_.pack.took(all, Clock::now() - start);
+}
+
+void Mover::pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const {
   for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range stretch) {
     const std::byte* from = f.input + (stretch.first - f.first) * element_bytes_;
     std::byte* to = bank(memory, packing.to, stretch.first);
     size_t bytes = stretch.count * element_bytes_;
     if (prescale_ != 1)
       scale_(to, from, prescale_, stretch.count);
-    else if (beyond_caches_)
-      fetch_bytes(to, from, bytes);
     else
-      copy_bytes(to, from, bytes);
+      copy(to, from, bytes);
   });
 }
 
@@ -83,11 +94,15 @@ void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* d
   });
 }
 
+// A reduction in place has just read what it overwrites.
+bool Mover::writes_through_caches(const Fragment& fragment) const {
+  return !beyond_caches_ || (combine_ && fragment.input == fragment.output);
+}
+
 void Mover::write_output(const Fragment& fragment, std::byte* to, const std::byte* from,
                          int64_t count, double factor) {
   size_t bytes = count * element_bytes_;
-  // A reduction in place has just read what it overwrites.
-  bool in_caches = !beyond_caches_ || (combine_ && fragment.input == fragment.output);
+  bool in_caches = writes_through_caches(fragment);
   if (factor == 1) return in_caches ? copy_bytes(to, from, bytes) : stream_bytes(to, from, bytes);
   if (in_caches) return scale_(to, from, factor, count);
   alignas(64) std::byte scaled[kBlockBytes];
@@ -122,10 +137,34 @@ void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Rang
     return;
   }
   std::byte* result = bank(memory, receipt.result, block.first);
+  if (!receipt.output_too) return combine(result, own, theirs, block.count, own_first);
+  if (copy_scale_ == 1) {
+    share_result(*fragment, {user(fragment->output), result, own, theirs}, block.count, own_first);
+    return;
+  }
   combine(result, own, theirs, block.count, own_first);
-  if (!receipt.output_too) return;
-  if (postscale_ != copy_scale_) scale_(result, result, postscale_, block.count);
   to_output(memory, block, result, copy_scale_);
+}
+
+// What peers read is copied there, and not combined there: a copy can store whole lines without
+// fetching them from the peer's cache first, where they still are (docs/design.md, "Copies").
+void Mover::share_result(const Fragment& fragment, const Shared& at, int64_t count,
+                         bool own_first) {
+  size_t bytes = count * element_bytes_;
+  counters_.bytes_unpacked += bytes;
+  if (!writes_through_caches(fragment)) return share_past_caches(at, count, own_first);
+  combine(at.output, at.own, at.theirs, count, own_first);
+  if (postscale_ != 1) scale_(at.output, at.output, postscale_, count);
+  copy_bytes(at.result, at.output, bytes);
+}
+
+void Mover::share_past_caches(const Shared& at, int64_t count, bool own_first) {
+  alignas(64) std::byte sum[kBlockBytes];
+  size_t bytes = count * element_bytes_;
+  combine(sum, at.own, at.theirs, count, own_first);
+  if (postscale_ != 1) scale_(sum, sum, postscale_, count);
+  copy_bytes(at.result, sum, bytes);
+  stream_bytes(at.output, sum, bytes);
 }
 
 void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
@@ -139,7 +178,17 @@ void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::
     if (receipt.output_too) to_output(memory, receipt.range, data, copy_scale_);
     return;
   }
-  counters_.bytes_combined += receipt.range.count * element_bytes_;
+  uint64_t bytes = receipt.range.count * element_bytes_;
+  counters_.bytes_combined += bytes;
+  if (!beyond_caches_) return reduce(memory, receipt, data, own_first);
+  combine_ = kernels_[ways_.combine.next()];
+  auto start = Clock::now();
+  reduce(memory, receipt, data, own_first);
+  ways_.combine.took(bytes, Clock::now() - start);
+}
+
+void Mover::reduce(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
+                   bool own_first) {
   bool twice = receipt.output_too || (receipt.result == Storage::kOutput && postscale_ != 1);
   int64_t most = twice ? std::max<int64_t>(1, kBlockBytes / element_bytes_) : receipt.range.count;
   auto blocks = [&](Range range) {

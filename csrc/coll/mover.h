@@ -7,10 +7,12 @@
 // they reach an output, since who completes one may not know that it is wanted.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 
 #include "coll/call.h"
+#include "coll/faster_way.h"
 #include "coll/partition.h"
 #include "comm/communicator.h"
 #include "reduce/reduce.h"
@@ -27,8 +29,8 @@ struct PieceMemory {
 
 class Mover {
  public:
-  /// `counters` outlives it.
-  Mover(const Call& call, Counters& counters);
+  /// `counters` and `ways` outlive it.
+  Mover(const Call& call, Counters& counters, MemoryWays& ways);
 
   /// Input to a bank, prescaled.
   void pack(const PieceMemory& memory, const Packing& packing);
@@ -55,11 +57,23 @@ class Mover {
   std::byte* bank(const PieceMemory& memory, Storage storage, int64_t element) const {
     return memory.bank[storage == Storage::kBank1] + element * element_bytes_;
   }
+  using CopyLoop = void(void* to, const void* from, size_t bytes);
+  void pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const;
   void to_output(const PieceMemory& memory, Range range, const std::byte* data, double factor);
   void write_output(const Fragment& fragment, std::byte* to, const std::byte* from, int64_t count,
                     double factor);
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
+  bool writes_through_caches(const Fragment& fragment) const;
+  /// Where a result that is wanted and sent on goes, and what it is made of.
+  struct Shared {
+    std::byte *output, *result;
+    const std::byte *own, *theirs;
+  };
+  void share_result(const Fragment& fragment, const Shared& at, int64_t count, bool own_first);
+  void share_past_caches(const Shared& at, int64_t count, bool own_first);
+  void reduce(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
+              bool own_first);
   void reduce_block(const PieceMemory& memory, const Receipt& receipt, Range block,
                     const std::byte* data, bool own_first);
 
@@ -70,9 +84,11 @@ class Mover {
   // completed a value has applied it already, so that what is sent on is the final value.
   double copy_scale_;
   bool beyond_caches_;
-  CombineKernel combine_ = nullptr;
+  std::array<CombineKernel, 2> kernels_{};  // in order; from four pages at a time
+  CombineKernel combine_ = nullptr;         // the one in use
   ScaleKernel scale_ = nullptr;
   Counters& counters_;
+  MemoryWays& ways_;
 };
 
 }  // namespace ringcoll

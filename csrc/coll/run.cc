@@ -16,8 +16,8 @@ constexpr size_t kLeastLoanBytes = 32 << 10;
 
 }  // namespace
 
-Run::Run(Communicator& comm, PlanCache& plans, Slots& slots)
-    : comm_(comm), plans_(plans), slots_(slots), pieces_(slots.size()) {}
+Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, MemoryWays& ways)
+    : comm_(comm), plans_(plans), slots_(slots), ways_(ways), pieces_(slots.size()) {}
 
 void Run::begin(const Call& call, const Signature& signature, const Run* before) {
   call_ = &call;
@@ -98,7 +98,7 @@ void Run::prepare() {
   outline_.reset();  // should one of these throw
   partition_.reset(*call_, comm_.rank(), plans_.order());
   choice_ = &plans_.choice(*call_, partition_);
-  mover_.emplace(*call_, comm_.counters());
+  mover_.emplace(*call_, comm_.counters(), ways_);
   repeated_ = nullptr;
   outline_ = outline;
 }
@@ -202,12 +202,13 @@ bool Run::begin(Piece& piece) {
 }
 
 void Run::give_memory(Piece& piece) {
+  size_t place = 0;
   if (!piece.fragments.empty()) {
     auto elements = static_cast<size_t>(piece.fragments.back().end());
-    slots_.prepare(*piece.slot, elements * mover_->element_bytes());
+    place = slots_.place(*piece.slot, elements * mover_->element_bytes());
   }
   piece.sent.assign(piece.rounds(), {});
-  piece.memory = {piece.fragments, {piece.slot->bank[0], piece.slot->bank[1]}};
+  piece.memory = {piece.fragments, {piece.slot->bank[0] + place, piece.slot->bank[1] + place}};
   for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
 }
 

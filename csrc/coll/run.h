@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "coll/call.h"
+#include "coll/faster_way.h"
 #include "coll/mover.h"
 #include "coll/partition.h"
 #include "coll/plan_cache.h"
@@ -52,7 +53,7 @@ struct Want {
 class Run {
  public:
   /// All outlive it.
-  Run(Communicator& comm, PlanCache& plans, Slots& slots);
+  Run(Communicator& comm, PlanCache& plans, Slots& slots, MemoryWays& ways);
 
   /// The call, which outlives the run, is the `signature.sequence`-th. After the one that this
   /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
@@ -137,6 +138,7 @@ class Run {
   Communicator& comm_;
   PlanCache& plans_;
   Slots& slots_;
+  MemoryWays& ways_;
 
   // The call.
   const Call* call_ = nullptr;

@@ -34,7 +34,7 @@ class Runner {
         plans_(comm.rank(), comm.topology().ring_order(), {}, terrain_of(comm)),
         slots_(comm.group().mesh().arena(), comm.group().extent(),
                static_cast<size_t>(plans_.selector().slots()),
-               static_cast<size_t>(plans_.selector().bank_bytes()), SIZE_MAX) {}
+               static_cast<size_t>(plans_.selector().bank_bytes()), {.turning = 1}) {}
 
   Rank rank() const { return comm_.rank(); }
   Rank position() const {  // in the ring
@@ -83,7 +83,8 @@ class Runner {
 
  private:
   struct Flight {
-    explicit Flight(Runner& runner) : run(runner.comm_, runner.plans_, runner.slots_) {}
+    explicit Flight(Runner& runner)
+        : run(runner.comm_, runner.plans_, runner.slots_, runner.ways_) {}
     Run run;
     Call call;
     bool over = false;
@@ -97,6 +98,7 @@ class Runner {
   Communicator& comm_;
   PlanCache plans_;
   Slots slots_;
+  MemoryWays ways_;
   std::deque<std::unique_ptr<Flight>> in_flight_;
   std::vector<std::unique_ptr<Flight>> spare_;
   size_t most_in_flight_ = 0;

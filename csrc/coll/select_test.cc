@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "coll/terrain.h"
 
 namespace ringcoll {
 namespace {
@@ -59,6 +60,21 @@ TEST(Select, TakesTheCheapestRowThatIsOffered) {
       }
       EXPECT_EQ(choose(terrain, RC_ALLREDUCE, bytes).row, best) << bytes;
     }
+}
+
+// One step instead of two is worth the more, the longer a message takes.
+TEST(Select, TwoRanksOfAHostExchangeTheWholeVectorWhileItIsSmall) {
+  Terrain terrain = cluster(1, 2, 1);
+  terrain.fabric.combined_bytes_per_us = kCombinedInMemoryBytesPerUs;
+  auto most_in_one_step = [&](double latency_us) {
+    terrain.fabric.links[0].latency_us = latency_us;
+    int64_t most = 0;
+    for (int64_t bytes = 1024; bytes <= kMiB; bytes *= 2)
+      if (choose(terrain, RC_ALLREDUCE, bytes).row->name == "recursive_doubling") most = bytes;
+    return most;
+  };
+  EXPECT_EQ(most_in_one_step(0.1), 32 << 10);
+  EXPECT_EQ(most_in_one_step(0.4), 128 << 10);
 }
 
 // A ring or a halving that takes every pair for a wire of its own sends each host's bytes through

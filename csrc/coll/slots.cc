@@ -1,10 +1,29 @@
 #include "coll/slots.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 namespace ringcoll {
+namespace {
+
+// Pieces begin in lines of their own.
+constexpr size_t kPlaceAlignment = 128;
+// Of all slots together, should the system not say how large a second-level cache is.
+constexpr size_t kUsualCacheBytes = 1 << 20, kMostTurnBytes = 8 << 20;
+
+// So much is written until a place is written again: twice what a core's own cache holds.
+size_t bytes_to_turn_through() {
+  int64_t cache = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return std::min(2 * (cache > 0 ? static_cast<size_t>(cache) : kUsualCacheBytes), kMostTurnBytes);
+}
+
+}  // namespace
 
 Slots::Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, size_t bank_bytes,
-             size_t least_huge_bytes)
-    : arena_(arena), least_huge_bytes_(least_huge_bytes) {
+             const Thresholds& thresholds)
+    : arena_(arena), thresholds_(thresholds) {
+  turn_bytes_ = std::min(bytes_to_turn_through() / slots, bank_bytes);
   std::byte* at = extent.data();
   for (size_t i = 0; i < slots; i++, at += 2 * bank_bytes)
     slots_.push_back({{at, at + bank_bytes}});
@@ -20,11 +39,18 @@ Slot* Slots::take() {
   return nullptr;
 }
 
-void Slots::prepare(Slot& slot, size_t bytes) {
-  if (bytes <= slot.prepared_bytes) return;
-  slot.prepared_bytes = bytes;
-  if (bytes < least_huge_bytes_) return;
-  for (std::byte* bank : slot.bank) arena_.prepare(bank, bytes);
+size_t Slots::place(Slot& slot, size_t bytes) {
+  size_t first = 0;
+  if (bytes >= thresholds_.turning) {
+    if (slot.next + bytes <= turn_bytes_) first = slot.next;
+    slot.next = (first + bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  }
+  size_t end = first + bytes;
+  if (bytes >= thresholds_.huge_pages && end > slot.prepared_bytes) {
+    slot.prepared_bytes = std::max(end, turn_bytes_);
+    for (std::byte* bank : slot.bank) arena_.prepare(bank, slot.prepared_bytes);
+  }
+  return first;
 }
 
 }  // namespace ringcoll

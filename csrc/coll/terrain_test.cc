@@ -24,6 +24,8 @@ TEST(Terrain, OfOneHost) {
     EXPECT_EQ(terrain.slots, config.slots);
     EXPECT_EQ(terrain.algorithm, config.algorithm);
     EXPECT_EQ(terrain.fabric.ranks(), m.size);
+    EXPECT_EQ(terrain.fabric.combined_bytes_per_us,
+              terrain.oversubscribed ? kCombinedBytesPerUs : kCombinedInMemoryBytesPerUs);
     EXPECT_EQ(terrain.fabric.groups.front().count(), 1);
   });
 }
@@ -34,6 +36,7 @@ TEST(Terrain, OfSeveralHosts) {
       [](Member& m) {
         Terrain terrain = terrain_of(m.comm);
         EXPECT_FALSE(terrain.one_domain);
+        EXPECT_EQ(terrain.fabric.combined_bytes_per_us, kCombinedBytesPerUs);
         ASSERT_EQ(terrain.fabric.groups.size(), 2u);
         EXPECT_EQ(terrain.fabric.groups[0].count(), 2);
         EXPECT_EQ(terrain.fabric.groups[0].size_of(0), 3) << "in the order of the ring";

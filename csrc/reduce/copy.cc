@@ -86,9 +86,17 @@ void copy_bytes(void* to, const void* from, size_t bytes) {
 
 void fetch_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
+  // Through a block in the first-level cache, since memcpy knows how to write what lies in another
+  // core's cache.
+  constexpr size_t kFourPages = 4 * 4096;
+  alignas(64) uint8_t block[kFourPages];
   auto* out = static_cast<uint8_t*>(to);
   auto* in = static_cast<const uint8_t*>(from);
-  size_t done = HWY_DYNAMIC_DISPATCH(fetch)(out, in, bytes);
+  size_t done = 0;
+  for (; done + kFourPages <= bytes; done += kFourPages) {
+    if (HWY_DYNAMIC_DISPATCH(fetch)(block, in + done, kFourPages) < kFourPages) break;
+    std::memcpy(out + done, block, kFourPages);
+  }
   std::memcpy(out + done, in + done, bytes - done);
 }
 

@@ -7,7 +7,7 @@
 namespace ringcoll {
 
 /// Null for an operation that the type does not have, or a type of another group.
-CombineKernel float_combine_kernel(DataType dtype, ReduceOp op);
+CombineKernel float_combine_kernel(DataType dtype, ReduceOp op, Operands operands);
 CombineKernel half_combine_kernel(DataType dtype, ReduceOp op);
 CombineKernel integer_combine_kernel(DataType dtype, ReduceOp op);
 /// Null for a type of another group.

@@ -12,10 +12,15 @@ namespace ringcoll {
 namespace HWY_NAMESPACE {
 namespace {
 
-CombineKernel choose_combine(DataType dtype, ReduceOp op) {
-  if (dtype == RC_FLOAT32) return float_combine<Plain<float>>(op);
-  if (dtype == RC_FLOAT64) return float_combine<Plain<double>>(op);
+template <bool kFromMemory>
+CombineKernel choose(DataType dtype, ReduceOp op) {
+  if (dtype == RC_FLOAT32) return float_combine<Plain<float>, kFromMemory>(op);
+  if (dtype == RC_FLOAT64) return float_combine<Plain<double>, kFromMemory>(op);
   return nullptr;
+}
+
+CombineKernel choose_combine(DataType dtype, ReduceOp op, Operands operands) {
+  return operands == Operands::kInMemory ? choose<true>(dtype, op) : choose<false>(dtype, op);
 }
 
 ScaleKernel choose_scale(DataType dtype) {
@@ -38,8 +43,8 @@ HWY_EXPORT(choose_combine);
 HWY_EXPORT(choose_scale);
 HWY_EXPORT(target_name);
 
-CombineKernel float_combine_kernel(DataType dtype, ReduceOp op) {
-  return HWY_DYNAMIC_DISPATCH(choose_combine)(dtype, op);
+CombineKernel float_combine_kernel(DataType dtype, ReduceOp op, Operands operands) {
+  return HWY_DYNAMIC_DISPATCH(choose_combine)(dtype, op, operands);
 }
 ScaleKernel float_scale_kernel(DataType dtype) { return HWY_DYNAMIC_DISPATCH(choose_scale)(dtype); }
 const char* simd_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }

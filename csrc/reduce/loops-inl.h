@@ -63,7 +63,8 @@ HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
 
 // What is left over by whole vectors goes by 16 bytes, then by elements: a call of one element is
 // common, and for it a detour over a buffer would cost more than all the rest.
-template <class Codec, class Op>
+// `kFromMemory`: Operands::kInMemory.
+template <class Codec, class Op, bool kFromMemory = false>
 void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, int64_t count) {
   using Element = typename Codec::Element;
   using Scalar = typename Codec::Scalar;
@@ -77,7 +78,7 @@ void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, i
   const size_t total = static_cast<size_t>(count);
   size_t i = 0;
   if constexpr (Codec::kUnrolled) {
-    if (total * sizeof(Element) >= kFourPages)
+    if (kFromMemory && total * sizeof(Element) >= kFourPages)
       i = combine_quarters<Codec, Op>(out, left, right, total);
     for (; i + 4 * lanes <= total; i += 4 * lanes) {
       combine_at<Codec, Op>(whole, out, left, right, i);
@@ -171,18 +172,18 @@ struct BitOr {
 };
 
 /// The kernel of a floating-point type; null for an operation that it does not have.
-template <class Codec>
+template <class Codec, bool kFromMemory = false>
 CombineKernel float_combine(ReduceOp op) {
   switch (op) {
     case RC_SUM:
     case RC_AVERAGE:
-      return combine<Codec, Sum>;
+      return combine<Codec, Sum, kFromMemory>;
     case RC_PRODUCT:
-      return combine<Codec, Product>;
+      return combine<Codec, Product, kFromMemory>;
     case RC_MIN:
-      return combine<Codec, FloatMin>;
+      return combine<Codec, FloatMin, kFromMemory>;
     case RC_MAX:
-      return combine<Codec, FloatMax>;
+      return combine<Codec, FloatMax, kFromMemory>;
     case RC_BIT_AND:
     case RC_BIT_OR:
       break;

@@ -6,8 +6,9 @@
 
 namespace ringcoll {
 
-CombineKernel combine_kernel(DataType dtype, ReduceOp op) {
-  for (auto choose : {float_combine_kernel, half_combine_kernel, integer_combine_kernel})
+CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands) {
+  if (CombineKernel kernel = float_combine_kernel(dtype, op, operands)) return kernel;
+  for (auto choose : {half_combine_kernel, integer_combine_kernel})
     if (CombineKernel kernel = choose(dtype, op)) return kernel;
   throw Error(Code::kInvalidArgument,
               fmt::format("{} has no {}; bit operations are for integers and bool", name_of(dtype),

@@ -24,15 +24,19 @@ using CombineKernel = void (*)(void* out, const void* left, const void* right, i
 /// float32: by the factor rounded to float32; float64: in double.
 using ScaleKernel = void (*)(void* out, const void* in, double factor, int64_t count);
 
+/// Where the operands of a combination are: what lies in memory is read from four places at a time
+/// (docs/design.md, "Copies"). Results are the same.
+enum class Operands : uint8_t { kInCaches, kInMemory };
+
 /// The kernel; throws Error(kInvalidArgument) for an op that the type does not have (bit ops on
 /// floats). RC_AVERAGE combines as RC_SUM.
-CombineKernel combine_kernel(DataType dtype, ReduceOp op);
+CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands = Operands::kInCaches);
 ScaleKernel scale_kernel(DataType dtype);
 
 /// memcpy for the pipeline; nothing if to == from.
 void copy_bytes(void* to, const void* from, size_t bytes);
-/// The same for a source that is in no cache, or in another core's: it is read from four pages at a
-/// time.
+/// The same for a source that is in no cache: it is read from four pages at a time, which some
+/// processors do faster and others do not.
 void fetch_bytes(void* to, const void* from, size_t bytes);
 /// The same for a destination that is in no cache and not soon read, such as the output of a call
 /// larger than the caches: stores that bypass them. Not for the arena, which a peer reads; nor for

@@ -237,12 +237,13 @@ class Unaligned {
 enum class Out { kElsewhere, kLeft, kRight };
 
 template <typename T>
-void expect_combined(DataType dtype, ReduceOp op, int64_t count, Out where, size_t shift) {
+void expect_combined(DataType dtype, ReduceOp op, int64_t count, Out where, size_t shift,
+                     Operands operands) {
   std::vector<T> a = random_values<T>(1, count), b = random_values<T>(2, count);
   size_t bytes = static_cast<size_t>(count) * sizeof(T);
   Unaligned left(a.data(), bytes, shift), right(b.data(), bytes, 2 * shift), out(nullptr, bytes, 3);
   Unaligned& result = where == Out::kLeft ? left : where == Out::kRight ? right : out;
-  combine_kernel(dtype, op)(result.data(), left.data(), right.data(), count);
+  combine_kernel(dtype, op, operands)(result.data(), left.data(), right.data(), count);
   for (int64_t i = 0; i < count; i++) {
     T got;
     std::memcpy(&got, result.data() + i * sizeof(T), sizeof(T));
@@ -260,11 +261,13 @@ void expect_all_combined(DataType dtype) {
   if (!std::is_floating_point_v<T>) ops.insert(ops.end(), {RC_BIT_AND, RC_BIT_OR});
   for (ReduceOp op : ops) {
     for (int64_t count = 0; count <= 70; count++)
-      expect_combined<T>(dtype, op, count, Out::kElsewhere, count % 3);
+      expect_combined<T>(dtype, op, count, Out::kElsewhere, count % 3, Operands::kInCaches);
     for (Out where : {Out::kElsewhere, Out::kLeft, Out::kRight})
-      for (size_t shift : {0, 1, 5})
-        for (int64_t count : {kCount, kLongCount})
-          expect_combined<T>(dtype, op, count, where, shift);
+      for (size_t shift : {0, 1, 5}) {
+        expect_combined<T>(dtype, op, kCount, where, shift, Operands::kInCaches);
+        for (Operands operands : {Operands::kInCaches, Operands::kInMemory})
+          expect_combined<T>(dtype, op, kLongCount, where, shift, operands);
+      }
   }
 }
 

@@ -70,6 +70,7 @@ class History {
 
   /// Versions in the order of their making: the inputs by atom, then those of each round by atom.
   std::vector<Version>& versions() { return versions_; }
+  const std::vector<Version>& versions() const { return versions_; }
   VersionId input_of(Atom atom) const { return inputs_[atom]; }  // kNoVersion: no input
   BankAssignment& banks() { return banks_; }
 

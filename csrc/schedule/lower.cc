@@ -65,7 +65,7 @@ class Lowering {
   int bank_for(VersionId version, int preferred);
   int wait_before(Atom atom, int bank);
   void finish(const Schedule& schedule);
-  Storage storage_of_input(VersionId input) const;
+  Storage storage_to_read(VersionId version) const;
   void add_move(Range range, Storage from, int64_t to_first);
   int round() const { return static_cast<int>(plan_.actions.size()); }
 
@@ -149,13 +149,14 @@ Receipt Lowering::receipt_of(Atom atom, VersionId id, Combine combine) {
   const Version& version = history_.versions()[id];
   Receipt receipt = {.range = history_.range_of(atom), .combine = combine};
   if (!version.needed) return receipt;
-  if (version.operand != kNoVersion) receipt.operand = storages_[version.operand];
+  if (version.operand != kNoVersion) receipt.operand = storage_to_read(version.operand);
   bool wanted = version.final && history_.wanted(atom);
   if (wanted && (!version.sent || version.zero_copy)) {
     receipt.result = Storage::kOutput;
     return receipt;
   }
-  int bank = bank_for(id, choose_bank(atom, receipt.operand));
+  Storage lies_in = version.operand == kNoVersion ? Storage::kNowhere : storages_[version.operand];
+  int bank = bank_for(id, choose_bank(atom, lies_in));
   receipt.result = bank_storage(bank);
   receipt.output_too = wanted;
   receipt.after = wait_before(atom, bank);
@@ -190,21 +191,23 @@ void Lowering::finish(const Schedule& schedule) {
     if (last == kNoVersion || !history_.wanted(atom) || history_.versions()[last].received)
       continue;
     Range range = history_.range_of(atom);
-    add_move(range, storage_of_input(last), range.first);
+    add_move(range, storage_to_read(last), range.first);
   }
   for (const Step& step : schedule) {
     if (!is_inside(step, rank_)) continue;
     for (auto [atom, end] = history_.atoms_of(step.send); atom < end; atom++) {
       Range range = history_.range_of(atom);
       int64_t to_first = step.recv.first + range.first - step.send.first;
-      add_move(range, storage_of_input(history_.input_of(atom)), to_first);
+      add_move(range, storage_to_read(history_.input_of(atom)), to_first);
     }
   }
 }
 
-// What is packed and may be read where it lies, is read there: a bank may meanwhile hold more.
-Storage Lowering::storage_of_input(VersionId input) const {
-  return pack_all_ ? storages_[input] : Storage::kInput;
+// An input that is packed and may be read where it lies, is read there: a bank may meanwhile hold
+// more, and a peer that has read its lines may have taken them away from this core.
+Storage Lowering::storage_to_read(VersionId version) const {
+  bool is_input = !history_.versions()[version].received;
+  return is_input && !pack_all_ ? Storage::kInput : storages_[version];
 }
 
 void Lowering::add_move(Range range, Storage from, int64_t to_first) {

@@ -7,8 +7,8 @@
 //  - what is sent lies in the arena, or in the caller's memory if all who are sent it can be sent
 //    from there (Ends::zero_copy); what is sent before anything was combined into it is packed
 //    (input -> a bank), or sent as it is;
-//  - the first combine into a range that was never packed reads the input directly (three operands,
-//    no packing copy);
+//  - the first combine into a range reads the input directly (three operands), so that what is not
+//    sent is not packed;
 //  - a value that is final and not sent any more goes straight from the peer's view to the output;
 //  - a final value that is still to be sent goes to the arena, and while hot to the output too;
 //  - a range that leaves in the same round is not overwritten: the result goes to the other bank;

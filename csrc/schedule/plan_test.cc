@@ -203,6 +203,15 @@ TEST(Lowering, RecursiveDoublingAlternatesBanks) {
   }
 }
 
+// A peer that has read what was packed may have taken its lines away.
+TEST(Lowering, FirstCombinationReadsTheInputThoughItWasPacked) {
+  Plan plan = plan_of(RC_ALLREDUCE, "recursive_doubling", 4, 1, 8);
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 8}}}));
+  ASSERT_EQ(plan.actions.size(), 2u);
+  EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
+  EXPECT_EQ(plan.actions[1].receipts[0].operand, Storage::kBank1);
+}
+
 TEST(Lowering, RingNeedsOneBank) {
   for (Rank rank = 0; rank < 4; rank++) {
     Plan plan = plan_of(RC_ALLREDUCE, "ring", 4, rank, 16);

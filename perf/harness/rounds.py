@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from . import figures
+from .distance import Distance, Unsettled, between
 from .jobs import Job, JobError, Spec, Way
 from .report import Key, Results, Visit
 
@@ -40,6 +41,36 @@ class Plan:
     free_after_visit: bool = False  # the buffers of one job at a time fit into memory
     # called after all rounds of a size with the jobs that are left
     after_size: Callable[[int, Jobs], None] | None = None
+    # Times over all sizes, each with its part of the rounds: what changes while one measures is so
+    # met at every size.
+    passes: int = 1
+    # Takes the distance between cores, before and after each visit: one in which it changed does
+    # not count.
+    take_distance: Callable[[], Distance | None] | None = None
+
+
+class _Visitor:
+    """Visits jobs, and keeps the distance that was taken last: after one visit is before the
+    next."""
+
+    def __init__(self, jobs: Jobs, ranks: int, plan: Plan, results: Results) -> None:
+        self._jobs, self._ranks, self._plan, self._results = jobs, ranks, plan, results
+        self._distance = self._take()
+
+    def _take(self) -> Distance | None:
+        return self._plan.take_distance() if self._plan.take_distance else None
+
+    def visit(self, name: str, size: int, visit: tuple[int, int]) -> Visit | None:
+        """None: the job is gone, or has failed now."""
+        found = _visit(self._jobs, self._ranks, name, size, visit, self._plan, self._results)
+        if not found or not self._plan.take_distance:
+            return found
+        before, self._distance = self._distance, self._take()
+        try:
+            found.state = between(before, self._distance)
+        except Unsettled:
+            found.settled = False
+        return found
 
 
 def start_jobs(specs: list[Spec], ranks: int, logs: Path, results: Results) -> Jobs:
@@ -74,31 +105,56 @@ def measure_idle(jobs: Jobs, ranks: int, results: Results) -> None:
 
 def run_rounds(jobs: Jobs, ranks: int, plan: Plan, results: Results) -> None:
     """Jobs that fail are closed and taken out of `jobs`; the others go on."""
-    for size in plan.sizes:
-        deadline = time.monotonic() + plan.size_limit_s
-        first = _calibrate(jobs, ranks, size, plan, results)
-        expected = {name: visit.seconds for name, visit in first.items()}
-        begun = 0
-        if min(expected.values(), default=0) > LONG_S:
-            begun = 1
-            for name, visit in first.items():
-                _note(results, (ranks, name, size), visit)
-        for turn in range(begun, plan.rounds):
-            if turn >= LEAST_ROUNDS and time.monotonic() > deadline:
-                break
-            for name in rotated(list(jobs), turn):
-                visit = figures.plan_visit(expected[name], plan.budget_s, plan.one_call)
-                found = _visit(jobs, ranks, name, size, visit, plan, results)
-                _note(results, (ranks, name, size), found)
-                expected[name] = found.seconds if found else expected[name]
-        progress("  " + _line(results, ranks, size, list(jobs)))
-        if plan.after_size:
-            plan.after_size(size, jobs)
+    visitor = _Visitor(jobs, ranks, plan, results)
+    for turns in _turns_of_passes(plan):
+        for size in plan.sizes:
+            _run_size(jobs, ranks, size, turns, plan, visitor, results)
+
+
+def _turns_of_passes(plan: Plan) -> list[range]:
+    """The rounds of each pass, as even as they go."""
+    passes = max(1, min(plan.passes, plan.rounds))
+    ends = [plan.rounds * (n + 1) // passes for n in range(passes)]
+    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def _run_size(
+    jobs: Jobs,
+    ranks: int,
+    size: int,
+    turns: range,
+    plan: Plan,
+    visitor: _Visitor,
+    results: Results,
+) -> None:
+    deadline = time.monotonic() + plan.size_limit_s / max(1, plan.passes)
+    first = _calibrate(jobs, size, plan, visitor)
+    expected = {name: visit.seconds for name, visit in first.items()}
+    if min(expected.values(), default=0) > LONG_S:
+        turns = turns[1:]
+        for name, found in first.items():
+            _note(results, (ranks, name, size), found)
+    for turn in turns:
+        if turn >= LEAST_ROUNDS and time.monotonic() > deadline:
+            break
+        for name in rotated(list(jobs), turn):
+            if name not in expected:  # it had failed before
+                continue
+            visit = figures.plan_visit(expected[name], plan.budget_s, plan.one_call)
+            visited = visitor.visit(name, size, visit)
+            _note(results, (ranks, name, size), visited)
+            expected[name] = visited.seconds if visited else expected[name]
+    progress("  " + _line(results, ranks, size, list(jobs)))
+    if plan.after_size:
+        plan.after_size(size, jobs)
 
 
 def _note(results: Results, key: Key, found: Visit | None) -> None:
-    results.rounds.setdefault(key, []).append(found.seconds if found else None)
-    if found:
+    counts = found is not None and found.settled
+    results.rounds.setdefault(key, []).append(found.seconds if found and counts else None)
+    results.states.setdefault(key, []).append(found.state if found and counts else "")
+    results.unsettled += found is not None and not counts
+    if found and counts:
         results.visits.setdefault(key, []).append(found)
 
 
@@ -108,14 +164,14 @@ def rotated(names: list[T], turn: int) -> list[T]:
     return names[shift:] + names[:shift]
 
 
-def _calibrate(jobs: Jobs, ranks: int, size: int, plan: Plan, results: Results) -> dict[str, Visit]:
+def _calibrate(jobs: Jobs, size: int, plan: Plan, visitor: _Visitor) -> dict[str, Visit]:
     """The first visits make the buffers, verify the sums, and tell how many calls fit a visit."""
     first = {}
     for name in list(jobs):
-        found = _visit(jobs, ranks, name, size, (1, 1), plan, results)
+        found = visitor.visit(name, size, (1, 1))
         if found and found.seconds < SHORT_S:
             visit = figures.plan_visit(found.seconds, CALIBRATION_S, plan.one_call)
-            found = _visit(jobs, ranks, name, size, visit, plan, results)
+            found = visitor.visit(name, size, visit)
         if found:
             first[name] = found
     return first

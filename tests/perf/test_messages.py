@@ -95,7 +95,6 @@ def test_targets_are_of_latencies_and_long_windows(results: Results) -> None:
 def test_without_open_mpi_the_reason_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages.shutil, "which", lambda name: None)
     monkeypatch.setattr(peers.shutil, "which", lambda name: None)
     monkeypatch.setattr(peers, "version_of", lambda *command: "unknown")
     with pytest.raises(peers.Missing, match="is not on PATH"):
