@@ -88,7 +88,8 @@ std::string said_of(const rc_call& raw, Check&& check) {
 // calls that differ in one thing from the one before, and some in nothing but memory.
 TEST(Call, IsCheckedAsIfItWereTheFirst) {
   float memory[64];
-  rc_buffer buffers[2] = {{memory, memory + 32, 8}, {memory + 16, memory + 48, 8}};
+  // The last one for calls of two that begin with the second.
+  rc_buffer buffers[3] = {{memory, memory + 32, 8}, {memory + 16, memory + 48, 8}, {}};
   const int64_t counts[] = {4, 4};
   const std::vector<std::function<void(rc_call&)>> changes = {
       [](rc_call&) {},
