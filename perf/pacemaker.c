@@ -140,9 +140,11 @@ static void add(float* to, const float* a, const float* b, int64_t count, int pa
 // ---- Shares ----
 
 static void pack_shares(struct maker* m, const float* input, int64_t k, int64_t count) {
+  // All of them first: in a last segment, which is shorter, a share lies where another's was.
+  for (int r = 0; r < m->size; r++)
+    if (r != m->rank) wait_for(&m->at[r].unpacked, m->done + k - m->slots + 1);
   for (int r = 0; r < m->size; r++) {
     if (r == m->rank) continue;
-    wait_for(&m->at[r].unpacked, m->done + k - m->slots + 1);
     struct span share = share_of(r, m->size, count);
     float* to = slot(m, m->rank, k) + share.first;
     copy(to, input + k * m->segment + share.first, share.count, m->stores_past);
