@@ -101,6 +101,8 @@ def under_settings(record, settings):
         hvd.init()
         mixture(record, label)
         hvd.barrier()
+        if "HOROVOD_TIMELINE" in setting:
+            hvd.stop_timeline()  # writes what is queued, which a shutdown drops
         hvd.shutdown()
         record.attempt(f"{label}: rank after shutdown", hvd.rank)
 
