@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
+
 namespace ringcoll {
 namespace {
 
@@ -266,7 +268,8 @@ void Courier::break_off(Rank rank, const Error& error) {
   if (with.broken) return;
   try {
     settle(with);  // a peer that has left has taken these before
-  } catch (const Error&) {
+  } catch (const Error& also) {
+    log_debug("a channel for messages that breaks does not settle: {}", also.what());
   }
   with.broken = error;
   owed_ -= with.notes.size();
