@@ -37,7 +37,9 @@ size_t least_huge_bytes(const Terrain& terrain) {
 
 Thresholds thresholds_of(const Terrain& terrain, const Config& config) {
   Thresholds thresholds{.huge_pages = least_huge_bytes(terrain)};
-  if (terrain.one_domain) thresholds.turning = static_cast<size_t>(config.inline_bytes) + 1;
+  // Ranks that share cores share their caches too, and find there what was just written.
+  if (terrain.one_domain && !terrain.oversubscribed)
+    thresholds.turning = static_cast<size_t>(config.inline_bytes) + 1;
   return thresholds;
 }
 
