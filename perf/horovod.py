@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from harness import distance, figures, machine, program, report, resnet50, rounds
-from harness.build import CHECKOUT, PERF
-from harness.horovod_jobs import OURS, UNSPREAD, find_jobs, unspread
+from harness.build import PERF
+from harness.horovod_jobs import OURS, UNSPREAD, add_arguments, find_jobs, unspread
 from harness.jobs import Spec, end_on_sigterm
 
 METHOD = (
@@ -36,13 +36,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two rounds, 16 MiB at most")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--classes", type=int, default=10, help="of the ResNet-50; default 10")
-    parser.add_argument("--operations", default="RINGCOLL,GLOO,MPI")
     parser.add_argument("--rounds", type=int, help="default 9")
     parser.add_argument("--visit", type=float, help="seconds of one visit, default 0.8")
     parser.add_argument("--minutes", type=float, default=5, help="fewer rounds rather than longer")
-    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of the installed")
-    parser.add_argument("--build", type=Path, default=CHECKOUT / "build/perf")
-    parser.add_argument("--output", type=Path, default=PERF / "results", help="a directory")
+    add_arguments(parser)
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 9)
     arguments.visit = arguments.visit or (0.1 if arguments.quick else 0.8)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness import figures, machine, program, report, rounds
-from harness.build import CHECKOUT, PERF
-from harness.horovod_jobs import OURS, UNSPREAD, find_jobs, unspread
+from harness.build import PERF
+from harness.horovod_jobs import OURS, UNSPREAD, add_arguments, find_jobs, unspread
 from harness.jobs import end_on_sigterm
 
 METHOD = (
@@ -38,12 +38,9 @@ RANKS = 2
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--operations", default="RINGCOLL,GLOO,MPI")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--visit", type=float, default=0.5, help="seconds of one visit")
-    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of the installed")
-    parser.add_argument("--build", type=Path, default=CHECKOUT / "build/perf")
-    parser.add_argument("--output", type=Path, default=PERF / "results", help="a directory")
+    add_arguments(parser)
     return parser.parse_args()
 
 

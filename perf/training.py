@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from harness import figures, machine, program, report, rounds, training_report
-from harness.build import CHECKOUT, DRIVERS, PERF
-from harness.horovod_jobs import OURS, find_jobs
+from harness.build import PERF
+from harness.horovod_jobs import OURS, add_arguments, find_jobs
 from harness.jobs import Spec, end_on_sigterm
 
 METHOD = (
@@ -40,23 +40,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two rounds of short visits")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--operations", default="RINGCOLL,GLOO,MPI")
     parser.add_argument("--rounds", type=int, help="default 7")
     parser.add_argument("--visit", type=float, help="seconds of one visit, default 1.5")
     parser.add_argument("--minutes", type=float, default=5, help="fewer rounds rather than longer")
-    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of the installed")
-    parser.add_argument("--build", type=Path, default=CHECKOUT / "build/perf")
-    parser.add_argument("--output", type=Path, default=PERF / "results", help="a directory")
+    add_arguments(parser)
     arguments = parser.parse_args()
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 7)
     arguments.visit = arguments.visit or (0.2 if arguments.quick else 1.5)
     return arguments
-
-
-def that_train(specs: list[Spec]) -> list[Spec]:
-    for spec in specs:
-        spec.command[-2] = str(DRIVERS / "horovod_training.py")
-    return specs
 
 
 def measure(specs: list[Spec], arguments: argparse.Namespace, results: report.Results) -> None:
@@ -81,7 +72,9 @@ def main() -> int:
     sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != PERF]
     arguments = parse_arguments()
     end_on_sigterm()
-    specs, missing = find_jobs(arguments.operations.split(","), arguments.library)
+    specs, missing = find_jobs(
+        arguments.operations.split(","), arguments.library, driver="horovod_training.py"
+    )
     results = report.Results(
         title="Horovod: steps of training",
         ours=OURS,
@@ -94,7 +87,7 @@ def main() -> int:
     )
     return program.measure_and_write(
         results,
-        lambda: measure(that_train(specs), arguments, results),
+        lambda: measure(specs, arguments, results),
         arguments.output,
         "training",
         quick=arguments.quick,

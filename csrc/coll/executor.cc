@@ -38,7 +38,7 @@ size_t least_huge_bytes(const Terrain& terrain) {
 Thresholds thresholds_of(const Terrain& terrain, const Config& config) {
   Thresholds thresholds{.huge_pages = least_huge_bytes(terrain)};
   // Ranks that share cores share their caches too, and find there what was just written.
-  if (terrain.one_domain && !terrain.oversubscribed)
+  if (terrain.one_domain_of_own_cores())
     thresholds.turning = static_cast<size_t>(config.inline_bytes) + 1;
   return thresholds;
 }

@@ -24,6 +24,9 @@ struct Terrain {
   int64_t arena_bytes = 0;      // RINGCOLL_ARENA_BYTES: the slots share it
   int64_t slots = 0;            // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
   std::string algorithm;        // RINGCOLL_ALGORITHM
+
+  /// Ranks read each other's memory, and each has a core, and so caches, of its own.
+  bool one_domain_of_own_cores() const { return one_domain && !oversubscribed; }
 };
 
 /// The schedule of a call, and how it is cut into pieces.

@@ -41,9 +41,8 @@ Terrain terrain_of(const Communicator& comm) {
   terrain.arena_bytes = static_cast<int64_t>(comm.group().extent().size());
   terrain.slots = comm.config().slots;
   terrain.algorithm = comm.config().algorithm;
-  terrain.fabric.combined_bytes_per_us = terrain.one_domain && !terrain.oversubscribed
-                                             ? kCombinedInMemoryBytesPerUs
-                                             : kCombinedBytesPerUs;
+  terrain.fabric.combined_bytes_per_us =
+      terrain.one_domain_of_own_cores() ? kCombinedInMemoryBytesPerUs : kCombinedBytesPerUs;
   terrain.fabric.crowded = terrain.oversubscribed;
   terrain.fabric.ports = ports_of(comm);
   for (int level = 0; level < comm.topology().levels(); level++) {

@@ -20,12 +20,17 @@ class Harness:
         self._send(f"hello {rank}")
 
     def serve(self, handlers: dict[str, Handler]) -> None:
-        """Answers commands with what their handler returns, until the harness says quit."""
+        """Answers commands with what their handler returns, until the harness says quit. What a
+        handler raises ends the rank, and the harness is told."""
         for line in self._lines:
             command, *arguments = line.split()
             if command == "quit":
                 return
-            self._send(handlers[command](arguments))
+            try:
+                answer = handlers[command](arguments)
+            except Exception as error:
+                self.fail(f"{type(error).__name__}: {error}")
+            self._send(answer)
 
     def fail(self, reason: str) -> NoReturn:
         self._send("error " + " ".join(reason.split()))

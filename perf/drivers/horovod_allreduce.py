@@ -83,11 +83,7 @@ def pattern(shape: resnet50.Shape | torch.Size) -> torch.Tensor:
 def main() -> None:
     torch.set_num_threads(1)
     hvd.init()
-    harness = Harness(sys.argv[1], hvd.rank())
-    try:
-        harness.serve({"run": Rank().run})
-    except Exception as error:
-        harness.fail(f"{type(error).__name__}: {error}")
+    Harness(sys.argv[1], hvd.rank()).serve({"run": Rank().run})
     hvd.shutdown()
 
 

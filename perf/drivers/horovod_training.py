@@ -150,11 +150,7 @@ class Rank:
 def main() -> None:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     hvd.init()
-    harness = Harness(sys.argv[1], hvd.rank())
-    try:
-        harness.serve({"run": Rank().run})
-    except Exception as error:
-        harness.fail(f"{type(error).__name__}: {error}")
+    Harness(sys.argv[1], hvd.rank()).serve({"run": Rank().run})
     hvd.shutdown()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib.util
 import shutil
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 
 from . import peers
-from .build import DRIVERS
+from .build import CHECKOUT, DRIVERS, PERF
 from .jobs import Spec
 
 OURS = "RINGCOLL"
@@ -26,15 +27,29 @@ print(*(name for name in names if getattr(basics, name.lower() + "_built", lambd
 """
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What all programs that start such jobs are told."""
+    add = parser.add_argument
+    add("--operations", default=",".join(LAUNCHERS))
+    add("--library", type=Path, help="a libringcoll.so instead of the installed")
+    add("--build", type=Path, default=CHECKOUT / "build/perf")
+    add("--output", type=Path, default=PERF / "results", help="a directory")
+
+
 def horovodrun() -> str:
     beside = Path(sys.executable).parent / "horovodrun"
     return str(beside) if beside.exists() else shutil.which("horovodrun") or ""
 
 
 def find_jobs(
-    operations: list[str], library: Path | None, **settings: str
+    operations: list[str],
+    library: Path | None,
+    *,
+    driver: str = "horovod_allreduce.py",
+    **settings: str,
 ) -> tuple[list[Spec], dict[str, str]]:
-    """The jobs that this Horovod can run, and why not the others. `settings`: variables of all."""
+    """The jobs that this Horovod can run, and why not the others. `driver`: what each rank runs, of
+    perf/drivers; `settings`: variables of all."""
     launcher = horovodrun()
     if not launcher or not importlib.util.find_spec("horovod.torch"):
         reason = f"no Horovod for {sys.executable}; `ringcoll horovod install` makes it"
@@ -54,7 +69,7 @@ def find_jobs(
             missing[name] = "this Horovod was built without it"
             continue
         command = [launcher, "-np", "{ranks}", LAUNCHERS.get(name, "--gloo")]
-        command += [sys.executable, str(DRIVERS / "horovod_allreduce.py"), "{socket}"]
+        command += [sys.executable, str(DRIVERS / driver), "{socket}"]
         environment = {"HOROVOD_CPU_OPERATIONS": name, **settings, **DEADLINES, **peers.AS_ROOT}
         if name == OURS and library:
             environment["RINGCOLL_LIBRARY"] = str(library.resolve())
