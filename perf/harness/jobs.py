@@ -154,15 +154,13 @@ class Job:
 
     def processor_seconds(self) -> float:
         """What all ranks have used so far."""
-        ticks = 0
+        spent = 0.0
         for rank in self._ranks:
             try:
-                text = Path(f"/proc/{rank.pid}/stat").read_text()
+                spent += time.clock_gettime(_processor_clock(rank.pid))
             except OSError:
                 raise JobError(f"{self.spec.name}: rank {rank.rank} has ended") from None
-            fields = text.rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return spent
 
     def close(self) -> None:
         self._resume()
@@ -246,6 +244,14 @@ class Way:
 
     def kill(self) -> None:
         self._job.kill()
+
+
+def _processor_clock(pid: int) -> int:
+    """The clock of all threads of a process, which counts nanoseconds where /proc counts ticks.
+
+    What clock_getcpuclockid(3) gives: Linux makes such clocks' numbers from the process's id.
+    """
+    return ~pid << 3 | 2
 
 
 def _runs_under(pid: int, directory: str) -> bool:

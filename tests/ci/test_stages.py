@@ -94,7 +94,7 @@ def test_a_command_that_is_waited_for_is_no_leftover(tmp_path):
     body = (
         "    from concurrent.futures import ThreadPoolExecutor\n"
         "    script = 'echo in; sleep 1 & wait; exit 3'\n"
-        "    started = 'setsid sleep 60 & until grep -q ^sleep /proc/$!/cmdline; do :; done'\n"
+        "    started = 'setsid sleep 60 & until grep -qx sleep /proc/$!/comm; do :; done'\n"
         "    beside = ThreadPoolExecutor(1).submit(stages.run, ['sh', '-c', script], 'x')\n"
         "    while not said(): stages.time.sleep(0.02)\n"
         "    stages.run(['sh', '-c', started], 'y')\n"
