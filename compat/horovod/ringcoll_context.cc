@@ -6,6 +6,7 @@
 #include "../controller.h"
 #include "../logging.h"
 #include "../process_set.h"
+#include "ringcoll_cycles.h"
 
 #if HAVE_MPI
 #define OMPI_SKIP_MPICXX
@@ -38,6 +39,13 @@ std::string names_of(const std::vector<int>& ranks) {
   std::string names;
   for (int rank : ranks) names += (names.empty() ? "" : "_") + std::to_string(rank);
   return names;
+}
+
+// Not if the user has said when cycles begin, or lets the autotuner find it out.
+bool cycles_may_follow_news() {
+  return std::getenv(HOROVOD_CYCLE_TIME) == nullptr &&
+         GetIntEnvOrDefault(HOROVOD_AUTOTUNE, 0) <= 0 &&
+         !GetBoolEnvOrDefault(HOROVOD_ENABLE_XLA_OPS, false);
 }
 
 }  // namespace
@@ -104,6 +112,7 @@ bool RingcollContext::Initialize(const RingcollNeighbours& neighbours,
       comms_[&controller].set = JoinJob();
       job_controller_ = &controller;
       process_sets.Initialize(*this);
+      RingcollCycles::Get().Begin(*library_, job_comm(), cycles_may_follow_news());
     } else {
       comms_[&controller].set = CreateOver(controller, "world");
     }
@@ -134,7 +143,9 @@ RingcollContext::Comm RingcollContext::JoinJob() {
 }
 
 void RingcollContext::Finalize() {
+  RingcollCycles::Get().Close();
   comms_.clear();
+  RingcollCycles::Get().End();
   job_controller_ = nullptr;
   neighbours_ = {};
 }
@@ -205,12 +216,19 @@ void RingcollContext::RunOn(rc_comm* comm, RingcollCall& call) const {
   call.call.buffers = call.buffers.data();
   call.call.buffer_count = static_cast<int64_t>(call.buffers.size());
   rc_status status = library_->run(comm, &call.call);
-  auto job = comms_.find(job_controller_);
-  if (status != RC_OK && status != RC_INVALID_ARGUMENT && job != comms_.end() &&
-      job->second.set.get() == comm) {
-    job_failed_ = true;
-  }
+  comm == job_comm() ? CheckOnJob(status) : Check(status);
+}
+
+void RingcollContext::RunOnJob(RingcollCall call) const { RunOn(job_comm(), call); }
+
+void RingcollContext::CheckOnJob(rc_status status) const {
+  if (status != RC_OK && status != RC_INVALID_ARGUMENT) job_failed_ = true;
   Check(status);
+}
+
+rc_comm* RingcollContext::job_comm() const {
+  auto job = comms_.find(job_controller_);
+  return job != comms_.end() ? job->second.set.get() : nullptr;
 }
 
 void RingcollContext::Run(Controller& controller, RingcollCall call) const {
@@ -226,18 +244,17 @@ void RingcollContext::RunAmong(Controller& controller, const std::vector<int>& r
 }
 
 void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
-  rc_comm* job = comms_.at(job_controller_).set.get();
   const std::vector<int>& mine = process_set.registered_global_ranks;
   int64_t size = mine.size();
   std::vector<int64_t> sizes(job_.place.size);
   RingcollCall gather_sizes(RC_ALLGATHER, RC_INT64);
-  RunOn(job, gather_sizes.Add(&size, sizes.data(), 1));
+  RunOnJob(gather_sizes.Add(&size, sizes.data(), 1));
   if (std::count(sizes.begin(), sizes.end(), size) != job_.place.size) {
     throw std::logic_error("The ranks register process sets of different sizes");
   }
   std::vector<int32_t> all(size * job_.place.size);
   RingcollCall gather_ranks(RC_ALLGATHER, RC_INT32);
-  RunOn(job, gather_ranks.Add(mine.data(), all.data(), size));
+  RunOnJob(gather_ranks.Add(mine.data(), all.data(), size));
   for (int rank = 0; rank < job_.place.size; ++rank) {
     if (!std::equal(mine.begin(), mine.end(), all.begin() + rank * size)) {
       throw std::logic_error("The ranks register process sets with different members");
@@ -252,7 +269,7 @@ bool RingcollContext::CreateFor(ProcessSet& process_set) const {
     std::vector<int> ranks = process_set.registered_global_ranks;
     if (std::find(ranks.begin(), ranks.end(), job_.place.rank) == ranks.end()) ranks.clear();
     std::string name = "set_" + names_of(process_set.registered_global_ranks);
-    Comm comm = Split(comms_.at(job_controller_).set.get(), ranks, name);
+    Comm comm = Split(job_comm(), ranks, name);
     if (comm != nullptr) comms_[controller].set = std::move(comm);
   }
   PrepareNeighbours(process_set);

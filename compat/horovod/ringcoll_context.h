@@ -80,6 +80,11 @@ class RingcollContext {
   void RunAmong(Controller& controller, const std::vector<int>& ranks, const char* name,
                 RingcollCall call) const;
 
+  /// The same on the communicator of the whole job, where ringcoll is the controller.
+  void RunOnJob(RingcollCall call) const;
+  /// Throws as Run() does if what was asked of the job's communicator has failed.
+  void CheckOnJob(rc_status status) const;
+
   const RingcollPlace& place() const { return job_.place; }
   /// Ranks of a process set that has its communicator.
   int SizeOf(Controller& controller) const;
@@ -100,6 +105,7 @@ class RingcollContext {
   /// Throws std::runtime_error with ringcoll's message unless the status is RC_OK.
   void Check(rc_status status) const;
   Comm JoinJob();
+  rc_comm* job_comm() const;
   Comms& Find(Controller& controller) const;
   Comm CreateOver(Controller& controller, const char* name) const;
   Comm Split(rc_comm* parent, const std::vector<int>& ranks, const std::string& name) const;

@@ -49,8 +49,14 @@ RingcollLibrary open_library() {
   resolve(library, "ringcoll_comm_create", &found.comm_create);
   resolve(library, "ringcoll_comm_split", &found.comm_split);
   resolve(library, "ringcoll_comm_destroy", &found.comm_destroy);
+  resolve(library, "ringcoll_comm_rank", &found.comm_rank);
   resolve(library, "ringcoll_comm_size", &found.comm_size);
   resolve(library, "ringcoll_run", &found.run);
+  resolve(library, "ringcoll_send", &found.send);
+  resolve(library, "ringcoll_recv", &found.recv);
+  resolve(library, "ringcoll_isend", &found.isend);
+  resolve(library, "ringcoll_wait", &found.wait);
+  resolve(library, "ringcoll_request_free", &found.request_free);
   return found;
 }
 

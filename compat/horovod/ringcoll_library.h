@@ -18,8 +18,14 @@ struct RingcollLibrary {
   decltype(&ringcoll_comm_create) comm_create;
   decltype(&ringcoll_comm_split) comm_split;
   decltype(&ringcoll_comm_destroy) comm_destroy;
+  decltype(&ringcoll_comm_rank) comm_rank;
   decltype(&ringcoll_comm_size) comm_size;
   decltype(&ringcoll_run) run;
+  decltype(&ringcoll_send) send;
+  decltype(&ringcoll_recv) recv;
+  decltype(&ringcoll_isend) isend;
+  decltype(&ringcoll_wait) wait;
+  decltype(&ringcoll_request_free) request_free;
 
   /// Opens the library that RINGCOLL_LIBRARY names, or else what the loader finds as
   /// libringcoll.so. Once per process. Throws std::runtime_error that names the file, the cause and

@@ -74,6 +74,13 @@ ProcessSet& process_set_of(HorovodGlobalState* state, const TensorTableEntry& en
 
 }  // namespace
 
+bool ringcoll_takes_as_they_lie(const HorovodGlobalState& state,
+                                const std::vector<TensorTableEntry>& entries,
+                                const Response& response) {
+  return state.cpu_operation == LibType::RINGCOLL && ringcoll_fits(entries) &&
+         response.response_type() != Response::ADASUM;
+}
+
 Status RingcollAllreduce::Execute(std::vector<TensorTableEntry>& entries,
                                   const Response& response) {
   WaitForData(entries);

@@ -10,6 +10,12 @@
 namespace horovod {
 namespace common {
 
+/// Whether RINGCOLL takes these tensors as they lie, so that Horovod needs no buffer to fuse them:
+/// all on the CPU, but for Adasum, which is Horovod's own.
+bool ringcoll_takes_as_they_lie(const HorovodGlobalState& state,
+                                const std::vector<TensorTableEntry>& entries,
+                                const Response& response);
+
 /// Fused tensors are handed to ringcoll as they lie, in one call; Horovod's fusion buffer is not
 /// used. A failed call becomes Status::UnknownError, which Python raises as HorovodInternalError.
 class RingcollAllreduce : public AllreduceOp {

@@ -191,6 +191,7 @@ void Post::over(Transfer* transfer) {
   all_.remove(transfer);
   started_ -= transfer->started;
   bool waited = transfer == driven_for_;
+  if (waited && blocked_) channels_->wake();  // it came from this rank itself
   for (Waiter* waiter = waiters_.front(); waiter; waiter = waiters_.next(waiter))
     if (waiter->transfer == transfer) call(*waiter), waited = true;
   if (!transfer->started || !transfer->done) {

@@ -251,6 +251,26 @@ TEST(Post, ASendToItselfThatNobodyReceivesTimesOutAlone) {
   sender.join();
 }
 
+// A wait that blocks looks up by itself only every 50 ms.
+TEST_P(PostOver, AMessageToItselfEndsAWaitForAnybodyAtOnce) {
+  Office office(2, GetParam());
+  std::vector<Duration> delays;
+  for (int i = 0; i < 9; i++) {
+    Clock::time_point received;
+    std::thread waiter([&] {
+      EXPECT_EQ(receive(office[1], kAnySource, 3), "news");
+      received = Clock::now();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it blocks by now
+    auto sent = Clock::now();
+    send(office[1], "news", 1, 3);
+    waiter.join();
+    delays.push_back(received - sent);
+  }
+  std::nth_element(delays.begin(), delays.begin() + 4, delays.end());
+  EXPECT_LT(delays[4], std::chrono::milliseconds(15));
+}
+
 TEST_P(PostOver, AFailureEndsEverythingAndGivesMemoryBack) {
   Office office(2, GetParam());
   std::string text = text_of(700, 1), room(10, '-');

@@ -316,6 +316,17 @@ LIFE_EDITS = [
         "before",
     ),
     Edit(_OPERATIONS, r"^    // Reset initialization flag$", _ENABLE, "before"),
+    # Its operations take tensors as they lie: a buffer to fuse them in is not allocated.
+    Edit(
+        _OPERATIONS,
+        r"^    if \((?=entries\.size\(\) > 1 \|\|$)",
+        "!ringcoll_takes_as_they_lie(horovod_global, entries, response) &&\n        (",
+    ),
+    Edit(
+        _OPERATIONS,
+        r"(?<=REDUCESCATTER &&\n         response\.prescale_factor\(\) != 1\.0\))(?=\) \{)",
+        ")",
+    ),
     # MPI can be there without being the controller.
     Edit(
         _OPERATIONS,

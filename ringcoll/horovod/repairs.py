@@ -30,6 +30,10 @@ _REFUSE = """  if (closed_) {
     return SHUT_DOWN_ERROR;
   }
 """
+_WRITE_FIRST = """  for (int i = 0; i < 5000 && active() && healthy() && !record_queue_.empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+"""
 _MPI_OPS = "horovod/tensorflow/mpi_ops.py"
 _DISTINCT_NAMES = '''def _distinct_names(variables):
     """The names of the variables, with a number from the second of one name on."""
@@ -121,6 +125,14 @@ REPAIRS = [
         r"(?<=std::vector<Request>& messages\) \{\n)"
         r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
         _REFUSE,
+    ),
+    # What the timeline's thread had not written when Horovod was shut down was lost: the last tens of
+    # milliseconds, or all of a short job.
+    Edit(
+        "horovod/common/timeline.cc",
+        r"(?<=void TimelineWriter::Shutdown\(\) \{\n)",
+        _WRITE_FIRST,
+        "before",
     ),
     # A broadcast in place refused the second of two variables of one name ("Variable:0", where the
     # user gave none), while the first was under way into memory that nobody kept any more.

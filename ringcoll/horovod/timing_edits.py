@@ -1,14 +1,22 @@
-"""When the threads of Horovod run: cycles that begin together, and waiting that leaves the core."""
+"""When the threads of Horovod run: cycles that begin at news or together, and waits without a core."""
 
 from __future__ import annotations
 
 from .anchored import Edit
 
-# A cycle begins a fixed time after the one before began, on each rank for itself, and ends when all
-# ranks have agreed: so all wait for the rank whose cycles begin last, and a tensor that comes in
-# between is a cycle late. Counted from the agreement, which is one moment for all, cycles begin
-# together.
+# A cycle begins a fixed time after the one before began. Under the controller RINGCOLL it begins
+# when something has been submitted, here or on another rank (compat/horovod/ringcoll_cycles.h).
 _OPERATIONS = "horovod/common/operations.cc"
+_QUEUE = "horovod/common/tensor_queue.cc"
+_SETS = "horovod/common/process_set.cc"
+_CYCLES = '#include "ringcoll/ringcoll_cycles.h"\n'
+_SUBMITTED = "RingcollCycles::Get().Submitted();\n"
+_AWAIT = "  if (!RingcollCycles::Get().Await())\n"
+
+# Where the time is the user's or the autotuner's, it counts on each rank for itself, and a cycle
+# ends when all ranks have agreed: so all wait for the rank whose cycles begin last, and a tensor
+# that comes in between is a cycle late. Counted from the agreement, which is one moment for all,
+# cycles begin together.
 _TOGETHER = """    if (process_set_id == 0 && state.control_operation == LibType::RINGCOLL) {
       state.last_cycle_start = std::chrono::steady_clock::now();
     }
@@ -33,6 +41,24 @@ void HandleManager::Wait(int handle) {
 """
 
 TIMING_EDITS = [
+    Edit(_OPERATIONS, r'^#include "utils/env_parser\.h"\n', _CYCLES, "before"),
+    Edit(_OPERATIONS, r"^  if \(sleep_duration > ", _AWAIT, "before"),
+    Edit(_OPERATIONS, r"^    horovod_global\.shut_down = true;\n", "    " + _SUBMITTED),
+    Edit(_QUEUE, r'^#include "tensor_queue\.h"\n', _CYCLES),
+    Edit(
+        _QUEUE,
+        r"(?<=tensor_table_\.emplace\(e\.tensor_name, std::move\(e\)\);\n)"
+        r"  message_queue_\.push\(std::move\(message\)\);\n",
+        "  " + _SUBMITTED,
+    ),
+    Edit(
+        _QUEUE,
+        r"^    message_queue_\.push\(std::move\(messages\[i\]\)\);\n  \}\n",
+        "  " + _SUBMITTED,
+    ),
+    Edit(_SETS, r'^#include "controller\.h"\n', _CYCLES),
+    Edit(_SETS, r"^  ids_\.push_back\(id\);\n", "  " + _SUBMITTED),
+    Edit(_SETS, r"^  id_to_be_removed_ = process_set_id;\n", "  " + _SUBMITTED),
     Edit(
         _OPERATIONS, r"^    // Get tensor name and size data for autotuning\.", _TOGETHER, "before"
     ),

@@ -21,12 +21,12 @@ def reports(folder, job):
     return found
 
 
-def start_and_hit(start, folder, number, elements, **environment):
+def start_and_hit(start, folder, number, *arguments, **environment):
     """Starts three ranks and sends one of them a signal while all are at work."""
     job = start(
         "fault.py",
         folder,
-        elements,
+        *arguments,
         np=3,
         HOROVOD_CPU_OPERATIONS="RINGCOLL",
         **environment,
@@ -34,6 +34,7 @@ def start_and_hit(start, folder, number, elements, **environment):
     pids = [int(job.wait_for(folder / f"pid{rank}")) for rank in range(3)]
     time.sleep(0.3)
     os.kill(pids[VICTIM], number)
+    (folder / "hit").touch()
     return job, pids, time.time()
 
 
@@ -58,6 +59,15 @@ def test_a_killed_rank_is_named_at_once(start, tmp_path, transport, elements):
     )
     for facts in reports(tmp_path, job):
         assert facts["when"] - hit < DEADLINE_S / 4, facts
+    job.wait(30)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_killed_rank_is_named_to_one_that_only_hears_of_cycles(start, tmp_path, transport):
+    job, _, _ = start_and_hit(
+        start, tmp_path, signal.SIGKILL, "100", "rung", RINGCOLL_TRANSPORT=transport
+    )
+    reports(tmp_path, job)
     job.wait(30)
 
 
