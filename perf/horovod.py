@@ -12,10 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from harness import distance, figures, machine, program, report, resnet50, rounds
+from harness import distance, figures, fused_calls, machine, program, report, resnet50, rounds
 from harness.build import PERF
 from harness.horovod_jobs import OURS, UNSPREAD, add_arguments, find_jobs, unspread
-from harness.jobs import Spec, end_on_sigterm
+from harness.jobs import JobError, Spec, end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun with Horovod's defaults. A "
@@ -26,9 +26,16 @@ METHOD = (
     "divided by that under RINGCOLL in the same round. Averages are compared, element by "
     "element, before a case is timed. Before and after each visit the round trip of a cache line "
     "between the two cores is taken (one core, near, far); visits in which that changed do not "
-    f"count, and each state has its own tables. The peer {UNSPREAD} is RINGCOLL whose threads stay "
-    "where the kernel puts them."
+    "count, and each state has its own tables. The allreduces that a step's tensors are fused "
+    f"into are counted afterwards, in timelines. The peer {UNSPREAD} is RINGCOLL whose threads "
+    "stay where the kernel puts them."
 )
+
+# At the gradients of the ResNet-50; two threads of a core are near, too.
+TARGETS = {
+    (distance.ONE_CORE, distance.NEAR): {"GLOO": 7, "MPI": 5},
+    (distance.FAR,): {"GLOO": 5, "MPI": 4},
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -46,6 +53,21 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+def count_fused(
+    specs: list[Spec], arguments: argparse.Namespace, word: str, results: report.Results
+) -> None:
+    found = []
+    for spec in specs:
+        try:
+            calls = fused_calls.calls_of_a_step(
+                spec, arguments.ranks, word, arguments.build / "logs"
+            )
+            found.append(f"{spec.name} {calls:.1f}")
+        except JobError as error:
+            results.failures.append(f"fused calls: {error}")
+    results.conditions["allreduces of a ResNet-50 step"] = ", ".join(found)
+
+
 def measure(
     specs: list[Spec], arguments: argparse.Namespace, plan: rounds.Plan, results: report.Results
 ) -> None:
@@ -55,6 +77,8 @@ def measure(
         rounds.run_rounds(jobs, arguments.ranks, plan, results)
     finally:
         rounds.close_jobs(jobs)
+    word = next(iter(plan.words.values()))
+    count_fused([spec for spec in specs if spec.name != UNSPREAD], arguments, word, results)
 
 
 def main() -> int:
@@ -72,8 +96,9 @@ def main() -> int:
         ours=OURS,
         method=METHOD.format(ranks=arguments.ranks),
         targets=[
-            figures.Target("GLOO", arguments.ranks, 5, gradients, gradients),
-            figures.Target("MPI", arguments.ranks, 3, gradients, gradients),
+            figures.Target(peer, arguments.ranks, ratio, gradients, gradients, states)
+            for states, ratios in TARGETS.items()
+            for peer, ratio in ratios.items()
         ],
         machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},

@@ -21,13 +21,15 @@ LEAST_BATCHES, MOST_BATCHES = 3, 100
 
 @dataclass(frozen=True)
 class Target:
-    """peer's time / ringcoll's time is to be at least `ratio`, at sizes in [least, most]."""
+    """peer's time / ringcoll's time is to be at least `ratio`, at sizes in [least, most]; where the
+    cores' distance is taken, in these states of it alone, if any are named."""
 
     peer: str
     ranks: int
     ratio: float
     least: int = 0
     most: int = 1 << 62
+    states: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.ratio < 1:

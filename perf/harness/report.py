@@ -79,7 +79,8 @@ class Results:
             of_state = [s if at == state else None for s, at in zip(rounds, states, strict=False)]
             if any(of_state):
                 kept[key] = of_state
-        return replace(self, rounds=kept, states={})
+        asked = [t for t in self.targets if not t.states or state in t.states]
+        return replace(self, rounds=kept, states={}, targets=asked)
 
     def _with_limits(self) -> Results:
         rounds = dict(self.rounds)

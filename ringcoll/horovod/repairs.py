@@ -30,7 +30,10 @@ _REFUSE = """  if (closed_) {
     return SHUT_DOWN_ERROR;
   }
 """
-_WRITE_FIRST = """  for (int i = 0; i < 5000 && active() && healthy() && !record_queue_.empty(); ++i) {
+_WRITE_FIRST = """  for (int i = 0; i < 5000 && active() && healthy(); ++i) {
+    if (record_queue_.empty()) {
+      break;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 """
@@ -126,8 +129,8 @@ REPAIRS = [
         r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
         _REFUSE,
     ),
-    # What the timeline's thread had not written when Horovod was shut down was lost: the last tens of
-    # milliseconds, or all of a short job.
+    # What the timeline's thread had not written when Horovod was shut down was lost: the last tens
+    # of milliseconds, or all of a short job.
     Edit(
         "horovod/common/timeline.cc",
         r"(?<=void TimelineWriter::Shutdown\(\) \{\n)",

@@ -1,4 +1,4 @@
-"""When the threads of Horovod run: cycles that begin at news or together, and waits without a core."""
+"""When the threads of Horovod run: at news, together, and not while they wait."""
 
 from __future__ import annotations
 

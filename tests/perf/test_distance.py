@@ -141,6 +141,13 @@ def test_states_are_reported_apart(both: Results) -> None:
     assert {cell["distance"] for cell in cells} == {NEAR, FAR}
 
 
+def test_a_target_may_be_of_one_state(both: Results) -> None:
+    both.targets = [Target("gloo", 2, 2.0, states=(FAR,)), Target("gloo", 2, 3.0, states=(NEAR,))]
+    verdicts = {state: part.verdicts() for state, part in both.parts()}
+    assert [verdict.target.ratio for verdict in verdicts[FAR]] == [2.0]
+    assert [verdict.target.ratio for verdict in verdicts[NEAR]] == [3.0]
+
+
 @needs_cc
 @pytest.mark.parametrize("size", [4, 4100, 100_000, 9 * MIB])
 def test_all_ways_to_the_limits_compute_what_they_say(tmp_path: Path, size: int) -> None:
