@@ -65,7 +65,8 @@ int RingcollCycles::Sleep() {
   for (;;) {
     auto left = over_ - Clock::now();
     int nothing = kNothing;
-    bool sleeps = left > Clock::duration::zero() && state_.compare_exchange_strong(nothing, kAsleep);
+    bool sleeps =
+        left > Clock::duration::zero() && state_.compare_exchange_strong(nothing, kAsleep);
     std::optional<RingcollToll> toll;
     if (sleeps) toll = Hear(left);
     bool news = TakeNews();

@@ -41,6 +41,8 @@ WAYS = {
         "halves-past": {"PERF_EXCHANGE": "shares", **_PAST},
         "halves-output-past": {"PERF_EXCHANGE": "shares", **_LARGE},
         "halves-all-past": {"PERF_EXCHANGE": "shares", **_PAST, **_LARGE},
+        "read": {"PERF_EXCHANGE": "read"},
+        "read-halves": {"PERF_EXCHANGE": "read-shares"},
     },
     BOUND: {
         "copy": {"PERF_EXCHANGE": "copy"},
