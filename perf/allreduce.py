@@ -95,6 +95,8 @@ def note_memory(results: report.Results, ranks: int, size: int, jobs: rounds.Job
     if not job:
         return
     answers = [[int(word) for word in answer] for answer in job.ask("memory", "memory")]
+    job.ask("free", "freed")  # or the next size's peak would be that of these buffers
+    job.ask("memory", "memory")
     above = max(peak - buffers for peak, buffers in answers) * 1024
     before = [m for m in results.memory if (m.ranks, m.size) == (ranks, size)]
     if before:  # in an earlier pass

@@ -77,7 +77,7 @@ class Executor {
   Communicator& comm_;
   PlanCache plans_;
   Slots slots_;
-  MemoryWays ways_;
+  CopyWays ways_;
   std::vector<Flight> flights_;  // a ring: as many as slots, for each takes one
   size_t first_ = 0, in_flight_ = 0;
   const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight

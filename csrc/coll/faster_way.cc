@@ -1,24 +1,54 @@
 #include "coll/faster_way.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringcoll {
 
-void FasterWay::took(uint64_t bytes, Duration time) {
-  constexpr size_t kSettled = 2 * kTrials;
-  if (trial_ == kSettled) {
+FasterWay::FasterWay(Options options)
+    : options_(std::move(options)),
+      per_byte_(options_.weights.size(), std::vector<double>(kTrials)) {}
+
+void FasterWay::did(uint64_t bytes, Duration time) {
+  if (bytes < options_.least_bytes) return;
+  bool asked = asks(bytes);
+  double per_byte = to_seconds(time) / static_cast<double>(bytes);
+  if (settled()) {
+    works_++;
     rested_bytes_ += bytes;
-    if (rested_bytes_ < kRestBytes) return;
-    trial_ = way_ = rested_bytes_ = 0;
+    uint64_t rest = best_ == 0 ? options_.rest_bytes : options_.rest_of_others_bytes;
+    if (rested_bytes_ >= rest || (asked && has_changed(per_byte))) try_again();
     return;
   }
-  if (bytes < kLeastBytes) return;
-  per_byte_[way_][trial_ / 2] = to_seconds(time) / static_cast<double>(bytes);
+  warm_bytes_ += bytes;
+  if (!asked) return;
+  size_t way = trial_ / kTrials;
+  per_byte_[way][trial_ % kTrials] = options_.weights[way] * per_byte;
   trial_++;
-  way_ = trial_ % 2;
-  if (trial_ < kSettled) return;
-  for (auto& times : per_byte_) std::ranges::sort(times);
-  way_ = per_byte_[1][kTrials / 2] < per_byte_[0][kTrials / 2];
+  if (trial_ % kTrials == 0) warm_bytes_ = 0;
+  if (settled()) settle();
+}
+
+void FasterWay::try_again() { trial_ = warm_bytes_ = 0; }
+
+void FasterWay::settle() {
+  auto middle = [](std::vector<double>& times) {
+    std::ranges::sort(times);
+    return times[kTrials / 2];
+  };
+  auto best = std::ranges::min_element(per_byte_, {}, middle);
+  best_ = static_cast<size_t>(best - per_byte_.begin());
+  per_byte_of_best_ = middle(*best) / options_.weights[best_];
+  rested_bytes_ = 0;
+  works_ = 1;  // the first check is kCheckEvery works away
+  changed_ = 0;
+}
+
+bool FasterWay::has_changed(double per_byte) {
+  bool changed =
+      per_byte > kChangedBy * per_byte_of_best_ || per_byte_of_best_ > kChangedBy * per_byte;
+  changed_ = changed ? changed_ + 1 : 0;
+  return changed_ == kChanged;
 }
 
 }  // namespace ringcoll

@@ -1,41 +1,101 @@
-// Which of two ways to do the same is the faster one, found while they work (docs/design.md,
+// Which of several ways to do the same is the fastest one, found while they work (docs/design.md,
 // "Copies"). Pure. One thread at a time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 
 namespace ringcoll {
 
-/// The ways take turns until each was timed kTrials times; then the one with the better median does
-/// the work, until kRestBytes later both are tried again: what they cost may have changed.
+/// One way after the other is tried: it does the work for a while, so that caches are as they are
+/// where it always does, and is then timed kTrials times. The one with the best median does the
+/// work from then on. All are tried again some bytes later, or when what it costs has changed: of
+/// every kCheckEvery works one is timed, and so many in a row have to differ that chance does not
+/// do it.
 class FasterWay {
  public:
-  /// Of both ways the one, 0 or 1, by which the next work is done.
-  size_t next() const { return way_; }
-  /// It took so long for so many bytes. What is short says little and does not count.
-  void took(uint64_t bytes, Duration time);
+  struct Options {
+    /// Of each way by how much its time is multiplied, for what it costs where it is not seen.
+    std::vector<double> weights;
+    /// What is shorter goes the first way, and its time does not count.
+    uint64_t least_bytes = 0;
+    uint64_t warm_up_bytes = 0;
+    uint64_t rest_bytes = 256 << 20;  // of the first way, until all are tried again
+    uint64_t rest_of_others_bytes = 256 << 20;
+  };
+  explicit FasterWay(Options options);
+
+  /// Whether the time of the next work, on so many bytes, is asked for.
+  bool asks(uint64_t bytes) const {
+    return bytes >= options_.least_bytes &&
+           (settled() ? works_ % kCheckEvery == 0 : warm_bytes_ >= options_.warm_up_bytes);
+  }
+  /// The way by which to do it.
+  size_t next(uint64_t bytes) const {
+    return bytes >= options_.least_bytes && !settled() ? trial_ / kTrials : best(bytes);
+  }
+  /// It is done; it took `time`, if that was asked for.
+  void did(uint64_t bytes, Duration time);
+  /// The fastest as far as is known.
+  size_t best(uint64_t bytes) const { return bytes < options_.least_bytes ? 0 : best_; }
 
   static constexpr size_t kTrials = 7;
-  static constexpr uint64_t kLeastBytes = 32 << 10;
-  /// Of pieces of 128 KiB the trials are less than a hundredth of this.
-  static constexpr uint64_t kRestBytes = 256 << 20;
+  static constexpr uint64_t kCheckEvery = 32;
+  static constexpr int kChanged = 3;
+  static constexpr double kChangedBy = 1.5;
 
  private:
-  std::array<std::array<double, kTrials>, 2> per_byte_{};
-  size_t way_ = 0;
-  size_t trial_ = 0;  // 2 * kTrials: settled
+  size_t trials() const { return kTrials * options_.weights.size(); }
+  bool settled() const { return trial_ == trials(); }
+  void try_again();
+  void settle();
+  bool has_changed(double per_byte);
+
+  Options options_;
+  std::vector<std::vector<double>> per_byte_;  // of each way, its trials
+  size_t best_ = 0;
+  size_t trial_ = 0;         // trials(): settled
+  uint64_t warm_bytes_ = 0;  // by the way that is tried
+  // Since it has settled.
+  double per_byte_of_best_ = 0;
   uint64_t rested_bytes_ = 0;
+  uint64_t works_ = 0;
+  int changed_ = 0;  // times in a row
 };
 
-/// For what lies in no cache: in order (0), or from four pages at a time (1). Processors differ in
-/// which is faster, and so do distances between cores.
-struct MemoryWays {
-  FasterWay pack;
-  FasterWay combine;
+/// How a rank moves what it packs and combines: processors differ in which is the fastest way, and
+/// so do distances between cores.
+struct CopyWays {
+  enum Store : size_t { kThroughCaches, kPastCaches };
+  enum Fetch : size_t { kInOrder, kFromFourPages, kInOrderPastCaches };
+
+  /// `by_peers`: whoever reads what is packed is a core, not a card or the kernel.
+  explicit CopyWays(bool by_peers) {
+    if (!by_peers) return;
+    pack = FasterWay({{1, kOfPast}, kLeastPacked, kTurnBytes, kRestBytes, kRestOfPastBytes});
+    pack_from_memory =
+        FasterWay({{1, 1, kOfPast}, kLeastFetched, kTurnBytes, kRestBytes, kRestOfPastBytes});
+  }
+
+  // Of Store: to the arena, from caches.
+  FasterWay pack{{.weights = {1}, .least_bytes = kLeastPacked}};
+  // Of Fetch.
+  FasterWay pack_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
+  FasterWay combine_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
+
+ private:
+  // A peer that finds nothing in this core's caches reads from memory, later than this rank knows.
+  static constexpr double kOfPast = 1.3;
+  static constexpr uint64_t kLeastPacked = 8 << 10, kLeastFetched = 32 << 10;
+  // Places are turned through (coll/slots.h): the next one was last written so many bytes ago, and
+  // what that costs depends on how.
+  static constexpr uint64_t kTurnBytes = 4 << 20;
+  // Trials cost less than a hundredth of the first, and some hundredths of the second, which is
+  // shorter, since what a store past the caches takes does not tell that it is not needed any more.
+  static constexpr uint64_t kRestBytes = uint64_t{1} << 30, kRestOfPastBytes = 256 << 20;
 };
 
 }  // namespace ringcoll

@@ -1,8 +1,9 @@
-// Which of two ways is found to be the faster one.
+// Which of several ways is found to be the fastest one.
 #include "coll/faster_way.h"
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace ringcoll {
@@ -10,60 +11,121 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr uint64_t kBytes = FasterWay::kLeastBytes;
+constexpr uint64_t kBytes = 32 << 10;
+constexpr uint64_t kRestBytes = 128 << 20;
+
+FasterWay ways_of(std::vector<double> weights, uint64_t warm_up_bytes = 0) {
+  return FasterWay({std::move(weights), kBytes, warm_up_bytes, 2 * kRestBytes, kRestBytes});
+}
 
 /// Works until it has settled, each way as fast as is said. Returns the way that does the work.
-size_t settle(FasterWay& ways, Duration first, Duration second) {
-  for (size_t i = 0; i < 2 * FasterWay::kTrials; i++)
-    ways.took(kBytes, ways.next() == 0 ? first : second);
-  return ways.next();
-}
-
-TEST(FasterWay, IsTheOneWithTheBetterMedian) {
-  FasterWay one, other;
-  EXPECT_EQ(settle(one, microseconds(10), microseconds(11)), 0u);
-  EXPECT_EQ(settle(other, microseconds(11), microseconds(10)), 1u);
-}
-
-TEST(FasterWay, TriesBothInTurn) {
-  FasterWay ways;
-  std::vector<size_t> tried;
-  for (size_t i = 0; i < 4; i++) {
-    tried.push_back(ways.next());
-    ways.took(kBytes, microseconds(10));
+size_t settle(FasterWay& ways, const std::vector<Duration>& times) {
+  for (size_t i = 0; i < times.size() * FasterWay::kTrials; i++) {
+    EXPECT_TRUE(ways.asks(kBytes));
+    ways.did(kBytes, times[ways.next(kBytes)]);
   }
-  EXPECT_EQ(tried, (std::vector<size_t>{0, 1, 0, 1}));
+  EXPECT_FALSE(ways.asks(kBytes));
+  return ways.next(kBytes);
+}
+
+TEST(FasterWay, IsTheOneWithTheBestMedian) {
+  FasterWay one = ways_of({1, 1}), other = ways_of({1, 1}), third = ways_of({1, 1, 1});
+  EXPECT_EQ(settle(one, {microseconds(10), microseconds(11)}), 0u);
+  EXPECT_EQ(settle(other, {microseconds(11), microseconds(10)}), 1u);
+  EXPECT_EQ(settle(third, {microseconds(11), microseconds(10), microseconds(9)}), 2u);
+}
+
+TEST(FasterWay, TriesOneAfterTheOtherAndTimesItWhenItIsWarm) {
+  FasterWay ways = ways_of({1, 1}, 3 * kBytes);
+  for (size_t way : {0, 1}) {
+    for (int i = 0; i < 3; i++) {
+      EXPECT_EQ(ways.next(kBytes), way);
+      EXPECT_FALSE(ways.asks(kBytes));
+      ways.did(kBytes, {});
+    }
+    for (size_t i = 0; i < FasterWay::kTrials; i++) {
+      EXPECT_EQ(ways.next(kBytes), way);
+      EXPECT_TRUE(ways.asks(kBytes));
+      ways.did(kBytes, microseconds(10 - way));
+    }
+  }
+  EXPECT_EQ(ways.next(kBytes), 1u);
 }
 
 // A rank that is stopped now and then has not found out anything.
 TEST(FasterWay, InterruptionsAreOutvoted) {
-  FasterWay ways;
+  FasterWay ways = ways_of({1, 1});
   for (size_t i = 0; i < 2 * FasterWay::kTrials; i++) {
-    bool second = ways.next() == 1;
-    bool stopped = i < FasterWay::kTrials - 2;
-    ways.took(kBytes, second && stopped ? microseconds(5000) : microseconds(second ? 9 : 10));
+    bool second = ways.next(kBytes) == 1;
+    bool stopped = i % FasterWay::kTrials < 3;
+    ways.did(kBytes, second && stopped ? microseconds(5000) : microseconds(second ? 9 : 10));
   }
-  EXPECT_EQ(ways.next(), 1u);
+  EXPECT_EQ(ways.next(kBytes), 1u);
 }
 
-TEST(FasterWay, WhatIsShortDoesNotCount) {
-  FasterWay ways;
-  for (size_t i = 0; i < 100; i++) ways.took(kBytes - 1, microseconds(1));
-  EXPECT_EQ(ways.next(), 0u);
-  ways.took(kBytes, microseconds(1));
-  EXPECT_EQ(ways.next(), 1u);
+TEST(FasterWay, AWayThatCostsMoreElsewhereHasToBeMuchFaster) {
+  FasterWay little = ways_of({1, 1.3}), much = ways_of({1, 1.3});
+  EXPECT_EQ(settle(little, {microseconds(10), microseconds(8)}), 0u);
+  EXPECT_EQ(settle(much, {microseconds(10), microseconds(7)}), 1u);
+}
+
+TEST(FasterWay, WhatIsShortDoesNotCountAndGoesTheFirstWay) {
+  FasterWay ways = ways_of({1, 1});
+  for (size_t i = 0; i < 100; i++) {
+    EXPECT_FALSE(ways.asks(kBytes - 1));
+    EXPECT_EQ(ways.next(kBytes - 1), 0u);
+    ways.did(kBytes - 1, microseconds(1));
+  }
+  ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+  EXPECT_EQ(ways.next(kBytes - 1), 0u);
+}
+
+/// Works in the way that was found, which takes so long, at most so often; whether all ways were
+/// tried again meanwhile.
+bool is_found_anew(FasterWay& ways, Duration time, uint64_t works) {
+  size_t found = ways.next(kBytes);
+  for (uint64_t i = 0; i < works; i++) {
+    ways.did(kBytes, ways.asks(kBytes) ? time : Duration());
+    if (ways.asks(kBytes) && ways.next(kBytes) != found) return true;
+  }
+  return false;
 }
 
 TEST(FasterWay, IsFoundAnewAfterARest) {
-  FasterWay ways;
-  ASSERT_EQ(settle(ways, microseconds(11), microseconds(10)), 1u);
-  for (uint64_t bytes = 0; bytes + kBytes < FasterWay::kRestBytes; bytes += kBytes) {
-    ways.took(kBytes, microseconds(10));
-    ASSERT_EQ(ways.next(), 1u);
+  FasterWay ways = ways_of({1, 1});
+  ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+  EXPECT_FALSE(is_found_anew(ways, microseconds(10), kRestBytes / kBytes - 1));
+  EXPECT_TRUE(is_found_anew(ways, microseconds(10), 1));
+  EXPECT_EQ(ways.best(kBytes), 1u) << "what is known is not forgotten meanwhile";
+  EXPECT_EQ(settle(ways, {microseconds(10), microseconds(11)}), 0u);
+  EXPECT_FALSE(is_found_anew(ways, microseconds(10), 2 * kRestBytes / kBytes - 1));
+  ways.did(kBytes, {});
+  EXPECT_TRUE(ways.asks(kBytes)) << "the first way rests as long as it is told";
+}
+
+TEST(FasterWay, IsFoundAnewWhenItsCostHasChanged) {
+  constexpr uint64_t kSoon = (FasterWay::kChanged + 1) * FasterWay::kCheckEvery;
+  for (auto now : {microseconds(16), microseconds(6)}) {
+    FasterWay ways = ways_of({1, 1});
+    ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+    EXPECT_TRUE(is_found_anew(ways, now, kSoon));
   }
-  ways.took(kBytes, microseconds(10));
-  EXPECT_EQ(ways.next(), 0u) << "it is tried again";
-  EXPECT_EQ(settle(ways, microseconds(10), microseconds(11)), 0u);
+}
+
+TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
+  FasterWay ways = ways_of({1, 1});
+  ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+  for (int i = 0; i < 20; i++) {
+    EXPECT_FALSE(is_found_anew(ways, microseconds(100), 2 * FasterWay::kCheckEvery));
+    EXPECT_FALSE(is_found_anew(ways, microseconds(10), FasterWay::kCheckEvery));
+  }
+}
+
+TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {
+  CopyWays network(false);
+  EXPECT_EQ(settle(network.pack, {microseconds(10)}), CopyWays::kThroughCaches);
+  EXPECT_EQ(settle(network.pack_from_memory, {microseconds(10), microseconds(9)}),
+            CopyWays::kFromFourPages);
 }
 
 }  // namespace

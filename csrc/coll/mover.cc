@@ -31,9 +31,21 @@ void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&&
   }
 }
 
+// Does the work in the fastest way: `work` is called once, with the number of one.
+template <typename Work>
+void in_the_faster_way(FasterWay& ways, uint64_t bytes, Work&& work) {
+  if (!ways.asks(bytes)) {
+    work(ways.next(bytes));
+    return ways.did(bytes, {});
+  }
+  auto start = Clock::now();
+  work(ways.next(bytes));
+  ways.did(bytes, Clock::now() - start);
+}
+
 }  // namespace
 
-Mover::Mover(const Call& call, Counters& counters, MemoryWays& ways)
+Mover::Mover(const Call& call, Counters& counters, CopyWays& ways)
     : element_bytes_(size_of(call.dtype)),
       prescale_(call.prescale),
       postscale_(call.postscale),
@@ -55,10 +67,22 @@ Mover::Mover(const Call& call, Counters& counters, MemoryWays& ways)
 void Mover::pack(const PieceMemory& memory, const Packing& packing) {
   uint64_t all = packing.range.count * element_bytes_;
   counters_.bytes_packed += all;
-  if (!beyond_caches_ || prescale_ != 1) return pack(memory, packing, copy_bytes);
-  auto start = Clock::now();
-  pack(memory, packing, ways_.pack.next() == 0 ? copy_bytes : fetch_bytes);
-  ways_.pack.took(all, Clock::now() - start);
+  if (prescale_ != 1) return pack(memory, packing, copy_bytes);
+  if (beyond_caches_) {
+    constexpr CopyLoop* kLoops[] = {copy_bytes, fetch_bytes, stream_bytes};
+    in_the_faster_way(ways_.pack_from_memory, all,
+                      [&](size_t way) { pack(memory, packing, kLoops[way]); });
+  } else {
+    constexpr CopyLoop* kLoops[] = {copy_bytes, stream_bytes};
+    in_the_faster_way(ways_.pack, all, [&](size_t way) { pack(memory, packing, kLoops[way]); });
+  }
+}
+
+// What is shared is stored as it is best packed, which is timed.
+Mover::CopyLoop* Mover::share_loop(size_t bytes) const {
+  bool past = beyond_caches_ ? ways_.pack_from_memory.best(bytes) == CopyWays::kInOrderPastCaches
+                             : ways_.pack.best(bytes) == CopyWays::kPastCaches;
+  return past ? stream_bytes : copy_bytes;
 }
 
 void Mover::pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const {
@@ -155,7 +179,7 @@ void Mover::share_result(const Fragment& fragment, const Shared& at, int64_t cou
   if (!writes_through_caches(fragment)) return share_past_caches(at, count, own_first);
   combine(at.output, at.own, at.theirs, count, own_first);
   if (postscale_ != 1) scale_(at.output, at.output, postscale_, count);
-  copy_bytes(at.result, at.output, bytes);
+  share_loop(bytes)(at.result, at.output, bytes);
 }
 
 void Mover::share_past_caches(const Shared& at, int64_t count, bool own_first) {
@@ -163,7 +187,7 @@ void Mover::share_past_caches(const Shared& at, int64_t count, bool own_first) {
   size_t bytes = count * element_bytes_;
   combine(sum, at.own, at.theirs, count, own_first);
   if (postscale_ != 1) scale_(sum, sum, postscale_, count);
-  copy_bytes(at.result, sum, bytes);
+  share_loop(bytes)(at.result, sum, bytes);
   stream_bytes(at.output, sum, bytes);
 }
 
@@ -173,18 +197,18 @@ void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::
   if (receipt.combine == Combine::kCopy) {
     if (receipt.result == Storage::kOutput)
       return to_output(memory, receipt.range, data, copy_scale_);
-    copy_bytes(bank(memory, receipt.result, receipt.range.first), data,
-               receipt.range.count * element_bytes_);
+    size_t bytes = receipt.range.count * element_bytes_;
+    share_loop(bytes)(bank(memory, receipt.result, receipt.range.first), data, bytes);
     if (receipt.output_too) to_output(memory, receipt.range, data, copy_scale_);
     return;
   }
   uint64_t bytes = receipt.range.count * element_bytes_;
   counters_.bytes_combined += bytes;
   if (!beyond_caches_) return reduce(memory, receipt, data, own_first);
-  combine_ = kernels_[ways_.combine.next()];
-  auto start = Clock::now();
-  reduce(memory, receipt, data, own_first);
-  ways_.combine.took(bytes, Clock::now() - start);
+  in_the_faster_way(ways_.combine_from_memory, bytes, [&](size_t way) {
+    combine_ = kernels_[way];
+    reduce(memory, receipt, data, own_first);
+  });
 }
 
 void Mover::reduce(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,

@@ -30,7 +30,7 @@ struct PieceMemory {
 class Mover {
  public:
   /// `counters` and `ways` outlive it.
-  Mover(const Call& call, Counters& counters, MemoryWays& ways);
+  Mover(const Call& call, Counters& counters, CopyWays& ways);
 
   /// Input to a bank, prescaled.
   void pack(const PieceMemory& memory, const Packing& packing);
@@ -59,6 +59,7 @@ class Mover {
   }
   using CopyLoop = void(void* to, const void* from, size_t bytes);
   void pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const;
+  CopyLoop* share_loop(size_t bytes) const;
   void to_output(const PieceMemory& memory, Range range, const std::byte* data, double factor);
   void write_output(const Fragment& fragment, std::byte* to, const std::byte* from, int64_t count,
                     double factor);
@@ -88,7 +89,7 @@ class Mover {
   CombineKernel combine_ = nullptr;         // the one in use
   ScaleKernel scale_ = nullptr;
   Counters& counters_;
-  MemoryWays& ways_;
+  CopyWays& ways_;
 };
 
 }  // namespace ringcoll

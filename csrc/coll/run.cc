@@ -16,7 +16,7 @@ constexpr size_t kLeastLoanBytes = 32 << 10;
 
 }  // namespace
 
-Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, MemoryWays& ways)
+Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways)
     : comm_(comm), plans_(plans), slots_(slots), ways_(ways), pieces_(slots.size()) {}
 
 void Run::begin(const Call& call, const Signature& signature, const Run* before) {

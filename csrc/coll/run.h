@@ -53,7 +53,7 @@ struct Want {
 class Run {
  public:
   /// All outlive it.
-  Run(Communicator& comm, PlanCache& plans, Slots& slots, MemoryWays& ways);
+  Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways);
 
   /// The call, which outlives the run, is the `signature.sequence`-th. After the one that this
   /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
@@ -138,7 +138,7 @@ class Run {
   Communicator& comm_;
   PlanCache& plans_;
   Slots& slots_;
-  MemoryWays& ways_;
+  CopyWays& ways_;
 
   // The call.
   const Call* call_ = nullptr;

@@ -98,7 +98,7 @@ class Runner {
   Communicator& comm_;
   PlanCache plans_;
   Slots slots_;
-  MemoryWays ways_;
+  CopyWays ways_{true};
   std::deque<std::unique_ptr<Flight>> in_flight_;
   std::vector<std::unique_ptr<Flight>> spare_;
   size_t most_in_flight_ = 0;
