@@ -155,6 +155,33 @@ TEST_P(MessagesOverShm, AllGoThroughTheArenaWhereReadingIsNotAllowed) {
   }).join();
 }
 
+// Short ones lie in memory of the sender's communicator, which may be another's by then.
+TEST_P(MessagesOverShm, AreTakenThoughTheSendersCommunicatorHasEnded) {
+  world(2, [](rc_comm* comm, int rank) {
+    const std::array<int32_t, 2> both = {0, 1};
+    auto split_off = [&] {
+      rc_comm* part = nullptr;
+      EXPECT_EQ(ringcoll_comm_split(comm, both.data(), 2, "part", &part), RC_OK) << error_text();
+      return part;
+    };
+    const std::vector<size_t> sizes = {2 * kKiB, 8 * kKiB, 4 * kKiB};
+    rc_comm* first = split_off();
+    there_and_back(first, rank, 10);
+    if (rank == 0) {
+      for (size_t bytes : sizes) send(first, content(bytes, 3), 1, 7);
+      ringcoll_comm_destroy(first);
+    }
+    rc_comm* second = split_off();
+    for (size_t bytes : sizes) there_and_back(second, rank, bytes);
+    if (rank == 1) {
+      for (size_t bytes : sizes)
+        EXPECT_TRUE(receive(first, 0, 7, bytes) == content(bytes, 3)) << bytes;
+      ringcoll_comm_destroy(first);
+    }
+    ringcoll_comm_destroy(second);
+  });
+}
+
 // A send that has failed is over: what it lent is the caller's, whatever the receiver is doing.
 TEST_P(MessagesOverShm, WhatAnAbortedSendLentMayBeUnmapped) {
   for (int turn = 0; turn < 30; turn++)

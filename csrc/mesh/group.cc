@@ -72,7 +72,7 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
     messages_ = std::make_unique<GroupMessages>(*this, staging_);
   } catch (...) {  // there is no destructor that would give it back; parts use it until they go
     own_->parts.reset();
-    mesh_.give_back(extent_);
+    mesh_.give_back(extent_, {});
     throw;
   }
   own_->offer = {mesh_.new_group_number(), own_->parts->addresses(), messages_->addresses(),
@@ -81,10 +81,15 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
 
 Group::~Group() {
   leave();
+  std::vector<std::unique_ptr<Readers>> readers;
+  if (own_) {
+    messages_->add_readers(&readers);
+    own_->parts->add_readers(&readers);
+  }
   messages_.reset();
   if (!own_) return;
   own_->parts.reset();
-  mesh_.give_back(extent_);
+  mesh_.give_back(extent_, std::move(readers));
 }
 
 void Group::find_links() {

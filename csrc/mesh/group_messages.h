@@ -50,6 +50,10 @@ class GroupMessages final : public MessageChannels, private Dialer {
   void finish();
   /// Of no use any more.
   void close();
+  /// After that: as Parts::add_readers().
+  void add_readers(std::vector<std::unique_ptr<Readers>>* readers) const {
+    parts_.add_readers(readers);
+  }
 
   Rank rank() const override;
   Rank size() const override;

@@ -415,6 +415,13 @@ bool Lifelines::has(Rank peer) const {
   return line.fd || line.gone;
 }
 
+std::vector<Rank> Lifelines::lost() const {
+  std::lock_guard lock(state_->mutex);
+  std::vector<Rank> ranks;
+  for (const auto& [rank, error] : state_->lost) ranks.push_back(rank);
+  return ranks;
+}
+
 Health::Health(Lifelines& lifelines, Options options)
     : lines_(lifelines.state_),
       state_(std::make_shared<State>(std::move(options))),

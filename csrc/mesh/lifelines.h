@@ -39,6 +39,8 @@ class Lifelines {
   /// Takes a connected lifeline over. Any thread.
   void add(Rank peer, Fd fd);
   bool has(Rank peer) const;
+  /// Those that have ended without a goodbye, as far as was heard.
+  std::vector<Rank> lost() const;
   /// A group that this rank is in, and cannot join or use, has failed: tells all. Any thread.
   void fail(GroupNumber group, const Error& error);
   /// Groups of which something is kept though this rank is not in them: none once all have left.

@@ -206,22 +206,44 @@ void Mesh::make_arena() {
 size_t Mesh::staging_bytes() const { return std::min(kStagingBytes, extent_bytes_); }
 
 std::span<std::byte> Mesh::take_extent() {
+  forget_lost();
   std::lock_guard lock(groups_mutex_);
+  free_extents();
   auto free = std::ranges::find(extents_, false);
   check(free != extents_.end(), Code::kTransport,
-        "this rank is in {} groups, and there is room for no more: close some", kMostGroups);
+        "this rank is in {} groups, and there is room for no more: close some; {} have ended here "
+        "and not on ranks that have not taken all of their messages",
+        kMostGroups - kept_.size(), kept_.size());
   *free = true;
   auto number = static_cast<size_t>(free - extents_.begin());
   size_t each = extent_bytes_ + staging_bytes();
   return {arena_.data() + config_.arena_bytes + staging_bytes() + number * each, each};
 }
 
-void Mesh::give_back(std::span<std::byte> extent) {
-  size_t each = extent_bytes_ + staging_bytes();
-  arena_.discard(extent.data(), each);
+void Mesh::give_back(std::span<std::byte> extent, std::vector<std::unique_ptr<Readers>> readers) {
+  forget_lost();
   std::lock_guard lock(groups_mutex_);
-  size_t at = extent.data() - arena_.data() - config_.arena_bytes - staging_bytes();
-  extents_[at / each] = false;
+  kept_.push_back({extent, std::move(readers)});
+  free_extents();
+}
+
+// Who was killed takes nothing any more, and does not say so.
+void Mesh::forget_lost() {
+  for (Rank rank : lifelines_->lost())
+    for (auto& transport : made_) transport->lost(rank);
+}
+
+// Under the lock.
+void Mesh::free_extents() {
+  std::erase_if(kept_, [this](Kept& kept) {
+    std::erase_if(kept.readers, [](const auto& readers) { return !readers->any(); });
+    if (!kept.readers.empty()) return false;
+    size_t each = extent_bytes_ + staging_bytes();
+    arena_.discard(kept.extent.data(), each);
+    size_t at = kept.extent.data() - arena_.data() - config_.arena_bytes - staging_bytes();
+    extents_[at / each] = false;
+    return true;
+  });
 }
 
 }  // namespace ringcoll

@@ -74,12 +74,14 @@ class Mesh {
 
   /// The first `Config::arena_bytes` are the whole's.
   SharedMemory& arena() { return arena_; }
-  /// As much of the arena for a group and, behind it, staging_bytes() for its messages, and back.
-  /// Throws Error(kTransport) if kMostGroups have theirs.
+  /// As much of the arena for a group and, behind it, staging_bytes() for its messages. Throws
+  /// Error(kTransport) if kMostGroups have theirs.
   std::span<std::byte> take_extent();
+  /// The group has ended. It is another group's, and its pages the system's, once nobody reads it
+  /// any more; that is looked at whenever a group is made or ends.
+  void give_back(std::span<std::byte> extent, std::vector<std::unique_ptr<Readers>> readers);
   /// What a group has of the arena for messages; the whole's lies behind its extent.
   size_t staging_bytes() const;
-  void give_back(std::span<std::byte> extent);
   /// For a group of which this rank is the lowest: no group has had it.
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
@@ -111,6 +113,8 @@ class Mesh {
   void watch_health();
   void make_arena();
   static size_t affordable_extent();
+  void forget_lost();
+  void free_extents();
   Seats seats() const;
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
@@ -156,6 +160,11 @@ class Mesh {
   mutable std::mutex groups_mutex_;
   size_t extent_bytes_ = 0;    // agreed: the least that a rank can afford, the arena's at most
   std::vector<bool> extents_;  // that are taken
+  struct Kept {
+    std::span<std::byte> extent;
+    std::vector<std::unique_ptr<Readers>> readers;
+  };
+  std::vector<Kept> kept_;  // of them, those of groups that have ended
   uint32_t groups_made_ = 0;
   std::mutex lines_mutex_;
   std::condition_variable lines_changed_;

@@ -12,8 +12,11 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -54,6 +57,40 @@ class MessageProcesses : public ::testing::TestWithParam<std::string> {
     std::vector<std::string> said;
     for (Rank rank = 0; rank < size; rank++) said.push_back(line(pipes[rank], rank == mute_));
     return said;
+  }
+
+  bool is_there(const std::string& name) const { return fs::exists(folder_ / name); }
+  void await(const std::string& name) const {
+    for (Deadline deadline(seconds(20)); !is_there(name);) {
+      check(!deadline.passed(), Code::kTimeout, "no file {}", name);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  /// Is there as a whole, or not.
+  void tell(const std::string& name, std::span<const std::byte> content = {}) const {
+    const fs::path part = folder_ / (name + ".part");
+    std::ofstream(part).write(reinterpret_cast<const char*>(content.data()),
+                              static_cast<std::streamsize>(content.size()));
+    fs::rename(part, folder_ / name);
+  }
+  static std::vector<Rank> all_of(const Mesh& mesh) {
+    std::vector<Rank> ranks(static_cast<size_t>(mesh.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  /// A group of all ranks, which meet by files.
+  std::unique_ptr<Group> make_group(Mesh& mesh) const {
+    auto group = std::make_unique<Group>(std::shared_ptr<Mesh>(&mesh, [](Mesh*) {}), all_of(mesh));
+    std::vector<Group::Offer> offers(static_cast<size_t>(mesh.size()));
+    auto name = [](Rank rank) { return fmt::format("offer-{}", rank); };
+    tell(name(mesh.rank()), std::as_bytes(std::span(&group->offer(), 1)));
+    for (Rank rank = 0; rank < mesh.size(); rank++) {
+      await(name(rank));
+      std::ifstream(folder_ / name(rank))
+          .read(reinterpret_cast<char*>(&offers[static_cast<size_t>(rank)]), sizeof offers[0]);
+    }
+    group->join(offers);
+    return group;
   }
 
   const fs::path folder_ =
@@ -138,6 +175,34 @@ TEST_P(MessageProcesses, OneThatIsKilledIsNamedByAllOthers) {
     TearDown();
     SetUp();
   }
+}
+
+// What it has not taken is kept for it no longer: there is room for all groups.
+TEST_P(MessageProcesses, NoMemoryIsKeptForOneThatIsKilled) {
+  auto said = run(2, [this](Mesh& mesh) -> std::string {
+    auto group = make_group(mesh);
+    Post post(*group);
+    post.send(1 - mesh.rank(), 5000);
+    post.receive(1);
+    post.complete();
+    if (mesh.rank() == 1) {
+      await("sent");
+      ::kill(::getpid(), SIGKILL);
+    }
+    post.send(1, 6000);
+    while (!post.look()) {
+    }
+    tell("sent");
+    for (Deadline deadline(seconds(10)); !group->health().poisoned() && !deadline.passed();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    group.reset();
+    std::vector<std::unique_ptr<Group>> groups;
+    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+    while (groups.size() < Mesh::kMostGroups)
+      groups.push_back(std::make_unique<Group>(shared, all_of(mesh)));
+    return "room";
+  });
+  EXPECT_EQ(said[0], "room");
 }
 
 // A child of a rank has none of its descriptors, and may live longer than it.

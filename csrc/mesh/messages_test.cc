@@ -189,6 +189,76 @@ TEST_P(MessagesTest, SentBeforeARankLeavesArrive) {
   });
 }
 
+/// Sends a message from memory of the group's, to one who does not look.
+void send_unseen(Group& group, Rank to) {
+  Post post(group);
+  post.send(to, 5000);
+  while (!post.look()) {
+  }
+}
+
+// It lies in memory of a group that its sender has left, where other groups write.
+TEST_P(MessagesTest, SentBeforeARankLeavesIsNotWrittenOver) {
+  if (GetParam() == "loopback") return;  // sends from memory of the caller's, and waits for it
+  run([](Mesh& mesh, Offers& offers) {
+    auto group = offers.make(mesh, {0, 1, 2, 3});
+    exchange(*group, 1);
+    offers.wait();
+    if (mesh.rank() == 0) {
+      send_unseen(*group, 1);
+      group.reset();
+    }
+    offers.wait();
+    auto later = offers.make(mesh, {0, 1, 2, 3});
+    std::span<std::byte> staging = later->messages().staging();
+    fill(staging.data(), staging.size(), 77);
+    exchange(*later, 2);
+    offers.wait();
+    if (mesh.rank() == 1) {
+      Post post(*group);
+      post.receive(1);
+    }
+    offers.wait();
+  });
+}
+
+// A rank that takes nothing is waited for with memory, and not longer than it is in the group.
+TEST_P(MessagesTest, WhatNobodyHasTakenKeepsItsMemoryUntilThePeersHaveLeft) {
+  run([](Mesh& mesh, Offers& offers) {
+    auto group = offers.make(mesh, {0, 1, 2, 3});
+    exchange(*group, 1);
+    offers.wait();
+    if (mesh.rank() == 0) {
+      send_unseen(*group, 1);
+      group.reset();
+    }
+    offers.wait();
+    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+    std::vector<Rank> all = {0, 1, 2, 3};
+    std::vector<std::unique_ptr<Group>> others;
+    bool keeps = GetParam().starts_with("shm");
+    if (mesh.rank() == 0) {
+      while (others.size() < Mesh::kMostGroups - keeps)
+        others.push_back(std::make_unique<Group>(shared, all));
+      try {
+        Group one_more(shared, all);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        std::string text = error.what();
+        EXPECT_EQ(text.find("1 have ended here") != text.npos, keeps) << text;
+      }
+      others.pop_back();
+    }
+    offers.wait();
+    if (mesh.rank() == 1) group.reset();
+    offers.wait();
+    if (mesh.rank() == 0)
+      while (others.size() < Mesh::kMostGroups)
+        others.push_back(std::make_unique<Group>(shared, all));
+    offers.wait();
+  });
+}
+
 TEST_P(MessagesTest, AWaitEndsWhenItIsWokenOrTheGroupFails) {
   run([](Mesh& mesh, Offers& offers) {
     auto group = offers.make(mesh, {0, 1, 2, 3});

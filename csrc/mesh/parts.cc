@@ -46,4 +46,9 @@ std::string Parts::reach(Rank peer, const Addresses& theirs) {
   return link.transport->reach(peer, text);
 }
 
+void Parts::add_readers(std::vector<std::unique_ptr<Readers>>* readers) const {
+  for (const auto& [whole, part] : parts_)
+    if (auto of_part = part->readers()) readers->push_back(std::move(of_part));
+}
+
 }  // namespace ringcoll

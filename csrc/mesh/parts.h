@@ -38,6 +38,8 @@ class Parts {
   const std::vector<Link>& links() const { return links_; }  // by rank
   /// "" if the peer that has told these is reached, else why not.
   std::string reach(Rank peer, const Addresses& theirs);
+  /// When their endpoints are gone: adds those of each (Transport::readers).
+  void add_readers(std::vector<std::unique_ptr<Readers>>* readers) const;
 
  private:
   void add(const TransportRow& row, Transport& whole, const TransportPart& like);

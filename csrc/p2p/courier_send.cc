@@ -53,8 +53,8 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   if (number == 0) return false;
   to.queue.remove(send);
   to.keeps += cost_of(send->bytes);
-  // What is in the arena is gone with the communicator: who has sent much waits until the peer has
-  // it.
+  // Over a network, what is in the arena may be lost with the communicator: who has sent much waits
+  // until the peer has it.
   if (as_it_lies ? send->bytes > 0 : send->bytes > staging_.small_bytes())
     sent_from(to, send, number);
   else

@@ -192,6 +192,15 @@ struct Loan {
   bool granted = false;
 };
 
+/// Who may still take, out of its extent, what a part has sent that has ended since. The whole
+/// transport outlives it. One thread at a time.
+class Readers {
+ public:
+  virtual ~Readers() = default;
+  /// Whether there is one: who has taken all, has ended the part as well, or was lost, is none.
+  virtual bool any() = 0;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -229,6 +238,12 @@ class Transport {
   /// transport or other parts of it, and so is a part's destructor. This transport outlives its
   /// parts; what a part used is free again when it is destroyed. A part has no parts.
   virtual std::unique_ptr<Transport> part(const TransportPart& part) = 0;
+  /// Of a part whose endpoints are gone, before it is destroyed: who is to be waited for before its
+  /// extent may be another part's. Null: nobody.
+  virtual std::unique_ptr<Readers> readers() { return nullptr; }
+  /// The peer's process has ended, without ending what it was in: nothing is kept for it any more.
+  /// Any thread; more than once.
+  virtual void lost(Rank /*peer*/) {}
 
   // Of a part with a bell, which one end may connect alone: links of class kNetwork when it has a
   // connection for its dialer to give, which the other end will get, others at any time.

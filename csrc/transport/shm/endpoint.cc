@@ -27,6 +27,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
 }
 
 ShmEndpoint::~ShmEndpoint() {
+  if (pair_.unread) *pair_.unread = last_unread();
   if (pair_.tower) std::erase(pair_.tower->links, this);
 }
 
@@ -50,6 +51,14 @@ uint64_t ShmEndpoint::load_released() {
                             released, sent_, link()),
                 pair_.peer);
   return peer_released_ = released;
+}
+
+// The last message in the arena that the peer has not released; 0: it has all.
+uint64_t ShmEndpoint::last_unread() const {
+  uint64_t released = std::max(peer_released_, released_by_peer(std::memory_order_acquire));
+  uint64_t number = sent_;
+  while (number > released && !borrows_[number % kEntries]) number--;
+  return number > released ? number : 0;
 }
 
 uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {

@@ -64,6 +64,7 @@ struct Pair {
   const PeerMemory* memory = nullptr;     // of the peer; null: cannot be read
   BellTower* tower = nullptr;             // null: no bell
   const PeerLines* their_lead = nullptr;  // with a bell: the first unit of the peer
+  uint64_t* unread = nullptr;             // told last_unread() at the end; null: nobody asks
 };
 
 class ShmEndpoint final : public Endpoint {
@@ -110,6 +111,7 @@ class ShmEndpoint final : public Endpoint {
   uint64_t stamp_of(uint64_t number, std::memory_order order) const;
   uint64_t released_by_peer(std::memory_order order) const;
   uint64_t load_released();
+  uint64_t last_unread() const;
   bool next_is_there();
   const std::atomic<uint32_t>& peer_waiting() const { return *peer_waiting_; }
   void wake_peer();

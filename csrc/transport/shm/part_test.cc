@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -100,6 +101,15 @@ TEST_F(ShmReserve, WaitsForThePeersThatMayStillRead) {
   reserve_.give_back(reserve_.take(all), {witness()});
   EXPECT_TRUE(says(why_not(1), "1 have ended here but not on all")) << why_not(1);
   peer_ = 0;
+  EXPECT_EQ(reserve_.take(all).units, all);
+}
+
+TEST_F(ShmReserve, WaitsForNobodyWhoWasLost) {
+  uint32_t all = layout_.spare_units();
+  std::atomic<bool> lost{false};
+  reserve_.give_back(reserve_.take(all), {{&peer_, 5, &lost}});
+  EXPECT_NE(why_not(1), "");
+  lost = true;
   EXPECT_EQ(reserve_.take(all).units, all);
 }
 
@@ -225,6 +235,78 @@ TEST_F(ShmPart, ALinkThatThePeerNeverMadeTakesNothingOfALaterPart) {
   stale.completed();
   stale.wait(std::chrono::milliseconds(50));
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(40)) << "it sleeps all the same";
+}
+
+/// Two ranks of three, of which the one has sent the other some bytes from its extent, and has
+/// nothing left but what it may not have read.
+class ShmPartReaders : public ShmPart {
+ protected:
+  void end_sending(std::initializer_list<uint64_t> messages) {
+    for (uint64_t bytes : messages) send(part_[0][1], {}, part_[0].extent.data(), bytes);
+    part_[0].links.clear();
+    readers_ = part_[0].transport->readers();
+    part_.remove(0);
+  }
+  bool any() { return readers_ && readers_->any(); }
+  void take() {
+    receive(part_[1][0]);
+    EXPECT_TRUE(any()) << "it is being read";
+    part_[1][0].release();
+  }
+
+  static constexpr uint64_t kLong = kTestInlineBytes + 1;
+  World world_{row(), 3, kArena};
+  PartWorld part_{world_, {0, 2}, 0, kArena};
+  std::unique_ptr<Readers> readers_;
+};
+
+TEST_F(ShmPartReaders, AreNoneOfWhatWentInline) {
+  end_sending({1, kTestInlineBytes});
+  EXPECT_FALSE(any());
+}
+
+TEST_F(ShmPartReaders, AreThoseWhoHaveNotReleasedAll) {
+  end_sending({kLong, 1, kLong, 1, 1});
+  take();
+  take();
+  take();
+  EXPECT_FALSE(any()) << "the last two are inline";
+}
+
+TEST_F(ShmPartReaders, AreNoneOfWhatWasReleasedBefore) {
+  for (int i = 0; i < 100; i++) {
+    send(part_[0][1], {}, part_[0].extent.data(), kLong);
+    receive(part_[1][0]);
+    part_[1][0].release();
+  }
+  end_sending({1});
+  EXPECT_FALSE(any());
+}
+
+TEST_F(ShmPartReaders, AreNoneOnceTheyHaveEnded) {
+  end_sending({kLong, kLong});
+  take();
+  EXPECT_TRUE(any());
+  part_.remove(1);
+  EXPECT_FALSE(any());
+}
+
+// Even if its units are another part's by then, in which it takes something.
+TEST_F(ShmPartReaders, AreNoneOnceTheyAreInAnotherPart) {
+  end_sending({kLong});
+  EXPECT_TRUE(any());
+  part_.remove(1);
+  PartWorld later(world_, {0, 2}, 0, kArena);
+  send(later[1][0], {}, later[1].extent.data(), kLong);
+  EXPECT_FALSE(any());
+}
+
+TEST_F(ShmPartReaders, AreNoneOnceTheyWereLost) {
+  end_sending({kLong});
+  world_[0].transport->lost(1);
+  EXPECT_TRUE(any());
+  world_[0].transport->lost(2);
+  EXPECT_FALSE(any());
 }
 
 TEST_F(ShmPart, SendsFromItsExtentAlone) {

@@ -12,6 +12,18 @@ Reserve::Reserve(SharedMemory& control, const Layout& layout) : control_(control
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
+// Acquire: what the peer has read stays before what is written there from now on.
+bool Witness::has_ended() const {
+  return open->load(std::memory_order_acquire) != base ||
+         (lost && lost->load(std::memory_order_relaxed));
+}
+
+// Acquire, as above. What does not belong to the base is of a part that has, or had, that unit.
+bool Reader::may_read() const {
+  uint64_t count = released->load(std::memory_order_acquire) - base;
+  return (count >= kBaseStep || count < last) && !witness.has_ended();
+}
+
 std::atomic<uint64_t>& Reserve::open(const Block& block) {
   return reinterpret_cast<PeerLines*>(control_.data() + layout_.lines(block.first))->open;
 }
@@ -37,18 +49,15 @@ Block Reserve::take(uint32_t units) {
 void Reserve::give_back(const Block& block, std::vector<Witness> witnesses) {
   std::lock_guard lock(mutex_);
   used_--;
-  // Seen by a peer's acquire in free_ended(): all that this rank has read of its block.
+  // Seen by a peer's acquire in Witness::has_ended(): all that this rank has read of its block.
   open(block).store(0, std::memory_order_release);
   ended_.push_back({block, std::move(witnesses)});
   free_ended();
 }
 
 void Reserve::free_ended() {
-  auto has_ended = [](const Witness& witness) {
-    return witness.open->load(std::memory_order_acquire) != witness.base;
-  };
   for (auto ended = ended_.begin(); ended != ended_.end();) {
-    std::erase_if(ended->witnesses, has_ended);
+    std::erase_if(ended->witnesses, [](const Witness& witness) { return witness.has_ended(); });
     if (ended->witnesses.empty()) {
       free(ended->block);
       ended = ended_.erase(ended);

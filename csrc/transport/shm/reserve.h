@@ -7,6 +7,9 @@
 // linked to, and is free when each of these has ended, too. Blocks that wait for one another
 // are freed both, since each says first that it has ended.
 //
+// The same peers may still read messages in the arena, whose owner asks for them (Reader): until
+// they have ended, too, or released all of these.
+//
 // Nor can a peer mistake what it sees there: every block given out has a **base** of its own, from
 // which its messages count. A number that does not belong to the base that a peer was told is
 // nothing new to it.
@@ -31,6 +34,20 @@ struct Block {
 struct Witness {
   const std::atomic<uint64_t>* open = nullptr;
   uint64_t base = 0;
+  const std::atomic<bool>* lost = nullptr;  // its process has ended, without saying so there
+
+  /// If so, it reads nothing any more.
+  bool has_ended() const;
+};
+
+/// A peer that has not released all messages of a part which lie in the arena, when that has ended.
+struct Reader {
+  Witness witness;
+  const std::atomic<uint64_t>* released = nullptr;  // as PeerLines'
+  uint64_t base = 0;                                // of the part: messages count from there
+  uint64_t last = 0;                                // the number of the last of them
+
+  bool may_read() const;
 };
 
 /// Any thread.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -40,7 +41,8 @@ struct Common {
         layout(options.size, inline_bytes, sharers(options.size)),
         control(SharedMemory::create(layout.bytes(), false)),
         reserve(control, layout),
-        peers(static_cast<size_t>(options.size)) {}
+        peers(static_cast<size_t>(options.size)),
+        lost(static_cast<size_t>(options.size)) {}
 
   /// Whether a rank may have memory in common with this one, as far as all ranks know alike.
   bool near(Rank other) const {
@@ -88,6 +90,19 @@ struct Common {
   SharedMemory control;
   shm::Reserve reserve;
   std::vector<Peer> peers;
+  std::vector<std::atomic<bool>> lost;  // peers
+};
+
+class ShmReaders final : public Readers {
+ public:
+  void add(const shm::Reader& reader) { readers_.push_back(reader); }
+  bool any() override {
+    std::erase_if(readers_, [](const shm::Reader& reader) { return !reader.may_read(); });
+    return !readers_.empty();
+  }
+
+ private:
+  std::vector<shm::Reader> readers_;
 };
 
 /// Has a block of units in the control memory of each of its ranks on this machine: one for each of
@@ -103,6 +118,7 @@ class ShmPart final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
+  std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
   bool stirs(std::vector<pollfd>* sleep) override;
   void rested() override;
@@ -115,10 +131,15 @@ class ShmPart final : public Transport {
     PartAddress address;
     bool reached = false;
     bool connected = false;
+    uint64_t unread = 0;  // as its link has told when it ended
   };
   Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
   /// The peer's unit for this rank.
   uint32_t unit_of(const Member& peer) { return peer.address.first + member(rank_).place; }
+  shm::Witness witness_of(const Member& peer) const {
+    return {&common_.lines_of(peer.in_whole, peer.address.first)->open, peer.address.base,
+            &common_.lost[static_cast<size_t>(peer.in_whole)]};
+  }
 
   Common& common_;
   const Rank rank_;
@@ -143,10 +164,17 @@ ShmPart::ShmPart(Common& common, const TransportPart& part)
 ShmPart::~ShmPart() {
   std::vector<shm::Witness> witnesses;
   for (const Member& peer : members_)
-    if (peer.connected)
-      witnesses.push_back(
-          {&common_.lines_of(peer.in_whole, peer.address.first)->open, peer.address.base});
+    if (peer.connected) witnesses.push_back(witness_of(peer));
   common_.reserve.give_back(block_, std::move(witnesses));
+}
+
+std::unique_ptr<Readers> ShmPart::readers() {
+  auto readers = std::make_unique<ShmReaders>();
+  for (const Member& peer : members_)
+    if (peer.unread > 0)
+      readers->add({witness_of(peer), &common_.lines_of(peer.in_whole, unit_of(peer))->released,
+                    block_.base, peer.unread});
+  return readers->any() ? std::move(readers) : nullptr;
 }
 
 std::string ShmPart::address() const {
@@ -187,6 +215,7 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
   pair.my_base = block_.base;
   pair.their_base = peer.address.base;
   pair.extent = extent_;
+  pair.unread = &peer.unread;
   if (!tower_.bell) return std::make_unique<shm::ShmEndpoint>(pair);
   if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
   pair.tower = &tower_;
@@ -238,6 +267,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<ShmPart>(common_, part);
   }
+  void lost(Rank peer) override { common_.lost.at(static_cast<size_t>(peer)) = true; }
 
  private:
   shm::ControlPage& page() const {
