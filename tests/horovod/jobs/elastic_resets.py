@@ -3,6 +3,7 @@
 The second argument is the framework, the third the number of resets."""
 
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -55,6 +56,7 @@ seen = []
 def train(state):
     while state.step < RESETS:
         assert total(state.step) == state.step * hvd.size()
+        time.sleep(0.1)  # until Horovod's thread sleeps, which takes a descriptor the first time
         seen.append(held())
         state.step += 1
         state.commit()
