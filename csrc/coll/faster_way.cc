@@ -37,7 +37,8 @@ void FasterWay::settle() {
     return times[kTrials / 2];
   };
   auto best = std::ranges::min_element(per_byte_, {}, middle);
-  best_ = static_cast<size_t>(best - per_byte_.begin());
+  size_t before = std::exchange(best_, static_cast<size_t>(best - per_byte_.begin()));
+  if (changed_ == patience_) patience_ = best_ == before ? 2 * patience_ : kChanged;
   per_byte_of_best_ = middle(*best) / options_.weights[best_];
   rested_bytes_ = 0;
   works_ = 1;  // the first check is kCheckEvery works away
@@ -48,7 +49,7 @@ bool FasterWay::has_changed(double per_byte) {
   bool changed =
       per_byte > kChangedBy * per_byte_of_best_ || per_byte_of_best_ > kChangedBy * per_byte;
   changed_ = changed ? changed_ + 1 : 0;
-  return changed_ == kChanged;
+  return changed_ == patience_;
 }
 
 }  // namespace ringcoll

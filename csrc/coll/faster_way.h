@@ -45,7 +45,7 @@ class FasterWay {
   static constexpr size_t kTrials = 7;
   static constexpr uint64_t kCheckEvery = 32;
   static constexpr int kChanged = 3;
-  static constexpr double kChangedBy = 1.5;
+  static constexpr double kChangedBy = 2;
 
  private:
   size_t trials() const { return kTrials * options_.weights.size(); }
@@ -63,7 +63,8 @@ class FasterWay {
   double per_byte_of_best_ = 0;
   uint64_t rested_bytes_ = 0;
   uint64_t works_ = 0;
-  int changed_ = 0;  // times in a row
+  int changed_ = 0;          // times in a row
+  int patience_ = kChanged;  // twice as much after each time that nothing came of it
 };
 
 /// How a rank moves what it packs and combines: processors differ in which is the fastest way, and

@@ -105,11 +105,21 @@ TEST(FasterWay, IsFoundAnewAfterARest) {
 
 TEST(FasterWay, IsFoundAnewWhenItsCostHasChanged) {
   constexpr uint64_t kSoon = (FasterWay::kChanged + 1) * FasterWay::kCheckEvery;
-  for (auto now : {microseconds(16), microseconds(6)}) {
+  for (auto now : {microseconds(21), microseconds(4)}) {
     FasterWay ways = ways_of({1, 1});
     ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
     EXPECT_TRUE(is_found_anew(ways, now, kSoon));
   }
+}
+
+TEST(FasterWay, IsFoundAnewMoreRarelyWhereNothingComesOfIt) {
+  constexpr uint64_t kSoon = (FasterWay::kChanged + 1) * FasterWay::kCheckEvery;
+  FasterWay ways = ways_of({1, 1});
+  ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+  ASSERT_TRUE(is_found_anew(ways, microseconds(30), kSoon));
+  ASSERT_EQ(settle(ways, {microseconds(11), microseconds(10)}), 1u);
+  EXPECT_FALSE(is_found_anew(ways, microseconds(30), kSoon));
+  EXPECT_TRUE(is_found_anew(ways, microseconds(30), kSoon));
 }
 
 TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
