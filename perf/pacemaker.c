@@ -355,8 +355,8 @@ int main(int argc, char** argv) {
   m.memory = share_memory((size_t)m.size * (size_t)m.turn);
   counters_of_ways = share_memory((size_t)m.size * kMostWays * sizeof(struct counters));
   m.rank = fork_ranks(m.size);
-  prctl(PR_SET_PTRACER,
-        PR_SET_PTRACER_ANY);  // where Yama asks for it; else refused, and not needed
+  // Lets the other rank read, where Yama asks for that; elsewhere it is refused, and not needed.
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   pin_rank(m.rank, m.size);
   struct maker* way = open_way(&m);
   serve(&(struct peer){.rank = m.rank,

@@ -38,7 +38,10 @@ void FasterWay::settle() {
   };
   auto best = std::ranges::min_element(per_byte_, {}, middle);
   size_t before = std::exchange(best_, static_cast<size_t>(best - per_byte_.begin()));
-  if (changed_ == patience_) patience_ = best_ == before ? 2 * patience_ : kChanged;
+  if (best_ != before)
+    patience_ = kChanged;
+  else if (changed_ == patience_)
+    patience_ *= 2;
   per_byte_of_best_ = middle(*best) / options_.weights[best_];
   rested_bytes_ = 0;
   works_ = 1;  // the first check is kCheckEvery works away

@@ -190,8 +190,7 @@ TEST_P(MessageProcesses, NoMemoryIsKeptForOneThatIsKilled) {
       ::kill(::getpid(), SIGKILL);
     }
     post.send(1, 6000);
-    while (!post.look()) {
-    }
+    post.hand_over();
     tell("sent");
     for (Deadline deadline(seconds(10)); !group->health().poisoned() && !deadline.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -189,26 +189,27 @@ TEST_P(MessagesTest, SentBeforeARankLeavesArrive) {
   });
 }
 
-/// Sends a message from memory of the group's, to one who does not look.
-void send_unseen(Group& group, Rank to) {
-  Post post(group);
-  post.send(to, 5000);
-  while (!post.look()) {
+/// A group of all, of which rank 0 has sent rank 1 a message from the group's memory, which that
+/// has not looked at, and has left.
+std::unique_ptr<Group> left_by_a_sender(Mesh& mesh, Offers& offers) {
+  auto group = offers.make(mesh, {0, 1, 2, 3});
+  exchange(*group, 1);
+  offers.wait();
+  if (mesh.rank() == 0) {
+    Post post(*group);
+    post.send(1, 5000);
+    post.hand_over();
+    group.reset();
   }
+  offers.wait();
+  return group;
 }
 
 // It lies in memory of a group that its sender has left, where other groups write.
 TEST_P(MessagesTest, SentBeforeARankLeavesIsNotWrittenOver) {
   if (GetParam() == "loopback") return;  // sends from memory of the caller's, and waits for it
   run([](Mesh& mesh, Offers& offers) {
-    auto group = offers.make(mesh, {0, 1, 2, 3});
-    exchange(*group, 1);
-    offers.wait();
-    if (mesh.rank() == 0) {
-      send_unseen(*group, 1);
-      group.reset();
-    }
-    offers.wait();
+    auto group = left_by_a_sender(mesh, offers);
     auto later = offers.make(mesh, {0, 1, 2, 3});
     std::span<std::byte> staging = later->messages().staging();
     fill(staging.data(), staging.size(), 77);
@@ -225,14 +226,7 @@ TEST_P(MessagesTest, SentBeforeARankLeavesIsNotWrittenOver) {
 // A rank that takes nothing is waited for with memory, and not longer than it is in the group.
 TEST_P(MessagesTest, WhatNobodyHasTakenKeepsItsMemoryUntilThePeersHaveLeft) {
   run([](Mesh& mesh, Offers& offers) {
-    auto group = offers.make(mesh, {0, 1, 2, 3});
-    exchange(*group, 1);
-    offers.wait();
-    if (mesh.rank() == 0) {
-      send_unseen(*group, 1);
-      group.reset();
-    }
-    offers.wait();
+    auto group = left_by_a_sender(mesh, offers);
     std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
     std::vector<Rank> all = {0, 1, 2, 3};
     std::vector<std::unique_ptr<Group>> others;

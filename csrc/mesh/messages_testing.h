@@ -50,6 +50,10 @@ class Post {
     until([&] { return received_ >= messages; });
     EXPECT_EQ(received_, messages);
   }
+  /// Until the channels have all that was sent, taken or not.
+  void hand_over() {
+    until([this] { return queue_.empty(); });
+  }
   /// Until all that was sent has left.
   void complete() {
     until([&] {
