@@ -57,7 +57,7 @@ Executor::Executor(Communicator& comm)
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
              thresholds_of(plans_.selector().terrain(), comm.config())),
-      ways_(plans_.selector().terrain().one_domain),
+      ways_(plans_.selector().terrain().one_domain_of_own_cores()),
       flights_(slots_.size()) {}
 
 Executor::~Executor() {
