@@ -22,11 +22,12 @@ from typing import Any
 from check_layers import FRONT, ORDER, allowed_layers
 
 from support import setup, stages, suites
-from support.mutants import Mutant, is_product
+from support.mutants import Mutant, difference, is_product
 from support.report import Report
 from support.stages import LOGS, ROOT, VENV, Outcome, StageFailed, must
 
 FOLDER = ROOT / "build" / "mutate"
+RECORD = ROOT / "ci" / "mutants-tried.json"
 TREE = FOLDER / "tree"
 _SITE = FOLDER / "site"  # the package as it would be installed
 _DEV = TREE / "build" / "dev"
@@ -125,10 +126,35 @@ class Ledger:
         fresh.replace(self._path)
 
 
+class Record:
+    """What was found out at any state of the sources, in a file that is committed: a hundred errors
+    take longer than one sitting, in which the sources stay as they are, has.
+
+    What a test has noticed it notices later, too, as long as the line is there: a name of an error
+    is of its line's text. What lived may be noticed by a test that has come since: see `again`."""
+
+    def __init__(self, path: Path, state: str, *, again: bool) -> None:
+        self._path, self._state, self._again = path, state, again
+        self.rows: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def known(self, mutant: Mutant) -> Result | None:
+        row = self.rows.get(mutant.id)
+        if not row or (self._again and row["how"] == LIVED):
+            return None
+        return Result(row["how"], row["by"], what={"state": row["state"]})
+
+    def add(self, mutant: Mutant, result: Result) -> None:
+        error = f"{mutant.line.file}: {difference(mutant)}"
+        row = {"error": error, "how": result.how, "by": result.by, "state": self._state}
+        self.rows[mutant.id] = row
+        text = json.dumps(dict(sorted(self.rows.items())), indent=1, ensure_ascii=False)
+        self._path.write_text(text + "\n")
+
+
 class Workshop:
     """The copy, in its unchanged state whenever no error is tried."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, *, again: bool) -> None:
         self._jobs = jobs
         FOLDER.mkdir(parents=True, exist_ok=True)
         self._lock = (FOLDER / "lock").open("w")
@@ -145,10 +171,11 @@ class Workshop:
             if name.startswith("tests/python/test_")
         }
         self._ledger = Ledger(FOLDER / "results.json", _digest(files))
+        self._record = Record(RECORD, _state(), again=again)
         self._configured = False
 
     def known(self, mutant: Mutant) -> Result | None:
-        return self._ledger.results.get(mutant.id)
+        return self._ledger.results.get(mutant.id) or self._record.known(mutant)
 
     def attempt(self, mutant: Mutant) -> Result:
         """Builds and tests with the error planted, and notes the result."""
@@ -163,6 +190,8 @@ class Workshop:
         result.what = what | {"changed": mutant.changed.strip()}
         self._ledger.results[mutant.id] = result
         self._ledger.save()
+        if result.how != UNDECIDED:
+            self._record.add(mutant, result)
         return result
 
     def _attempt(self, mutant: Mutant) -> Result:
@@ -326,6 +355,17 @@ def _files() -> list[str]:
     if done.returncode:
         raise StageFailed(f"ci/mutate copies what git tracks: {done.stderr.strip()}")
     return sorted(name for name in set(done.stdout.split("\0")) if (ROOT / name).is_file())
+
+
+def _state() -> str:
+    """The commit that the checkout is at, with a "+" if it has changed since."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "csrc", "ringcoll", "tests")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def _copy(files: Iterable[str]) -> None:

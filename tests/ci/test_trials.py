@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from support import trials
+from support.mutants import Line, Mutant
 from support.report import Report
-from support.trials import Ledger, Result
+from support.trials import Ledger, Record, Result
 
 
 def _names(file):
@@ -117,6 +118,25 @@ def test_notes_are_kept_for_one_state_of_the_sources(tmp_path):
     assert (again.results, again.without) == (ledger.results, ledger.without)
     other = Ledger(path, "two")
     assert (other.results, other.without) == ({}, {})
+
+
+def test_what_was_found_out_is_kept_from_one_state_to_the_next(tmp_path):
+    path = tmp_path / "tried.json"
+    line = Line("csrc/a.cc", 3, "a < b", 0, "a < b")
+    noticed, lived, other = (Mutant(line, f"a {sign} b") for sign in (">", "<=", "=="))
+    first = Record(path, "one", again=False)
+    first.add(noticed, Result(trials.NOTICED, "base: A.b", 1.5))
+    first.add(lived, Result(trials.LIVED, "", 2))
+    later = Record(path, "two", again=False)
+    assert later.known(noticed) == Result(trials.NOTICED, "base: A.b", what={"state": "one"})
+    assert later.known(lived).how == trials.LIVED
+    assert later.known(other) is None
+    # With a test that has come since.
+    again = Record(path, "two", again=True)
+    assert again.known(lived) is None
+    again.add(lived, Result(trials.NOTICED, "base: New.test", 1))
+    assert Record(path, "three", again=True).known(lived).what == {"state": "two"}
+    assert again.known(noticed).how == trials.NOTICED
 
 
 @pytest.fixture
