@@ -92,17 +92,17 @@ HttpHead parse_http_head(std::string_view text) {
 }
 
 HttpResponse http_request(const Address& server, std::string_view method, std::string_view host,
-                          std::string_view path, std::string_view body, Deadline deadline) {
+                          std::string_view path, std::string_view body, HttpDeadlines deadlines) {
   std::string link = fmt::format("{} http://{}{}", method, server.text(), path);
   int error = 0;
-  Fd fd = try_connect(server, deadline, &error);
+  Fd fd = try_connect(server, deadlines.connect, &error);
   check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline", link);
   check(static_cast<bool>(fd), Code::kTransport, "{}: {}", link, errno_text("connect", error));
   std::string request =
       fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
                   method, path, host, body.size(), body);
-  send_all(fd.get(), request.data(), request.size(), deadline, link);
-  return read_response(fd.get(), deadline, link);
+  send_all(fd.get(), request.data(), request.size(), deadlines.answer, link);
+  return read_response(fd.get(), deadlines.answer, link);
 }
 
 }  // namespace ringcoll

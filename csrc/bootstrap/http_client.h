@@ -16,11 +16,17 @@ struct HttpResponse {
   std::string body;
 };
 
+/// How long a request may take: until it is connected, and in all.
+struct HttpDeadlines {
+  Deadline connect;
+  Deadline answer;
+};
+
 /// Sends a request with a body and reads the whole answer; `host` is for its Host line. Throws
 /// Error(kTimeout) or Error(kTransport) naming the address and the cause; connecting that is
 /// refused is Error(kTransport), too.
 HttpResponse http_request(const Address& server, std::string_view method, std::string_view host,
-                          std::string_view path, std::string_view body, Deadline deadline);
+                          std::string_view path, std::string_view body, HttpDeadlines deadlines);
 
 /// The head of a response: its lines without the empty one.
 struct HttpHead {

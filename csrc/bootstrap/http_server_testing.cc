@@ -52,6 +52,13 @@ void HttpServerForTests::always_answer(std::string bytes) {
   canned_ = std::move(bytes);
 }
 
+void HttpServerForTests::stand_still(Duration time) {
+  still_until_ = Clock::now() + time;
+  listen(listener_.get(), 0);
+  int error = 0;
+  try_connect(local_address(listener_.get()), Deadline(time), &error);  // has the only place
+}
+
 size_t HttpServerForTests::value_count() {
   std::lock_guard lock(mutex_);
   return values_.size();
@@ -61,6 +68,10 @@ void HttpServerForTests::serve() {
   while (!stopping_) {
     pollfd entry{listener_.get(), POLLIN, 0};
     if (poll(&entry, 1, 10) <= 0) continue;
+    if (Clock::now() < still_until_.load()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      continue;
+    }
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) continue;
     requests_++;

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 namespace ringcoll {
@@ -23,6 +24,9 @@ class HttpServerForTests {
   void always_answer(std::string bytes);
   /// The next `count` requests get no answer; their connections stay open.
   void forget_requests(int count) { forgotten_ = count; }
+  /// Accepts nothing for so long, with no room for another connection: the kernel drops what comes,
+  /// as it does where ranks start together and Horovod's server lets five of them wait.
+  void stand_still(Duration time);
   uint64_t requests() const { return requests_; }
   size_t value_count();
 
@@ -36,6 +40,7 @@ class HttpServerForTests {
   std::map<std::string, std::string> values_;
   std::string canned_;
   std::atomic<int> forgotten_{0};
+  std::atomic<Clock::time_point> still_until_{Clock::time_point{}};
   std::atomic<uint64_t> requests_{0};
   std::vector<Fd> silent_;
   std::atomic<bool> stopping_{false};

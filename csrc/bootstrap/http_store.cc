@@ -3,6 +3,7 @@
 // (horovod/runner/http/http_server.py). It overwrites what is set already, and knows no request
 // that would not.
 #include <algorithm>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -18,10 +19,16 @@ namespace {
 constexpr double kConnectSeconds = 1;
 // A server that has more connections than it can serve answers late, or never those that it has
 // dropped: a request that is not answered in so long is made again, with twice the patience. None
-// does harm when it comes twice.
-constexpr double kFirstPatienceSeconds = 2;
-// The server is written in Python, and starts a thread for each request.
-constexpr Duration kPauseOfAll = std::chrono::milliseconds(2);
+// does harm when it comes twice. A socket whose data nobody acknowledges breaks after 30 s
+// (tune()), which would be an error of another kind.
+constexpr Duration kFirstPatience = std::chrono::milliseconds(600);
+constexpr Duration kMostPatience = std::chrono::seconds(20);
+// Horovod's server lets five connections wait until it accepts them, and the kernel drops all
+// others that come meanwhile: it would ask again after 1, 3 and 7 s, so that ranks which start
+// together would take that long. To connect has this part of the patience.
+constexpr int kPartToConnect = 6;
+// The server is written in Python, and starts a thread for each request: about a millisecond.
+constexpr Duration kRequest = std::chrono::milliseconds(1);
 constexpr Duration kRetryPause = std::chrono::milliseconds(100);
 constexpr const char* kDefaultScope = "ringcoll";
 
@@ -58,7 +65,7 @@ class HttpStore : public Store {
 
  protected:
   Pace pace() const override {
-    return {std::chrono::milliseconds(5), std::chrono::milliseconds(100), kPauseOfAll};
+    return {std::chrono::milliseconds(5), std::chrono::milliseconds(100), kRequest, 2 * kRequest};
   }
 
  private:
@@ -66,32 +73,43 @@ class HttpStore : public Store {
                        Deadline deadline) {
     std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
     Deadline give_up(std::min(deadline.left(), seconds(kConnectSeconds)));
-    Duration patience = seconds(kFirstPatienceSeconds);
+    Duration patience = kFirstPatience;
     for (size_t tries = 0;; tries++) {
+      Duration pause = kRetryPause;
       try {
         const Address& server = servers_[tries % servers_.size()];
-        Deadline answer(std::min(deadline.left(), patience));
-        HttpResponse response = http_request(server, method, authority_, path, body, answer);
+        Duration all = std::min(deadline.left(), patience);
+        HttpDeadlines deadlines{Deadline(all / kPartToConnect), Deadline(all)};
+        HttpResponse response = http_request(server, method, authority_, path, body, deadlines);
         check(response.status == 200 || response.status == 404, Code::kTransport,
               "the server answers with status {}", response.status);
         return response;
       } catch (const Error& error) {
         bool is_late = error.code() == Code::kTimeout;
-        if (is_late) patience *= 2;
         if (is_late ? deadline.passed() : give_up.passed())
           throw Error(error.code(),
                       fmt::format("{}: {}; is this the rendezvous server of a running horovodrun "
                                   "(HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)?",
                                   name_, error.what()));
+        if (is_late) {
+          pause = any_up_to(patience / kPartToConnect);
+          patience = std::min(2 * patience, kMostPatience);
+        }
       }
-      std::this_thread::sleep_for(kRetryPause);
+      std::this_thread::sleep_for(std::min(pause, deadline.left()));
     }
+  }
+
+  // So that those which were dropped together do not come back together.
+  Duration any_up_to(Duration most) {
+    return Duration(std::uniform_int_distribution<Duration::rep>(0, most.count())(random_));
   }
 
   std::string name_;
   std::string authority_;
   std::string scope_;
   std::vector<Address> servers_;
+  std::minstd_rand random_{std::random_device{}()};
 };
 
 }  // namespace

@@ -12,14 +12,12 @@ namespace {
 // A request that has begun is given this much time, however little the caller would wait for the
 // key.
 constexpr double kRequestSeconds = 30;
-// The first pause of many that wait is this part of the longest.
-constexpr int kFirstPart = 20;
 
 }  // namespace
 
 std::optional<std::string> Store::wait(const std::string& key, Deadline deadline) {
   Duration longest = longest_pause();
-  if (key != awaited_) pause_ = std::max(pace().first, longest / kFirstPart);
+  if (key != awaited_) pause_ = std::max(pace().first, waiters_ * pace().first_of_each);
   awaited_ = key;
   for (;;) {
     auto value = try_get(key, Deadline(std::max(deadline.left(), seconds(kRequestSeconds))));

@@ -49,15 +49,16 @@ class Store {
   std::string get(const std::string& key, Deadline deadline);
 
  protected:
-  /// Between two polls: at first, and when nothing has come for a while; and on the average of all
-  /// that wait.
+  /// Between two polls: at first, and when nothing has come for a while. At least so much for each
+  /// rank that waits, so that rank 0, for which all wait, finds the store free.
   struct Pace {
-    Duration first = std::chrono::microseconds(300);
+    Duration first = std::chrono::milliseconds(1);
     Duration longest = std::chrono::milliseconds(20);
-    Duration of_all = std::chrono::microseconds(250);
+    Duration first_of_each = std::chrono::nanoseconds(12500);
+    Duration longest_of_each = std::chrono::microseconds(250);
   };
   virtual Pace pace() const { return {}; }
-  Duration longest_pause() const { return std::max(pace().longest, waiters_ * pace().of_all); }
+  Duration longest_pause() const { return std::max(pace().longest, waiters_ * pace().longest_of_each); }
 
   static constexpr Duration kLook = std::chrono::milliseconds(250);
   static constexpr int kPausesOfATurn = 4;

@@ -396,6 +396,22 @@ TEST(HttpStore, ARequestThatIsNotAnsweredIsMadeAgain) {
   EXPECT_TRUE(contains(error, url)) << error.what();
 }
 
+// The kernel asks a server that had no room again after a second.
+TEST(HttpStore, AConnectionThatIsDroppedIsMadeAgainSoon) {
+  HttpServerForTests server;
+  auto store = open_store(fmt::format("horovod://127.0.0.1:{}", server.port()), "", 0, 1, soon());
+  auto seconds_after_none = [&] {
+    server.stand_still(seconds(0.25));
+    auto start = Clock::now();
+    EXPECT_FALSE(store->try_get("key", soon()));
+    return to_seconds(Clock::now() - start);
+  };
+  double fastest = 10;
+  for (int i = 0; i < 5; i++) fastest = std::min(fastest, seconds_after_none());
+  EXPECT_GT(fastest, 0.2);  // it did stand still
+  EXPECT_LT(fastest, 0.9);
+}
+
 // Many ranks wait at one server, which is written in Python.
 TEST(HttpStore, RanksThatWaitAskTheLessOftenTheMoreTheyAre) {
   HttpServerForTests server;
