@@ -35,7 +35,7 @@ _DEV = TREE / "build" / "dev"
 _TESTS = ("conftest.py", "python/", "processes/", "cluster/", "horovod/")
 _MATTERS = ("csrc/", "ringcoll/", "CMake", "pyproject.toml", *(f"tests/{name}" for name in _TESTS))
 # Per process: an error that takes memory or fills files without end harms nobody else.
-_BOUNDS = ("prlimit", f"--data={6 << 30}", f"--fsize={4 << 30}", "--core=0")
+_BOUNDS = ("prlimit", f"--data={6 << 30}", f"--fsize={8 << 30}", "--core=0")
 _SUITE_LIMIT_S = 1200
 _BUILD_LIMIT_S = 1800  # all builds for one error: a header of base/ is in everything
 _REPEATS = 3

@@ -203,19 +203,20 @@ TEST_P(Groups, AreNoMoreThanThereIsRoomFor) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take terabytes
-// All ranks cut what they have of the arena alike, whoever has fewer addresses.
-TEST(GroupsWithFewAddresses, HaveLessOfTheArena) {
-  auto in_child = [] {
+// All ranks cut what they have of the arena alike, whoever has fewer addresses, or may write less
+// to a file.
+void expect_extent_under(__rlimit_resource_t resource, rlim_t bytes, size_t extent) {
+  auto in_child = [=] {
     rlimit limit{};
-    ::getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = rlim_t{4} << 30;
-    ::setrlimit(RLIMIT_AS, &limit);
+    ::getrlimit(resource, &limit);
+    limit.rlim_cur = bytes;
+    ::setrlimit(resource, &limit);
     Config config = testing::config_of("shm");
     config.arena_bytes = 64 << 20;
     Meeting meeting(2);
     auto errors = testing::run_ranks({2, config}, [&](Mesh& mesh) {
       auto group = meeting.make(mesh, {1, 0});
-      EXPECT_EQ(group->extent().size(), size_t{4} << 20);
+      EXPECT_EQ(group->extent().size(), extent);
       talk(*group, 1);
       meeting.wait();
     });
@@ -223,6 +224,12 @@ TEST(GroupsWithFewAddresses, HaveLessOfTheArena) {
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   };
   EXPECT_EXIT(in_child(), ::testing::ExitedWithCode(0), "");
+}
+TEST(GroupsWithFewAddresses, HaveLessOfTheArena) {
+  expect_extent_under(RLIMIT_AS, rlim_t{4} << 30, 4 << 20);
+}
+TEST(GroupsWithShortFiles, HaveLessOfTheArena) {
+  expect_extent_under(RLIMIT_FSIZE, rlim_t{2} << 30, 8 << 20);
 }
 #endif
 

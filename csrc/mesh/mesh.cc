@@ -17,8 +17,9 @@ constexpr size_t kLeastExtentBytes = 1 << 20;
 constexpr size_t kMostExtentBytes = 256 << 20;
 // For messages of a group: many stretches of long ones, to several peers.
 constexpr size_t kStagingBytes = 4 << 20;
-// Of a limit on addresses (`ulimit -v`), where there is one, groups take this part of each rank's.
-constexpr rlim_t kAddressShare = 16;
+// Of a limit on addresses (`ulimit -v`), of which peers take as many, and of one on the length of
+// files (`ulimit -f`), which shared memory is to the kernel, groups take this part of each rank's.
+constexpr rlim_t kAddressShare = 16, kFileShare = 4;
 // How often who waits for another thread's lifeline looks around.
 constexpr Duration kLook = std::chrono::milliseconds(20);
 // How long a rank is tried to be reached that is taken to live.
@@ -29,7 +30,12 @@ constexpr Duration kRestore = std::chrono::seconds(2);
 constexpr size_t kDescriptorsOfAPeer = 6, kOwnDescriptors = 256;
 // More ranks than these make the rounds after the first among themselves: over a store each round
 // takes as much of one process, or host, as there are ranks.
-constexpr Rank kMostOverStore = 64;
+constexpr Rank kMostOverStore = 16;
+
+rlim_t limit_of(__rlimit_resource_t resource) {
+  rlimit limit{};
+  return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
 
 }  // namespace
 
@@ -186,15 +192,11 @@ GroupNumber Mesh::new_group_number() {
   return static_cast<GroupNumber>(rank_) << 32 | ++groups_made_;
 }
 
-// Only what is touched takes memory; what is limited, if anything, is addresses, of which peers
-// take as many.
+// Only what is touched takes memory.
 size_t Mesh::affordable_extent() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return kMostExtentBytes;
-  auto bytes = static_cast<size_t>(limit.rlim_cur / kAddressShare / kMostGroups);
-  return std::clamp(bytes / kLeastExtentBytes * kLeastExtentBytes, kLeastExtentBytes,
-                    kMostExtentBytes);
+  rlim_t bytes = std::min(limit_of(RLIMIT_AS) / kAddressShare, limit_of(RLIMIT_FSIZE) / kFileShare);
+  rlim_t most = std::min<rlim_t>(bytes / kMostGroups, kMostExtentBytes);
+  return std::max<size_t>(most / kLeastExtentBytes, 1) * kLeastExtentBytes;
 }
 
 void Mesh::make_arena() {

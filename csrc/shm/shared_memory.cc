@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -43,6 +44,9 @@ const char* remedy(int error) {
     case ENOMEM:
       return "not enough memory or address space; lower RINGCOLL_ARENA_BYTES, or raise the memory "
              "limit of the job (`ulimit -v`, container limit)";
+    case EFBIG:
+      return "more than this process may write to a file, which this is to the kernel; raise "
+             "`ulimit -f`, or lower RINGCOLL_ARENA_BYTES";
     case ENOSPC:
       return "the memory limit of the container is used up; raise it or lower RINGCOLL_ARENA_BYTES";
     case EACCES:
@@ -104,6 +108,10 @@ SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
   std::string doing = fmt::format("making {} bytes of shared memory", memory.bytes_);
   memory.fd_ = Fd(::memfd_create(huge_pages ? kHugeName : kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd_) fail(doing, "memfd_create", errno);
+  // Beyond this limit the kernel does not only refuse: it ends the process with SIGXFSZ.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory.bytes_ > limit.rlim_cur)
+    fail(doing, "ftruncate", EFBIG);
   if (::ftruncate(memory.fd(), static_cast<off_t>(memory.bytes_)) != 0)
     fail(doing, "ftruncate", errno);
   // A size that nobody can change: a reader never meets SIGBUS, whatever becomes of the writer.

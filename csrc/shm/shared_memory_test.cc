@@ -184,6 +184,17 @@ TEST(SharedMemory, TooManyOpenFilesIsNamed) {
             0);
 }
 
+TEST(SharedMemory, ALimitOnTheLengthOfFilesIsNamed) {
+  EXPECT_EQ(in_child([] {
+              rlimit little{1 << 20, 1 << 20};
+              ::setrlimit(RLIMIT_FSIZE, &little);
+              SharedMemory::create(1 << 20, false);
+              auto text = message_of([] { SharedMemory::create((1 << 20) + 1, false); });
+              return text.find("ulimit -f") == std::string::npos ? 1 : 0;
+            }),
+            0);
+}
+
 TEST(SharedMemory, AForkedChildThatEndsHurtsNobody) {
   auto memory = SharedMemory::create(4096, false);
   memory.data()[0] = std::byte{5};
