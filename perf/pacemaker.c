@@ -363,7 +363,7 @@ int main(int argc, char** argv) {
                        .size = m.size,
                        .state = way,
                        .barrier = barrier,
-                       .allreduce = allreduce,
+                       .call = allreduce,
                        .open = open_way,
                        .copies = copies},
         argv[1]);

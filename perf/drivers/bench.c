@@ -32,6 +32,8 @@ struct buffers {
   float* input;
   float* output;
   int64_t bytes;  // 0: there are none
+  int64_t count;  // as a peer's call has it
+  int64_t gets;   // elements of the output that a call writes
 };
 
 struct way {
@@ -42,6 +44,8 @@ struct way {
 
 static struct way ways[kMostWays];
 static struct way* way_in_use;
+static enum collective collective;
+static int scales;  // the average is made of the peer's sum here
 
 void fail(const char* format, ...) {
   char text[512];
@@ -57,6 +61,19 @@ void fail(const char* format, ...) {
     fflush(harness_out);
   }
   _exit(1);
+}
+
+enum collective wanted_collective(void) {
+  static const char* const names[] = {[kAllreduce] = "allreduce",
+                                      [kReduceScatter] = "reduce_scatter",
+                                      [kAllgather] = "allgather",
+                                      [kBroadcast] = "broadcast",
+                                      [kAlltoall] = "alltoall"};
+  const char* named = getenv("PERF_COLLECTIVE");
+  if (!named) return kAllreduce;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(named, names[i]) == 0) return (enum collective)i;
+  fail("PERF_COLLECTIVE is \"%s\", which is none of those measured", named);
 }
 
 int wants_average(void) { return getenv("PERF_AVERAGE") != NULL; }
@@ -123,16 +140,29 @@ static double now(void) {
 static float input_of(int rank, int64_t i) { return (float)((rank + 1) * (i % 17 + 1)); }
 
 static void call(const struct peer* peer, const struct buffers* b) {
-  int64_t count = b->bytes / 4;
-  peer->allreduce(way_in_use->state, b->input, b->output, count);
-  if (!wants_average() || peer->averages) return;
+  peer->call(way_in_use->state, b->input, b->gets ? b->output : NULL, b->count);
+  if (!scales) return;
   float factor = 1.0F / (float)peer->size;
-  for (int64_t i = 0; i < count; i++) b->output[i] *= factor;
+  for (int64_t i = 0; i < b->gets; i++) b->output[i] *= factor;
 }
 
-static float expected_of(const struct peer* peer, float ranks, int64_t i) {
+static float expected_of(const struct peer* peer, int64_t part, float ranks, int64_t i) {
   if (peer->copies && peer->copies(way_in_use->state)) return input_of(peer->rank, i);
-  return peer->streams ? input_of(1 - peer->rank, i) : ranks * (float)(i % 17 + 1);
+  if (peer->streams) return input_of(1 - peer->rank, i);
+  int64_t mine = peer->rank * part;
+  switch (collective) {
+    case kReduceScatter:
+      return ranks * input_of(0, mine + i);
+    case kAllgather:
+      return input_of((int)(i / part), i % part);
+    case kBroadcast:
+      return input_of(0, i);
+    case kAlltoall:
+      return input_of((int)(i / part), mine + i % part);
+    case kAllreduce:
+      break;
+  }
+  return ranks * input_of(0, i);
 }
 
 static void verify(const struct peer* peer, const struct buffers* b) {
@@ -142,8 +172,8 @@ static void verify(const struct peer* peer, const struct buffers* b) {
     ranks /= (float)peer->size;
     rounding = 1e-6F;
   }
-  for (int64_t i = 0; i < b->bytes / 4; i++) {
-    float expected = expected_of(peer, ranks, i);
+  for (int64_t i = 0; i < b->gets; i++) {
+    float expected = expected_of(peer, b->count, ranks, i);
     if (!(fabsf(b->output[i] - expected) <= rounding * expected))
       fail("rank %d, %lld bytes: element %lld is %g instead of %g", peer->rank, (long long)b->bytes,
            (long long)i, b->output[i], expected);
@@ -167,8 +197,15 @@ static void release(struct buffers* b) {
 }
 
 static void prepare(const struct peer* peer, struct buffers* b, int64_t bytes) {
+  int64_t whole = bytes / 4;
+  int has_parts = collective != kAllreduce && collective != kBroadcast;
+  if (has_parts && whole % peer->size)
+    fail("%lld bytes are not as many elements for each of %d ranks", (long long)bytes, peer->size);
   release(b);
   b->bytes = bytes;
+  b->count = has_parts ? whole / peer->size : whole;
+  b->gets = collective == kReduceScatter ? b->count : whole;
+  if (collective == kBroadcast && peer->rank == 0) b->gets = 0;
   b->input = allocate(bytes);
   b->output = allocate(bytes);
   for (int64_t i = 0; i < bytes / 4; i++) b->input[i] = input_of(peer->rank, i);
@@ -299,6 +336,9 @@ static void connect_harness(const char* path, int rank) {
 }
 
 void serve(const struct peer* peer, const char* socket_path) {
+  // Once, and not in each call: what getenv takes would be part of the smallest calls' times.
+  collective = wanted_collective();
+  scales = wants_average() && !peer->averages;
   connect_harness(socket_path, peer->rank);
   way_in_use = find_way("-");
   *way_in_use = (struct way){.name = "-", .state = peer->state};

@@ -17,10 +17,16 @@
 //   harness -> rank   quit, or the end of the stream: the rank ends
 //   rank -> harness   error <text>, before it exits
 //
-// A batch is a barrier, then `calls` allreduces (float32, sum, out of place) back to back, timed
-// as one; the harness takes the slowest rank. A new size allocates and fills the buffers, runs two
-// calls (from 64 MiB: one) that are not timed, and compares every element of the result. `free`
-// gives the buffers back.
+// A batch is a barrier, then `calls` calls of a collective (float32, sum, out of place) back to
+// back, timed as one; the harness takes the slowest rank. A new size allocates and fills the
+// buffers, runs two calls (from 64 MiB: one) that are not timed, and compares every element of the
+// result. `free` gives the buffers back.
+//
+// PERF_COLLECTIVE in the environment names the collective: allreduce, which is the default,
+// reduce_scatter, allgather, broadcast or alltoall. <bytes> are those of the whole vector: what a
+// rank puts into an allreduce, a reduce_scatter or an alltoall, and what it gets of an allgather or
+// a broadcast. Of a reduce_scatter it gets its part, into an allgather it puts its part; an
+// alltoall moves a part from each rank to each.
 //
 // A rank may offer several ways to compute, which differ in variables of the environment: `use`
 // names the one that the next commands mean, and makes it the first time, with those variables set.
@@ -38,13 +44,17 @@
 extern "C" {
 #endif
 
+enum collective { kAllreduce, kReduceScatter, kAllgather, kBroadcast, kAlltoall };
+
 struct peer {
   int rank, size;
   int streams;  // not 0: of two ranks, each ends with the other's input, not with the sum
   void* state;
   void (*barrier)(void* state);
-  void (*allreduce)(void* state, const float* input, float* output, int64_t count);
-  int averages;  // not 0: allreduce does what PERF_AVERAGE asks for by itself
+  // What PERF_COLLECTIVE names. `count`: elements of the vector, or of one rank's part where there
+  // are parts. `output` is NULL on the root of a broadcast, rank 0.
+  void (*call)(void* state, const float* input, float* output, int64_t count);
+  int averages;  // not 0: call does what PERF_AVERAGE asks for by itself
   // The state of another way, made with the environment as it is; NULL: there is one way only.
   void* (*open)(void* state);
   // Whether a rank of that way ends with its own input, not with the sum; NULL: none does.
@@ -68,6 +78,9 @@ void pin_rank(int rank, int size);
 
 // `text` as a whole number in [least, most]; fails otherwise, naming `what`.
 int64_t parse_number(const char* text, int64_t least, int64_t most, const char* what);
+
+// What PERF_COLLECTIVE names.
+enum collective wanted_collective(void);
 
 // Whether PERF_AVERAGE is set.
 int wants_average(void);

@@ -66,7 +66,7 @@ static void* open_way(void* first) {
 int main(int argc, char** argv) {
   int none = 0;
   struct peer peer = {
-      .streams = 1, .state = &none, .barrier = barrier, .allreduce = move, .open = open_way};
+      .streams = 1, .state = &none, .barrier = barrier, .call = move, .open = open_way};
   if (argc != 2) fail("usage: mpirun -n 2 %s <harness socket>", argv[0]);
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

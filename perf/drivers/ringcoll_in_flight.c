@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
                       .size = job.size,
                       .state = &job.divisions[0],
                       .barrier = barrier,
-                      .allreduce = allreduce,
+                      .call = allreduce,
                       .open = open_division};
   serve(&peer, argv[1]);
   destroy();

@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
                       .streams = 1,
                       .state = &none,
                       .barrier = barrier,
-                      .allreduce = move,
+                      .call = move,
                       .open = open_way};
   serve(&peer, argv[1]);
   ringcoll_comm_destroy(job.comm);

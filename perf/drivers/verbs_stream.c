@@ -81,7 +81,7 @@ static void post_receive(struct stream* s) {
   done(ibv_post_recv(s->pair, &request, &bad), "ibv_post_recv");
 }
 
-// "allreduce": all of the input to the peer's output, and all of the peer's here.
+// A call: all of the input to the peer's output, and all of the peer's here.
 static void exchange(void* state, const float* input, float* output, int64_t count) {
   struct stream* s = state;
   size_t bytes = (size_t)count * sizeof *input, posted = 0;

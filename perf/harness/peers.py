@@ -123,8 +123,8 @@ def with_library(options: Options, library: Path, name: str, include: Path = bui
     """ringcoll, as a peer of that name. `include`: of the header that came with the library."""
     if not library.exists():
         raise Missing(f"{library} does not exist")
-    source = build.DRIVERS / "ringcoll_allreduce.c"
-    driver = options.build / f"{name.replace(' ', '_')}_allreduce"
+    source = build.DRIVERS / "ringcoll_collectives.c"
+    driver = options.build / f"{name.replace(' ', '_')}_collectives"
     program = build.compile_for(library, include, source, driver)
     text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
     match = re.search(r"\d+\.\d+\.\d+", text)
@@ -152,7 +152,7 @@ def mpi_driver(
     compiler: str,
     launcher: str,
     flags: list[str],
-    source: Path = build.DRIVERS / "mpi_allreduce.c",
+    source: Path = build.DRIVERS / "mpi_collectives.c",
 ) -> Path:
     """The driver, compiled for an MPI that is here."""
     for program in (compiler, launcher):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -108,8 +109,9 @@ class Results:
         return met and all(m.above_buffers <= self.memory_bound for m in self.memory)
 
 
-def to_json(results: Results) -> str:
-    measurements = [
+def measurements(results: Results) -> list[dict[str, Any]]:
+    """As JSON has them."""
+    return [
         {
             "ranks": ranks,
             "bytes": size,
@@ -123,6 +125,18 @@ def to_json(results: Results) -> str:
         for ratios in [part.ratios()]
         for (ranks, peer, size), rounds in part.rounds.items()
     ]
+
+
+def targets(results: Results) -> list[dict[str, Any]]:
+    """As JSON has them."""
+    return [
+        {"target": _joined(state, str(v.target)), "met": v.met, "misses": v.misses}
+        for state, part in results.parts()
+        for v in part.verdicts()
+    ]
+
+
+def to_json(results: Results) -> str:
     document: dict[str, Any] = {
         "title": results.title,
         "method": results.method,
@@ -133,30 +147,40 @@ def to_json(results: Results) -> str:
         "failures": results.failures,
         "visits_that_do_not_count": results.unsettled,
         "idle_cores": results.idle,
-        "measurements": measurements,
+        "measurements": measurements(results),
         "memory": [vars(m) for m in results.memory],
         "memory_bound": results.memory_bound,
-        "targets": [
-            {"target": _named(v.target, state), "met": v.met, "misses": v.misses}
-            for state, part in results.parts()
-            for v in part.verdicts()
-        ],
+        "targets": targets(results),
     }
     return json.dumps(document, indent=1) + "\n"
 
 
 def to_markdown(results: Results) -> str:
-    parts = [f"# {results.title}", results.method, properties(results)]
-    for ranks in sorted({key[0] for key in results.rounds}):
-        for state, part in results.parts():
-            if any(key[0] == ranks for key in part.rounds):
-                where = f"{ranks} ranks" + (f", {state}" if state else "")
-                parts += [f"## {where}", _table(part, ranks), *_ways_to_limits(part, ranks)]
-    parts += ["## Targets", _verdicts(results)]
+    parts = [f"# {results.title}", results.method, properties(results), *tables(results)]
+    lines = [*verdict_lines(results), *_memory_line(results)]
+    parts += ["## Targets", "\n".join(lines)]
     if results.memory:
         parts += ["## Memory above the buffers", _memory(results)]
     parts += not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
+
+
+def tables(results: Results, named: str = "") -> list[str]:
+    """One for each number of ranks and state, with headings that begin with `named`."""
+    found = []
+    for where, ranks, part in panels(results):
+        found += [f"## {_joined(named, where)}", _table(part, ranks), *_ways_to_limits(part, ranks)]
+    return found
+
+
+def panels(results: Results) -> list[tuple[str, int, Results]]:
+    """What is shown apart: each number of ranks in each state, with what was measured there."""
+    return [
+        (_joined(f"{ranks} ranks", state), ranks, part)
+        for ranks in sorted({key[0] for key in results.rounds})
+        for state, part in results.parts()
+        if any(key[0] == ranks for key in part.rounds)
+    ]
 
 
 def not_measured(missing: dict[str, str], failures: list[str]) -> list[str]:
@@ -212,8 +236,9 @@ def _ways_to_limits(results: Results, ranks: int) -> list[str]:
     return [table(["", *ways], rows)] if rows else []
 
 
-def _named(target: Target, state: str) -> str:
-    return f"{state}, {target}" if state else str(target)
+def _joined(*words: str) -> str:
+    """Those that say something."""
+    return ", ".join(word for word in words if word)
 
 
 def _ratio_cell(value: float | None, wanted: float | None) -> str:
@@ -223,7 +248,8 @@ def _ratio_cell(value: float | None, wanted: float | None) -> str:
     return f"**{text}** (target {wanted:.2f})" if wanted and value < wanted else text
 
 
-def _verdicts(results: Results) -> str:
+def verdict_lines(results: Results, named: str = "") -> list[str]:
+    """What is said of each target, beginning with `named`."""
     lines = []
     verdicts = [(state, v) for state, part in results.parts() for v in part.verdicts()]
     for state, verdict in verdicts:
@@ -237,16 +263,20 @@ def _verdicts(results: Results) -> str:
                 for size, value in verdict.misses
             )
             outcome = f"**NOT MET** at {len(verdict.misses)} of {verdict.checked} sizes: {where}"
-        lines.append(f"- {_named(verdict.target, state)}: {outcome}")
-    if results.memory:
-        worst = max(m.above_buffers for m in results.memory)
-        outcome = "met" if worst <= results.memory_bound else "**NOT MET**"
-        bound = results.memory_bound / figures.MIB
-        lines.append(
-            f"- memory of a rank above its buffers at most arena + 16 MiB = {bound:.0f} MiB: "
-            f"{outcome} (most: {worst / figures.MIB:.1f} MiB)"
-        )
-    return "\n".join(lines)
+        lines.append(f"- {_joined(named, state, str(verdict.target))}: {outcome}")
+    return lines
+
+
+def _memory_line(results: Results) -> list[str]:
+    if not results.memory:
+        return []
+    worst = max(m.above_buffers for m in results.memory)
+    outcome = "met" if worst <= results.memory_bound else "**NOT MET**"
+    bound = results.memory_bound / figures.MIB
+    return [
+        f"- memory of a rank above its buffers at most arena + 16 MiB = {bound:.0f} MiB: "
+        f"{outcome} (most: {worst / figures.MIB:.1f} MiB)"
+    ]
 
 
 def _memory(results: Results) -> str:
@@ -267,37 +297,46 @@ def one_line(text: str) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
+    draw({"": results}, results, path)
+
+
+def draw(rows: dict[str, Results], what: Any, path: Path) -> None:
+    """A row of panels for each of `rows`, by name. `what` has title, machine and peers."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = results.title  # the same ids each time
-    panels = sorted(
-        {(key[0], at) for at, (_, part) in enumerate(results.parts()) for key in part.rounds}
-    )
-    figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 5), squeeze=False)
-    for axis, (n, at) in zip(axes[0], panels, strict=True):
-        state, part = results.parts()[at]
-        for peer in results.peers:
-            points = sorted(
-                (size, figures.middle(rounds))
-                for (r, p, size), rounds in part.rounds.items()
-                if (r, p) == (n, peer) and figures.middle(rounds) is not None
-            )
-            if not points:
-                continue
-            style = {"linewidth": 2.5, "color": "black"} if peer == results.ours else {}
-            axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=peer, **style)
-        title = f"{n} ranks" + (f", {state}" if state else "")
-        axis.set(xscale="log", yscale="log", title=title, xlabel="bytes", ylabel="seconds")
-        axis.set_xscale("log", base=2)
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.suptitle(f"{results.title}: {results.machine['cpu']}")
+    plt.rcParams["svg.hashsalt"] = what.title  # the same ids each time
+    lines = {name: panels(results) for name, results in rows.items() if results.rounds}
+    columns = max(map(len, lines.values()))
+    size = (6.5 * columns, 5 * len(lines))
+    figure, axes = plt.subplots(len(lines), columns, figsize=size, squeeze=False)
+    for (name, line), of_line in zip(lines.items(), axes, strict=True):
+        for axis in of_line[len(line) :]:
+            axis.remove()
+        for axis, (where, ranks, part) in zip(of_line, line, strict=False):
+            _draw_panel(axis, _joined(name, where), ranks, part, what.peers)
+    figure.suptitle(f"{what.title}: {what.machine['cpu']}")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def _draw_panel(axis: Any, title: str, ranks: int, part: Results, peers: Iterable[str]) -> None:
+    for peer in peers:
+        points = sorted(
+            (size, figures.middle(rounds))
+            for (r, p, size), rounds in part.rounds.items()
+            if (r, p) == (ranks, peer) and figures.middle(rounds) is not None
+        )
+        if points:
+            style = {"linewidth": 2.5, "color": "black"} if peer == part.ours else {}
+            axis.plot(*zip(*points, strict=True), marker="o", markersize=3, label=peer, **style)
+    axis.set(xscale="log", yscale="log", title=title, xlabel="bytes", ylabel="seconds")
+    axis.set_xscale("log", base=2)
+    axis.grid(alpha=0.3)
+    axis.legend()
 
 
 def write(results: Any, stem: Path, with_plot: bool = True, form: Any = None) -> list[Path]:

@@ -1,4 +1,4 @@
-// ringcoll through its C ABI: ringcoll_allreduce <harness socket> <ranks> <store>
+// ringcoll through its C ABI: ringcoll_collectives <harness socket> <ranks> <store>
 #include <errno.h>
 #include <ringcoll/ringcoll.h>
 #include <stdio.h>
@@ -13,6 +13,8 @@ enum { kMostComms = 64, kLongestStore = 512 };
 static struct {
   int rank, size, count;
   const char* store;
+  rc_collective collective;
+  rc_op op;
   rc_comm* comms[kMostComms];
 } job;
 
@@ -25,15 +27,15 @@ static void barrier(void* state) {
   check(ringcoll_run(state, &call), "barrier");
 }
 
-static void allreduce(void* state, const float* input, float* output, int64_t count) {
+static void run(void* state, const float* input, float* output, int64_t count) {
   rc_buffer buffer = {input, output, count};
   rc_call call = {.struct_size = sizeof call,
-                  .collective = RC_ALLREDUCE,
+                  .collective = job.collective,
                   .dtype = RC_FLOAT32,
-                  .op = wants_average() ? RC_AVERAGE : RC_SUM,
+                  .op = job.op,
                   .buffers = &buffer,
                   .buffer_count = 1};
-  check(ringcoll_run(state, &call), "allreduce");
+  check(ringcoll_run(state, &call), "run");
 }
 
 // A communicator by the knobs that the environment has now. Each meets in a folder of its own
@@ -63,17 +65,24 @@ static char* stats_of(void* state) {
 }
 
 int main(int argc, char** argv) {
+  static const rc_collective collectives[] = {[kAllreduce] = RC_ALLREDUCE,
+                                              [kReduceScatter] = RC_REDUCE_SCATTER,
+                                              [kAllgather] = RC_ALLGATHER,
+                                              [kBroadcast] = RC_BROADCAST,
+                                              [kAlltoall] = RC_ALLTOALL};
   if (argc != 4 || strncmp(argv[3], "file:///", 8) != 0)
     fail("usage: %s <harness socket> <ranks> file:///<directory>", argv[0]);
   job.size = (int)parse_number(argv[2], 1, 1024, "ranks");
   job.store = argv[3];
+  job.collective = collectives[wanted_collective()];
+  job.op = wants_average() ? RC_AVERAGE : RC_SUM;
   job.rank = fork_ranks(job.size);
   if (getenv("PERF_PIN")) pin_rank(job.rank, job.size);
   struct peer peer = {.rank = job.rank,
                       .size = job.size,
                       .state = open_comm(NULL),
                       .barrier = barrier,
-                      .allreduce = allreduce,
+                      .call = run,
                       .averages = 1,
                       .open = open_comm,
                       .describe = stats_of};
