@@ -1,5 +1,7 @@
 #include "ringcoll_cycles.h"
 
+#include <thread>
+
 #include "ringcoll_context.h"
 
 #pragma GCC visibility push(hidden)
@@ -62,6 +64,8 @@ std::optional<RingcollToll> RingcollCycles::Hear(Clock::duration limit) {
 }
 
 int RingcollCycles::Sleep() {
+  // To wait begins with polling. Whoever was just told of its result goes first, on this core.
+  std::this_thread::yield();
   for (;;) {
     auto left = over_ - Clock::now();
     int nothing = kNothing;

@@ -23,8 +23,13 @@ class RingcollCycles {
  public:
   static RingcollCycles& Get();
 
-  /// Something for the next cycle is there. In any thread, at any time.
+  /// Something for the next cycle is there. In any thread, at any time; not under a lock that the
+  /// background thread takes as it begins the cycle.
   void Submitted();
+  /// At its end something has been submitted: declared before a lock, it says so when that is open.
+  struct Submission {
+    ~Submission() { Get().Submitted(); }
+  };
 
   /// From here on cycles follow the news, if all ranks of the job agree (`wish`: this one would):
   /// they do unless HOROVOD_CYCLE_TIME was set, or what else is about times of cycles. Collective.

@@ -80,6 +80,10 @@ Stretch stretch_of(const Call& call, const rc_buffer& b, bool output, Rank rank,
   return {first, first + count * static_cast<int64_t>(size_of(call.dtype)), output};
 }
 
+intptr_t distance(const rc_buffer& b) {
+  return reinterpret_cast<intptr_t>(b.input) - reinterpret_cast<intptr_t>(b.output);
+}
+
 bool are_apart(const Stretch& x, const Stretch& y) {
   return x.end <= y.first || y.end <= x.first || x.first == x.end || y.first == y.end;
 }
@@ -201,7 +205,7 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   return call;
 }
 
-// Of one vector, whose memory is looked at: all else is as it was. By its bytes, for numbers need
+// Of one buffer, whose memory is looked at: all else is as it was. By its bytes, for numbers need
 // not be any of an enumeration, and 0 and -0 are not the same scale.
 bool CallCheck::is_like_last(const rc_call& raw) const {
   auto alike = [&](size_t first, size_t end) {
@@ -216,8 +220,10 @@ bool CallCheck::is_like_last(const rc_call& raw) const {
   const rc_buffer& b = raw.buffers[0];
   if (b.count != buffer_.count || !b.input != !buffer_.input || !b.output != !buffer_.output)
     return false;
-  auto in = reinterpret_cast<intptr_t>(b.input), out = reinterpret_cast<intptr_t>(b.output);
-  return in == out || std::abs(in - out) >= b.count * static_cast<int64_t>(size_of(call_.dtype));
+  // As far from one another as they were, or too far to overlap, or the same.
+  intptr_t between = distance(b);
+  return between == distance(buffer_) || std::abs(between) >= longest_bytes_ ||
+         (between == 0 && call_.is_vector());
 }
 
 const Call& CallCheck::operator()(const rc_call& raw) {
@@ -228,8 +234,11 @@ const Call& CallCheck::operator()(const rc_call& raw) {
   repeats_ = false;  // should it throw
   call_ = check_call(raw, rank_, size_);
   last_ = raw;
-  repeats_ = call_.is_vector() && raw.buffer_count == 1 && !raw.counts && !raw.recv_counts;
-  if (repeats_) buffer_ = raw.buffers[0];
+  repeats_ = raw.buffer_count == 1 && !raw.counts && !raw.recv_counts;
+  if (!repeats_) return call_;
+  buffer_ = raw.buffers[0];
+  longest_bytes_ = buffer_.count * static_cast<int64_t>(size_of(call_.dtype)) *
+                   (call_.is_vector() ? 1 : size_);
   return call_;
 }
 

@@ -68,7 +68,8 @@ class CallCheck {
 
   Rank rank_, size_;
   rc_call last_{};
-  rc_buffer buffer_{};  // its only one
+  rc_buffer buffer_{};         // its only one
+  int64_t longest_bytes_ = 0;  // of its input and output
   bool repeats_ = false;
   Call call_;
 };

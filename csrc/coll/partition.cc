@@ -12,9 +12,10 @@ Byte* advance(Byte* p, int64_t bytes) {
 
 }  // namespace
 
-void Partition::add_strip(const std::byte* input, std::byte* output, int64_t count) {
-  strips_.push_back({tensors_.size(), 1, count, input != nullptr, output != nullptr});
-  tensors_.push_back({input, output, count});
+void Partition::add_strip(const Tensor& tensor) {
+  bool has_input = tensor.input != nullptr, has_output = tensor.output != nullptr;
+  strips_.push_back({tensors_.size(), 1, tensor.count, has_input, has_output});
+  tensors_.push_back(tensor);
   starts_.push_back(0);
 }
 
@@ -53,10 +54,12 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
 
 void Partition::replace(const rc_buffer& buffer) {
   loans_.clear();
-  if (tensors_.empty()) return;  // no elements
-  Tensor& tensor = tensors_[0];
-  tensor = {tensor.input ? static_cast<const std::byte*>(buffer.input) : nullptr,
-            tensor.output ? static_cast<std::byte*>(buffer.output) : nullptr, tensor.count};
+  for (Tensor& tensor : tensors_) {
+    if (tensor.input)
+      tensor.input = static_cast<const std::byte*>(buffer.input) + tensor.input_at;
+    if (tensor.output) tensor.output = static_cast<std::byte*>(buffer.output) + tensor.output_at;
+    tensor.loans[0] = tensor.loans[1] = kNoLoan;
+  }
 }
 
 // allgather, gather: own chunk in, all out. reduce_scatter, scatter: all in, own chunk out.
@@ -69,28 +72,29 @@ void Partition::add_chunks(const Call& call, Rank rank, std::span<const Rank> or
   auto bytes = static_cast<int64_t>(element_bytes_);
   std::vector<int64_t> starts(order.size() + 1, 0);
   for (size_t r = 0; r < order.size(); r++)
-    starts[r + 1] = starts[r] + call.count_of(static_cast<Rank>(r));
+    starts[r + 1] = starts[r] + call.count_of(static_cast<Rank>(r)) * bytes;
   for (Rank r : order) {
-    int64_t offset = starts[r] * bytes;
-    bool own = r == rank;
-    if (gathers)
-      add_strip(own ? input : nullptr, whole ? advance(output, offset) : nullptr, call.count_of(r));
-    else
-      add_strip(whole ? advance(input, offset) : nullptr, own ? output : nullptr, call.count_of(r));
+    bool own = r == rank, reads = gathers ? own : whole, writes = gathers ? whole : own;
+    int64_t input_at = gathers ? 0 : starts[r], output_at = gathers ? starts[r] : 0;
+    add_strip({reads ? advance(input, input_at) : nullptr,
+               writes ? advance(output, output_at) : nullptr, call.count_of(r), input_at,
+               output_at});
   }
 }
 
 void Partition::add_alltoall(const Call& call, std::span<const Rank> order) {
-  auto* input = static_cast<const std::byte*>(call.buffers[0].input);
-  auto* output = static_cast<std::byte*>(call.buffers[0].output);
   auto bytes = static_cast<int64_t>(element_bytes_);
   std::vector<int64_t> sends(order.size() + 1, 0), recvs(order.size() + 1, 0);
   for (size_t i = 0; i < order.size(); i++) {
-    sends[i + 1] = sends[i] + call.count_of(static_cast<Rank>(i));
-    recvs[i + 1] = recvs[i] + call.recv_count_of(static_cast<Rank>(i));
+    sends[i + 1] = sends[i] + call.count_of(static_cast<Rank>(i)) * bytes;
+    recvs[i + 1] = recvs[i] + call.recv_count_of(static_cast<Rank>(i)) * bytes;
   }
-  for (Rank r : order) add_strip(advance(input, sends[r] * bytes), nullptr, call.count_of(r));
-  for (Rank r : order) add_strip(nullptr, advance(output, recvs[r] * bytes), call.recv_count_of(r));
+  const auto* input = static_cast<const std::byte*>(call.buffers[0].input);
+  auto* output = static_cast<std::byte*>(call.buffers[0].output);
+  for (Rank r : order)
+    add_strip({advance(input, sends[r]), nullptr, call.count_of(r), sends[r], 0});
+  for (Rank r : order)
+    add_strip({nullptr, advance(output, recvs[r]), call.recv_count_of(r), 0, recvs[r]});
 }
 
 std::span<Loan> Partition::loans(size_t least_bytes) {

@@ -37,7 +37,7 @@ class Partition {
   /// Rebuilds for a call; memory is kept from call to call. `order` is the ring order.
   void reset(const Call& call, Rank rank, std::span<const Rank> order);
 
-  /// For another call like the last one, of one vector in one buffer.
+  /// For another call like the last one, of one buffer, without counts.
   void replace(const rc_buffer& buffer);
   /// The caller's tensors of at least `least_bytes`, to be granted before fragments are made.
   std::span<Loan> loans(size_t least_bytes);
@@ -57,6 +57,7 @@ class Partition {
     const std::byte* input;
     std::byte* output;
     int64_t count;
+    int64_t input_at = 0, output_at = 0;   // bytes from the start of its buffer
     size_t loans[2] = {kNoLoan, kNoLoan};  // of input and output
   };
   static constexpr size_t kNoLoan = SIZE_MAX;
@@ -66,7 +67,7 @@ class Partition {
     int64_t count;
     bool has_input, has_output;
   };
-  void add_strip(const std::byte* input, std::byte* output, int64_t count);
+  void add_strip(const Tensor& tensor);
   void add_chunks(const Call& call, Rank rank, std::span<const Rank> order);
   bool lent(const Tensor& tensor) const;
   void add_alltoall(const Call& call, std::span<const Rank> order);

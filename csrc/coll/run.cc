@@ -81,17 +81,17 @@ bool Run::is_turn(Way way, Rank peer) {
 }
 
 // Steps of training make the same call again and again, and so do benchmarks: one like the one
-// before, of one tensor, needs nothing worked out anew.
+// before, of one buffer, needs nothing worked out anew.
 void Run::prepare() {
   std::optional<Outline> outline;
-  if (call_->is_vector() && call_->buffers.size() == 1)
+  if (call_->buffers.size() == 1 && call_->has_equal_counts())
     outline = {call_->collective,
                call_->dtype,
                call_->op,
                call_->root,
                call_->prescale,
                call_->postscale,
-               call_->total(),
+               call_->buffers[0].count,
                call_->buffers[0].input != nullptr,
                call_->buffers[0].output != nullptr};
   if (outline && outline == outline_) return partition_.replace(call_->buffers[0]);

@@ -94,7 +94,8 @@ class Run {
     const Plan& plan() const { return planned->plan; }
     size_t rounds() const { return planned->plan.actions.size(); }
   };
-  /// All of a call of one tensor but its addresses: what partition, schedule and plan follow from.
+  /// All of a call of one buffer without counts but its addresses: what partition, schedule and
+  /// plan follow from.
   struct Outline {
     Collective collective;
     DataType dtype;
@@ -150,7 +151,7 @@ class Run {
   Partition partition_;
   std::optional<Mover> mover_;
   const Choice* choice_ = nullptr;
-  std::optional<Outline> outline_;  // none: not one tensor
+  std::optional<Outline> outline_;  // none: of several buffers, or with counts
   Planned* repeated_ = nullptr;     // the plan of a call in one piece
   bool repeated_zero_copy_ = false;
   std::vector<Sent> lent_;  // the last one from the caller's memory, of each link

@@ -84,7 +84,10 @@ bool Post::step(Lock& lock, Body&& body) {
 void Post::begin(Lock& lock, Transfer& transfer) {
   check(!closing_, Code::kAborted, "the communicator is being closed");
   if (!failed_ && options_.health.poisoned()) end_all(options_.health.error());
-  if (failed_) throw failed_->within(transfer.describe());
+  if (failed_) {
+    wake_if_due(lock);
+    throw failed_->within(transfer.describe());
+  }
   if (!courier_) {
     channels_ = &make_channels_();
     courier_ = std::make_unique<Courier>(*channels_, options_.limits,
@@ -96,13 +99,23 @@ void Post::begin(Lock& lock, Transfer& transfer) {
     courier_->begin(&transfer);
     // The peer's part can begin; the rest is for who waits.
     Rank peer = transfer.receives ? transfer.received.source : transfer.peer;
-    if (blocked_ && (transfer.stage != Stage::kOver || courier_->owes()))
-      channels_->wake();
-    else if (!blocked_ && peer >= 0 && peer != options_.rank)
-      courier_->push(peer);
+    wake_due_ |= blocked_ && (transfer.stage != Stage::kOver || courier_->owes());
+    if (!blocked_ && peer >= 0 && peer != options_.rank) courier_->push(peer);
     return true;
   });
   if (const Error* error = courier_->trouble_of(transfer)) fail_group(lock, *error);
+  wake_if_due(lock);
+}
+
+// Who is blocked takes the lock first of all: woken under it, it would sleep again at once.
+void Post::wake_if_due(Lock& lock) {
+  if (!std::exchange(wake_due_, false)) return;
+  inside_++;
+  lock.unlock();
+  channels_->wake();
+  lock.lock();
+  inside_--;
+  if (closing_) left_.notify_all();
 }
 
 void Post::run(Transfer& transfer) {
@@ -191,7 +204,7 @@ void Post::over(Transfer* transfer) {
   all_.remove(transfer);
   started_ -= transfer->started;
   bool waited = transfer == driven_for_;
-  if (waited && blocked_) channels_->wake();  // it came from this rank itself
+  wake_due_ |= waited && blocked_;  // it came from this rank itself
   for (Waiter* waiter = waiters_.front(); waiter; waiter = waiters_.next(waiter))
     if (waiter->transfer == transfer) call(*waiter), waited = true;
   if (!transfer->started || !transfer->done) {

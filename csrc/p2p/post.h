@@ -87,6 +87,7 @@ class Post {
   void call(Waiter& waiter);
   void tell(Lock& lock, Transfer& transfer);
   void hand_over();
+  void wake_if_due(Lock& lock);
   bool waited_for() const;
 
   void drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit);
@@ -128,12 +129,13 @@ class Post {
   size_t started_ = 0;                        // of them, those that were started
   Transfers untold_;                          // whose `done` is to be called
   List<Waiter, &Waiter::place> waiters_;
-  int inside_ = 0;  // threads that wait
+  int inside_ = 0;  // threads that wait, or wake one that is blocked
 
   bool driven_ = false;     // somebody has the role
   bool by_thread_ = false;  // the library's thread
   const Transfer* driven_for_ = nullptr;
-  bool blocked_ = false;  // in MessageChannels::wait()
+  bool blocked_ = false;   // in MessageChannels::wait()
+  bool wake_due_ = false;  // and is to leave it
   uint64_t drives_ = 0;
   std::condition_variable left_;  // the role, or a wait
   bool closing_ = false, closed_ = false, stopping_ = false;

@@ -11,6 +11,8 @@ _QUEUE = "horovod/common/tensor_queue.cc"
 _SETS = "horovod/common/process_set.cc"
 _CYCLES = '#include "ringcoll/ringcoll_cycles.h"\n'
 _SUBMITTED = "RingcollCycles::Get().Submitted();\n"
+# Said when the queue's lock is open, which the thread that wakes takes.
+_SUBMISSION = "  RingcollCycles::Submission submission;\n"
 _AWAIT = "  if (!RingcollCycles::Get().Await())\n"
 
 # Where the time is the user's or the autotuner's, it counts on each rank for itself, and a cycle
@@ -27,6 +29,17 @@ _TOGETHER = """    if (process_set_id == 0 && state.control_operation == LibType
 # between. The thread that works for the result is on one of these cores.
 _HEADER = "horovod/torch/handle_manager.h"
 _SOURCE = "horovod/torch/handle_manager.cc"
+_TELLER = """  // Wakes who waits when the lock is open, which that one takes.
+  struct Teller {
+    std::condition_variable& done;
+    bool awaited = false;
+    ~Teller() {
+      if (awaited) {
+        done.notify_all();
+      }
+    }
+  };
+"""
 _WAIT = """// Until MarkDone() or Reset().
 void HandleManager::Wait(int handle) {
   std::unique_lock<std::mutex> lock(mutex_);
@@ -45,17 +58,8 @@ TIMING_EDITS = [
     Edit(_OPERATIONS, r"^  if \(sleep_duration > ", _AWAIT, "before"),
     Edit(_OPERATIONS, r"^    horovod_global\.shut_down = true;\n", "    " + _SUBMITTED),
     Edit(_QUEUE, r'^#include "tensor_queue\.h"\n', _CYCLES),
-    Edit(
-        _QUEUE,
-        r"(?<=tensor_table_\.emplace\(e\.tensor_name, std::move\(e\)\);\n)"
-        r"  message_queue_\.push\(std::move\(message\)\);\n",
-        "  " + _SUBMITTED,
-    ),
-    Edit(
-        _QUEUE,
-        r"^    message_queue_\.push\(std::move\(messages\[i\]\)\);\n  \}\n",
-        "  " + _SUBMITTED,
-    ),
+    Edit(_QUEUE, r"^Status TensorQueue::AddToTensorQueue\(.*\n", _SUBMISSION),
+    Edit(_QUEUE, r"^Status TensorQueue::AddToTensorQueueMulti\(.*\n.*\n", _SUBMISSION),
     Edit(_SETS, r'^#include "controller\.h"\n', _CYCLES),
     Edit(_SETS, r"^  ids_\.push_back\(id\);\n", "  " + _SUBMITTED),
     Edit(_SETS, r"^  id_to_be_removed_ = process_set_id;\n", "  " + _SUBMITTED),
@@ -68,12 +72,13 @@ TIMING_EDITS = [
     Edit(
         _HEADER,
         r"^  std::mutex mutex_;\n",
-        "  std::condition_variable done_;\n  std::multiset<int> awaited_;\n",
+        _TELLER + "  std::condition_variable done_;\n  std::multiset<int> awaited_;\n",
     ),
+    Edit(_SOURCE, r"^void HandleManager::MarkDone\(.*\n", "  Teller teller{done_};\n"),
     Edit(
         _SOURCE,
         r"^  results_\[handle\] = std::make_shared<Status>\(status\);\n",
-        "  if (awaited_.count(handle) > 0) {\n    done_.notify_all();\n  }\n",
+        "  teller.awaited = awaited_.count(handle) > 0;\n",
     ),
     Edit(_SOURCE, r"^bool HandleManager::PollHandle", _WAIT, "before"),
     Edit(_SOURCE, r"^  results_\.clear\(\);\n", "  done_.notify_all();\n"),
