@@ -58,7 +58,9 @@ class Store {
     Duration longest_of_each = std::chrono::microseconds(250);
   };
   virtual Pace pace() const { return {}; }
-  Duration longest_pause() const { return std::max(pace().longest, waiters_ * pace().longest_of_each); }
+  Duration longest_pause() const {
+    return std::max(pace().longest, waiters_ * pace().longest_of_each);
+  }
 
   static constexpr Duration kLook = std::chrono::milliseconds(250);
   static constexpr int kPausesOfATurn = 4;

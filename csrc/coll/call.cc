@@ -237,8 +237,8 @@ const Call& CallCheck::operator()(const rc_call& raw) {
   repeats_ = raw.buffer_count == 1 && !raw.counts && !raw.recv_counts;
   if (!repeats_) return call_;
   buffer_ = raw.buffers[0];
-  longest_bytes_ = buffer_.count * static_cast<int64_t>(size_of(call_.dtype)) *
-                   (call_.is_vector() ? 1 : size_);
+  longest_bytes_ =
+      buffer_.count * static_cast<int64_t>(size_of(call_.dtype)) * (call_.is_vector() ? 1 : size_);
   return call_;
 }
 

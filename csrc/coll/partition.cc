@@ -55,8 +55,7 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
 void Partition::replace(const rc_buffer& buffer) {
   loans_.clear();
   for (Tensor& tensor : tensors_) {
-    if (tensor.input)
-      tensor.input = static_cast<const std::byte*>(buffer.input) + tensor.input_at;
+    if (tensor.input) tensor.input = static_cast<const std::byte*>(buffer.input) + tensor.input_at;
     if (tensor.output) tensor.output = static_cast<std::byte*>(buffer.output) + tensor.output_at;
     tensor.loans[0] = tensor.loans[1] = kNoLoan;
   }

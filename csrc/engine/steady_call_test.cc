@@ -15,9 +15,8 @@ namespace {
 constexpr int kSize = 3;
 constexpr rc_collective kOfAllRanks[] = {RC_ALLREDUCE, RC_BROADCAST, RC_ALLGATHER,
                                          RC_REDUCE_SCATTER, RC_ALLTOALL};
-constexpr rc_collective kWithBuffers[] = {RC_ALLREDUCE, RC_BROADCAST,      RC_REDUCE,
-                                          RC_ALLGATHER, RC_REDUCE_SCATTER, RC_ALLTOALL,
-                                          RC_GATHER,    RC_SCATTER};
+constexpr rc_collective kWithBuffers[] = {RC_ALLREDUCE,      RC_BROADCAST, RC_REDUCE, RC_ALLGATHER,
+                                          RC_REDUCE_SCATTER, RC_ALLTOALL,  RC_GATHER, RC_SCATTER};
 
 TEST(SteadyCall, AllocatesNothing) {
   world(2, [](rc_comm* comm, int) {
@@ -86,8 +85,8 @@ float expected_of(rc_collective collective, int turn, int rank, int64_t count, i
   }
 }
 
-// Nothing is worked out anew for a call like the one before, whose memory is elsewhere each time, at
-// any distance, and now and then in place.
+// Nothing is worked out anew for a call like the one before, whose memory is elsewhere each time,
+// at any distance, and now and then in place.
 TEST(SteadyCall, TakesTheMemoryOfEachCall) {
   world(kSize, [](rc_comm* comm, int rank) {
     std::mt19937 random(rank);
