@@ -132,7 +132,8 @@ void Post::start(Transfer& transfer) {
   begin(lock, transfer);
   if (transfer.stage == Stage::kOver && !transfer.done) return hand_over();
   if (transfer.stage != Stage::kOver) set_due(transfer);
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  // Whoever closed it while the lock was open has ended the transfer, and joins no more threads.
+  if (!thread_.joinable() && !stopping_) thread_ = std::thread([this] { work(); });
   call_thread();
 }
 
