@@ -16,6 +16,8 @@ namespace {
 // From here on a piece is worth huge pages.
 constexpr size_t kLargePieceBytes = 64 << 10;
 constexpr size_t kLargeNetworkPieceBytes = 1 << 20;
+// After so many calls the distance of a peer is looked at, which takes some nanoseconds.
+constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
@@ -104,9 +106,17 @@ void Executor::run(const Call& call) {
     while (!only.run->advance()) wait_for(only.run->want());
     comm_.channels().flush([&] { return only.run->doing(); });
     in_flight_ = 0;
+    look_at_distance();
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     throw fail(error);
   }
+}
+
+// When a call has ended and none is in flight: then ranks are as near in time as ever. All count
+// calls alike.
+void Executor::look_at_distance() {
+  uint64_t turn = sequence_ / kCallsOfATurn;
+  if (turn != std::exchange(turn_, turn)) comm_.channels().look_at_distance(turn);
 }
 
 // Nothing of what was in flight goes on. Returns the error to raise.
@@ -217,7 +227,10 @@ void Executor::end_oldest(CallSource& calls) {
 bool Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
     bool last = left() == 1;
-    if (last) comm_.channels().flush([this] { return flight(0).run->doing(); });
+    if (last) {
+      comm_.channels().flush([this] { return flight(0).run->doing(); });
+      look_at_distance();
+    }
     end_oldest(calls);
     if (last) return false;
     begin_those_of(calls);  // that had to wait for it

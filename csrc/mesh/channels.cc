@@ -27,6 +27,10 @@ constexpr int kFarewellTurns = 8;
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
+// A distance is taken again when it is so old for each rank on the host: some 10 us a second of a
+// rank that makes calls. Hosts move the processors of virtual machines every few seconds.
+constexpr Duration kOldDistance = std::chrono::seconds(1);
+
 // How long a rank that leaves waits for its last messages to be with those who are still there.
 constexpr Duration kLongestDrain = std::chrono::seconds(1);
 
@@ -55,8 +59,11 @@ Channels::Channels(Group& group)
       channels_(group.size()),
       yield_(group.mesh().topology().crowded(group.mesh().rank())),
       spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
-  for (Rank peer = 0; peer < group.size(); peer++)
+  for (Rank peer = 0; peer < group.size(); peer++) {
     by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
+    if (peer == group.rank()) own_place_ = beside_.size();
+    if (peer == group.rank() || group.link_of(peer) == LinkClass::kHost) beside_.push_back(peer);
+  }
 }
 
 void Channels::finish() {
@@ -202,6 +209,16 @@ void Channels::throw_if_gone(Rank peer, Farewell* farewell) const {
     throw Error(Code::kPeerLost,
                 fmt::format("{} has left the communicator", group_.topology().describe(peer)),
                 peer);
+}
+
+void Channels::look_at_distance(uint64_t turn) {
+  Rank peer = beside_[opposite(own_place_, turn, beside_.size())];
+  if (channels_[peer]) channels_[peer]->look_at_distance(kOldDistance * beside_.size());
+}
+
+Distance Channels::distance(Rank peer) const {
+  std::lock_guard lock(mutex_);
+  return channels_[peer] ? channels_[peer]->distance() : Distance();
 }
 
 void Channels::wake() {

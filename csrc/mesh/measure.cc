@@ -204,6 +204,7 @@ class Meter {
         slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
 
   LevelSamples measure(const Topology& topology, int level);
+  void take_distances(const Topology& topology);
   /// Until all that was sent is complete.
   void finish();
 
@@ -224,6 +225,8 @@ class Meter {
   LinkSample measure(const Turn& turn);
   Duration stream_length(Rank peer) const;
   double exchange_in_step(const Topology& topology);
+  void exchange(Rank peer);
+  void take_distance(Rank peer);
   double ping(Rank peer, Duration limit);
   void answer_pings(Rank peer);
   bool is_memory(Rank peer) const { return level_ == 0 && !links_.is_network(peer); }
@@ -317,16 +320,11 @@ double Meter::exchange_in_step(const Topology& topology) {
   const Rounds& rounds = network ? kNetwork : kSharedMemory;
   int uncounted = std::max(rounds.uncounted / share_, kFewestRounds.uncounted);
   int counted = std::max(rounds.counted / share_, kFewestRounds.counted);
-  auto exchange = [&](Rank peer) {
-    expect(peer, nullptr, 0);
-    send(peer, {Phase::kRound});
-    receive(peer, Phase::kRound, nullptr, 0);
-  };
   std::vector<Duration> times;
   for (int round = 0; round < uncounted + counted; round++) {
     auto start = Clock::now();
-    std::ranges::for_each(beside, exchange);
-    std::ranges::for_each(neighbours, exchange);
+    for (Rank peer : beside) exchange(peer);
+    for (Rank peer : neighbours) exchange(peer);
     if (round >= uncounted) times.push_back(Clock::now() - start);
   }
   if (neighbours.empty()) return 0;
@@ -339,6 +337,35 @@ double Meter::exchange_in_step(const Topology& topology) {
   else
     whole = std::max(whole - host_round_us_, whole / 2);
   return whole / exchanges;
+}
+
+void Meter::exchange(Rank peer) {
+  expect(peer, nullptr, 0);
+  send(peer, {Phase::kRound});
+  receive(peer, Phase::kRound, nullptr, 0);
+}
+
+// With the one and the other neighbour, as messages are exchanged in step.
+void Meter::take_distances(const Topology& topology) {
+  for (Rank peer : neighbours_in(row_of(topology, self_, 0), self_))
+    if (!links_.is_network(peer)) take_distance(peer);
+}
+
+// Both come to it from a message that they waited for awake: who slept comes later, and so the
+// first message does not do. Where ranks share cores the other may not run at all.
+void Meter::take_distance(Rank peer) {
+  bool again = true;
+  for (int tries = 1; again; tries++) {
+    for (int i = 0; i < 2; i++) exchange(peer);
+    links_.link(peer).take_distance();
+    if (self_ < peer) {
+      bool known = links_.link(peer).distance().state != Distance::State::kUnknown;
+      again = !known && share_ == 1 && tries < kTries;
+      send(peer, {Phase::kVerdict, again});
+    } else {
+      again = receive_empty(peer, Phase::kVerdict).value != 0;
+    }
+  }
 }
 
 // Half the median of the round trips. The first ones only tell when both have come.
@@ -507,6 +534,12 @@ void Meter::wait(Rank peer, Ready&& ready) {
 }
 
 }  // namespace
+
+void take_distances(const Topology& topology, Rank self, int share, MeasuredLinks& links) {
+  Meter meter(self, share, links);
+  meter.take_distances(topology);
+  meter.finish();
+}
 
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
                                  const std::vector<bool>& wanted, int share) {

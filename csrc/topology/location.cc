@@ -14,7 +14,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x33434c52;  // "RLC3": the version is in it
+constexpr uint32_t kMagic = 0x34434c52;  // "RLC4": the version is in it
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxListBytes = 16 << 10;
 
@@ -35,7 +35,9 @@ Location Location::here(const Config& config, Rank rank) {
                                                        namespace_id("pid"), namespace_id("user"));
   location.pid = getpid();
   location.cpus = allowed_cpus();
+  location.socket = socket_of(location.cpus);
   location.numa_node = numa_node_of(location.cpus);
+  location.cache = cache_of(location.cpus);
   location.hints = Hints::of(config.topology, rank == 0);
   return location;
 }
@@ -44,7 +46,7 @@ std::string Location::encode() const {
   WireWriter writer;
   writer.put(kMagic);
   writer.put<int32_t>(pid);
-  writer.put<int32_t>(numa_node);
+  for (int what : {socket, numa_node, cache}) writer.put<int32_t>(what);
   writer.put_text(cpu_list(cpus));
   writer.put<uint8_t>(host_given);
   for (const std::string* text : {&machine, &host_id, &host_name})
@@ -64,7 +66,8 @@ Location Location::decode(std::string_view blob) {
         "the location of a rank is not of this version of ringcoll; install the same on all hosts");
   Location location;
   location.pid = reader.get<int32_t>();
-  location.numa_node = reader.get<int32_t>();
+  for (int* what : {&location.socket, &location.numa_node, &location.cache})
+    *what = reader.get<int32_t>();
   auto cpus = parse_cpu_list(reader.get_text(kMaxListBytes));
   location.host_given = reader.get<uint8_t>() != 0;
   for (std::string* text : {&location.machine, &location.host_id, &location.host_name})
@@ -78,8 +81,12 @@ Location Location::decode(std::string_view blob) {
   location.placement.why = reader.get_text(kMaxTopologyBytes);
   location.placement_source = reader.get_text(kMaxTopologyBytes);
   reader.finish();
-  check(cpus && std::ranges::is_sorted(*cpus) && location.numa_node >= -1, Code::kTransport,
-        "the location of a rank: its CPUs are no list, or its NUMA node is {}", location.numa_node);
+  check(cpus && std::ranges::is_sorted(*cpus) &&
+            std::min({location.socket, location.numa_node, location.cache}) >= -1,
+        Code::kTransport,
+        "the location of a rank: its CPUs are no list, or its socket, NUMA node and cache are {}, "
+        "{} and {}",
+        location.socket, location.numa_node, location.cache);
   location.cpus = std::move(*cpus);
   return location;
 }

@@ -20,7 +20,11 @@ struct Location {
   bool host_given = false;  // it is RINGCOLL_HOSTID
   std::string host_name;    // for people, and in a topology file
   int pid = 0;
-  int numa_node = -1;     // of the cores that this process may run on; -1 = several, or unknown
+  // Of the cores that this process may run on; -1 = several, or unknown. Socket and third-level
+  // cache by their lowest CPU.
+  int socket = -1;
+  int numa_node = -1;
+  int cache = -1;
   std::vector<int> cpus;  // that this process may run on, rising; empty = unknown
   Hints hints;            // what this rank was told of the network; empty after find_placements()
   Placement placement;    // of the host; empty: nothing is known

@@ -59,6 +59,17 @@ std::optional<int> node_number(const std::string& name) {
   return parse_int(std::string_view(name).substr(kNode.size()));
 }
 
+// The lowest of the CPUs that share something with the first of `cpus`, as the list in `file` has
+// them; -1 if not all of `cpus` are among these.
+int lowest_sharer(const std::vector<int>& cpus, const std::string& root, const char* file) {
+  if (cpus.empty()) return -1;
+  auto sharers = parse_cpu_list(read_text(fs::path(root) / fmt::format("cpu{}", cpus[0]) / file));
+  if (!sharers || sharers->empty()) return -1;
+  std::ranges::sort(*sharers);
+  auto shares = [&](int cpu) { return std::ranges::binary_search(*sharers, cpu); };
+  return std::ranges::all_of(cpus, shares) ? sharers->front() : -1;
+}
+
 }  // namespace
 
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
@@ -132,6 +143,15 @@ int numa_node_of(const std::vector<int>& cpus, const std::string& nodes) {
     if (std::ranges::all_of(cpus, within)) return number;
   }
   return -1;
+}
+
+int socket_of(const std::vector<int>& cpus, const std::string& root) {
+  return lowest_sharer(cpus, root, "topology/package_cpus_list");
+}
+
+// Index 3 is the third level: 0 and 1 are the two caches of the first.
+int cache_of(const std::vector<int>& cpus, const std::string& root) {
+  return lowest_sharer(cpus, root, "cache/index3/shared_cpu_list");
 }
 
 // A node's file "distance" has a number for each node, in their order.

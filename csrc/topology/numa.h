@@ -1,5 +1,5 @@
-// CPUs: those that a thread may run on, and NUMA nodes as the kernel tells them in
-// /sys/devices/system/node.
+// CPUs: those that a thread may run on, and what they share, as the kernel tells it: sockets and
+// caches in /sys/devices/system/cpu, NUMA nodes in /sys/devices/system/node.
 #pragma once
 
 #include <map>
@@ -24,6 +24,10 @@ std::map<int, std::vector<int>> numa_nodes(const std::string& nodes = "/sys/devi
 /// The one node that holds all of `cpus`; -1 if they lie on several, or it is not known.
 int numa_node_of(const std::vector<int>& cpus,
                  const std::string& nodes = "/sys/devices/system/node");
+/// The one socket, and the one third-level cache, that all of `cpus` have in common, by its lowest
+/// CPU; -1 if they have several, or it is not known. `root` is the directory with cpu0/, cpu1/, …
+int socket_of(const std::vector<int>& cpus, const std::string& root = "/sys/devices/system/cpu");
+int cache_of(const std::vector<int>& cpus, const std::string& root = "/sys/devices/system/cpu");
 /// How far each node is from `node`, as the firmware has it (10: the node itself); empty if that is
 /// not known.
 std::map<int, int> numa_distances(int node, const std::string& nodes = "/sys/devices/system/node");

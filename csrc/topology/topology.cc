@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <set>
@@ -120,13 +121,23 @@ void Topology::find_order() {
     hosts.push_back({&at(ranks[0]), static_cast<int>(hosts.size())});
   if (hosts.empty()) return;
   for (const Host& host : arrange(std::move(hosts), 0)) {
-    // NUMA nodes in the order of their lowest ranks, so that the lowest rank is the host's first.
-    std::map<int, Rank> first_of;
-    std::vector<std::pair<Rank, Rank>> keys;
-    for (Rank rank : hosts_[host.number])
-      keys.emplace_back(first_of.try_emplace(at(rank).numa_node, rank).first->second, rank);
+    // Sockets in the order of their lowest ranks, and so on, so that the lowest rank is the host's
+    // first.
+    std::map<std::vector<int>, Rank> first_of;
+    std::vector<std::array<Rank, 4>> keys;
+    for (Rank rank : hosts_[host.number]) {
+      const Location& own = at(rank);
+      std::array<Rank, 4> key{};
+      std::vector<int> path;
+      for (int what : {own.socket, own.numa_node, own.cache}) {
+        path.push_back(what);
+        key[path.size() - 1] = first_of.try_emplace(path, rank).first->second;
+      }
+      key.back() = rank;
+      keys.push_back(key);
+    }
     std::ranges::sort(keys);
-    for (const auto& key : keys) order_.push_back(key.second);
+    for (const auto& key : keys) order_.push_back(key.back());
   }
 }
 

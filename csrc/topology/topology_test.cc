@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -88,8 +89,69 @@ TEST(Numa, ReadsDistances) {
   for (int unknown : {0, 4, 7, -1}) EXPECT_TRUE(numa_distances(unknown, nodes.path()).empty());
 }
 
+/// A directory like /sys/devices/system/cpu of so many sockets with caches with CPUs, removed at
+/// the end.
+class FakeCpus {
+ public:
+  FakeCpus(int sockets, int caches, int cpus) {
+    char path[] = "/tmp/ringcoll_test_XXXXXX";
+    EXPECT_NE(mkdtemp(path), nullptr);
+    path_ = path;
+    for (int cpu = 0; cpu < sockets * caches * cpus; cpu++) {
+      write(cpu, "topology/package_cpus_list", range(cpu, caches * cpus));
+      write(cpu, "cache/index3/shared_cpu_list", range(cpu, cpus));
+    }
+  }
+  ~FakeCpus() { std::filesystem::remove_all(path_); }
+  void write(int cpu, const std::string& file, const std::string& text) {
+    auto at = path_ / fmt::format("cpu{}", cpu) / file;
+    std::filesystem::create_directories(at.parent_path());
+    std::ofstream(at) << text << "\n";
+  }
+  std::string path() const { return path_.string(); }
+  /// Of a rank that may run on these.
+  Location rank_on(const std::vector<int>& cpus) const {
+    Location location = at("a", -1);
+    location.cpus = cpus;
+    location.socket = socket_of(cpus, path());
+    location.cache = cache_of(cpus, path());
+    return location;
+  }
+
+ private:
+  static std::string range(int cpu, int length) {
+    int first = cpu / length * length;
+    return fmt::format("{}-{}", first, first + length - 1);
+  }
+  std::filesystem::path path_;
+};
+
+TEST(Cpus, ShareSocketsAndCaches) {
+  FakeCpus cpus(2, 2, 4);
+  EXPECT_EQ(socket_of({0}, cpus.path()), 0);
+  EXPECT_EQ(socket_of({0, 3, 7}, cpus.path()), 0);
+  EXPECT_EQ(socket_of({9, 15}, cpus.path()), 8);
+  EXPECT_EQ(socket_of({7, 8}, cpus.path()), -1) << "both";
+  EXPECT_EQ(cache_of({1, 2}, cpus.path()), 0);
+  EXPECT_EQ(cache_of({5, 6}, cpus.path()), 4);
+  EXPECT_EQ(cache_of({3, 4}, cpus.path()), -1) << "two of one socket";
+  for (auto of : {socket_of, cache_of}) {
+    EXPECT_EQ(of({}, cpus.path()), -1);
+    EXPECT_EQ(of({99}, cpus.path()), -1);
+    EXPECT_EQ(of({0}, cpus.path() + "/none"), -1);
+  }
+  cpus.write(0, "cache/index3/shared_cpu_list", "2,0,4-5");
+  EXPECT_EQ(cache_of({0, 2, 5}, cpus.path()), 0);
+  cpus.write(0, "cache/index3/shared_cpu_list", "rubbish");
+  EXPECT_EQ(cache_of({0}, cpus.path()), -1);
+  cpus.write(0, "cache/index3/shared_cpu_list", "");
+  EXPECT_EQ(cache_of({0}, cpus.path()), -1);
+}
+
 TEST(Location, KnowsThisProcess) {
   Location here = Location::here({}, 1);
+  EXPECT_EQ(here.socket, socket_of(here.cpus));
+  EXPECT_EQ(here.cache, cache_of(here.cpus));
   EXPECT_EQ(here.pid, getpid());
   EXPECT_EQ(here.cpus, allowed_cpus());
   EXPECT_FALSE(here.cpus.empty());
@@ -117,6 +179,8 @@ TEST(Location, TheIdOfAHostNamesTheNamespaces) {
 TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   Location location = at("a", -1);
   location.cpus = {0, 1, 2, 5, 7, 8};
+  location.socket = 64;
+  location.cache = 72;
   location.host_given = true;
   std::string blob = location.encode();
   Location copy = Location::decode(blob);
@@ -125,12 +189,19 @@ TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   EXPECT_TRUE(copy.host_given);
   EXPECT_EQ(copy.host_name, "a.example");
   EXPECT_EQ(copy.pid, 100);
+  EXPECT_EQ(copy.socket, 64);
   EXPECT_EQ(copy.numa_node, -1);
+  EXPECT_EQ(copy.cache, 72);
   EXPECT_EQ(copy.cpus, location.cpus);
   for (size_t cut = 0; cut < blob.size(); cut++)
     EXPECT_THROW(Location::decode(std::string_view(blob).substr(0, cut)), Error) << cut;
   EXPECT_THROW(Location::decode(blob + "x"), Error);
   EXPECT_THROW(Location::decode(std::string(blob.size(), '\xff')), Error);
+  for (int Location::* what : {&Location::socket, &Location::numa_node, &Location::cache}) {
+    Location wrong = location;
+    wrong.*what = -2;
+    EXPECT_THROW(Location::decode(wrong.encode()), Error);
+  }
   location.cpus = {3, 2};
   EXPECT_THROW(Location::decode(location.encode()), Error);
 }
@@ -159,6 +230,40 @@ TEST(Topology, RanksOfAHostStandSideBySide) {
 TEST(Topology, ThereRanksOfANumaNodeDo) {
   Topology topology({at("a", 1), at("a", 0), at("a", 1), at("a", -1), at("a", 0), at("b", 1)});
   EXPECT_EQ(topology.ring_order(), (std::vector<Rank>{0, 2, 1, 4, 3, 5}));
+}
+
+TEST(Topology, ThereRanksOfASocketDoAndOfACacheThere) {
+  FakeCpus cpus(2, 2, 4);
+  auto order = [&](const std::vector<std::vector<int>>& bound) {
+    std::vector<Location> locations;
+    for (const std::vector<int>& to : bound) locations.push_back(cpus.rank_on(to));
+    return Topology(locations).ring_order();
+  };
+  // Dealt out to sockets in turn, as some launchers do.
+  EXPECT_EQ(order({{0}, {8}, {4}, {12}, {1}, {9}, {5}, {13}}),
+            (std::vector<Rank>{0, 4, 2, 6, 1, 5, 3, 7}));
+  EXPECT_EQ(order({{13}, {0}, {8}, {12}, {9}}), (std::vector<Rank>{0, 3, 2, 4, 1}))
+      << "the lowest rank's first";
+  // Bound to a socket each, or to nothing: of no cache, of no socket.
+  EXPECT_EQ(order({{0, 4}, {8, 12}, {1, 5}, {9}, {0, 8}, {13}, {8}}),
+            (std::vector<Rank>{0, 2, 1, 3, 6, 5, 4}));
+  std::vector<int> all(16);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(order({all, all, all}), (std::vector<Rank>{0, 1, 2})) << "bound nowhere";
+}
+
+// Several NUMA nodes in a socket, caches in these.
+TEST(Topology, NodesOfASocketStandSideBySide) {
+  auto rank = [](int socket, int node, int cache) {
+    Location location = at("a", node);
+    location.socket = socket;
+    location.cache = cache;
+    return location;
+  };
+  EXPECT_EQ(Topology({rank(0, 0, 0), rank(64, 2, 64), rank(0, 1, 16), rank(64, 3, 80),
+                      rank(0, 0, 8), rank(64, 2, 72), rank(0, 1, 24), rank(0, 0, 0)})
+                .ring_order(),
+            (std::vector<Rank>{0, 7, 4, 2, 6, 1, 5, 3}));
 }
 
 TEST(Topology, TheSameNameIsNotTheSameHost) {
@@ -305,7 +410,9 @@ TEST(RingOrder, CrossesTheLinksOfEachGroupOnceInAndOnceOut) {
     std::vector<Location> locations;
     for (int r = 0; r < ranks; r++) {
       locations.push_back(of_host[below(hosts)]);
+      locations.back().socket = below(3) - 1;
       locations.back().numa_node = below(3) - 1;
+      locations.back().cache = below(3) - 1;
     }
     Topology topology(locations);
     const auto& order = topology.ring_order();

@@ -61,6 +61,21 @@ struct View {
   Envelope envelope;
 };
 
+/// How far the threads at the two ends of a link are from each other (docs/design.md, "Distance").
+struct Distance {
+  enum class State : uint8_t { kUnknown, kOneCore, kNear, kFar };
+  /// Cores that share a last-level cache take 20 to 160 ns, others 400 and more.
+  static constexpr int kMostNearNs = 200;
+
+  State state = State::kUnknown;
+  int round_trip_ns = 0;  // that a cache line takes there and back; of kNear and kFar
+  Duration age{};         // since that was measured; of these two as well
+};
+constexpr std::string_view name_of(Distance::State state) {
+  constexpr std::array<std::string_view, 4> kNames = {"unknown", "one core", "near", "far"};
+  return kNames[static_cast<size_t>(state)];
+}
+
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -114,6 +129,16 @@ class Endpoint {
   /// The CPU on which the peer's thread last went to sleep or woke up in wait(); -1 if it is on
   /// another host, or that is not known.
   virtual int peer_cpu() const { return -1; }
+  /// As it was last measured, as long as both threads are on the CPUs on which they were then; the
+  /// same on both ends. Any thread.
+  virtual Distance distance() const { return {}; }
+  /// Measures it, if the other end does the same within some microseconds. For the caller that
+  /// knows that it does: whoever is alone here loses these few microseconds, and nothing else.
+  virtual void take_distance() {}
+  /// The same where nobody knows what the other end does, but that it comes here again and again,
+  /// between calls: asks it to take the distance if that is unknown or older than `old`, and takes
+  /// it once both have asked. Mostly a look at three words.
+  virtual void look_at_distance(Duration /*old*/) {}
   /// Whether read_peer() works on this link, as was tried before it was made.
   virtual bool reads_peer() const { return false; }
   /// Copies from the memory of the peer's process, whatever it is, at the address that it has

@@ -20,12 +20,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "shm/bell.h"
 #include "shm/peer_memory.h"
+#include "transport/shm/distance.h"
 #include "transport/shm/layout.h"
 
 namespace ringcoll::shm {
@@ -91,6 +93,15 @@ class ShmEndpoint final : public Endpoint {
     return told->cpu_and_one.load(std::memory_order_relaxed) - 1;
   }
   void wake() override;
+  Distance distance() const override {
+    return meter_ ? meter_->distance(Clock::now()) : Distance();
+  }
+  void take_distance() override {
+    if (meter_) meter_->take(Clock::now());
+  }
+  void look_at_distance(Duration old) override {
+    if (meter_ && !meter_->is_quiet()) meter_->look(Clock::now(), old);
+  }
 
   // With a bell.
 
@@ -120,6 +131,7 @@ class ShmEndpoint final : public Endpoint {
   const Pair pair_;
   const std::atomic<uint32_t>* peer_waiting_;
   BellRope rope_;
+  std::optional<DistanceMeter> meter_;  // without a bell: both ends are where the other is
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
   bool borrows_[kEntries] = {};  // of the messages that may be unreleased: payload in the arena

@@ -22,7 +22,7 @@
 
 namespace ringcoll::shm {
 
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
 /// Messages to one peer that may be unreleased. Fewer stall pipelines that have more pieces in
@@ -75,6 +75,20 @@ struct ControlPage {
   uint64_t nonce;
 };
 
+/// Written by this rank for one peer: what the two need to find out how far they are from each
+/// other (distance.h).
+struct DistanceLine {
+  /// One more than the base of the link that has written the rest; 0: none has.
+  std::atomic<uint64_t> whose;
+  /// What goes to and fro. Both ends write a line of their own, as all that they say.
+  std::atomic<uint64_t> trip;
+  /// On which CPU this rank runs, and whether it wants to know the distance.
+  std::atomic<uint32_t> told;
+  /// By the lower rank alone: what was found, and when.
+  std::atomic<uint64_t> found;
+  std::atomic<int64_t> found_at;
+};
+
 /// Written by this rank for one peer.
 struct PeerLines {
   /// Number of the last message of the peer that this rank has released: the peer's credit. Above
@@ -96,8 +110,10 @@ struct PeerLines {
   /// In a part with a bell: its base once this rank has connected to the peer, which may have to
   /// hear of it by no other way.
   std::atomic<uint64_t> connected;
+  /// Not in a part with a bell.
+  alignas(kApartBytes) DistanceLine distance;
 };
-static_assert(sizeof(PeerLines) == 2 * kApartBytes);
+static_assert(sizeof(PeerLines) == 3 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 /// One message. A payload of up to inline_bytes follows in the same cache line; so 16 bytes arrive
