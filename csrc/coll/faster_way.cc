@@ -1,6 +1,7 @@
 #include "coll/faster_way.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace ringcoll {
@@ -53,6 +54,20 @@ bool FasterWay::has_changed(double per_byte) {
       per_byte > kChangedBy * per_byte_of_best_ || per_byte_of_best_ > kChangedBy * per_byte;
   changed_ = changed ? changed_ + 1 : 0;
   return changed_ == patience_;
+}
+
+// One for each power of two: what is faster for short messages need not be for long ones, and times
+// for a byte differ.
+FasterWay& CopyWays::ends_of(int collective, uint64_t bytes) {
+  constexpr uint64_t kWarmUpCalls = 3, kCallsUntilTriedAgain = 2000;
+  int size = std::bit_width(bytes);
+  uint64_t about = uint64_t{1} << size;
+  auto [found, fresh] = ends_.try_emplace(
+      {collective, size}, FasterWay::Options{.weights = {1, 1},
+                                             .warm_up_bytes = kWarmUpCalls * about,
+                                             .rest_bytes = kCallsUntilTriedAgain * about,
+                                             .rest_of_others_bytes = kCallsUntilTriedAgain * about});
+  return found->second;
 }
 
 }  // namespace ringcoll

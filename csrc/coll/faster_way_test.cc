@@ -131,6 +131,19 @@ TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
   }
 }
 
+TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
+  CopyWays ways(true);
+  FasterWay& little = ways.ends_of(RC_ALLGATHER, 20'000);
+  EXPECT_EQ(&ways.ends_of(RC_ALLGATHER, 30'000), &little);
+  EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 40'000), &little);
+  EXPECT_NE(&ways.ends_of(RC_BROADCAST, 20'000), &little);
+  EXPECT_EQ(little.next(20'000), CopyWays::kFromCaller);
+  for (int call = 0; call < 100; call++)
+    little.did(20'000, microseconds(little.next(20'000) == CopyWays::kFromCaller ? 3 : 2));
+  EXPECT_EQ(little.next(20'000), CopyWays::kFromArena);
+  EXPECT_EQ(ways.ends_of(RC_BROADCAST, 20'000).next(20'000), CopyWays::kFromCaller);
+}
+
 TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {
   CopyWays network(false);
   EXPECT_EQ(settle(network.pack, {microseconds(10)}), CopyWays::kThroughCaches);

@@ -133,7 +133,10 @@ class Run {
   bool expect_tick();
   size_t lending() const;
   bool is_zero_copy(const Piece& piece) const;
-  Planned& planned_for(const Piece& piece);
+  Planned& planned_for(Piece& piece);
+  Planned& plan_of(const Piece& piece, bool zero_copy);
+  void choose_ends();
+  bool all_take_lent(const Planned& planned);
   void check_view(Rank peer, uint64_t expected_bytes) const;
 
   Communicator& comm_;
@@ -146,6 +149,9 @@ class Run {
   const Run* before_ = nullptr;
   uint64_t trims_ = 0;  // of the plans, when it began
   bool lends_ = false;  // the caller's memory, for this call
+  FasterWay* ends_ = nullptr;  // that has chosen so, or not; null: nothing is to be chosen
+  uint64_t ends_bytes_ = 0;
+  std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
   Signature signature_;
   Envelope envelope_;  // the same, as messages have it
   Partition partition_;
