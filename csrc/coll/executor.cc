@@ -137,7 +137,7 @@ void Executor::wait_for(const Want& want) {
   switch (want.what) {
     case Want::What::kMessage: {
       auto there = [&] { return want.link->try_recv(want.place, want.bytes, &run.view()); };
-      comm_.channels().wait(want.peer, there, doing);
+      comm_.channels().wait(want.peer, there, doing, want.bytes);
       return run.take_view();
     }
     case Want::What::kCredit:
@@ -145,7 +145,7 @@ void Executor::wait_for(const Want& want) {
       uint64_t before = run.progress();
       comm_.channels().wait(
           want.peer, [&] { return run.advance() || run.progress() != before; },
-          [&] { return describe_wait(run); });
+          [&] { return describe_wait(run); }, want.bytes);
       return;
     }
     case Want::What::kLinks:
@@ -254,7 +254,7 @@ void Executor::wait_for_any(const CallSource& calls) {
   invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
   comm_.channels().wait(
       want.peer, [&] { return advance_all() || (!held_ && has_room() && calls.has_next()); },
-      [&] { return describe_wait(oldest); });
+      [&] { return describe_wait(oldest); }, want.bytes);
 }
 
 // But those that are over and only have not been ended.

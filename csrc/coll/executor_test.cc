@@ -468,11 +468,15 @@ TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
         run(m, call);
         const Counters& after = m.comm.counters();
         bool as_it_lies = after.bytes_sent_zero_copy > before.bytes_sent_zero_copy;
-        if (m.rank == 0) EXPECT_EQ(as_it_lies, collective != RC_ALLREDUCE) << collective;
-        if (collective != RC_ALLREDUCE)
+        if (m.rank == 0) {
+          EXPECT_EQ(as_it_lies, collective != RC_ALLREDUCE) << collective;
+        }
+        if (collective != RC_ALLREDUCE) {
           EXPECT_EQ(after.bytes_packed, before.bytes_packed) << collective;
+        }
         bool chunks = collective == RC_ALLGATHER || collective == RC_ALLTOALL;
-        float of_all = collective == RC_ALLREDUCE ? static_cast<float>(m.size * (m.size - 1) / 2) : 0;
+        float of_all =
+            collective == RC_ALLREDUCE ? static_cast<float>(m.size * (m.size - 1) / 2) : 0;
         for (int64_t i = 0; i < (chunks ? m.size * kCount : kCount); i++)
           ASSERT_EQ(out[i], chunks ? static_cast<float>(i / kCount) : of_all) << collective << i;
       }

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ringcoll/ringcoll.h"
+
 namespace ringcoll {
 namespace {
 
@@ -138,7 +140,7 @@ TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
   EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 40'000), &little);
   EXPECT_NE(&ways.ends_of(RC_BROADCAST, 20'000), &little);
   EXPECT_EQ(little.next(20'000), CopyWays::kFromCaller);
-  for (int call = 0; call < 100; call++)
+  for (int call = 0; call < 1000; call++)
     little.did(20'000, microseconds(little.next(20'000) == CopyWays::kFromCaller ? 3 : 2));
   EXPECT_EQ(little.next(20'000), CopyWays::kFromArena);
   EXPECT_EQ(ways.ends_of(RC_BROADCAST, 20'000).next(20'000), CopyWays::kFromCaller);

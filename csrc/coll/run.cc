@@ -13,8 +13,9 @@ namespace {
 // From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
 // until its sends are complete.
 constexpr size_t kLeastLoanBytes = 32 << 10;
-// The same within a host, where the kernel copies it: that costs a microsecond.
-constexpr uint64_t kLeastLoanWithinHost = 16 << 10;
+// The same within a host, where the kernel copies it: that costs a microsecond. With a root, who
+// packs and who unpacks do it at the same time, else each after the other.
+constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 
 }  // namespace
 
@@ -33,16 +34,19 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
   prepare();
   lends_ = choice_->pieces > 0 && plans_.lends(call);
   ends_ = nullptr;
-  if (lends_ && plans_.lends_within_host()) choose_ends();
-  size_t least = plans_.lends_within_host() ? kLeastLoanWithinHost : kLeastLoanBytes;
+  size_t least = kLeastLoanBytes;
+  if (lends_ && plans_.lends_within_host()) {
+    least = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
+    choose_ends(least);
+  }
   if (lends_) comm_.group().lend(partition_.loans(least), lending());
 }
 
 // Within a host: from the caller's memory or from the arena, whichever is faster. A call beside
 // others takes as long as they take, and tells nothing.
-void Run::choose_ends() {
+void Run::choose_ends(uint64_t least) {
   ends_bytes_ = static_cast<uint64_t>(partition_.longest_strip()) * size_of(call_->dtype);
-  lends_ = ends_bytes_ >= kLeastLoanWithinHost;
+  lends_ = ends_bytes_ >= least;
   if (!lends_) return;
   FasterWay& ends = ways_.ends_of(call_->collective, ends_bytes_);
   lends_ = ends.next(ends_bytes_) == CopyWays::kFromCaller;
@@ -249,8 +253,8 @@ Planned& Run::planned_for(Piece& piece) {
   if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
   if (piece.zero_copy && plans_.lends_within_host())
-    piece.zero_copy = all_take_lent(plan_of(piece, false));
-  Planned& planned = plan_of(piece, piece.zero_copy);
+    piece.zero_copy = all_take_lent(plan_of_counts(false));
+  Planned& planned = plan_of_counts(piece.zero_copy);
   if (piece.zero_copy && plans_.lends_within_host()) planned.connected = true;
   if (choice_->pieces == 1) {
     repeated_ = &planned;
@@ -259,14 +263,14 @@ Planned& Run::planned_for(Piece& piece) {
   return planned;
 }
 
-Planned& Run::plan_of(const Piece& piece, bool zero_copy) {
+Planned& Run::plan_of_counts(bool zero_copy) {
   return plans_.plan(*call_, *choice_->row, partition_, counts_, zero_copy, mover_->pack_all());
 }
 
 // All peers of the plan, as far as is known: not before they are connected.
 bool Run::all_take_lent(const Planned& planned) {
   return planned.connected && std::ranges::all_of(planned.peers, [&](Rank peer) {
-           return comm_.channel(peer).takes_lent();
+           return peer == comm_.rank() || comm_.channel(peer).takes_lent();
          });
 }
 
@@ -320,7 +324,7 @@ bool Run::send(Piece& piece, size_t round) {
   progress_++;
   comm_.counters().messages_sent += 1;
   comm_.counters().bytes_sent += bytes;
-  note_sent(piece, round, {&link, peer, number});
+  note_sent(piece, round, {&link, peer, number, bytes});
   return true;
 }
 
@@ -386,11 +390,11 @@ bool Run::all_completed(std::vector<Sent>& sent) {
 bool Run::completed(const Sent& sent) {
   if (sent.complete()) return true;
   sent.link->progress();
-  return sent.complete() || wants(Want::What::kCompletion, sent.peer, *sent.link);
+  return sent.complete() || wants(Want::What::kCompletion, sent.peer, *sent.link, sent.bytes);
 }
 
-bool Run::wants(Want::What what, Rank peer, Endpoint& link) {
-  want_ = {.what = what, .peer = peer, .link = &link};
+bool Run::wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes) {
+  want_ = {.what = what, .peer = peer, .link = &link, .bytes = bytes};
   return false;
 }
 

@@ -5,11 +5,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
 
 namespace ringcoll::shm {
+namespace {
+
+bool meets(const SharedMemory& memory, const void* at, size_t bytes) {
+  std::less<const std::byte*> before;  // of pointers into any memory
+  auto* first = static_cast<const std::byte*>(at);
+  return before(first, memory.data() + memory.bytes()) && before(memory.data(), first + bytes);
+}
+
+}  // namespace
 
 std::string ShmEndpoint::link() const {
   return fmt::format("[rank {} -> {}, shm]", pair_.rank, pair_.peer);
@@ -92,13 +102,14 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   return number;
 }
 
-// Where the payload is that stays where it is.
+// Where the payload is that stays where it is. What of the arena is not this link's own belongs to
+// somebody else.
 void ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) const {
   if (lies_in(pair_.extent, data, bytes)) {
     entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
     return;
   }
-  if (!takes_lent()) [[unlikely]]
+  if (!takes_lent() || meets(*pair_.arena, data, bytes)) [[unlikely]]
     throw Error(Code::kInternal,
                 fmt::format("a message of {} bytes is not in this link's part of the arena, too "
                             "long to be sent inline, and not to be read by the peer {}",
