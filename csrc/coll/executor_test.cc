@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "coll/world_testing.h"
+#include "shm/peer_memory_testing.h"
 #include "topology/numa.h"
 
 namespace ringcoll {
@@ -481,6 +482,21 @@ TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
           ASSERT_EQ(out[i], chunks ? static_cast<float>(i / kCount) : of_all) << collective << i;
       }
     });
+}
+
+TEST(Executor, NothingIsLentToWhoMayNotReadIt) {
+  std::thread([] {
+    testing::forbid_reading();
+    testing::run_world(2, testing::test_config("shm"), [](Member& m) {
+      constexpr int64_t kCount = 100'001;
+      std::vector<float> in(2 * kCount, static_cast<float>(m.rank)), out(2 * kCount);
+      rc_buffer buffer{in.data(), out.data(), kCount};
+      for (int i = 0; i < 3; i++) run(m, call_of(RC_ALLTOALL, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+      EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
+      for (int64_t i = 0; i < 2 * kCount; i++)
+        ASSERT_EQ(out[i], static_cast<float>(i / kCount)) << i;
+    });
+  }).join();
 }
 
 // The exchange would overwrite what has not been sent yet.

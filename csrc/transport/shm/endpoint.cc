@@ -171,7 +171,9 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
   if (!read_peer(address, place, bytes))
     throw Error(Code::kTransport,
                 fmt::format("process_vm_readv: {} bytes of the memory of process {}, which it has "
-                            "lent for this call, are not there: has its caller unmapped them? {}",
+                            "lent for this call, cannot be read. Has its caller unmapped them? "
+                            "Has a process got a sandbox, or another user, since the communicator "
+                            "was made? Then that has to be made afterwards {}",
                             bytes, pair_.pid, link()),
                 pair_.peer);
   return static_cast<const std::byte*>(place);

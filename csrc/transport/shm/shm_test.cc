@@ -338,7 +338,8 @@ TEST(ShmLent, WhatHasBeenUnmappedIsAnError) {
   View view;
   ASSERT_EQ(world[1][0].try_send({}, mine.data(), 100'000), 1u);
   mine.unmap();
-  EXPECT_ERROR(world[0][1].try_recv(place.data(), 100'000, &view), "are not there");
+  EXPECT_ERROR(world[0][1].try_recv(place.data(), 100'000, &view),
+               "cannot be read. Has its caller unmapped them");
 }
 
 // An endpoint whose peer is this test, with a pen in its hand.
