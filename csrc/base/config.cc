@@ -85,8 +85,9 @@ const std::vector<Row>& table() {
       {"RINGCOLL_INLINE_BYTES", Integer{&Config::inline_bytes, 0, 64 * kKiB, true}, "1K",
        "largest message that shared memory carries beside its flag"},
       {"RINGCOLL_SPIN_US", Integer{&Config::spin_us, 0, 1000000, false}, "25",
-       "microseconds that a wait polls before it blocks; 16 times as long where a host has more "
-       "ranks than CPUs, for there it gives way after each poll"},
+       "microseconds that a wait polls before it blocks, and as much longer as a peer on the host "
+       "needs to copy what is waited for; 16 times as long where a host has more ranks than CPUs, "
+       "for there it gives way after each poll"},
       {"RINGCOLL_SPREAD", Boolean{&Config::spread}, "1",
        "a thread that waits for a rank on its own CPU moves to another that it may run on"},
       {"RINGCOLL_TCP_STREAMS", Integer{&Config::tcp_streams, 0, 16, false}, "0",

@@ -21,12 +21,15 @@ constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
-// By position: who can be sent the caller's memory as it lies. Empty: nobody.
-std::vector<bool> zero_copy_of(const Communicator& comm) {
-  std::vector<bool> far;
+// To the network or, where there is none, to the host.
+Lending lending_of(const Communicator& comm) {
+  Lending lending;
+  lending.within_host = comm.group().one_domain();
+  LinkClass link = lending.within_host ? LinkClass::kHost : LinkClass::kNetwork;
   for (Rank rank : comm.topology().ring_order())
-    far.push_back(comm.group().link_of(rank) == LinkClass::kNetwork);
-  return std::ranges::count(far, true) > 0 ? far : std::vector<bool>();
+    lending.to.push_back(comm.group().link_of(rank) == link);
+  if (std::ranges::count(lending.to, true) == 0) lending.to.clear();
+  return lending;
 }
 
 // Between hosts a piece waits for the network, and there are more slots to give pages to: 16 calls
@@ -54,7 +57,7 @@ std::string describe_wait(const Run& run) {
 
 Executor::Executor(Communicator& comm)
     : comm_(comm),
-      plans_(comm.rank(), comm.topology().ring_order(), zero_copy_of(comm), terrain_of(comm)),
+      plans_(comm.rank(), comm.topology().ring_order(), lending_of(comm), terrain_of(comm)),
       slots_(comm.group().mesh().arena(), comm.group().extent(),
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
@@ -134,7 +137,7 @@ void Executor::wait_for(const Want& want) {
   switch (want.what) {
     case Want::What::kMessage: {
       auto there = [&] { return want.link->try_recv(want.place, want.bytes, &run.view()); };
-      comm_.channels().wait(want.peer, there, doing);
+      comm_.channels().wait(want.peer, there, doing, want.bytes);
       return run.take_view();
     }
     case Want::What::kCredit:
@@ -142,7 +145,7 @@ void Executor::wait_for(const Want& want) {
       uint64_t before = run.progress();
       comm_.channels().wait(
           want.peer, [&] { return run.advance() || run.progress() != before; },
-          [&] { return describe_wait(run); });
+          [&] { return describe_wait(run); }, want.bytes);
       return;
     }
     case Want::What::kLinks:
@@ -251,7 +254,7 @@ void Executor::wait_for_any(const CallSource& calls) {
   invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
   comm_.channels().wait(
       want.peer, [&] { return advance_all() || (!held_ && has_room() && calls.has_next()); },
-      [&] { return describe_wait(oldest); });
+      [&] { return describe_wait(oldest); }, want.bytes);
 }
 
 // But those that are over and only have not been ended.

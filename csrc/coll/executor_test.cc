@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "coll/world_testing.h"
+#include "shm/peer_memory_testing.h"
 #include "topology/numa.h"
 
 namespace ringcoll {
@@ -451,6 +452,51 @@ TEST(Executor, RdmaCopiesNothingOfATensorThatComesBack) {
     }
     ::munmap(data, kCount * sizeof(float));
   });
+}
+
+// Once peers have said that they can read it. What is combined goes through the arena.
+TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
+  for (Rank size : {2, 3})
+    testing::run_world(size, testing::test_config("shm"), [](Member& m) {
+      constexpr int64_t kCount = 100'001;  // several pieces
+      std::vector<float> in(m.size * kCount, static_cast<float>(m.rank)), out(m.size * kCount);
+      rc_buffer buffer{in.data(), out.data(), kCount};
+      for (auto collective : {RC_ALLGATHER, RC_ALLTOALL, RC_BROADCAST, RC_ALLREDUCE}) {
+        rc_call call = call_of(collective, RC_FLOAT32, RC_SUM, {&buffer, 1});
+        run(m, call);
+        std::ranges::fill(out, -1.0f);
+        Counters before = m.comm.counters();
+        run(m, call);
+        const Counters& after = m.comm.counters();
+        bool as_it_lies = after.bytes_sent_zero_copy > before.bytes_sent_zero_copy;
+        if (m.rank == 0) {
+          EXPECT_EQ(as_it_lies, collective != RC_ALLREDUCE) << collective;
+        }
+        if (collective != RC_ALLREDUCE) {
+          EXPECT_EQ(after.bytes_packed, before.bytes_packed) << collective;
+        }
+        bool chunks = collective == RC_ALLGATHER || collective == RC_ALLTOALL;
+        float of_all =
+            collective == RC_ALLREDUCE ? static_cast<float>(m.size * (m.size - 1) / 2) : 0;
+        for (int64_t i = 0; i < (chunks ? m.size * kCount : kCount); i++)
+          ASSERT_EQ(out[i], chunks ? static_cast<float>(i / kCount) : of_all) << collective << i;
+      }
+    });
+}
+
+TEST(Executor, NothingIsLentToWhoMayNotReadIt) {
+  std::thread([] {
+    testing::forbid_reading();
+    testing::run_world(2, testing::test_config("shm"), [](Member& m) {
+      constexpr int64_t kCount = 100'001;
+      std::vector<float> in(2 * kCount, static_cast<float>(m.rank)), out(2 * kCount);
+      rc_buffer buffer{in.data(), out.data(), kCount};
+      for (int i = 0; i < 3; i++) run(m, call_of(RC_ALLTOALL, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+      EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
+      for (int64_t i = 0; i < 2 * kCount; i++)
+        ASSERT_EQ(out[i], static_cast<float>(i / kCount)) << i;
+    });
+  }).join();
 }
 
 // The exchange would overwrite what has not been sent yet.

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -67,9 +69,11 @@ class FasterWay {
   int patience_ = kChanged;  // twice as much after each time that nothing came of it
 };
 
-/// How a rank moves what it packs and combines: processors differ in which is the fastest way, and
-/// so do distances between cores.
+/// How a rank moves what it packs, combines and sends: processors differ in which is the fastest
+/// way, and so do distances between cores.
 struct CopyWays {
+  /// Of a call that only copies, within a host.
+  enum End : size_t { kFromCaller, kFromArena };
   enum Store : size_t { kThroughCaches, kPastCaches };
   enum Fetch : size_t { kInOrder, kFromFourPages, kInOrderPastCaches };
 
@@ -85,11 +89,16 @@ struct CopyWays {
 
   // Of Store: to the arena, from caches.
   FasterWay pack{{.weights = {1}, .least_bytes = kLeastPacked}};
+  /// For messages of about so many bytes, by what the call takes.
+  FasterWay& ends_of(int collective, uint64_t bytes);
+
   // Of Fetch.
   FasterWay pack_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
   FasterWay combine_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
 
  private:
+  std::map<std::pair<int, int>, FasterWay> ends_;  // of End, by collective and size
+
   // A peer that finds nothing in this core's caches reads from memory, which this rank does not
   // see: near, 16 KiB are packed past the caches in 0.33 us and through them in 0.45, and the call
   // takes twice as long (AMD's family 25, model 17). Far, packing alone differs many times over.

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "ringcoll/ringcoll.h"
+
 namespace ringcoll {
 namespace {
 
@@ -129,6 +131,19 @@ TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
     EXPECT_FALSE(is_found_anew(ways, microseconds(100), 2 * FasterWay::kCheckEvery));
     EXPECT_FALSE(is_found_anew(ways, microseconds(10), FasterWay::kCheckEvery));
   }
+}
+
+TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
+  CopyWays ways(true);
+  FasterWay& little = ways.ends_of(RC_ALLGATHER, 20'000);
+  EXPECT_EQ(&ways.ends_of(RC_ALLGATHER, 30'000), &little);
+  EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 40'000), &little);
+  EXPECT_NE(&ways.ends_of(RC_BROADCAST, 20'000), &little);
+  EXPECT_EQ(little.next(20'000), CopyWays::kFromCaller);
+  for (int call = 0; call < 1000; call++)
+    little.did(20'000, microseconds(little.next(20'000) == CopyWays::kFromCaller ? 3 : 2));
+  EXPECT_EQ(little.next(20'000), CopyWays::kFromArena);
+  EXPECT_EQ(ways.ends_of(RC_BROADCAST, 20'000).next(20'000), CopyWays::kFromCaller);
 }
 
 TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {

@@ -13,6 +13,9 @@ namespace {
 // From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
 // until its sends are complete.
 constexpr size_t kLeastLoanBytes = 32 << 10;
+// The same within a host, where the kernel copies it: that costs a microsecond. With a root, who
+// packs and who unpacks do it at the same time, else each after the other.
+constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 
 }  // namespace
 
@@ -29,8 +32,28 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
   if (std::exchange(trims_, plans_.trims()) != plans_.trims())
     outline_.reset();  // it points to some
   prepare();
-  lends_ = choice_->pieces > 0 && plans_.lends();
-  if (lends_) comm_.group().lend(partition_.loans(kLeastLoanBytes), lending());
+  lends_ = choice_->pieces > 0 && plans_.lends(call);
+  ends_ = nullptr;
+  size_t least = kLeastLoanBytes;
+  if (lends_ && plans_.lends_within_host()) {
+    least = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
+    choose_ends(least);
+  }
+  if (lends_) comm_.group().lend(partition_.loans(least), lending());
+}
+
+// Within a host: from the caller's memory or from the arena, whichever is faster. A call beside
+// others takes as long as they take, and tells nothing.
+void Run::choose_ends(uint64_t least) {
+  ends_bytes_ = static_cast<uint64_t>(partition_.longest_strip()) * size_of(call_->dtype);
+  lends_ = ends_bytes_ >= least;
+  if (!lends_) return;
+  FasterWay& ends = ways_.ends_of(call_->collective, ends_bytes_);
+  lends_ = ends.next(ends_bytes_) == CopyWays::kFromCaller;
+  if (before_) return;
+  ends_ = &ends;
+  asked_at_.reset();
+  if (ends.asks(ends_bytes_)) asked_at_ = Clock::now();
 }
 
 // How many of the runs before lend.
@@ -105,7 +128,10 @@ void Run::prepare() {
 
 bool Run::advance() {
   bool over = choice_->pieces == 1 ? advance_alone() : advance_pipeline();
-  return over && all_completed(lent_);  // the caller's memory is the caller's again
+  if (!over || !all_completed(lent_)) return false;  // the caller's memory is the caller's again
+  if (FasterWay* ends = std::exchange(ends_, nullptr))
+    ends->did(ends_bytes_, asked_at_ ? Clock::now() - *asked_at_ : Duration::zero());
+  return true;
 }
 
 // The pipeline of one piece. Most calls are that, and the small ones among them notice what a
@@ -215,7 +241,7 @@ void Run::give_memory(Piece& piece) {
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
 // what is received replaces what is still to be sent to somebody else.
 bool Run::is_zero_copy(const Piece& piece) const {
-  if (!plans_.lends() || call_->collective == RC_BARRIER) return false;
+  if (!lends_ || call_->collective == RC_BARRIER) return false;
   const rc_buffer& first = call_->buffers[0];
   bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
   bool one_each = !call_->is_vector() || piece.fragments.size() == 1;
@@ -223,16 +249,29 @@ bool Run::is_zero_copy(const Piece& piece) const {
          std::ranges::all_of(piece.fragments, &Fragment::lent);
 }
 
-Planned& Run::planned_for(const Piece& piece) {
+Planned& Run::planned_for(Piece& piece) {
   if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
-  Planned& planned =
-      plans_.plan(*call_, *choice_->row, partition_, counts_, piece.zero_copy, mover_->pack_all());
+  if (piece.zero_copy && plans_.lends_within_host())
+    piece.zero_copy = all_take_lent(plan_of_counts(false));
+  Planned& planned = plan_of_counts(piece.zero_copy);
+  if (piece.zero_copy && plans_.lends_within_host()) planned.connected = true;
   if (choice_->pieces == 1) {
     repeated_ = &planned;
     repeated_zero_copy_ = piece.zero_copy;
   }
   return planned;
+}
+
+Planned& Run::plan_of_counts(bool zero_copy) {
+  return plans_.plan(*call_, *choice_->row, partition_, counts_, zero_copy, mover_->pack_all());
+}
+
+// All peers of the plan, as far as is known: not before they are connected.
+bool Run::all_take_lent(const Planned& planned) {
+  return planned.connected && std::ranges::all_of(planned.peers, [&](Rank peer) {
+           return peer == comm_.rank() || comm_.channel(peer).takes_lent();
+         });
 }
 
 bool Run::advance(Piece& piece) {
@@ -285,7 +324,7 @@ bool Run::send(Piece& piece, size_t round) {
   progress_++;
   comm_.counters().messages_sent += 1;
   comm_.counters().bytes_sent += bytes;
-  note_sent(piece, round, {&link, peer, number});
+  note_sent(piece, round, {&link, peer, number, bytes});
   return true;
 }
 
@@ -351,11 +390,11 @@ bool Run::all_completed(std::vector<Sent>& sent) {
 bool Run::completed(const Sent& sent) {
   if (sent.complete()) return true;
   sent.link->progress();
-  return sent.complete() || wants(Want::What::kCompletion, sent.peer, *sent.link);
+  return sent.complete() || wants(Want::What::kCompletion, sent.peer, *sent.link, sent.bytes);
 }
 
-bool Run::wants(Want::What what, Rank peer, Endpoint& link) {
-  want_ = {.what = what, .peer = peer, .link = &link};
+bool Run::wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes) {
+  want_ = {.what = what, .peer = peer, .link = &link, .bytes = bytes};
   return false;
 }
 

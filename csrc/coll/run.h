@@ -46,7 +46,7 @@ struct Want {
   Endpoint* link = nullptr;
   Planned* planned = nullptr;
   std::byte* place = nullptr;  // kMessage: as for Endpoint::try_recv
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;          // of it, or that the peer has to copy until then
 };
 
 /// One thread at a time. One object for call after call: memory and what was worked out are kept.
@@ -126,14 +126,17 @@ class Run {
   void note_sent(Piece& piece, size_t round, const Sent& sent);
   bool completed(const Sent& sent);
   bool all_completed(std::vector<Sent>& sent);
-  bool wants(Want::What what, Rank peer, Endpoint& link);
+  bool wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes = 0);
   enum class Way : uint8_t { kSend, kReceive };
   bool has_left(Way way, Rank peer) const;
   bool is_turn(Way way, Rank peer);
   bool expect_tick();
   size_t lending() const;
   bool is_zero_copy(const Piece& piece) const;
-  Planned& planned_for(const Piece& piece);
+  Planned& planned_for(Piece& piece);
+  Planned& plan_of_counts(bool zero_copy);
+  void choose_ends(uint64_t least);
+  bool all_take_lent(const Planned& planned);
   void check_view(Rank peer, uint64_t expected_bytes) const;
 
   Communicator& comm_;
@@ -144,8 +147,11 @@ class Run {
   // The call.
   const Call* call_ = nullptr;
   const Run* before_ = nullptr;
-  uint64_t trims_ = 0;  // of the plans, when it began
-  bool lends_ = false;  // the caller's memory, for this call
+  uint64_t trims_ = 0;         // of the plans, when it began
+  bool lends_ = false;         // the caller's memory, for this call
+  FasterWay* ends_ = nullptr;  // that has chosen so, or not; null: nothing is to be chosen
+  uint64_t ends_bytes_ = 0;
+  std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
   Signature signature_;
   Envelope envelope_;  // the same, as messages have it
   Partition partition_;

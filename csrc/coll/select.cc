@@ -12,9 +12,10 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the two cores that work on it; where ranks share cores, it
-// should be large against a change of context.
+// A piece should stay in the caches of the two cores that work on it, twice as much where nothing
+// is combined; where ranks share cores, it should be large against a change of context.
 constexpr int64_t kDomainPieceBytes = 256 << 10;
+constexpr int64_t kCopiedPieceBytes = 512 << 10;
 constexpr int64_t kOversubscribedPieceBytes = 2 << 20;
 // Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
 constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
@@ -121,12 +122,13 @@ int64_t Selector::best_slots() {
 }
 
 /// Bytes of a piece to try.
-std::vector<int64_t> Selector::piece_sizes() const {
+std::vector<int64_t> Selector::piece_sizes(Collective collective) const {
   int64_t most = largest_piece_bytes_;
   if (terrain_.segment_bytes > 0) return {std::min(terrain_.segment_bytes, most)};
-  if (terrain_.one_domain)
-    return {
-        std::min(terrain_.oversubscribed ? kOversubscribedPieceBytes : kDomainPieceBytes, most)};
+  if (terrain_.one_domain) {
+    int64_t piece = traits_of(collective).reduces ? kDomainPieceBytes : kCopiedPieceBytes;
+    return {std::min(terrain_.oversubscribed ? kOversubscribedPieceBytes : piece, most)};
+  }
   std::vector<int64_t> sizes;
   for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)
     if (bytes <= most) sizes.push_back(bytes);
@@ -151,7 +153,7 @@ std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, dou
   const Profile* profile = profile_of(row);
   if (!profile) return {};
   std::optional<Estimate> best;
-  for (int64_t piece : piece_sizes()) {
+  for (int64_t piece : piece_sizes(row.collective)) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
     double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), slots_);
     if (!best || us < best->microseconds) best = {us, piece};
@@ -195,7 +197,7 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
   bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
   int64_t priced = known ? longest_strip * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
-  int64_t piece_bytes = piece_sizes().front();
+  int64_t piece_bytes = piece_sizes(call.collective).front();
   Choice choice;
   choice.row = row_for(call, bytes, &piece_bytes);
   if (call.collective == RC_BARRIER) {

@@ -17,6 +17,7 @@ struct Sent {
   Endpoint* link = nullptr;  // null: none
   Rank peer = kNobody;
   uint64_t number = 0;
+  uint64_t bytes = 0;
 
   bool complete() const { return !link || link->completed() >= number; }
 };

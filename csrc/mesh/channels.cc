@@ -24,6 +24,10 @@ constexpr int kMoreYielding = 16;
 // a busy machine time alone may pass without a look at the link.
 constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr int kFarewellTurns = 8;
+// How long a copy of a MiB takes where it takes long, from one core's caches to the other's.
+constexpr int64_t kMiB = 1 << 20;
+constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
+
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
@@ -148,14 +152,20 @@ struct Channels::Farewell {
   Deadline over{kFarewell};
 };
 
+// Whoever is woken up comes many microseconds later than who polls, and the peer is at work.
+Duration Channels::spin(Rank peer, uint64_t bytes) const {
+  if (by_network_[peer]) return spin_;
+  return spin_ + kCopyOfAMiB * static_cast<int64_t>(bytes) / kMiB;
+}
+
 void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
-                           const std::function<std::string()>& doing) {
+                           const std::function<std::string()>& doing, uint64_t bytes) {
   Endpoint& channel = *channels_[peer];
   Health& health = group_.health();
   health.set_waiting_for(peer);
   Deadline own(seconds(group_.config().timeout_s));
   Deadline& deadline = deadline_ ? *deadline_ : own;
-  Deadline spinning(std::min(spin_, deadline.left()));
+  Deadline spinning(std::min(spin(peer, bytes), deadline.left()));
   Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false, moved = false;

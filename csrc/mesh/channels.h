@@ -64,12 +64,13 @@ class Channels {
   void finish();
   /// Polls, then blocks, until ready() is true. Moves the other channels' sends meanwhile. Throws
   /// the poison, or at the deadline poisons with Timeout blaming the rank that does not answer;
-  /// `doing` is called for the message only.
+  /// `doing` is called for the message only. `bytes`: that a peer on the host copies meanwhile; it
+  /// polls for as much longer.
   template <typename Ready, typename Doing>
-  void wait(Rank peer, Ready&& ready, Doing&& doing) {
+  void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
     for (int i = first_polls(peer); i > 0; i--)
       if (ready()) return;
-    wait_slowly(peer, std::ref(ready), std::ref(doing));
+    wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
   /// Looks at the distance of one of the ranks that have memory in common with this one: another in
   /// each turn, and the same two at each other. For who is in the middle of nothing; all ranks of
@@ -109,7 +110,8 @@ class Channels {
   void connect_one(Rank peer, Deadline deadline);
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
-                   const std::function<std::string()>& doing);
+                   const std::function<std::string()>& doing, uint64_t bytes);
+  Duration spin(Rank peer, uint64_t bytes) const;
   bool move_away_from(const Endpoint& channel);
   void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);

@@ -99,7 +99,9 @@ void Group::find_links() {
                           : Parts::Link{of_mesh.row, of_mesh.transport});
     auto [row, transport] = links_.back();
     if (!row) continue;
-    if (row->link == LinkClass::kNetwork) far_ = transport;  // all network links have the same one
+    // All links of a class have the same one.
+    if (row->link == LinkClass::kNetwork) far_ = transport;
+    if (row->link == LinkClass::kHost) near_ = transport;
     wants_places_ |= transport->wants_places();
   }
   for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);

@@ -93,10 +93,11 @@ class Group {
   /// A lifeline to the peer if there is none yet, and then the channel, which has to be set up.
   /// Blocks to the deadline.
   std::unique_ptr<Endpoint> open(Rank peer, Deadline deadline);
-  /// Offers memory for a call to the network: what is granted can be sent to, and received from,
-  /// ranks with links of class kNetwork without a copy. As Transport::lend().
+  /// Offers memory for a call to the network, or to the host where all ranks are on one: what is
+  /// granted can be sent to, and received from, ranks with such links without a copy, if they take
+  /// it (Endpoint::takes_lent). As Transport::lend().
   void lend(std::span<Loan> loans, size_t in_flight) {
-    if (far_) far_->lend(loans, in_flight);
+    if (Transport* transport = far_ ? far_ : near_) transport->lend(loans, in_flight);
   }
   /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
   /// own) arrives first. What was lent is not touched any more. Returns the error to raise.
@@ -129,7 +130,8 @@ class Group {
   std::unique_ptr<Own> own_;  // null: all ranks
   Health* health_ = nullptr;
   std::vector<Parts::Link> links_;
-  Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
+  Transport* far_ = nullptr;   // of the links of class kNetwork; null: there are none
+  Transport* near_ = nullptr;  // the same of kHost
   bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
   std::span<std::byte> extent_, staging_;
   std::unique_ptr<Channels> channels_;  // the last two: they use the rest

@@ -73,6 +73,28 @@ TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
   });
 }
 
+// It is at work, and comes soon.
+TEST(Wait, PollsAsLongAsThePeerCopies) {
+  constexpr int kWaits = 21;
+  auto errors = testing::run_ranks({2, testing::config_of("loopback")}, [](Mesh& mesh) {
+    const Rank peer = 1 - mesh.rank();
+    Channels& channels = mesh.whole().channels();
+    channels.connect({&peer, 1});
+    auto waits_blocked = [&](uint64_t bytes) {
+      uint64_t before = channels.blocked_waits();
+      for (int i = 0; i < kWaits; i++) {
+        Deadline over(3 * std::chrono::microseconds(mesh.config().spin_us));
+        channels.wait(
+            peer, [&] { return over.passed(); }, [] { return std::string("test"); }, bytes);
+      }
+      return channels.blocked_waits() - before;
+    };
+    EXPECT_GE(waits_blocked(1 << 10), kWaits / 2u);
+    EXPECT_LE(waits_blocked(64 << 20), kWaits / 2u);
+  });
+  EXPECT_EQ(errors[0], "");
+}
+
 void wait_for(Mesh& mesh, Duration time) {
   Deadline over(time);
   mesh.whole().channels().wait(

@@ -139,6 +139,9 @@ class Endpoint {
   /// between calls: asks it to take the distance if that is unknown or older than `old`, and takes
   /// it once both have asked. Mostly a look at three words.
   virtual void look_at_distance(Duration /*old*/) {}
+  /// Whether what is lent can be sent to the peer as it lies. Where it cannot, it goes through the
+  /// arena. May become true with time, never false.
+  virtual bool takes_lent() const { return true; }
   /// Whether read_peer() works on this link, as was tried before it was made.
   virtual bool reads_peer() const { return false; }
   /// Copies from the memory of the peer's process, whatever it is, at the address that it has

@@ -5,11 +5,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
 
 namespace ringcoll::shm {
+namespace {
+
+bool meets(const SharedMemory& memory, const void* at, size_t bytes) {
+  std::less<const std::byte*> before;  // of pointers into any memory
+  auto* first = static_cast<const std::byte*>(at);
+  return before(first, memory.data() + memory.bytes()) && before(memory.data(), first + bytes);
+}
+
+}  // namespace
 
 std::string ShmEndpoint::link() const {
   return fmt::format("[rank {} -> {}, shm]", pair_.rank, pair_.peer);
@@ -29,6 +39,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
                                      .my_base = pair.my_base,
                                      .their_base = pair.their_base,
                                      .leads = pair.rank < pair.peer});
+  pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
 }
 
 ShmEndpoint::~ShmEndpoint() {
@@ -77,13 +88,7 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
     if (bytes > 0) std::memcpy(entry->payload(), data, bytes);
     if (completed_ == sent_) completed_ = number;
   } else {
-    if (!lies_in(pair_.extent, data, bytes)) [[unlikely]]
-      throw Error(Code::kInternal,
-                  fmt::format("a message of {} bytes is not in this link's part of the arena and "
-                              "too long to be sent inline {}",
-                              bytes, link()));
-    entry->offset =
-        static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
+    put(*entry, data, bytes);
   }
   borrows_[number % kEntries] = bytes > pair_.inline_bytes;
   entry->bytes = bytes;
@@ -95,6 +100,21 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   if (peer_waiting().load(std::memory_order_seq_cst) != 0) [[unlikely]]
     wake_peer();
   return number;
+}
+
+// Where the payload is that stays where it is. What of the arena is not this link's own belongs to
+// somebody else.
+void ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) const {
+  if (lies_in(pair_.extent, data, bytes)) {
+    entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
+    return;
+  }
+  if (!takes_lent() || meets(*pair_.arena, data, bytes)) [[unlikely]]
+    throw Error(Code::kInternal,
+                fmt::format("a message of {} bytes is not in this link's part of the arena, too "
+                            "long to be sent inline, and not to be read by the peer {}",
+                            bytes, link()));
+  entry.offset = reinterpret_cast<uintptr_t>(data) | kLent;
 }
 
 // Inline messages have left when they are sent, the others when they are released; messages count
@@ -129,7 +149,37 @@ bool ShmEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
   return true;
 }
 
-bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
+const std::byte* ShmEndpoint::in_arena(uint64_t number, uint64_t offset, uint64_t bytes) const {
+  uint64_t arena = pair_.their_arena->bytes();
+  if (bytes > arena || offset > arena - bytes) [[unlikely]]
+    throw Error(Code::kTransport,
+                fmt::format("message {} of the peer is corrupt: {} bytes at offset {} of an arena "
+                            "of {} bytes {}",
+                            number, bytes, offset, arena, link()),
+                pair_.peer);
+  return pair_.their_arena->data() + offset;
+}
+
+// What the peer has lent.
+const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t bytes) {
+  if (!place) {
+    if (released_ != received_) [[unlikely]]
+      throw Error(Code::kInternal, "a second view of what was lent " + link());
+    fetched_.resize(bytes);
+    place = fetched_.data();
+  }
+  if (!read_peer(address, place, bytes))
+    throw Error(Code::kTransport,
+                fmt::format("process_vm_readv: {} bytes of the memory of process {}, which it has "
+                            "lent for this call, cannot be read. Has its caller unmapped them? "
+                            "Has a process got a sandbox, or another user, since the communicator "
+                            "was made? Then that has to be made afterwards {}",
+                            bytes, pair_.pid, link()),
+                pair_.peer);
+  return static_cast<const std::byte*>(place);
+}
+
+bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   if (!next_is_there()) return false;
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
@@ -137,15 +187,10 @@ bool ShmEndpoint::try_recv(void* /*place*/, uint64_t capacity, View* view) {
   const std::byte* data = entry->payload();
   if (bytes > pair_.inline_bytes) {
     uint64_t offset = entry->offset;
-    uint64_t arena = pair_.their_arena->bytes();
-    if (bytes > arena || offset > arena - bytes) [[unlikely]]
-      throw Error(
-          Code::kTransport,
-          fmt::format("message {} of the peer is corrupt: {} bytes at offset {} of an arena "
-                      "of {} bytes {}",
-                      number, bytes, offset, arena, link()),
-          pair_.peer);
-    data = pair_.their_arena->data() + offset;
+    if ((offset & kLent) == 0 || !pair_.memory)
+      data = in_arena(number, offset, bytes);
+    else if (bytes <= capacity)
+      data = fetch(offset & ~kLent, place, bytes);
   }
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;

@@ -2,8 +2,10 @@
 //
 // Sending: the header, and a payload of up to inline_bytes, go into the next entry of a ring in the
 // sender's control memory; the entry's stamp, stored last, says that it is there. A larger payload
-// stays where it is in the sender's arena, and only its offset is sent. Receiving: look at the next
-// stamp; the view points into the sender's memory. Releasing: count up `released` in the receiver's
+// stays where it is in the sender's arena, and only its offset is sent; or in the memory of the
+// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving: look
+// at the next stamp; the view points into the sender's arena, or to where what was lent has been
+// copied, in one go from there. Releasing: count up `released` in the receiver's
 // control memory; the sender reads it when it has used up its credit or must know whether its arena
 // is free again. Nobody waits for the release of one small message, which has left the arena when
 // it is sent: of those, only every kLazyCredits-th is told, with all before it.
@@ -80,6 +82,9 @@ class ShmEndpoint final : public Endpoint {
   bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
+  bool takes_lent() const override {
+    return pair_.theirs->reads.load(std::memory_order_relaxed) == pair_.their_base + 1;
+  }
   bool reads_peer() const override { return pair_.memory != nullptr; }
   using Endpoint::read_peer;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
@@ -123,6 +128,9 @@ class ShmEndpoint final : public Endpoint {
   uint64_t released_by_peer(std::memory_order order) const;
   uint64_t load_released();
   uint64_t last_unread() const;
+  void put(Entry& entry, const void* data, uint64_t bytes) const;
+  const std::byte* in_arena(uint64_t number, uint64_t offset, uint64_t bytes) const;
+  const std::byte* fetch(uint64_t address, void* place, uint64_t bytes);
   bool next_is_there();
   const std::atomic<uint32_t>& peer_waiting() const { return *peer_waiting_; }
   void wake_peer();
@@ -139,6 +147,7 @@ class ShmEndpoint final : public Endpoint {
   uint64_t received_ = 0;
   uint64_t released_ = 0;
   uint64_t told_ = 0;  // the last of them that the peer knows of
+  std::vector<std::byte> fetched_;  // of a view of what was lent that had no place of its own
   // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
   // message that it does not want yet must not keep a wait for credit from sleeping.
   bool wants_message_ = false;

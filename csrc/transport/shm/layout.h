@@ -110,11 +110,16 @@ struct PeerLines {
   /// In a part with a bell: its base once this rank has connected to the peer, which may have to
   /// hear of it by no other way.
   std::atomic<uint64_t> connected;
+  /// One above its base, if this rank can read the memory of the peer's process.
+  std::atomic<uint64_t> reads;
   /// Not in a part with a bell.
   alignas(kApartBytes) DistanceLine distance;
 };
 static_assert(sizeof(PeerLines) == 3 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// No offset, and no address of a process, has this bit.
+inline constexpr uint64_t kLent = uint64_t{1} << 63;
 
 /// One message. A payload of up to inline_bytes follows in the same cache line; so 16 bytes arrive
 /// with the line that says that they are there.
@@ -122,7 +127,8 @@ struct Entry {
   /// Number of the message above the sender's base, written last; the receiver polls it.
   std::atomic<uint64_t> stamp;
   uint64_t bytes;
-  /// Where in the sender's arena a payload of more than inline_bytes lies.
+  /// Where in the sender's arena a payload of more than inline_bytes lies or, with kLent, in its
+  /// process.
   uint64_t offset;
   Envelope envelope;
 

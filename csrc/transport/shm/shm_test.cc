@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -280,6 +281,67 @@ TEST(ShmOrder, WhoIsWokenSeesWhatWasDoneBefore) {
   other.get();
 }
 
+/// Memory of the caller's that can be taken away.
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_(bytes) {
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    invariant(at != MAP_FAILED, "mmap");
+    data_ = static_cast<std::byte*>(at);
+    for (size_t i = 0; i < bytes; i++) data_[i] = static_cast<std::byte>(i * 7);
+  }
+  ~Pages() { unmap(); }
+  Pages(const Pages&) = delete;
+  void unmap() {
+    if (data_) ::munmap(std::exchange(data_, nullptr), bytes_);
+  }
+  std::byte* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+TEST(ShmLent, IsReadWhereItLies) {
+  constexpr size_t kBytes = 100'000;
+  World world(row(), 2, 8192);
+  Endpoint &from = world[0][1], &to = world[1][0];
+  ASSERT_TRUE(from.takes_lent());
+  Pages mine(kBytes), same(kBytes);
+  std::vector<std::byte> place(kBytes);
+  View view;
+  ASSERT_EQ(from.try_send({}, mine.data(), kBytes), 1u);
+  ASSERT_TRUE(to.try_recv(place.data(), kBytes, &view));
+  EXPECT_EQ(view.data, place.data());
+  EXPECT_EQ(std::memcmp(place.data(), same.data(), kBytes), 0);
+  EXPECT_EQ(from.completed(), 0u) << "its memory is the sender's again before it was released";
+  to.release();
+  EXPECT_EQ(from.completed(), 1u);
+  // Wherever there is room, where no place is offered.
+  ASSERT_EQ(from.try_send({}, mine.data() + 1, kBytes - 1), 2u);
+  ASSERT_TRUE(to.try_recv(nullptr, kBytes, &view));
+  EXPECT_EQ(std::memcmp(view.data, same.data() + 1, kBytes - 1), 0);
+  to.release();
+  // What is too long is not read at all.
+  ASSERT_EQ(from.try_send({}, mine.data(), kBytes), 3u);
+  std::ranges::fill(place, std::byte{1});
+  ASSERT_TRUE(to.try_recv(place.data(), kBytes - 1, &view));
+  EXPECT_EQ(view.data, nullptr);
+  EXPECT_EQ(view.bytes, kBytes);
+  EXPECT_EQ(std::ranges::count(place, std::byte{1}), std::ssize(place));
+}
+
+TEST(ShmLent, WhatHasBeenUnmappedIsAnError) {
+  World world(row(), 2, 8192);
+  Pages mine(100'000);
+  std::vector<std::byte> place(100'000);
+  View view;
+  ASSERT_EQ(world[1][0].try_send({}, mine.data(), 100'000), 1u);
+  mine.unmap();
+  EXPECT_ERROR(world[0][1].try_recv(place.data(), 100'000, &view),
+               "cannot be read. Has its caller unmapped them");
+}
+
 // An endpoint whose peer is this test, with a pen in its hand.
 class Corrupt : public ::testing::Test {
  protected:
@@ -335,6 +397,9 @@ TEST_F(Corrupt, ALongMessageOutsideTheArenaIsADefectOfTheCaller) {
   EXPECT_TRUE(link_->try_send({}, elsewhere, kInline));
   EXPECT_THROW(link_->try_send({}, elsewhere, kInline + 1), Error);
   EXPECT_THROW(link_->try_send({}, arena_.data() + 1, kArena), Error);
+  // Unless the peer has said that it reads what is lent.
+  theirs_lines_->reads = 1;
+  EXPECT_TRUE(link_->try_send({}, elsewhere, kInline + 1));
 }
 
 }  // namespace
