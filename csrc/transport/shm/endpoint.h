@@ -3,22 +3,26 @@
 // Sending: the header, and a payload of up to inline_bytes, go into the next entry of a ring in the
 // sender's control memory; the entry's stamp, stored last, says that it is there. A larger payload
 // stays where it is in the sender's arena, and only its offset is sent; or in the memory of the
-// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving: look
-// at the next stamp; the view points into the sender's arena, or to where what was lent has been
-// copied, in one go from there. Releasing: count up `released` in the receiver's
-// control memory; the sender reads it when it has used up its credit or must know whether its arena
-// is free again. Nobody waits for the release of one small message, which has left the arena when
-// it is sent: of those, only every kLazyCredits-th is told, with all before it.
+// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving:
+// look at the next stamp; the view points into the sender's arena, or to where what was lent has
+// been copied, in one go from there. Releasing: count up `released` in the receiver's control
+// memory; the sender reads it when it has used up its credit or must know whether its arena is free
+// again. Nobody waits for the release of one small message, which has left the arena when it is
+// sent: of those, only every kLazyCredits-th is told, with all before it.
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
-// at `waiting`, count `event` up and wake. Both write one word and then read the other's, so all
-// four accesses are seq_cst: at least one side sees the other (Dekker). The price, one locked store
-// for a message and one for a release, is hidden behind the transfer of the cache line.
+// at `waiting`, count `event` up and wake. Both write one word and then read the other's (Dekker):
+// at least one has to see the other's. Were both to wait until their stores are seen, a message of
+// 1 KiB would take a fifth longer; so only the one does that has nothing else to do: it goes on
+// looking for as long as a store can take that another core has made before it looked
+// (kStoresArrive).
 //
 // In a part with a bell a rank sleeps for all of its links at once: there is one `waiting` for
 // them, and peers ring the bell instead of counting `event` up.
 #pragma once
+
+#include <sched.h>
 
 #include <atomic>
 #include <cstdint>
@@ -27,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "shm/bell.h"
 #include "shm/peer_memory.h"
 #include "transport/shm/distance.h"
@@ -35,6 +40,22 @@
 namespace ringcoll::shm {
 
 class ShmEndpoint;
+
+/// A processor gives no bound, but has at most some 100 stores on their way, each for a line that
+/// is with another core or in memory. Should one take longer, who waits sleeps until its limit.
+inline constexpr Duration kStoresArrive = std::chrono::microseconds(10);
+
+/// For who has set `waiting`: false if ready() is not, nor becomes so by what was stored by peers
+/// that have not seen it.
+template <typename Ready>
+bool is_ready_after_all(Ready&& ready) {
+  Deadline arrived(kStoresArrive);
+  while (!arrived.passed()) {
+    if (ready()) return true;
+    ::sched_yield();
+  }
+  return ready();
+}
 
 /// Says on which CPU this thread is; written when it changes, for the peer reads this line with
 /// every message.
@@ -112,8 +133,7 @@ class ShmEndpoint final : public Endpoint {
 
   /// The peer may find itself called (PeerLines::connected).
   void call_peer();
-  /// Whether there is what the caller has looked for in vain. seq_cst with the store to `waiting`
-  /// before.
+  /// Whether there is what the caller has looked for in vain.
   bool something_new() const;
   void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
@@ -124,8 +144,8 @@ class ShmEndpoint final : public Endpoint {
   const Entry* in_entry(uint64_t number) const {
     return reinterpret_cast<const Entry*>(pair_.in_ring + (number - 1) % kEntries * pair_.stride);
   }
-  uint64_t stamp_of(uint64_t number, std::memory_order order) const;
-  uint64_t released_by_peer(std::memory_order order) const;
+  uint64_t stamp_of(uint64_t number) const;
+  uint64_t released_by_peer() const;
   uint64_t load_released();
   uint64_t last_unread() const;
   void put(Entry& entry, const void* data, uint64_t bytes) const;
@@ -146,7 +166,7 @@ class ShmEndpoint final : public Endpoint {
   uint64_t peer_released_ = 0;   // as last read
   uint64_t received_ = 0;
   uint64_t released_ = 0;
-  uint64_t told_ = 0;  // the last of them that the peer knows of
+  uint64_t told_ = 0;               // the last of them that the peer knows of
   std::vector<std::byte> fetched_;  // of a view of what was lent that had no place of its own
   // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
   // message that it does not want yet must not keep a wait for credit from sleeping.
