@@ -3,12 +3,12 @@
 // Sending: the header, and a payload of up to inline_bytes, go into the next entry of a ring in the
 // sender's control memory; the entry's stamp, stored last, says that it is there. A larger payload
 // stays where it is in the sender's arena, and only its offset is sent; or in the memory of the
-// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving: look
-// at the next stamp; the view points into the sender's arena, or to where what was lent has been
-// copied, in one go from there. Releasing: count up `released` in the receiver's
-// control memory; the sender reads it when it has used up its credit or must know whether its arena
-// is free again. Nobody waits for the release of one small message, which has left the arena when
-// it is sent: of those, only every kLazyCredits-th is told, with all before it.
+// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving:
+// look at the next stamp; the view points into the sender's arena, or to where what was lent has
+// been copied, in one go from there. Releasing: count up `released` in the receiver's control
+// memory; the sender reads it when it has used up its credit or must know whether its arena is free
+// again. Nobody waits for the release of one small message, which has left the arena when it is
+// sent: of those, only every kLazyCredits-th is told, with all before it.
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
@@ -146,7 +146,7 @@ class ShmEndpoint final : public Endpoint {
   uint64_t peer_released_ = 0;   // as last read
   uint64_t received_ = 0;
   uint64_t released_ = 0;
-  uint64_t told_ = 0;  // the last of them that the peer knows of
+  uint64_t told_ = 0;               // the last of them that the peer knows of
   std::vector<std::byte> fetched_;  // of a view of what was lent that had no place of its own
   // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
   // message that it does not want yet must not keep a wait for credit from sleeping.
