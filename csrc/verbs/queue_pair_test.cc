@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "verbs/fake/fake_testing.h"
 #include "verbs/pair_testing.h"
+#include "verbs/table.h"
 
 namespace ringcoll::verbs {
 namespace {
@@ -30,6 +33,30 @@ TEST(QueuePair, GoesThroughItsStates) {
   EXPECT_EQ(ends.a.pair.link().text(), "fake0:1, gid 3");
   EXPECT_TRUE(ends.a.pair.to_error());
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
+}
+
+TEST(QueuePair, ThePathIsTheConnections) {
+  FakeVerbs fake;
+  PairForTest ends(first_port());
+  Connection c = ends.connection(ends.a, ends.b);
+  c.service_level = 3;
+  c.hop_limit = 17;
+  c.traffic_class = 0x68;
+  c.flow_label = 0x12345;
+  ends.a.pair.to_init(c);
+  ends.a.pair.to_ready_to_receive(c);
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, IBV_QP_AV, &made), 0);
+  const ibv_ah_attr& path = now.ah_attr;
+  EXPECT_EQ(path.port_num, c.port);
+  EXPECT_EQ(path.sl, c.service_level);
+  ASSERT_EQ(path.is_global, 1);
+  EXPECT_TRUE(std::ranges::equal(path.grh.dgid.raw, c.remote_gid.bytes));
+  EXPECT_EQ(path.grh.sgid_index, c.gid_index);
+  EXPECT_EQ(path.grh.hop_limit, c.hop_limit);
+  EXPECT_EQ(path.grh.traffic_class, c.traffic_class);
+  EXPECT_EQ(path.grh.flow_label, c.flow_label);
 }
 
 TEST(QueuePair, RefusesAWrongOrder) {
