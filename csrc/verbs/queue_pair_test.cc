@@ -59,6 +59,28 @@ TEST(QueuePair, ThePathIsTheConnections) {
   EXPECT_EQ(path.grh.flow_label, c.flow_label);
 }
 
+TEST(QueuePair, ItsPeerAndItsPatienceAreTheConnections) {
+  FakeVerbs fake;
+  PairForTest ends(first_port());
+  Connection c = ends.connection(ends.a, ends.b);
+  c.remote_psn = 0x654321;
+  c.timeout_exponent = 15;
+  c.retries = 5;
+  c.receiver_not_ready_retries = 4;
+  ends.connect(c, ends.connection(ends.b, ends.a));
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  int wanted = IBV_QP_DEST_QPN | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+               IBV_QP_RNR_RETRY;
+  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, wanted, &made), 0);
+  EXPECT_EQ(now.dest_qp_num, ends.b.pair.number());
+  EXPECT_EQ(now.sq_psn, c.local_psn);
+  EXPECT_EQ(now.rq_psn, c.remote_psn);
+  EXPECT_EQ(now.timeout, c.timeout_exponent);
+  EXPECT_EQ(now.retry_cnt, c.retries);
+  EXPECT_EQ(now.rnr_retry, c.receiver_not_ready_retries);
+}
+
 TEST(QueuePair, RefusesAWrongOrder) {
   FakeVerbs fake;
   PairForTest ends(first_port());
