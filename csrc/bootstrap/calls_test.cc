@@ -110,6 +110,22 @@ TEST(Calls, ThatNobodyTookEndWithTheirGroup) {
   EXPECT_TRUE(taken(couple[1], 0, 8)) << "others do not mind";
 }
 
+// Its group goes next, with all that it refers to.
+TEST(Calls, WhoListensIsForgottenWhenTheyEnd) {
+  Couple couple;
+  auto listener = std::make_shared<std::atomic<int>>(0);
+  std::weak_ptr<std::atomic<int>> left = listener;
+  couple[0].listen_for_calls(7, [listener = std::move(listener)] { (*listener)++; });
+  couple[1].call(0, 7, Deadline(seconds(20)));
+  EXPECT_TRUE(taken(couple[0], 1, 7));
+  EXPECT_FALSE(left.expired());
+  couple[0].end_calls(7);
+  Deadline deadline(seconds(20));  // the thread that told of the call may still hold it
+  while (!left.expired() && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  EXPECT_TRUE(left.expired());
+}
+
 // To one that has left the group, or ended.
 TEST(Calls, ThatCannotBeMadeSayWhy) {
   Couple couple;

@@ -32,8 +32,8 @@ struct Lending {
 /// One thread at a time. Neither waits nor connects.
 class PlanCache {
  public:
-  /// `order`: the ranks in ring order. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no
-  /// schedule, or the arena is too small for the slots.
+  /// `order`: the ranks in ring order. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names
+  /// no schedule, or the arena is too small for the slots.
   PlanCache(Rank rank, std::vector<Rank> order, Lending lending, Terrain terrain);
 
   const std::vector<Rank>& order() const { return order_; }

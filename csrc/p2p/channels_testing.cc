@@ -256,6 +256,7 @@ bool FakeWorld::Channels::progress() {
 }
 
 void FakeWorld::Channels::wait(Duration limit) {
+  if (world_.on_wait) world_.on_wait(rank_);
   std::unique_lock lock(world_.mutex_);
   world_.waits_++;
   // What was put off comes without an event.
@@ -267,6 +268,7 @@ void FakeWorld::Channels::wait(Duration limit) {
 }
 
 void FakeWorld::Channels::wake() {
+  if (world_.on_wake) world_.on_wake(rank_);
   std::lock_guard lock(world_.mutex_);
   seat().woken = true;
   seat().changed.notify_all();

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,10 @@ class FakeWorld {
   void break_link(Rank from, Rank to, Code code);
   /// How often anybody's wait() has blocked.
   int waits() const { return waits_; }
+
+  /// Called first of all by wait() and wake() of a rank, without any lock: what may happen while
+  /// whoever uses the channels has opened its own. Set before anybody uses them.
+  std::function<void(Rank)> on_wait, on_wake;
 
  private:
   class Channel;

@@ -241,6 +241,20 @@ TEST(Courier, HelpThatHasBeenSentOutlivesItsSender) {
   EXPECT_TRUE(std::equal(content.begin(), content.end(), receive.memory.begin()));
 }
 
+// Which messages are long is the sender's to say.
+TEST(Courier, AMessageOfOneByteThatIsReadIsCountedAsRead) {
+  Courier::Limits none_short = kSmall;
+  none_short.short_bytes = 0;
+  Ranks ranks(2, kCalm, 1, none_short);
+  Letter& send = ranks.send(0, 1, 1, 1);
+  Letter& receive = ranks.receive(1, 0, 1, 1);
+  ranks.settle();
+  EXPECT_TRUE(send.over && receive.over);
+  EXPECT_EQ(receive.memory, send.memory);
+  EXPECT_EQ(receive.moved + receive.helped, 1u);
+  EXPECT_EQ(ranks.couriers[1]->counts().read, receive.moved);
+}
+
 TEST(Courier, MemoryThatIsNotThereAnyMoreIsALostPeer) {
   Ranks ranks(2, kCalm, 1);
   ranks.send(0, 1, 1, 400);

@@ -8,6 +8,7 @@
 #include <deque>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -34,7 +35,7 @@ constexpr Courier::Limits kSmall{.short_bytes = 100,
 /// Ranks of one group, each with what messages need.
 class Office {
  public:
-  explicit Office(Rank size, const Behaviour& behaviour, double timeout_s = 20)
+  explicit Office(Rank size, const Behaviour& behaviour, double timeout_s = 20, bool yields = false)
       : world(size, behaviour, 7), nodes(testing::mesh(size)) {
     for (Rank rank = 0; rank < size; rank++) {
       health.push_back(std::make_unique<Health>(
@@ -49,6 +50,7 @@ class Office {
                         .size = size,
                         .health = *health[rank],
                         .timeout_s = timeout_s,
+                        .yields = yields,
                         .describe = describe,
                         .limits = kSmall}));
     }
@@ -293,6 +295,65 @@ TEST_P(PostOver, AFailureEndsEverythingAndGivesMemoryBack) {
   EXPECT_EQ(told, 1);
   Transfer refused = receive_of(room, 1, 1);
   EXPECT_EQ(error_of([&] { office[0].start(refused); }).code(), Code::kAborted);
+}
+
+// One that gives the CPU away blocks after its first look without news.
+TEST(Post, WhoHasHeardOfAFailureDoesNotBlockOnceMore) {
+  Office office(2, testing::behaviours()[0], 20, true);
+  std::atomic<int> waits{0};
+  office.world.on_wait = [&](Rank) {
+    if (waits++ == 0) office.health[0]->poison(Error(Code::kAborted, "that is enough", 1));
+  };
+  EXPECT_EQ(error_of([&] { receive(office[0], 1, 1); }).code(), Code::kAborted);
+  EXPECT_EQ(waits, 1);
+}
+
+// Two threads start one each and wake who is blocked, with the lock open; it is closed meanwhile,
+// and while the outcome of the first is told, the second goes on. Here the second begins within the
+// first, so that all happens in this order.
+TEST(Post, WhatIsStartedWhileItIsClosedLeavesNoThread) {
+  Office office(2, testing::behaviours()[0]);
+  std::promise<void> waits, is_closing, told, started;
+  std::shared_future<void> closing(is_closing.get_future());
+  std::once_flag first_wait, first_told;
+  std::string rooms[2] = {std::string(10, '-'), std::string(10, '-')};
+  Transfer transfers[2] = {receive_of(rooms[0], 1, 1), receive_of(rooms[1], 1, 2)};
+  for (Transfer& each : transfers)
+    each.done = [&](const std::optional<Error>& error) {
+      EXPECT_TRUE(error);
+      std::call_once(first_told, [&] {
+        told.set_value();
+        started.get_future().wait();
+      });
+    };
+  office.world.on_wait = [&](Rank) {
+    std::call_once(first_wait, [&] { waits.set_value(); });
+    closing.wait();
+  };
+  std::future<void> closed;
+  int depth = 0;
+  office.world.on_wake = [&](Rank) {
+    if (depth == 2) return;  // of who closes
+    if (++depth == 1) {
+      office[0].start(transfers[1]);
+      started.set_value();
+      return;
+    }
+    closed = std::async(std::launch::async, [&] { office[0].close(); });
+    is_closing.set_value();
+    told.get_future().wait();
+  };
+  auto blocked =
+      std::async(std::launch::async, [&] { return error_of([&] { receive(office[0], 1, 3); }); });
+  waits.get_future().wait();
+  office[0].start(transfers[0]);
+  closed.get();
+  EXPECT_EQ(blocked.get().code(), Code::kAborted);
+  for (Transfer& each : transfers) {
+    EXPECT_TRUE(office[0].wait(each, -1));
+    EXPECT_EQ(each.error->code(), Code::kAborted);
+  }
+  office.posts.erase(office.posts.begin());  // which ends the process if a thread was left
 }
 
 TEST_P(PostOver, ClosingEndsWhatIsLeftAndPeersHearThatItHasLeft) {

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "verbs/fake/fake_testing.h"
 #include "verbs/pair_testing.h"
+#include "verbs/table.h"
 
 namespace ringcoll::verbs {
 namespace {
@@ -30,6 +33,52 @@ TEST(QueuePair, GoesThroughItsStates) {
   EXPECT_EQ(ends.a.pair.link().text(), "fake0:1, gid 3");
   EXPECT_TRUE(ends.a.pair.to_error());
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
+}
+
+TEST(QueuePair, ThePathIsTheConnections) {
+  FakeVerbs fake;
+  PairForTest ends(first_port());
+  Connection c = ends.connection(ends.a, ends.b);
+  c.service_level = 3;
+  c.hop_limit = 17;
+  c.traffic_class = 0x68;
+  c.flow_label = 0x12345;
+  ends.a.pair.to_init(c);
+  ends.a.pair.to_ready_to_receive(c);
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, IBV_QP_AV, &made), 0);
+  const ibv_ah_attr& path = now.ah_attr;
+  EXPECT_EQ(path.port_num, c.port);
+  EXPECT_EQ(path.sl, c.service_level);
+  ASSERT_EQ(path.is_global, 1);
+  EXPECT_TRUE(std::ranges::equal(path.grh.dgid.raw, c.remote_gid.bytes));
+  EXPECT_EQ(path.grh.sgid_index, c.gid_index);
+  EXPECT_EQ(path.grh.hop_limit, c.hop_limit);
+  EXPECT_EQ(path.grh.traffic_class, c.traffic_class);
+  EXPECT_EQ(path.grh.flow_label, c.flow_label);
+}
+
+TEST(QueuePair, ItsPeerAndItsPatienceAreTheConnections) {
+  FakeVerbs fake;
+  PairForTest ends(first_port());
+  Connection c = ends.connection(ends.a, ends.b);
+  c.remote_psn = 0x654321;
+  c.timeout_exponent = 15;
+  c.retries = 5;
+  c.receiver_not_ready_retries = 4;
+  ends.connect(c, ends.connection(ends.b, ends.a));
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  int wanted = IBV_QP_DEST_QPN | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+               IBV_QP_RNR_RETRY;
+  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, wanted, &made), 0);
+  EXPECT_EQ(now.dest_qp_num, ends.b.pair.number());
+  EXPECT_EQ(now.sq_psn, c.local_psn);
+  EXPECT_EQ(now.rq_psn, c.remote_psn);
+  EXPECT_EQ(now.timeout, c.timeout_exponent);
+  EXPECT_EQ(now.retry_cnt, c.retries);
+  EXPECT_EQ(now.rnr_retry, c.receiver_not_ready_retries);
 }
 
 TEST(QueuePair, RefusesAWrongOrder) {

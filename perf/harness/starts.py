@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ PROCESSES = 3
 STORES = ["tcp", "file", "horovod"]
 TRANSPORTS = ["tcp", "loopback"]
 COUNTING = "counting"
+# To the store, to peers, and from them; more where a connection is made again.
+PORTS_OF_A_RANK = 20
+TIME_WAIT_S = 90.0
 
 
 class StartError(Exception):
@@ -208,7 +212,26 @@ def open_store(kind: str, tools: Tools) -> Iterator[tuple[str, dict[str, Any]]]:
             yield store
 
 
+def _waiting_connections(sockstat: str) -> int:
+    """Of "TCP: inuse 5 orphan 0 tw 3373 ...", the number behind tw."""
+    words = next(line for line in sockstat.splitlines() if line.startswith("TCP:")).split()
+    return int(words[words.index("tw") + 1])
+
+
+def wait_for_ports(ranks: int, proc: Path = Path("/proc")) -> None:
+    """Until those before have given theirs back: a connection that is closed keeps its port for a
+    minute (TIME_WAIT), and a few starts of a thousand ranks take all that there are."""
+    first, last = (proc / "sys/net/ipv4/ip_local_port_range").read_text().split()
+    most = max(int(last) - int(first) - PORTS_OF_A_RANK * ranks, 0)
+    until = time.monotonic() + TIME_WAIT_S
+    while _waiting_connections((proc / "net/sockstat").read_text()) > most:
+        if time.monotonic() > until:
+            raise StartError(f"{ranks} ranks need more ports than ip_local_port_range leaves them")
+        time.sleep(0.5)
+
+
 def start(case: Case, tools: Tools) -> Start:
+    wait_for_ports(case.ranks)
     environment = {
         "RINGCOLL_TRANSPORT": case.transport,
         "RINGCOLL_INTERFACE": "lo",

@@ -40,6 +40,27 @@ def test_a_start_is_from_the_first_to_the_last() -> None:
     assert found.peak_kib == [80, 80]
 
 
+def test_a_start_waits_for_the_ports_of_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "sys/net/ipv4").mkdir(parents=True)
+    (tmp_path / "sys/net/ipv4/ip_local_port_range").write_text("32768\t60999\n")
+    waiting = [20_000, 7_000, 100]
+
+    def show(_: float = 0) -> None:
+        left = waiting.pop(0)
+        (tmp_path / "net/sockstat").write_text(f"sockets: used 9\nTCP: inuse 1 tw {left} mem 1\n")
+
+    show()
+    monkeypatch.setattr(starts.time, "sleep", show)
+    starts.wait_for_ports(1024, tmp_path)
+    assert waiting == [100], "7,000 of 28,231 leave 20 for each of 1024 ranks"
+    monkeypatch.setattr(starts, "TIME_WAIT_S", -1.0)
+    with pytest.raises(starts.StartError, match="more ports"):
+        starts.wait_for_ports(1200, tmp_path)
+
+
 def a_start(seconds: float, **at_store: object) -> Start:
     return Start(seconds, 1.0, [9.0, 8.0, 8.5], [20.0, 9.0, 9.0], [900.0, 800, 850], [0], at_store)
 

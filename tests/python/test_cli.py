@@ -67,6 +67,8 @@ def test_info():
     assert ringcoll.__version__ in done.stdout
     for word in ("allreduce", "ring", "RINGCOLL_TIMEOUT_S", "2(P-1)"):
         assert word in done.stdout
+    transports = done.stdout.partition("schedules")[0]
+    assert " yes " in transports and "True" not in transports
     found = json.loads(command("info", "--json").stdout)
     assert found["version"] == ringcoll.__version__
     assert {row["collective"] for row in found["schedules"]} >= {"allreduce", "alltoall", "barrier"}

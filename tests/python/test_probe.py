@@ -274,6 +274,21 @@ def test_a_second_look_does_not_move_a_slow_host_to_another_rack(seed):
     assert {finding.part for finding in found.findings} == {"host h2"}
 
 
+def test_all_pairs_have_round_trips_and_rates_of_looks_of_their_own():
+    """Behind what a rate sends, round trips are long."""
+    aims = []
+
+    class Noted(Uplinks):
+        def look(self, pairs, aim):
+            aims.append(aim)
+            super().look(pairs, aim)
+
+    found = survey(Noted([[*range(6)]], 1))
+    assert set(found.views) == set(permutations(range(6), 2))
+    assert all(view.round_trip_us and view.bytes_per_s for view in found.views.values())
+    assert not any(aim.round_trip and aim.rate_s for aim in aims)
+
+
 class QuietAtFirst(Uplinks):
     """While all pairs are measured for the first time, host 3 has the uplinks to itself."""
 

@@ -65,6 +65,13 @@ def test_every_collective_has_prices(collective: str):
     assert collective == "barrier" or min(prices(line).values()) >= line["bound_us"] * 0.999
 
 
+def test_the_last_groups_need_not_be_full():
+    found = predict([HOST, {**NETWORK, "ranks": 7}], [MIB])
+    assert (found["ranks"], found["hosts"]) == (7, 4)
+    found = predict([HOST, {**NETWORK, "level": "leaf", "ranks": 4}, {**NETWORK, "ranks": 7}], [4])
+    assert (found["ranks"], found["hosts"]) == (7, 4)
+
+
 def test_a_named_row_slots_and_pieces_are_taken():
     found = predict([HOST, NETWORK], [MIB], algorithm="ring", slots=2, segment_bytes=256 << 10)
     (line,) = found["sizes"]

@@ -49,7 +49,7 @@ def held():
 
 
 def wake_each_other():
-    """Each rank submits once while all others sleep: whom a rank wakes, it keeps a descriptor of."""
+    """Each submits once while all others sleep: whom a rank wakes, it keeps a descriptor of."""
     for rank in range(hvd.size()):
         time.sleep(0.1 if rank == hvd.rank() else 0.2)
         total(0)
