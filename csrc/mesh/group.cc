@@ -171,7 +171,8 @@ std::unique_ptr<Endpoint> Group::open(Rank peer, Deadline deadline) {
 
 Error Group::fail(const Error& error) {
   health_->fail(error);
-  if (far_) far_->revoke();
+  for (Transport* transport : {far_, near_})
+    if (transport) transport->revoke();
   return health_->error();
 }
 

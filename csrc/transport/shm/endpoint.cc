@@ -40,6 +40,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
                                      .their_base = pair.their_base,
                                      .leads = pair.rank < pair.peer});
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
+  pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
 }
 
 ShmEndpoint::~ShmEndpoint() {
@@ -175,6 +176,14 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
                             "was made? Then that has to be made afterwards {}",
                             bytes, pair_.pid, link()),
                 pair_.peer);
+  fence();
+  if (pair_.theirs->lends.load(std::memory_order_relaxed) != pair_.their_base + 1)
+    throw Error(
+        Code::kPeerLost,
+        fmt::format("the call of rank {} has failed: what it had lent for that is not there "
+                    "any more {}",
+                    pair_.peer, link()),
+        pair_.peer);
   return static_cast<const std::byte*>(place);
 }
 
