@@ -171,8 +171,8 @@ std::unique_ptr<Endpoint> Group::open(Rank peer, Deadline deadline) {
 
 Error Group::fail(const Error& error) {
   health_->fail(error);
-  for (Transport* transport : {far_, near_})
-    if (transport) transport->revoke();
+  if (far_) far_->revoke();
+  channels_->revoke();
   return health_->error();
 }
 

@@ -28,6 +28,8 @@ std::string ShmEndpoint::link() const {
 // The words that are read without a base may still be those of a part that had the unit before.
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair), peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting) {
+  pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
+  pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
   if (pair_.tower) {
     pair_.tower->links.push_back(this);
     return;
@@ -39,8 +41,6 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
                                      .my_base = pair.my_base,
                                      .their_base = pair.their_base,
                                      .leads = pair.rank < pair.peer});
-  pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
-  pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
 }
 
 ShmEndpoint::~ShmEndpoint() {
@@ -185,6 +185,12 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
                     pair_.peer, link()),
         pair_.peer);
   return static_cast<const std::byte*>(place);
+}
+
+// Before its caller writes there: who has read it looks at the word.
+void ShmEndpoint::revoke() noexcept {
+  pair_.mine->lends.store(0, std::memory_order_relaxed);
+  fence();
 }
 
 bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {

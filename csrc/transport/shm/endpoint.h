@@ -106,6 +106,7 @@ class ShmEndpoint final : public Endpoint {
   bool takes_lent() const override {
     return pair_.theirs->reads.load(std::memory_order_relaxed) == pair_.their_base + 1;
   }
+  void revoke() noexcept override;
   bool reads_peer() const override { return pair_.memory != nullptr; }
   using Endpoint::read_peer;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,

@@ -113,7 +113,7 @@ struct PeerLines {
   /// One above its base, if this rank can read the memory of the peer's process.
   std::atomic<uint64_t> reads;
   /// One above its base, until what this rank has lent to the peer is its caller's again although
-  /// the peer may not have read it (Transport::revoke).
+  /// the peer may not have read it (Endpoint::revoke).
   std::atomic<uint64_t> lends;
   /// Not in a part with a bell.
   alignas(kApartBytes) DistanceLine distance;

@@ -98,12 +98,6 @@ void grant(std::span<Loan> loans) {
   for (Loan& loan : loans) loan.granted = true;
 }
 
-// Before the caller writes there: who reads it looks at the word afterwards.
-void take_back(std::span<shm::PeerLines* const> links) noexcept {
-  for (shm::PeerLines* mine : links) mine->lends.store(0, std::memory_order_relaxed);
-  shm::fence();
-}
-
 class ShmReaders final : public Readers {
  public:
   void add(const shm::Reader& reader) { readers_.push_back(reader); }
@@ -130,7 +124,6 @@ class ShmPart final : public Transport {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
-  void revoke() noexcept override { take_back(links_); }
   std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
   bool stirs(std::vector<pollfd>* sleep) override;
@@ -158,7 +151,6 @@ class ShmPart final : public Transport {
   const Rank rank_;
   const std::span<const std::byte> extent_;
   std::vector<Member> members_;
-  std::vector<shm::PeerLines*> links_;  // this rank's unit for each
   shm::Block block_;
   shm::BellTower tower_;
 };
@@ -230,7 +222,6 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
   pair.their_base = peer.address.base;
   pair.extent = extent_;
   pair.unread = &peer.unread;
-  links_.push_back(pair.mine);
   if (!tower_.bell) return std::make_unique<shm::ShmEndpoint>(pair);
   if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
   pair.tower = &tower_;
@@ -286,7 +277,6 @@ class ShmTransport final : public Transport {
     return std::make_unique<ShmPart>(common_, part);
   }
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
-  void revoke() noexcept override { take_back(links_); }
   void lost(Rank peer) override { common_.lost.at(static_cast<size_t>(peer)) = true; }
 
  private:
@@ -297,8 +287,7 @@ class ShmTransport final : public Transport {
   const Rank size_;
   const std::span<const std::byte> extent_;
   Common common_;
-  std::vector<bool> connected_;         // by peer
-  std::vector<shm::PeerLines*> links_;  // this rank's unit for each
+  std::vector<bool> connected_;  // by peer
 };
 
 std::string ShmTransport::address() const {
@@ -361,7 +350,6 @@ std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, Deadline /*deadline*/
   pair.rank = common_.rank;
   pair.peer = peer;
   pair.extent = extent_;
-  links_.push_back(pair.mine);
   return std::make_unique<shm::ShmEndpoint>(pair);
 }
 

@@ -339,7 +339,7 @@ TEST(ShmLent, WhatHasBeenTakenBackIsAnError) {
   View view;
   for (Rank peer : {0, 2}) ASSERT_EQ(world[1][peer].try_send({}, mine.data(), 100'000), 1u);
   ASSERT_TRUE(world[0][1].try_recv(place.data(), 100'000, &view));
-  world[1].transport->revoke();
+  world[1][2].revoke();
   try {
     world[2][1].try_recv(place.data(), 100'000, &view);
     ADD_FAILURE() << "it was taken";
