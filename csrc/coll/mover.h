@@ -12,7 +12,7 @@
 #include <span>
 
 #include "coll/call.h"
-#include "coll/faster_way.h"
+#include "coll/copy_ways.h"
 #include "coll/partition.h"
 #include "comm/communicator.h"
 #include "reduce/reduce.h"

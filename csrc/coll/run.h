@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "coll/call.h"
-#include "coll/faster_way.h"
+#include "coll/copy_ways.h"
 #include "coll/mover.h"
 #include "coll/partition.h"
 #include "coll/plan_cache.h"

@@ -153,8 +153,7 @@ struct Channels::Farewell {
 };
 
 // Whoever is woken up comes many microseconds later than who polls, and the peer is at work.
-Duration Channels::spin(Rank peer, uint64_t bytes) const {
-  if (by_network_[peer]) return spin_;
+Duration Channels::spin(uint64_t bytes) const {
   return spin_ + kCopyOfAMiB * static_cast<int64_t>(bytes) / kMiB;
 }
 
@@ -165,7 +164,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   health.set_waiting_for(peer);
   Deadline own(seconds(group_.config().timeout_s));
   Deadline& deadline = deadline_ ? *deadline_ : own;
-  Deadline spinning(std::min(spin(peer, bytes), deadline.left()));
+  Deadline spinning(std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left()));
   Farewell farewell;
   auto seen = Clock::now();
   bool blocking = false, moved = false;
@@ -229,6 +228,11 @@ void Channels::look_at_distance(uint64_t turn) {
 Distance Channels::distance(Rank peer) const {
   std::lock_guard lock(mutex_);
   return channels_[peer] ? channels_[peer]->distance() : Distance();
+}
+
+void Channels::revoke() noexcept {
+  std::lock_guard lock(mutex_);
+  for (Rank peer : connected_) channels_[peer]->revoke();
 }
 
 void Channels::wake() {

@@ -85,13 +85,16 @@ class Channels {
   Distance distance(Rank peer) const;
   /// Makes a wait in another thread look again. Any thread.
   void wake();
+  /// Of all that are connected, as Endpoint::revoke().
+  void revoke() noexcept;
   /// The same, if it has stopped polling.
   void wake_if_blocked() {
     if (blocked_) wake();
   }
 
   /// How long a wait polls before it blocks.
-  Duration spin() const { return spin_; }
+  /// How long a wait polls; for bytes that a peer on the host copies meanwhile as much longer.
+  Duration spin(uint64_t bytes = 0) const;
   void set_spin(Duration spin) { spin_ = spin; }
   /// Whether this rank shares CPUs with others: polling gives the CPU away.
   bool yields() const { return yield_; }
@@ -111,7 +114,6 @@ class Channels {
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
-  Duration spin(Rank peer, uint64_t bytes) const;
   bool move_away_from(const Endpoint& channel);
   void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);

@@ -172,6 +172,7 @@ std::unique_ptr<Endpoint> Group::open(Rank peer, Deadline deadline) {
 Error Group::fail(const Error& error) {
   health_->fail(error);
   if (far_) far_->revoke();
+  channels_->revoke();
   return health_->error();
 }
 

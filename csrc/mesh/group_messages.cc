@@ -239,15 +239,15 @@ void GroupMessages::rested() {
   woken_.exchange(false, std::memory_order_acquire);
 }
 
-void GroupMessages::wait(Duration limit) {
+void GroupMessages::wait(Duration limit, uint64_t bytes) {
   Deadline over(limit);
-  if (spin(over) || (moves_away() && spin(over))) return rested();
+  if (spin(over, bytes) || (moves_away() && spin(over, bytes))) return rested();
   sleep(std::min(over.left(), kLongestSleep));
 }
 
 // False: nothing stirs for as long as a wait polls.
-bool GroupMessages::spin(Deadline over) {
-  Deadline spinning(std::min(group_.channels().spin(), over.left()));
+bool GroupMessages::spin(Deadline over, uint64_t bytes) {
+  Deadline spinning(std::min(group_.channels().spin(bytes), over.left()));
   bool yields = group_.channels().yields();
   for (int turn = 1;; turn++) {
     if (stirs(nullptr)) return true;

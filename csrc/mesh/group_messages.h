@@ -65,7 +65,7 @@ class GroupMessages final : public MessageChannels, private Dialer {
   std::span<std::byte> staging() override { return staging_; }
   uint64_t inline_bytes() const override;
   bool sends_from_anywhere(Rank peer) const override;
-  void wait(Duration limit) override;
+  void wait(Duration limit, uint64_t bytes) override;
   void wake() override;
 
  private:
@@ -92,7 +92,7 @@ class GroupMessages final : public MessageChannels, private Dialer {
   bool stirs(std::vector<pollfd>* sleep);
   bool is_roused();
   void rested();
-  bool spin(Deadline over);
+  bool spin(Deadline over, uint64_t bytes);
   bool moves_away();
   void sleep(Duration limit);
 

@@ -5,7 +5,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -61,6 +63,34 @@ class Groups : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(, Groups, ::testing::Values("loopback", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
+
+// Its caller may write there once he has the error, whatever the peer does then.
+TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
+  constexpr size_t kBytes = 100'000;
+  std::vector<std::byte> lent(kBytes, std::byte{1}), place(kBytes);
+  std::promise<void> failed;
+  testing::run_ranks({2, testing::config_of("shm")}, [&](Mesh& mesh) {
+    const Rank peer = 1 - mesh.rank();
+    Group& group = mesh.whole();
+    group.channels().connect({&peer, 1});
+    Endpoint& channel = group.channels()[peer];
+    if (mesh.rank() == 0) {
+      ASSERT_TRUE(channel.takes_lent());
+      ASSERT_NE(channel.try_send({}, lent.data(), kBytes), 0u);
+      group.fail(Error(Code::kTimeout, "the call took too long", 1));
+      std::ranges::fill(lent, std::byte{2});
+      return failed.set_value();
+    }
+    failed.get_future().wait();
+    View view;
+    try {
+      channel.try_recv(place.data(), kBytes, &view);
+      ADD_FAILURE() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kPeerLost) << error.what();
+    }
+  });
+}
 
 TEST_P(Groups, HaveRanksPlacesAndCostsOfTheirOwn) {
   run([](Mesh& mesh, Meeting& meeting) {

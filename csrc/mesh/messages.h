@@ -43,7 +43,8 @@ class MessageChannels {
   virtual bool sends_from_anywhere(Rank peer) const = 0;
   /// Blocks until on some open channel a message or a credit may be there, a peer opens one, wake()
   /// is called, or `limit` has passed. May return early. The caller has just seen nothing move.
-  virtual void wait(Duration limit) = 0;
+  /// `bytes`: that a peer on the host may be copying now; it polls for as much longer.
+  virtual void wait(Duration limit, uint64_t bytes) = 0;
   /// Any thread: makes a wait() that runs return soon, else the next one.
   virtual void wake() = 0;
 };

@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(, MessageProcesses, ::testing::Values("shm", "tcp"),
       for (Rank peer = 0; peer < mesh.size(); peer++)
         if (peer != mesh.rank()) post.send(peer, 100);
       for (int i = 0; i < 10; i++) post.look();
-      post.channels().wait(seconds(10));
+      post.channels().wait(seconds(10), 0);
     } catch (const Error&) {  // of a link; the cause behind it is on its way
       for (Deadline deadline(seconds(20)); !deadline.passed();) {
         mesh.whole().health().throw_if_poisoned();
@@ -256,7 +256,7 @@ TEST_P(MessageProcesses, TakeAboutAsLongAsThoseOfCalls) {
     });
     MessageChannels& messages = mesh.whole().messages();
     while (!messages.try_open(peer))
-      if (!messages.progress()) messages.wait(seconds(1));
+      if (!messages.progress()) messages.wait(seconds(1), 0);
     double of_messages = half_round_trip_ns(mesh.rank(), [&](bool send) {
       Envelope envelope;
       uint64_t bytes = 0;
@@ -266,7 +266,7 @@ TEST_P(MessageProcesses, TakeAboutAsLongAsThoseOfCalls) {
         return messages[peer].try_peek(&envelope, &bytes) &&
                messages[peer].try_recv(&word, bytes, &view);
       };
-      while (!done()) messages.wait(seconds(10));
+      while (!done()) messages.wait(seconds(10), 0);
       if (!send) messages[peer].release();
     });
     return fmt::format("8 bytes: {:.0f} ns in calls, {:.0f} ns as messages", of_calls, of_messages);

@@ -265,7 +265,7 @@ TEST_P(MessagesTest, AWaitEndsWhenItIsWokenOrTheGroupFails) {
     for (Deadline deadline(seconds(20)); !stop;) {
       check(!deadline.passed(), Code::kTimeout, "it is not woken");
       channels.progress();
-      channels.wait(seconds(5));
+      channels.wait(seconds(5), 0);
     }
     waker.get();
     offers.wait();
@@ -273,7 +273,7 @@ TEST_P(MessagesTest, AWaitEndsWhenItIsWokenOrTheGroupFails) {
     try {
       for (Deadline deadline(seconds(20)); !deadline.passed();) {
         channels.progress();
-        channels.wait(seconds(5));
+        channels.wait(seconds(5), 0);
       }
       ADD_FAILURE() << "it does not notice";
     } catch (const Error& error) {

@@ -15,6 +15,7 @@ std::vector<Behaviour> behaviours() {
           {.name = "tiny", .inline_bytes = 0, .staging_bytes = 300, .credits = 1},
           {.name = "calm", .reads_peer = true, .one_in = 0},
           {.name = "alone", .staging_bytes = 0, .reads_peer = true},
+          {.name = "lends", .reads_peer = true, .takes_lent = true},
           {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2}};
 }
 
@@ -31,6 +32,8 @@ class FakeWorld::Channel final : public Endpoint {
   void wait(Duration) override {}
   void wake() override {}
   bool reads_peer() const override { return world_.behaviour_.reads_peer; }
+  bool takes_lent() const override { return world_.behaviour_.takes_lent; }
+  void revoke() noexcept override;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
                  uint64_t* word) override;
 
@@ -60,7 +63,7 @@ class FakeWorld::Channels final : public MessageChannels {
   std::span<std::byte> staging() override { return seat().staging; }
   uint64_t inline_bytes() const override { return world_.behaviour_.inline_bytes; }
   bool sends_from_anywhere(Rank) const override { return world_.behaviour_.from_anywhere; }
-  void wait(Duration limit) override;
+  void wait(Duration limit, uint64_t bytes) override;
   void wake() override;
 
  private:
@@ -140,15 +143,23 @@ uint64_t FakeWorld::Channel::try_send(const Envelope& envelope, const void* data
     message.copy.assign(from, from + bytes);
   } else {
     auto& staging = world_.seats_[rank_]->staging;
-    invariant(from >= staging.data() && from + bytes <= staging.data() + staging.size(),
-              "{} bytes are sent from where they cannot be", bytes);
+    bool staged = from >= staging.data() && from + bytes <= staging.data() + staging.size();
+    invariant(staged || how.takes_lent, "{} bytes are sent from where they cannot be", bytes);
     message.data = from;
     message.borrowed = true;
+    message.lent = !staged;
+    world_.lent_ += message.lent;
   }
   pipe.messages.push_back(std::move(message));
   pipe.sent++;
   world_.let_leave(pipe, peer_);
   return pipe.sent;
+}
+
+void FakeWorld::Channel::revoke() noexcept {
+  std::lock_guard lock(world_.mutex_);
+  Pipe& pipe = out();
+  for (uint64_t n = pipe.taken + 1; n <= pipe.sent; n++) pipe.at(n).gone |= pipe.at(n).lent;
 }
 
 uint64_t FakeWorld::Channel::completed() {
@@ -186,6 +197,7 @@ bool FakeWorld::Channel::try_recv(void* place, uint64_t capacity, View* view) {
     return false;
   }
   Message& message = pipe.at(pipe.taken + 1);
+  if (message.gone) throw Error(Code::kPeerLost, "it was taken back", peer_);
   auto* to = static_cast<std::byte*>(place);
   invariant(!pipe.offered || pipe.place == to, "another place than before");
   invariant(capacity >= message.bytes, "no room for a message that was looked at");
@@ -255,7 +267,7 @@ bool FakeWorld::Channels::progress() {
   return moved;
 }
 
-void FakeWorld::Channels::wait(Duration limit) {
+void FakeWorld::Channels::wait(Duration limit, uint64_t /*bytes*/) {
   if (world_.on_wait) world_.on_wait(rank_);
   std::unique_lock lock(world_.mutex_);
   world_.waits_++;

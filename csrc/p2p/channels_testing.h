@@ -27,10 +27,11 @@ struct Behaviour {
   uint64_t credits = 8;        // messages that may be unreleased
   bool reads_peer = false;     // copies out of the peer's memory
   bool from_anywhere = false;  // sends memory as it lies, and reads it late
+  bool takes_lent = false;     // the same where it is asked to
   int one_in = 4;              // what can be put off is, once in so many times; 0: never
 };
-/// As shm with and without process_vm_readv, tcp and verbs are, and with next to no memory; where
-/// who reads has no help, or often too late.
+/// As shm with and without process_vm_readv, with it for short messages as well, tcp and verbs are,
+/// and with next to no memory; where who reads has no help, or often too late.
 std::vector<Behaviour> behaviours();
 
 class FakeWorld {
@@ -44,6 +45,8 @@ class FakeWorld {
   void break_link(Rank from, Rank to, Code code);
   /// How often anybody's wait() has blocked.
   int waits() const { return waits_; }
+  /// Messages that were lent (Endpoint::takes_lent).
+  int lent() const { return lent_; }
 
   /// Called first of all by wait() and wake() of a rank, without any lock: what may happen while
   /// whoever uses the channels has opened its own. Set before anybody uses them.
@@ -58,7 +61,8 @@ class FakeWorld {
     uint64_t bytes = 0;
     std::vector<std::byte> copy;
     bool borrowed = false;  // until it is released
-    bool left = false;      // can be received
+    bool lent = false, gone = false;
+    bool left = false;  // can be received
   };
   /// From one rank to another.
   struct Pipe {
@@ -94,7 +98,7 @@ class FakeWorld {
   std::mt19937_64 random_;
   std::vector<Pipe> pipes_;
   std::vector<std::unique_ptr<Seat>> seats_;
-  std::atomic<int> waits_{0};
+  std::atomic<int> waits_{0}, lent_{0};
 };
 
 }  // namespace ringcoll::testing

@@ -251,7 +251,7 @@ bool Courier::settle(Peer& with) {
     with.lent.pop_front();
   }
   for (; !with.leaving.empty() && with.leaving.front()->number <= done; moved = true)
-    end(with.leaving.pop());
+    end_sent(with.leaving.pop());
   return moved;
 }
 
@@ -263,6 +263,14 @@ bool Courier::lends() const {
   });
 }
 
+uint64_t Courier::copying() const {
+  uint64_t most = 0;
+  for (const Peer* each : open_)
+    for (const Transfers* sends : {&each->leaving, &each->announced, &each->helped})
+      if (const Transfer* send = sends->front()) most = std::max(most, send->bytes);
+  return std::min(most, limits_.most_read_bytes);
+}
+
 void Courier::break_off(Rank rank, const Error& error) {
   Peer& with = peer(rank);
   if (with.broken) return;
@@ -271,6 +279,7 @@ void Courier::break_off(Rank rank, const Error& error) {
   } catch (const Error& also) {
     log_debug("a channel for messages that breaks does not settle: {}", also.what());
   }
+  if (with.channel) with.channel->revoke();
   with.broken = error;
   owed_ -= with.notes.size();
   with.notes.clear();
@@ -287,6 +296,8 @@ const Error* Courier::trouble_of(const Transfer& transfer) const {
 
 void Courier::give_up() {
   seal_.break_it();
+  for (Peer* each : open_)
+    if (!each->broken) each->channel->revoke();
   gave_up_ = true;
   matching_.clear();
   opening_.clear();

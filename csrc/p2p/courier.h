@@ -8,11 +8,11 @@
 //   sender's memory, where the channel can (Endpoint::read_peer), and says so; else it asks for it,
 //   and the sender sends it in stretches, between which everything else goes on.
 //
-// The kernel copies slower than a program: it looks at each page (docs/mesh.md has numbers). So the
-// receiver does not copy alone. It asks the sender for **help**, which sends stretches from the end
-// on if it has nothing else to do, and takes those, until they meet what it has copied from the
-// beginning. Nobody waits for the other: without help the receiver copies all, and stretches that
-// come too late are dropped.
+// On some processors the kernel copies slower than a program: it looks at each page (docs/mesh.md
+// has numbers). There the receiver does not copy alone. It asks the sender for **help**, which
+// sends stretches from the end on if it has nothing else to do, and takes those, until they meet
+// what it has copied from the beginning. Nobody waits for the other: without help the receiver
+// copies all, and stretches that come too late are dropped.
 //
 // What is announced lies in memory of the sender's caller. If the sender's communicator fails that
 // is the caller's again at once, and the receiver, who may not have heard of it, must not take for
@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/faster_way.h"
 #include "mesh/channels.h"
 #include "mesh/messages.h"
 #include "p2p/matching.h"
@@ -89,6 +90,9 @@ class Courier {
   /// Whether it owes nothing, and no channel has memory of a caller.
   bool quiet() const;
   bool lends() const;
+  /// Bytes that some peer may be copying out of memory of this process; no more than it copies at a
+  /// time, for it may not have begun.
+  uint64_t copying() const;
   /// Peers that were found not to be there any more, one after the other.
   size_t broken() const { return broken_; }
   bool broke(Rank rank) const { return find_peer(rank) && find_peer(rank)->broken; }
@@ -124,6 +128,10 @@ class Courier {
       if (bytes > 0) std::memcpy(chunk.data(), data, count);
     }
   };
+  /// How a short message goes that has a chunk of its own in the arena, or could be read.
+  enum Way : size_t { kByArena, kAsItLies };
+  /// How a long one is read.
+  enum Read : size_t { kWithHelp, kAlone };
   struct Lent {
     uint64_t number;  // of the message that is sent from it
     Staging::Chunk chunk;
@@ -196,12 +204,14 @@ class Courier {
   bool send_note(Peer& peer);
   bool send_queued(Peer& peer);
   bool send_short(Peer& peer, Transfer* send, bool* announce);
+  bool goes_as_it_lies(Peer& peer, Transfer* send);
   bool announce(Peer& peer, Transfer* send);
   bool send_stretch(Peer& peer);
   bool send_help(Peer& peer);
   bool is_far_ahead(Peer& peer) const;
   uint64_t send_staged(Peer& peer, const Head& head, Filled* filled);
   void sent_from(Peer& peer, Transfer* send, uint64_t number);
+  void end_sent(Transfer* send);
 
   MessageChannels& channels_;
   const Limits limits_;
@@ -218,6 +228,8 @@ class Courier {
   size_t owed_ = 0;  // notes to peers that are still there
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
+  FasterWays ways_;   // of Way, by what a send takes
+  FasterWays reads_;  // of Read, by what reading takes
   MessageCounts counts_;
   Seal seal_;
 };

@@ -44,8 +44,11 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
   receive->helped = 0;
   if (from.reads) {
     receive->remote = address;
+    receive->began = Clock::now();
+    receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
     // What is read at once is there sooner than any help.
-    if (!reading_.empty() || receive->received.bytes > limits_.read_bytes)
+    if (receive->way == kWithHelp &&
+        (!reading_.empty() || receive->received.bytes > limits_.read_bytes))
       note(from, {.word = Word::kHelp, .where = number});
     return reading_.push(receive);
   }
@@ -98,6 +101,9 @@ bool Courier::end_if_whole(Peer& from, Transfer* receive) {
   note(from, {.word = Word::kTaken, .where = receive->number});
   counts_.read += receive->moved > 0;
   counts_.helped += receive->helped > 0;
+  FasterWay& reads = reads_.about(receive->received.bytes);
+  if (receive->way == reads.next(receive->received.bytes))
+    reads.did(receive->received.bytes, Clock::now() - receive->began);
   end(receive);
   send(from);  // nobody may come back soon
   return true;

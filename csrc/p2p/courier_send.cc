@@ -38,10 +38,21 @@ bool Courier::send_queued(Peer& to) {
   return has_to_be_announced && announce(to, send);
 }
 
+// One that is longer than the small ones ends when the peer has copied it, by either way: that is
+// what is timed.
+bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
+  if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
+  if (send->bytes <= staging_.small_bytes()) return false;
+  if (send->began == Clock::time_point()) send->began = Clock::now();
+  bool is_read = to.reads && to.channel->takes_lent();
+  send->way = is_read ? ways_.about(send->bytes).next(send->bytes) : kByArena;
+  return send->way == kAsItLies;
+}
+
 // False without `announce`: no credit.
 bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   Head head{.word = Word::kShort, .tag = send->tag, .bytes = send->bytes};
-  bool as_it_lies = to.from_anywhere || send->bytes <= inline_bytes_;
+  bool as_it_lies = to.short_chunk.empty() && goes_as_it_lies(to, send);
   if (!as_it_lies && to.short_chunk.empty()) {
     Staging::Chunk chunk = staging_.take(send->bytes);
     *announce = chunk.empty();
@@ -145,9 +156,18 @@ uint64_t Courier::send_staged(Peer& to, const Head& head, Filled* filled) {
 
 // The caller's memory is read until that message has left.
 void Courier::sent_from(Peer& to, Transfer* send, uint64_t number) {
-  if (to.channel->completed() >= number) return end(send);
+  if (to.channel->completed() >= number) return end_sent(send);
   send->number = number;
   to.leaving.push(send);
+}
+
+// Of a way that had its turn then, and has not any more, nothing is asked.
+void Courier::end_sent(Transfer* send) {
+  if (send->began != Clock::time_point()) {
+    FasterWay& ways = ways_.about(send->bytes);
+    if (send->way == ways.next(send->bytes)) ways.did(send->bytes, Clock::now() - send->began);
+  }
+  end(send);
 }
 
 }  // namespace ringcoll

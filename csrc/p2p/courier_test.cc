@@ -195,6 +195,48 @@ TEST(Courier, ARankSendsToItself) {
   EXPECT_FALSE(ranks.receive(0, 0, 9, 500).over);
 }
 
+/// Sends messages of that many bytes until one has been lent.
+void send_until_lent(Ranks& ranks, uint64_t bytes) {
+  for (int i = 0; i < 1000 && ranks.world.lent() == 0; i++) {
+    Letter& receive = ranks.receive(1, 0, 1, bytes);
+    Letter& send = ranks.send(0, 1, 1, bytes);
+    while (!receive.over || !send.over) ranks.advance_one();
+    ASSERT_EQ(receive.memory, send.memory) << i;
+  }
+}
+
+// Both ways have their turns to be timed.
+TEST(Courier, AShortMessageMayBeReadWhereItLies) {
+  Behaviour lends = kCalm;
+  lends.takes_lent = true;
+  for (bool small : {true, false}) {
+    Ranks ranks(2, lends, 1);
+    send_until_lent(ranks, kSmall.small_bytes + !small);
+    EXPECT_EQ(ranks.world.lent() > 0, !small) << "a small one ends before it has been read";
+  }
+  Ranks ranks(2, kCalm, 1);
+  send_until_lent(ranks, kSmall.short_bytes);
+  EXPECT_EQ(ranks.world.lent(), 0) << "which the peer does not take";
+}
+
+TEST(Courier, AShortMessageWhoseMemoryIsTheCallersAgainIsNone) {
+  Behaviour lends = kCalm;
+  lends.takes_lent = true;
+  Ranks ranks(2, lends, 1);
+  send_until_lent(ranks, kSmall.short_bytes);
+  int before = ranks.world.lent();
+  Letter& receive = ranks.receive(1, 0, 1, kSmall.short_bytes);
+  Letter& send = ranks.send(0, 1, 1, kSmall.short_bytes);
+  ranks.couriers[0]->advance_thoroughly();
+  ASSERT_GT(ranks.world.lent(), before);
+  ranks.couriers[0]->give_up();
+  std::ranges::fill(send.memory, std::byte{0xee});
+  ranks.settle();
+  EXPECT_FALSE(receive.over);
+  ASSERT_NE(ranks.couriers[1]->trouble_of(receive.transfer), nullptr);
+  EXPECT_EQ(ranks.couriers[1]->trouble_of(receive.transfer)->code(), Code::kPeerLost);
+}
+
 TEST(Courier, WhatIsReadFromMemoryThatIsTheCallersAgainIsNoMessage) {
   Ranks ranks(2, kCalm, 1);
   Letter& send = ranks.send(0, 1, 1, 400);

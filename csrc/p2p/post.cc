@@ -300,11 +300,12 @@ void Post::block(Lock& lock, std::optional<Clock::time_point> limit) {
   auto before = Clock::now();
   auto until = std::min(before + kLongestBlock, next_look_);
   if (limit) until = std::min(until, *limit);
+  uint64_t copying = courier_->copying();
   std::optional<Error> broken;
   blocked_ = true;
   lock.unlock();
   try {
-    channels_->wait(std::max(until - before, Duration::zero()));
+    channels_->wait(std::max(until - before, Duration::zero()), copying);
   } catch (const Error& error) {
     broken = error;
   }
@@ -395,7 +396,7 @@ void Post::finish(Lock& lock) {
       if (courier_->advance_thoroughly()) continue;
       blocked_ = true;
       lock.unlock();
-      channels_->wait(std::chrono::milliseconds(1));
+      channels_->wait(std::chrono::milliseconds(1), 0);
       lock.lock();
       blocked_ = false;
     }

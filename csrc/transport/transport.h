@@ -142,6 +142,10 @@ class Endpoint {
   /// Whether what is lent can be sent to the peer as it lies. Where it cannot, it goes through the
   /// arena. May become true with time, never false.
   virtual bool takes_lent() const { return true; }
+  /// After a failure: when it has returned, what was lent may be written to, and a peer that has
+  /// not taken it does not take it for what it was. For links whose transport does not see to that
+  /// (Transport::revoke).
+  virtual void revoke() noexcept {}
   /// Whether read_peer() works on this link, as was tried before it was made.
   virtual bool reads_peer() const { return false; }
   /// Copies from the memory of the peer's process, whatever it is, at the address that it has

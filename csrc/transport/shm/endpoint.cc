@@ -28,6 +28,8 @@ std::string ShmEndpoint::link() const {
 // The words that are read without a base may still be those of a part that had the unit before.
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair), peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting) {
+  pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
+  pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
   if (pair_.tower) {
     pair_.tower->links.push_back(this);
     return;
@@ -39,7 +41,6 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
                                      .my_base = pair.my_base,
                                      .their_base = pair.their_base,
                                      .leads = pair.rank < pair.peer});
-  pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
 }
 
 ShmEndpoint::~ShmEndpoint() {
@@ -48,19 +49,19 @@ ShmEndpoint::~ShmEndpoint() {
 }
 
 // What stands where the peer's message `number` is due: its number when it is there.
-uint64_t ShmEndpoint::stamp_of(uint64_t number, std::memory_order order) const {
-  uint64_t stamp = in_entry(number)->stamp.load(order) - pair_.their_base;
+uint64_t ShmEndpoint::stamp_of(uint64_t number) const {
+  uint64_t stamp = in_entry(number)->stamp.load(std::memory_order_acquire) - pair_.their_base;
   return stamp < kBaseStep ? stamp : 0;
 }
 
-uint64_t ShmEndpoint::released_by_peer(std::memory_order order) const {
-  uint64_t released = pair_.theirs->released.load(order) - pair_.my_base;
+uint64_t ShmEndpoint::released_by_peer() const {
+  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire) - pair_.my_base;
   return released < kBaseStep ? released : peer_released_;
 }
 
 // Acquire: what the peer read of a message before it released it stays before our next write there.
 uint64_t ShmEndpoint::load_released() {
-  uint64_t released = released_by_peer(std::memory_order_acquire);
+  uint64_t released = released_by_peer();
   if (released > sent_ || released < peer_released_) [[unlikely]]
     throw Error(Code::kTransport,
                 fmt::format("the peer's count of released messages is corrupt: {} of {} sent {}",
@@ -71,7 +72,7 @@ uint64_t ShmEndpoint::load_released() {
 
 // The last message in the arena that the peer has not released; 0: it has all.
 uint64_t ShmEndpoint::last_unread() const {
-  uint64_t released = std::max(peer_released_, released_by_peer(std::memory_order_acquire));
+  uint64_t released = std::max(peer_released_, released_by_peer());
   uint64_t number = sent_;
   while (number > released && !borrows_[number % kEntries]) number--;
   return number > released ? number : 0;
@@ -93,11 +94,10 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   borrows_[number % kEntries] = bytes > pair_.inline_bytes;
   entry->bytes = bytes;
   entry->envelope = envelope;
-  // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena. seq_cst
-  // with the look at `waiting` that follows.
-  entry->stamp.store(pair_.my_base + number, std::memory_order_seq_cst);
+  // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena.
+  entry->stamp.store(pair_.my_base + number, std::memory_order_release);
   sent_ = number;
-  if (peer_waiting().load(std::memory_order_seq_cst) != 0) [[unlikely]]
+  if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
     wake_peer();
   return number;
 }
@@ -130,7 +130,7 @@ uint64_t ShmEndpoint::completed() {
 bool ShmEndpoint::next_is_there() {
   uint64_t number = received_ + 1;
   // Acquire: the sender's stores to the entry and to the payload, made before it stored the stamp.
-  uint64_t stamp = stamp_of(number, std::memory_order_acquire);
+  uint64_t stamp = stamp_of(number);
   if (stamp == number) return true;
   if (stamp > number) [[unlikely]]
     throw Error(Code::kTransport,
@@ -176,7 +176,21 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
                             "was made? Then that has to be made afterwards {}",
                             bytes, pair_.pid, link()),
                 pair_.peer);
+  fence();
+  if (pair_.theirs->lends.load(std::memory_order_relaxed) != pair_.their_base + 1)
+    throw Error(
+        Code::kPeerLost,
+        fmt::format("the call of rank {} has failed: what it had lent for that is not there "
+                    "any more {}",
+                    pair_.peer, link()),
+        pair_.peer);
   return static_cast<const std::byte*>(place);
+}
+
+// Before its caller writes there: who has read it looks at the word.
+void ShmEndpoint::revoke() noexcept {
+  pair_.mine->lends.store(0, std::memory_order_relaxed);
+  fence();
 }
 
 bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
@@ -206,9 +220,9 @@ void ShmEndpoint::release() {
   bool small = in_entry(number)->bytes <= pair_.inline_bytes;
   if (small && number - told_ < kLazyCredits) return;
   told_ = number;
-  // Seen by the sender's acquire in load_released(). seq_cst with the look at `waiting`.
-  pair_.mine->released.store(pair_.their_base + number, std::memory_order_seq_cst);
-  if (peer_waiting().load(std::memory_order_seq_cst) != 0) [[unlikely]]
+  // Seen by the sender's acquire in load_released().
+  pair_.mine->released.store(pair_.their_base + number, std::memory_order_release);
+  if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
     wake_peer();
 }
 
@@ -224,7 +238,7 @@ bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint6
   return result == PeerMemory::Result::kDone;
 }
 
-// seq_cst, as a stamp.
+// seq_cst: of this store and the look, and those of called_by(), one side sees the other.
 void ShmEndpoint::call_peer() {
   pair_.mine->connected.store(pair_.my_base, std::memory_order_seq_cst);
   if (peer_waiting().load(std::memory_order_seq_cst) != 0) wake_peer();
@@ -245,10 +259,8 @@ void ShmEndpoint::wake_peer() {
 
 bool ShmEndpoint::something_new() const {
   bool any = !wants_message_ && !wants_credit_;
-  if ((wants_message_ || any) &&
-      stamp_of(received_ + 1, std::memory_order_seq_cst) == received_ + 1)
-    return true;
-  return (wants_credit_ || any) && released_by_peer(std::memory_order_seq_cst) != peer_released_;
+  if ((wants_message_ || any) && stamp_of(received_ + 1) == received_ + 1) return true;
+  return (wants_credit_ || any) && released_by_peer() != peer_released_;
 }
 
 void tell_cpu(PeerLines& lines) {
@@ -267,8 +279,8 @@ void ShmEndpoint::wait(Duration limit) {
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
   pair_.mine->waiting.store(1, std::memory_order_seq_cst);
   // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
-  if (!something_new() && !woken_.load(std::memory_order_seq_cst))
-    futex_wait(pair_.theirs->event, event, limit);
+  auto ready = [this] { return something_new() || woken_.load(std::memory_order_seq_cst); };
+  if (!is_ready_after_all(ready)) futex_wait(pair_.theirs->event, event, limit);
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
   woken_.exchange(false, std::memory_order_acquire);

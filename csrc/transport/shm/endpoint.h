@@ -12,13 +12,17 @@
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
-// at `waiting`, count `event` up and wake. Both write one word and then read the other's, so all
-// four accesses are seq_cst: at least one side sees the other (Dekker). The price, one locked store
-// for a message and one for a release, is hidden behind the transfer of the cache line.
+// at `waiting`, count `event` up and wake. Both write one word and then read the other's (Dekker):
+// at least one has to see the other's. Were both to wait until their stores are seen, a message of
+// 1 KiB would take a fifth longer; so only the one does that has nothing else to do: it goes on
+// looking for as long as a store can take that another core has made before it looked
+// (kStoresArrive).
 //
 // In a part with a bell a rank sleeps for all of its links at once: there is one `waiting` for
 // them, and peers ring the bell instead of counting `event` up.
 #pragma once
+
+#include <sched.h>
 
 #include <atomic>
 #include <cstdint>
@@ -27,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "shm/bell.h"
 #include "shm/peer_memory.h"
 #include "transport/shm/distance.h"
@@ -35,6 +40,22 @@
 namespace ringcoll::shm {
 
 class ShmEndpoint;
+
+/// A processor gives no bound, but has at most some 100 stores on their way, each for a line that
+/// is with another core or in memory. Should one take longer, who waits sleeps until its limit.
+inline constexpr Duration kStoresArrive = std::chrono::microseconds(10);
+
+/// For who has set `waiting`: false if ready() is not, nor becomes so by what was stored by peers
+/// that have not seen it.
+template <typename Ready>
+bool is_ready_after_all(Ready&& ready) {
+  Deadline arrived(kStoresArrive);
+  while (!arrived.passed()) {
+    if (ready()) return true;
+    ::sched_yield();
+  }
+  return ready();
+}
 
 /// Says on which CPU this thread is; written when it changes, for the peer reads this line with
 /// every message.
@@ -85,6 +106,7 @@ class ShmEndpoint final : public Endpoint {
   bool takes_lent() const override {
     return pair_.theirs->reads.load(std::memory_order_relaxed) == pair_.their_base + 1;
   }
+  void revoke() noexcept override;
   bool reads_peer() const override { return pair_.memory != nullptr; }
   using Endpoint::read_peer;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
@@ -112,8 +134,7 @@ class ShmEndpoint final : public Endpoint {
 
   /// The peer may find itself called (PeerLines::connected).
   void call_peer();
-  /// Whether there is what the caller has looked for in vain. seq_cst with the store to `waiting`
-  /// before.
+  /// Whether there is what the caller has looked for in vain.
   bool something_new() const;
   void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
@@ -124,8 +145,8 @@ class ShmEndpoint final : public Endpoint {
   const Entry* in_entry(uint64_t number) const {
     return reinterpret_cast<const Entry*>(pair_.in_ring + (number - 1) % kEntries * pair_.stride);
   }
-  uint64_t stamp_of(uint64_t number, std::memory_order order) const;
-  uint64_t released_by_peer(std::memory_order order) const;
+  uint64_t stamp_of(uint64_t number) const;
+  uint64_t released_by_peer() const;
   uint64_t load_released();
   uint64_t last_unread() const;
   void put(Entry& entry, const void* data, uint64_t bytes) const;

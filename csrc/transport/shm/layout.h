@@ -112,11 +112,22 @@ struct PeerLines {
   std::atomic<uint64_t> connected;
   /// One above its base, if this rank can read the memory of the peer's process.
   std::atomic<uint64_t> reads;
+  /// One above its base, until what this rank has lent to the peer is its caller's again although
+  /// the peer may not have read it (Endpoint::revoke).
+  std::atomic<uint64_t> lends;
   /// Not in a part with a bell.
   alignas(kApartBytes) DistanceLine distance;
 };
 static_assert(sizeof(PeerLines) == 3 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+/// What was read or written before it, also by the kernel for this thread, comes before what is
+/// after it. ThreadSanitizer knows no fences, and does not see what the kernel does.
+inline void fence() noexcept {
+#ifndef __SANITIZE_THREAD__
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
 
 /// No offset, and no address of a process, has this bit.
 inline constexpr uint64_t kLent = uint64_t{1} << 63;

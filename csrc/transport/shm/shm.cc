@@ -231,7 +231,7 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
   return link;
 }
 
-// seq_cst, as a look at a stamp.
+// seq_cst: who connects says so once, and then looks whether this rank sleeps.
 bool ShmPart::called_by(Rank rank) {
   const Member& peer = member(rank);
   return peer.reached && common_.lines_of(peer.in_whole, unit_of(peer))
@@ -245,8 +245,11 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
     shm::tell_cpu(*tower_.mine);
     tower_.mine->waiting.store(1, std::memory_order_seq_cst);
   }
-  return std::ranges::any_of(tower_.links,
-                             [](const shm::ShmEndpoint* link) { return link->something_new(); });
+  auto any = [this] {
+    return std::ranges::any_of(tower_.links,
+                               [](const shm::ShmEndpoint* link) { return link->something_new(); });
+  };
+  return sleep ? shm::is_ready_after_all(any) : any();
 }
 
 void ShmPart::rested() {

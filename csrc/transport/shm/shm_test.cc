@@ -331,6 +331,24 @@ TEST(ShmLent, IsReadWhereItLies) {
   EXPECT_EQ(std::ranges::count(place, std::byte{1}), std::ssize(place));
 }
 
+// Then its caller may write there.
+TEST(ShmLent, WhatHasBeenTakenBackIsAnError) {
+  World world(row(), 3, 8192);
+  Pages mine(100'000);
+  std::vector<std::byte> place(100'000);
+  View view;
+  for (Rank peer : {0, 2}) ASSERT_EQ(world[1][peer].try_send({}, mine.data(), 100'000), 1u);
+  ASSERT_TRUE(world[0][1].try_recv(place.data(), 100'000, &view));
+  world[1][2].revoke();
+  try {
+    world[2][1].try_recv(place.data(), 100'000, &view);
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kPeerLost);
+    EXPECT_EQ(error.rank(), 1);
+  }
+}
+
 TEST(ShmLent, WhatHasBeenUnmappedIsAnError) {
   World world(row(), 2, 8192);
   Pages mine(100'000);

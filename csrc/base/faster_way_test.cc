@@ -1,12 +1,10 @@
 // Which of several ways is found to be the fastest one.
-#include "coll/faster_way.h"
+#include "base/faster_way.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
-
-#include "ringcoll/ringcoll.h"
 
 namespace ringcoll {
 namespace {
@@ -133,24 +131,16 @@ TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
   }
 }
 
-TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
-  CopyWays ways(true);
-  FasterWay& little = ways.ends_of(RC_ALLGATHER, 20'000);
-  EXPECT_EQ(&ways.ends_of(RC_ALLGATHER, 30'000), &little);
-  EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 40'000), &little);
-  EXPECT_NE(&ways.ends_of(RC_BROADCAST, 20'000), &little);
-  EXPECT_EQ(little.next(20'000), CopyWays::kFromCaller);
+TEST(FasterWays, AreChosenForEachPowerOfTwo) {
+  FasterWays ways;
+  FasterWay& little = ways.about(20'000);
+  EXPECT_EQ(&ways.about(30'000), &little);
+  EXPECT_NE(&ways.about(40'000), &little);
+  EXPECT_EQ(little.next(20'000), 0u);
   for (int call = 0; call < 1000; call++)
-    little.did(20'000, microseconds(little.next(20'000) == CopyWays::kFromCaller ? 3 : 2));
-  EXPECT_EQ(little.next(20'000), CopyWays::kFromArena);
-  EXPECT_EQ(ways.ends_of(RC_BROADCAST, 20'000).next(20'000), CopyWays::kFromCaller);
-}
-
-TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {
-  CopyWays network(false);
-  EXPECT_EQ(settle(network.pack, {microseconds(10)}), CopyWays::kThroughCaches);
-  EXPECT_EQ(settle(network.pack_from_memory, {microseconds(10), microseconds(9)}),
-            CopyWays::kFromFourPages);
+    little.did(20'000, microseconds(little.next(20'000) == 0 ? 3 : 2));
+  EXPECT_EQ(little.next(20'000), 1u);
+  EXPECT_EQ(ways.about(40'000).next(40'000), 0u);
 }
 
 }  // namespace

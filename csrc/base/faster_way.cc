@@ -1,4 +1,4 @@
-#include "coll/faster_way.h"
+#include "base/faster_way.h"
 
 #include <algorithm>
 #include <bit>
@@ -56,21 +56,20 @@ bool FasterWay::has_changed(double per_byte) {
   return changed_ == patience_;
 }
 
-// One for each power of two: what is faster for short messages need not be for long ones, and times
-// for a byte differ. An arena that was not in use for a while is in nobody's caches. A way that is
-// slower by half is tried at the cost of one percent.
-FasterWay& CopyWays::ends_of(int collective, uint64_t bytes) {
-  constexpr uint64_t kFewestCalls = 3, kMostCalls = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
+// What was not in use for a while (an arena) is in nobody's caches. A way that is slower by half is
+// tried at the cost of one percent.
+FasterWay& FasterWays::about(uint64_t bytes) {
+  constexpr uint64_t kFewest = 3, kMost = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
   int size = std::bit_width(bytes);
-  if (auto known = ends_.find({collective, size}); known != ends_.end()) return known->second;
+  if (auto known = by_size_.find(size); known != by_size_.end()) return known->second;
   uint64_t about = uint64_t{1} << size;
-  uint64_t warm_up = std::clamp(kWarmUpBytes, kFewestCalls * about, kMostCalls * about);
+  uint64_t warm_up = std::clamp(kWarmUpBytes, kFewest * about, kMost * about);
   uint64_t rest = kRestOfATrial * (warm_up + FasterWay::kTrials * about);
   FasterWay::Options options{.weights = {1, 1},
                              .warm_up_bytes = warm_up,
                              .rest_bytes = rest,
                              .rest_of_others_bytes = rest};
-  return ends_.try_emplace({collective, size}, std::move(options)).first->second;
+  return by_size_.try_emplace(size, std::move(options)).first->second;
 }
 
 }  // namespace ringcoll
