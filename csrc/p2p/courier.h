@@ -37,6 +37,7 @@
 #include "p2p/staging.h"
 #include "p2p/transfer.h"
 #include "p2p/wire.h"
+#include "shm/own_memory.h"
 
 namespace ringcoll {
 
@@ -228,6 +229,7 @@ class Courier {
   size_t owed_ = 0;  // notes to peers that are still there
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
+  OwnMemory own_;
   FasterWays ways_;   // of Way, by what a send takes
   FasterWays reads_;  // of Read, by what reading takes
   MessageCounts counts_;

@@ -42,7 +42,7 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
   receive->number = number;
   receive->moved = 0;
   receive->helped = 0;
-  if (from.reads) {
+  if (from.reads && address != 0) {
     receive->remote = address;
     receive->began = Clock::now();
     receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
@@ -113,9 +113,10 @@ bool Courier::end_if_whole(Peer& from, Transfer* receive) {
 
 void Courier::choose_for_stretch(Peer& from) {
   Incoming& in = from.incoming;
-  // One that helps is copied when it is there, for what it belongs to may have ended until then.
-  if (from.reads && in.head.where > 0 && in.head.where <= from.announcements_in) return;
   Transfer* receive = find(from.awaited, in.head.where);
+  // One that helps is copied when it is there, for what it belongs to may have ended until then.
+  bool announced = in.head.where > 0 && in.head.where <= from.announcements_in;
+  if (!receive && from.reads && announced) return;
   if (!receive) throw corrupt(from, "a stretch of what was not asked for");
   if (in.head.bytes != receive->moved || in.bytes > receive->received.bytes - receive->moved)
     throw corrupt(from, "a stretch that is not the next");

@@ -44,7 +44,7 @@ bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
   if (send->bytes <= staging_.small_bytes()) return false;
   if (send->began == Clock::time_point()) send->began = Clock::now();
-  bool is_read = to.reads && to.channel->takes_lent();
+  bool is_read = to.reads && to.channel->takes_lent() && own_.can_be_read(send->data, send->bytes);
   send->way = is_read ? ways_.about(send->bytes).next(send->bytes) : kByArena;
   return send->way == kAsItLies;
 }
@@ -83,6 +83,7 @@ bool Courier::announce(Peer& to, Transfer* send) {
             .tag = send->tag,
             .bytes = send->bytes,
             .where = reinterpret_cast<uint64_t>(send->data)};
+  if (to.reads && !own_.can_be_read(send->data, send->bytes)) head.where = 0;
   if (to.channel->try_send(Envelope::of(head), nullptr, 0) == 0) return false;
   to.queue.remove(send);
   send->number = ++to.announcements;

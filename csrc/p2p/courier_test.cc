@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "p2p/channels_testing.h"
+#include "shm/peer_memory_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -235,6 +236,30 @@ TEST(Courier, AShortMessageWhoseMemoryIsTheCallersAgainIsNone) {
   EXPECT_FALSE(receive.over);
   ASSERT_NE(ranks.couriers[1]->trouble_of(receive.transfer), nullptr);
   EXPECT_EQ(ranks.couriers[1]->trouble_of(receive.transfer)->code(), Code::kPeerLost);
+}
+
+TEST(Courier, WhatPeersCannotReadIsSentToThem) {
+  Behaviour lends = kCalm;
+  lends.takes_lent = true;
+  Ranks ranks(2, lends, 1);
+  send_until_lent(ranks, kSmall.short_bytes);
+  int before = ranks.world.lent();
+  for (uint64_t bytes : {kSmall.short_bytes, 3 * kSmall.read_bytes}) {
+    Letter& receive = ranks.receive(1, 0, 2, bytes);
+    Letter send;
+    send.peer = 1;
+    send.tag = 2;
+    send.data = testing::mapped_as_by_a_driver();
+    send.bytes = bytes;
+    ASSERT_NE(send.data, nullptr);
+    ranks.couriers[0]->begin(&send);
+    ranks.settle();
+    ASSERT_TRUE(send.over && receive.over);
+    EXPECT_FALSE(send.error || receive.error);
+    EXPECT_EQ(receive.received.bytes, bytes);
+  }
+  EXPECT_EQ(ranks.world.lent(), before);
+  EXPECT_EQ(ranks.couriers[1]->counts().read, 0u);
 }
 
 TEST(Courier, WhatIsReadFromMemoryThatIsTheCallersAgainIsNoMessage) {

@@ -13,7 +13,8 @@ namespace ringcoll {
 enum class Word : uint8_t {
   kNone = 0,
   kShort,     // a message and its bytes
-  kAnnounce,  // a message whose bytes are still with the sender, at `where` in its memory
+  kAnnounce,  // a message whose bytes are still with the sender, at `where` in its memory; 0:
+              // cannot be read there
   kSeal,     // before the first announcement: as long as the word at `where` in the sender's memory
              // is `bytes`, what it has announced is what it was
   kWant,     // send me the bytes of announcement `where`

@@ -1,4 +1,5 @@
-// A thread that may not read other processes' memory.
+// What the kernel does not read for another process: a thread that may not, and memory that has no
+// pages for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +10,9 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <fstream>
 #include <iterator>
+#include <string>
 
 namespace ringcoll::testing {
 
@@ -24,6 +27,16 @@ inline void forbid_reading() {
   sock_fprog filter{std::size(program), program};
   ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
   ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+/// Pages that the kernel has mapped as drivers do theirs: where clocks are read. Null: there are
+/// none.
+inline std::byte* mapped_as_by_a_driver() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (line.ends_with("[vvar]"))
+      return reinterpret_cast<std::byte*>(std::stoull(line, nullptr, 16));  // NOLINT
+  return nullptr;
 }
 
 }  // namespace ringcoll::testing

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "shm/own_memory.h"
 #include "transport/nonce.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
@@ -93,9 +94,9 @@ struct Common {
   std::vector<std::atomic<bool>> lost;  // peers
 };
 
-// Peers that can read this process need nothing done for it (Endpoint::takes_lent).
-void grant(std::span<Loan> loans) {
-  for (Loan& loan : loans) loan.granted = true;
+// Nothing needs to be done for peers that read this process (Endpoint::takes_lent).
+void grant(std::span<Loan> loans, OwnMemory* own) {
+  for (Loan& loan : loans) loan.granted = own->can_be_read(loan.data, loan.bytes);
 }
 
 class ShmReaders final : public Readers {
@@ -123,7 +124,7 @@ class ShmPart final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
-  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
+  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans, &own_); }
   std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
   bool stirs(std::vector<pollfd>* sleep) override;
@@ -151,6 +152,7 @@ class ShmPart final : public Transport {
   const Rank rank_;
   const std::span<const std::byte> extent_;
   std::vector<Member> members_;
+  OwnMemory own_;
   shm::Block block_;
   shm::BellTower tower_;
 };
@@ -276,7 +278,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<ShmPart>(common_, part);
   }
-  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
+  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans, &own_); }
   void lost(Rank peer) override { common_.lost.at(static_cast<size_t>(peer)) = true; }
 
  private:
@@ -288,6 +290,7 @@ class ShmTransport final : public Transport {
   const std::span<const std::byte> extent_;
   Common common_;
   std::vector<bool> connected_;  // by peer
+  OwnMemory own_;
 };
 
 std::string ShmTransport::address() const {

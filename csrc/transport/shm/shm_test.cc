@@ -12,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "shm/peer_memory_testing.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
 #include "transport/world_testing.h"
@@ -329,6 +330,16 @@ TEST(ShmLent, IsReadWhereItLies) {
   EXPECT_EQ(view.data, nullptr);
   EXPECT_EQ(view.bytes, kBytes);
   EXPECT_EQ(std::ranges::count(place, std::byte{1}), std::ssize(place));
+}
+
+TEST(ShmLent, WhatPeersCannotReadIsNotGranted) {
+  World world(row(), 2, 8192);
+  Pages mine(100'000);
+  Loan loans[] = {{.data = mine.data(), .bytes = 100'000},
+                  {.data = testing::mapped_as_by_a_driver(), .bytes = 8}};
+  world[0].transport->lend(loans, 0);
+  EXPECT_TRUE(loans[0].granted);
+  EXPECT_FALSE(loans[1].granted);
 }
 
 // Then its caller may write there.
