@@ -79,7 +79,9 @@ bool Courier::read_on() {
 // True if that was the end of it.
 bool Courier::read_some(Peer& from, Transfer* receive) {
   uint64_t left = receive->received.bytes - receive->helped - receive->moved;
-  uint64_t alone = std::clamp(receive->moved, limits_.read_bytes, limits_.most_read_bytes);
+  // In small pieces at first, for help may be on its way.
+  uint64_t least = receive->way == kAlone ? limits_.most_read_bytes : limits_.read_bytes;
+  uint64_t alone = std::clamp(receive->moved, least, limits_.most_read_bytes);
   uint64_t bytes = std::min(left, receive->helped > 0 ? limits_.read_bytes : alone);
   uint64_t seal = 0;
   bool there =
