@@ -25,7 +25,7 @@ struct Planned {
 struct Lending {
   std::vector<bool> to;  // by position; empty: nobody
   /// By links of the host, which read it where they would read the arena. So only what is not
-  /// combined with anything gains by it, and that not on all machines (CopyWays::ends).
+  /// combined with anything gains by it, and that not on all machines (CopyWays::ends_of).
   bool within_host = false;
 };
 

@@ -252,10 +252,10 @@ bool Run::is_zero_copy(const Piece& piece) const {
 Planned& Run::planned_for(Piece& piece) {
   if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
-  if (piece.zero_copy && plans_.lends_within_host())
-    piece.zero_copy = all_take_lent(plan_of_counts(false));
+  bool within_host = piece.zero_copy && plans_.lends_within_host();
+  if (within_host) piece.zero_copy = all_take_lent(plan_of_counts(false));
   Planned& planned = plan_of_counts(piece.zero_copy);
-  if (piece.zero_copy && plans_.lends_within_host()) planned.connected = true;
+  planned.connected |= within_host && piece.zero_copy;  // to the same peers
   if (choice_->pieces == 1) {
     repeated_ = &planned;
     repeated_zero_copy_ = piece.zero_copy;

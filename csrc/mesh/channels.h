@@ -85,15 +85,15 @@ class Channels {
   Distance distance(Rank peer) const;
   /// Makes a wait in another thread look again. Any thread.
   void wake();
-  /// Of all that are connected, as Endpoint::revoke().
-  void revoke() noexcept;
   /// The same, if it has stopped polling.
   void wake_if_blocked() {
     if (blocked_) wake();
   }
+  /// Of all that are connected, as Endpoint::revoke().
+  void revoke() noexcept;
 
-  /// How long a wait polls before it blocks.
-  /// How long a wait polls; for bytes that a peer on the host copies meanwhile as much longer.
+  /// How long a wait polls before it blocks; for bytes that a peer on the host copies meanwhile as
+  /// much longer.
   Duration spin(uint64_t bytes = 0) const;
   void set_spin(Duration spin) { spin_ = spin; }
   /// Whether this rank shares CPUs with others: polling gives the CPU away.

@@ -81,7 +81,7 @@ TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
       std::ranges::fill(lent, std::byte{2});
       return failed.set_value();
     }
-    failed.get_future().wait();
+    ASSERT_EQ(failed.get_future().wait_for(seconds(20)), std::future_status::ready);
     View view;
     try {
       channel.try_recv(place.data(), kBytes, &view);

@@ -267,7 +267,8 @@ uint64_t Courier::copying() const {
   uint64_t most = 0;
   for (const Peer* each : open_)
     for (const Transfers* sends : {&each->leaving, &each->announced, &each->helped})
-      if (const Transfer* send = sends->front()) most = std::max(most, send->bytes);
+      if (const Transfer* send = sends->front(); send && each->reads)
+        most = std::max(most, send->bytes);
   return std::min(most, limits_.most_read_bytes);
 }
 

@@ -42,10 +42,11 @@ bool Courier::send_queued(Peer& to) {
 // what is timed.
 bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
-  if (send->bytes <= staging_.small_bytes()) return false;
+  if (send->bytes <= staging_.small_bytes() || !to.reads || !to.channel->takes_lent() ||
+      !own_.can_be_read(send->data, send->bytes))
+    return false;
   if (send->began == Clock::time_point()) send->began = Clock::now();
-  bool is_read = to.reads && to.channel->takes_lent() && own_.can_be_read(send->data, send->bytes);
-  send->way = is_read ? ways_.about(send->bytes).next(send->bytes) : kByArena;
+  send->way = ways_.about(send->bytes).next(send->bytes);
   return send->way == kAsItLies;
 }
 

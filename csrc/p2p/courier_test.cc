@@ -33,6 +33,11 @@ constexpr Courier::Limits kSmall{.short_bytes = 100,
                                  .most_read_bytes = 400};
 
 const Behaviour kCalm = testing::behaviours()[4];
+const Behaviour kLending = [] {
+  Behaviour lends = kCalm;
+  lends.takes_lent = true;
+  return lends;
+}();
 
 /// A transfer with memory of its own.
 struct Letter : Transfer {
@@ -208,10 +213,8 @@ void send_until_lent(Ranks& ranks, uint64_t bytes) {
 
 // Both ways have their turns to be timed.
 TEST(Courier, AShortMessageMayBeReadWhereItLies) {
-  Behaviour lends = kCalm;
-  lends.takes_lent = true;
   for (bool small : {true, false}) {
-    Ranks ranks(2, lends, 1);
+    Ranks ranks(2, kLending, 1);
     send_until_lent(ranks, kSmall.small_bytes + !small);
     EXPECT_EQ(ranks.world.lent() > 0, !small) << "a small one ends before it has been read";
   }
@@ -221,9 +224,7 @@ TEST(Courier, AShortMessageMayBeReadWhereItLies) {
 }
 
 TEST(Courier, AShortMessageWhoseMemoryIsTheCallersAgainIsNone) {
-  Behaviour lends = kCalm;
-  lends.takes_lent = true;
-  Ranks ranks(2, lends, 1);
+  Ranks ranks(2, kLending, 1);
   send_until_lent(ranks, kSmall.short_bytes);
   int before = ranks.world.lent();
   Letter& receive = ranks.receive(1, 0, 1, kSmall.short_bytes);
@@ -239,9 +240,7 @@ TEST(Courier, AShortMessageWhoseMemoryIsTheCallersAgainIsNone) {
 }
 
 TEST(Courier, WhatPeersCannotReadIsSentToThem) {
-  Behaviour lends = kCalm;
-  lends.takes_lent = true;
-  Ranks ranks(2, lends, 1);
+  Ranks ranks(2, kLending, 1);
   send_until_lent(ranks, kSmall.short_bytes);
   int before = ranks.world.lent();
   for (uint64_t bytes : {kSmall.short_bytes, 3 * kSmall.read_bytes}) {

@@ -35,6 +35,14 @@ TEST(QueuePair, GoesThroughItsStates) {
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
 }
 
+/// As the device has it.
+ibv_qp_attr queried(PairForTest& ends, int wanted) {
+  ibv_qp_attr now{};
+  ibv_qp_init_attr made{};
+  EXPECT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, wanted, &made), 0);
+  return now;
+}
+
 TEST(QueuePair, ThePathIsTheConnections) {
   FakeVerbs fake;
   PairForTest ends(first_port());
@@ -45,10 +53,7 @@ TEST(QueuePair, ThePathIsTheConnections) {
   c.flow_label = 0x12345;
   ends.a.pair.to_init(c);
   ends.a.pair.to_ready_to_receive(c);
-  ibv_qp_attr now{};
-  ibv_qp_init_attr made{};
-  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, IBV_QP_AV, &made), 0);
-  const ibv_ah_attr& path = now.ah_attr;
+  const ibv_ah_attr path = queried(ends, IBV_QP_AV).ah_attr;
   EXPECT_EQ(path.port_num, c.port);
   EXPECT_EQ(path.sl, c.service_level);
   ASSERT_EQ(path.is_global, 1);
@@ -68,11 +73,9 @@ TEST(QueuePair, ItsPeerAndItsPatienceAreTheConnections) {
   c.retries = 5;
   c.receiver_not_ready_retries = 4;
   ends.connect(c, ends.connection(ends.b, ends.a));
-  ibv_qp_attr now{};
-  ibv_qp_init_attr made{};
   int wanted = IBV_QP_DEST_QPN | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                IBV_QP_RNR_RETRY;
-  ASSERT_EQ(ends.domain.table().query_qp(ends.a.pair.get(), &now, wanted, &made), 0);
+  const ibv_qp_attr now = queried(ends, wanted);
   EXPECT_EQ(now.dest_qp_num, ends.b.pair.number());
   EXPECT_EQ(now.sq_psn, c.local_psn);
   EXPECT_EQ(now.rq_psn, c.remote_psn);

@@ -14,7 +14,7 @@
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
 // at `waiting`, count `event` up and wake. Both write one word and then read the other's (Dekker):
 // at least one has to see the other's. Were both to wait until their stores are seen, a message of
-// 1 KiB would take a fifth longer; so only the one does that has nothing else to do: it goes on
+// 1 KiB would take a quarter longer; so only the one does that has nothing else to do: it goes on
 // looking for as long as a store can take that another core has made before it looked
 // (kStoresArrive).
 //
