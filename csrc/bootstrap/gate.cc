@@ -62,7 +62,8 @@ struct Gate::State {
   std::mutex mutex;
   bool open = false;
   bool closing = false;  // callbacks that still come leave everything as it is
-  bool paused = false;   // not accepting: all places are taken
+  enum class Accepting { kYes, kWhenAPlaceIsFree, kAtNextTick };
+  Accepting accepting = Accepting::kYes;
   std::map<int, Pending> pending;
 
   void arm_timer() {
@@ -77,7 +78,17 @@ struct Gate::State {
     if (!looked_only)
       rejected.fetch_add(1, std::memory_order_relaxed);  // before it can be seen to be closed
     loop.forget(entry->first);
+    leave(entry);
+  }
+
+  void leave(std::map<int, Pending>::iterator entry) {
     pending.erase(entry);
+    if (accepting == Accepting::kWhenAPlaceIsFree) accept_again();
+  }
+
+  void accept_again() {
+    accepting = Accepting::kYes;
+    loop.watch(listener.get(), [this](uint32_t) { on_listener(); });
   }
 
   // Makes room by giving up the oldest connection, unless that has only just come.
@@ -100,10 +111,15 @@ struct Gate::State {
           [&] { return accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
       if (!fd && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return;
       // Out of descriptors, say. The listener stays readable: try again later, not at once.
-      if (!fd) break;
+      if (!fd) return stop_accepting(Accepting::kAtNextTick);
       admit(std::move(fd));
     }
-    paused = true;
+    stop_accepting(Accepting::kWhenAPlaceIsFree);
+  }
+
+  // The tick ends either: by then the oldest can be given up.
+  void stop_accepting(Accepting until) {
+    accepting = until;
     loop.forget(listener.get());
   }
 
@@ -129,8 +145,7 @@ struct Gate::State {
       if (Clock::now() - entry->second.since > limits.deadline) drop(entry);
       entry = next;
     }
-    if (std::exchange(paused, false))
-      loop.watch(listener.get(), [this](uint32_t) { on_listener(); });
+    if (accepting != Accepting::kYes) accept_again();
     if (!pending.empty()) arm_timer();
   }
 
@@ -153,7 +168,7 @@ struct Gate::State {
     loop.forget(number);
     Identity identity = entry->second.challenger.identity();
     Fd fd = std::move(entry->second.fd);
-    pending.erase(entry);
+    leave(entry);
     lock.unlock();
     accepted(identity, std::move(fd));
   }

@@ -138,6 +138,20 @@ TEST(Gate, ASlowOneIsClosedAtItsDeadline) {
   EXPECT_EQ(house.gate.rejected(), 2u);
 }
 
+// A start of a thousand ranks comes to one gate at once.
+TEST(Gate, APlaceThatBecomesFreeIsTakenAtOnce) {
+  House house({.connections = 1});
+  std::vector<std::thread> visitors;
+  for (int i = 0; i < 24; i++)
+    visitors.emplace_back([&] { EXPECT_EQ(house.visit("sesame"), Verdict::kAccepted); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto start = Clock::now();
+  house.open();
+  for (std::thread& visitor : visitors) visitor.join();
+  // Six seconds if each waited for the tick at which the gate looks after deadlines.
+  EXPECT_LT(to_seconds(Clock::now() - start), 3);
+}
+
 TEST(Gate, ManyIdleOnesDoNotKeepOthersOut) {
   House house({4, seconds(3600)});
   house.open();

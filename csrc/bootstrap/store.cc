@@ -30,7 +30,7 @@ std::optional<std::string> Store::wait(const std::string& key, Deadline deadline
 void Store::sleep(Duration time) const {
   for (; time > kLook; time -= kLook) {
     std::this_thread::sleep_for(kLook);
-    if (look_) look_();
+    look();
   }
   std::this_thread::sleep_for(time);
 }

@@ -40,10 +40,11 @@ class Store {
   Duration turn() const { return std::max(kLook, kPausesOfATurn * longest_pause()); }
   /// So many ranks wait in it at a time, each in a store of its own: they poll the less often.
   void set_waiters(Rank count) { waiters_ = count; }
-  /// `look` is called a few times a second by a wait that polls; what it throws ends the wait.
+  /// `look` is called a few times a second by a wait; what it throws ends the wait.
   void while_waiting(std::function<void()> look) { look_ = std::move(look); }
 
-  /// The value as soon as it is set; nothing at the deadline. Polls, less and less often.
+  /// The value as soon as it is set; nothing at the deadline. A store that cannot tell when that is
+  /// polls, less and less often.
   virtual std::optional<std::string> wait(const std::string& key, Deadline deadline);
   /// The same, but Error(kTimeout) naming the store and the key at the deadline.
   std::string get(const std::string& key, Deadline deadline);
@@ -60,6 +61,10 @@ class Store {
   virtual Pace pace() const { return {}; }
   Duration longest_pause() const {
     return std::max(pace().longest, waiters_ * pace().longest_of_each);
+  }
+
+  void look() const {
+    if (look_) look_();
   }
 
   static constexpr Duration kLook = std::chrono::milliseconds(250);
@@ -84,10 +89,12 @@ inline constexpr size_t kMaxValueBytes = size_t{64} << 20;
 std::string quote_key(std::string_view key);
 
 /// `url` is one of
-///   tcp://host:port        rank 0 of the job serves it, the others connect (they wait for it to
-///   come up) file:///directory      a directory that all ranks see; the ringcoll files in it are
-///   removed at the end horovod://host:port    the rendezvous server that horovodrun starts (HTTP
-///   PUT and GET); scope from the path local://name           threads of one process
+/// - tcp://host:port: rank 0 of the job serves it, the others connect (they wait for it to come up)
+/// - file:///directory: all ranks see it; the ringcoll files in it are removed at the end
+/// - horovod://host:port: the rendezvous server that horovodrun starts (HTTP PUT and GET); scope
+///   from the path
+/// - local://name: threads of one process
+///
 /// `secret` guards tcp:// (challenge and response). Throws Error(kInvalidArgument) for anything
 /// else, naming the forms.
 std::unique_ptr<Store> open_store(const std::string& url, const std::string& secret, Rank rank,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bootstrap/auth.h"
 #include "bootstrap/http_client.h"
 #include "bootstrap/http_server_testing.h"
 #include "net/socket.h"
@@ -253,6 +254,114 @@ TEST(TcpStore, AnotherProgramOnThePort) {
   // It waits for a line that does not come: at the deadline at the latest.
   Error error = error_of([&] { open_store(url, "", 1, 2, Deadline(seconds(0.3))); });
   EXPECT_TRUE(contains(error, url)) << error.what();
+}
+
+// Who polls asks the less often the more wait: of so many, not even once in the time.
+TEST(TcpStore, WhoWaitsIsToldWhenTheKeyIsSet) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 3, soon());
+  auto one = open_store(url, "", 1, 3, soon()), two = open_store(url, "", 2, 3, soon());
+  for (Store* store : {zero.get(), one.get(), two.get()}) store->set_waiters(1'000'000);
+  auto wait = [&](Store* store, double* took) {
+    return std::thread([=] {
+      auto start = Clock::now();
+      EXPECT_EQ(store->get("key", soon()), "value");
+      *took = to_seconds(Clock::now() - start);
+    });
+  };
+  double took[2] = {0, 0};
+  for (Store* setter : {two.get(), zero.get()}) {
+    Store* other = setter == zero.get() ? two.get() : zero.get();
+    std::thread waiters[] = {wait(one.get(), &took[0]), wait(other, &took[1])};
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    setter->set("key", "value", soon());
+    for (std::thread& waiter : waiters) waiter.join();
+    for (double each : took) {
+      EXPECT_GT(each, 0.03);
+      EXPECT_LT(each, 5);
+    }
+    setter->remove("key", soon());
+  }
+}
+
+TEST(TcpStore, AWaitThatIsGivenUpDisturbsNothing) {
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 3, soon());
+  auto one = open_store(url, "", 1, 3, soon()), two = open_store(url, "", 2, 3, soon());
+  EXPECT_FALSE(one->wait("key", Deadline(Duration::zero())));
+  EXPECT_FALSE(one->wait("another", Deadline(seconds(0.02))));
+  one->while_waiting([] { throw Error(Code::kAborted, "seen"); });
+  EXPECT_EQ(error_of([&] { one->wait("key", soon()); }).code(), Code::kAborted);
+  one->while_waiting({});
+  one->set("another", "1", soon());
+  EXPECT_EQ(one->get("another", soon()), "1");
+  // Set in the middle of it: told though nobody waits any more, and not taken for what is asked.
+  one->while_waiting([] { throw Error(Code::kAborted, "seen"); });
+  EXPECT_EQ(error_of([&] { one->wait("key", soon()); }).code(), Code::kAborted);
+  zero->set("key", "2", soon());
+  EXPECT_EQ(one->get("another", soon()), "1");
+  EXPECT_EQ(one->wait("key", Deadline(Duration::zero())), "2");
+  // Who ends while it waits is told nothing.
+  two->while_waiting([] { throw Error(Code::kAborted, "seen"); });
+  EXPECT_EQ(error_of([&] { two->wait("third", soon()); }).code(), Code::kAborted);
+  two.reset();
+  one->while_waiting({});
+  EXPECT_FALSE(one->wait("third", Deadline(seconds(0.05))));
+  zero->set("third", "3", soon());
+  EXPECT_EQ(one->get("third", soon()), "3");
+}
+
+/// What is sent to a store as it is, and how many bytes come back until it is silent, or `closed`.
+struct Raw {
+  size_t bytes = 0;
+  bool closed = false;
+};
+Raw say_to_store(const std::string& url, const std::vector<std::pair<uint32_t, std::string>>& all) {
+  int error = 0;
+  Fd fd = try_connect(Address::parse(url.substr(6)), soon(), &error);
+  EXPECT_EQ(prove(fd.get(), "", {1, 0, UINT32_MAX, make_group_id("ringcoll store")}, soon(), url),
+            Verdict::kAccepted);
+  std::string message;
+  for (const auto& [operation, key] : all) {
+    uint32_t head[] = {0x54534352, operation, static_cast<uint32_t>(key.size()), 0};
+    message.append(reinterpret_cast<const char*>(head), sizeof head);
+    message += key;
+  }
+  send_all(fd.get(), message.data(), message.size(), soon(), url);
+  Raw raw;
+  char buffer[1000];
+  try {
+    for (;;) {
+      size_t got = recv_some(fd.get(), buffer, sizeof buffer, Deadline(seconds(0.3)), url);
+      raw.bytes += got;
+      raw.closed = got == 0;
+      if (got == 0) return raw;
+    }
+  } catch (const Error& error) {
+    raw.closed = error.code() != Code::kTimeout;
+    return raw;
+  }
+}
+
+TEST(TcpStore, OnlyAWaitIsFollowedByTheNextRequest) {
+  constexpr uint32_t kGet = 2, kRemove = 3, kWait = 4;
+  std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
+  auto zero = open_store(url, "", 0, 2, soon());
+  auto both = [&](uint32_t first, uint32_t second) {
+    return say_to_store(url, {{first, "key"}, {second, "key"}});
+  };
+  auto is = [](const Raw& raw, size_t answers, bool closed) {
+    return raw.bytes == 16 * answers && raw.closed == closed;
+  };
+  EXPECT_TRUE(is(say_to_store(url, {{kWait, "key"}}), 0, false));
+  EXPECT_TRUE(is(both(kWait, kGet), 2, false));
+  EXPECT_TRUE(is(both(kWait, kWait), 1, false));
+  EXPECT_TRUE(is(both(kGet, kWait), 0, true));
+  EXPECT_TRUE(is(both(kGet, kGet), 0, true));
+  EXPECT_TRUE(is(say_to_store(url, {{kWait, "key"}, {kWait, "key"}, {kRemove, "key"}}), 3, false));
+  EXPECT_TRUE(is(say_to_store(url, {{5, "key"}}), 0, true));
+  zero->set("key", "", soon());
+  EXPECT_TRUE(is(both(kWait, kGet), 2, false));
 }
 
 TEST(TcpStore, TheEndOfRankZeroIsNoticed) {

@@ -1,6 +1,8 @@
 // tcp://host:port: rank 0 keeps the values and serves the others from a thread of its own. Requests
-// come over connections that have proven to know the secret; each is answered before the next is
-// read.
+// come over connections that have proven to know the secret, and are answered one after another. A
+// wait is answered when its key is set, or else when the next request of the same rank comes: who
+// has waited for long enough says so by asking for something else.
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -8,11 +10,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,11 +38,12 @@ constexpr uint32_t kStoreChannel = UINT32_MAX;
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(200);
 constexpr uint64_t kRefusalsLogged = 8;
+constexpr double kAnswerSeconds = 30;  // for what has begun to come
 // Of all values, and as many of requests that are being read: without a secret of the job's own
 // anybody who reaches the port can write.
 constexpr size_t kMostStoredBytes = 2 * kMaxValueBytes;
 
-enum class Operation : uint32_t { kSet = 1, kGet = 2, kRemove = 3 };
+enum class Operation : uint32_t { kSet = 1, kGet = 2, kRemove = 3, kWait = 4 };
 enum class Status : uint32_t { kDone = 1, kAbsent = 2, kConflict = 3, kFull = 4 };
 
 // On the wire as they are; key and value, or value, follow.
@@ -101,6 +108,18 @@ class Server {
     std::lock_guard lock(mutex_);
     return serve_locked(operation, key, value);
   }
+  /// Null if it is not set until then. One thread at a time.
+  Value wait(const std::string& key, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    auto found = values_.end();
+    awaited_here_ = &key;
+    set_here_.wait_for(lock, deadline.left(), [&] {
+      found = values_.find(key);
+      return found != values_.end();
+    });
+    awaited_here_ = nullptr;
+    return found == values_.end() ? nullptr : found->second;
+  }
   std::string remark() const {
     std::lock_guard lock(mutex_);
     return remark_;
@@ -110,7 +129,8 @@ class Server {
   struct Client {
     Fd fd;
     std::string in;
-    Response head{};  // of the answer that is being sent, value behind it
+    std::optional<std::string> awaits;  // the key
+    Response head{};                    // of the answer that is being sent, value behind it
     Value value;
     size_t sent = 0;
     bool answering = false;
@@ -120,6 +140,7 @@ class Server {
     auto found = values_.find(key);
     switch (operation) {
       case Operation::kGet:
+      case Operation::kWait:
         if (found == values_.end()) return {Status::kAbsent, {}};
         return {Status::kDone, found->second};
       case Operation::kRemove:
@@ -131,11 +152,31 @@ class Server {
         if (found != values_.end())
           return {*found->second == value ? Status::kDone : Status::kConflict, {}};
         if (kept_bytes_ + key.size() + value.size() > kMostStoredBytes) return {Status::kFull, {}};
-        values_.emplace(key, std::make_shared<const std::string>(value));
+        found = values_.emplace(key, std::make_shared<const std::string>(value)).first;
         kept_bytes_ += key.size() + value.size();
+        tell_who_waits(key, found->second);
         return {Status::kDone, {}};
     }
     throw Error(Code::kInternal, "an operation that a store does not have");
+  }
+
+  void tell_who_waits(const std::string& key, const Value& value) {
+    if (awaited_here_ && *awaited_here_ == key) set_here_.notify_one();
+    auto waiting = waiting_.extract(key);
+    if (!waiting) return;
+    for (int number : waiting.mapped()) {
+      Client& client = clients_.find(number)->second;
+      client.awaits.reset();
+      // Gone: the loop finds it so, too, and forgets it.
+      if (!answer(client, {Status::kDone, value})) ::shutdown(number, SHUT_RDWR);
+    }
+  }
+
+  void stop_waiting(Client& client) {
+    auto waiting = waiting_.find(*client.awaits);
+    std::erase(waiting->second, client.fd.get());
+    if (waiting->second.empty()) waiting_.erase(waiting);
+    client.awaits.reset();
   }
 
   void on_refused(const Gate::Refusal& refusal) {
@@ -164,6 +205,7 @@ class Server {
     if (is_served(entry->second, events)) return;
     loop_.forget(number);
     reading_bytes_ -= entry->second.in.size();
+    if (entry->second.awaits) stop_waiting(entry->second);
     clients_.erase(entry);
   }
 
@@ -171,15 +213,26 @@ class Server {
   bool is_served(Client& client, uint32_t events) {
     try {
       if ((events & EPOLLOUT) && !flush(client)) return false;
-      return (events & ~EPOLLOUT) == 0 || read_request(client);
+      if ((events & ~EPOLLOUT) != 0 && !read_some(client)) return false;
+      while (!client.answering) {
+        Request request{};
+        size_t bytes = 0;
+        if (!find_request(client, &request, &bytes)) return false;
+        if (bytes == 0) return true;
+        if (client.awaits) {
+          stop_waiting(client);
+          if (!answer(client, {Status::kAbsent, {}})) return false;
+        } else if (!serve_request(client, request, bytes)) {
+          return false;
+        }
+      }
+      return true;
     } catch (const std::bad_alloc&) {
       return false;
     }
   }
 
-  bool read_request(Client& client) {
-    // An answer that has not left yet: the next request waits in the socket.
-    if (client.answering) return true;
+  bool read_some(Client& client) {
     std::array<char, 65536> buffer;
     ssize_t got = recv(client.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
@@ -187,20 +240,39 @@ class Server {
     if (bytes == 0 || reading_bytes_ + bytes > kMostStoredBytes) return false;
     client.in.append(buffer.data(), bytes);
     reading_bytes_ += bytes;
-    Request request;
-    if (client.in.size() < sizeof request) return true;
-    std::memcpy(&request, client.in.data(), sizeof request);
-    if (request.magic != kMagic || request.key_bytes > kMaxKeyBytes ||
-        request.value_bytes > kMaxValueBytes || request.operation < 1 || request.operation > 3)
+    return true;
+  }
+
+  // *bytes: of the whole request that has come, 0 if none has. False: it makes no sense.
+  static bool find_request(const Client& client, Request* request, size_t* bytes) {
+    if (client.in.size() < sizeof *request) return true;
+    std::memcpy(request, client.in.data(), sizeof *request);
+    if (request->magic != kMagic || request->key_bytes > kMaxKeyBytes ||
+        request->value_bytes > kMaxValueBytes || request->operation < 1 || request->operation > 4)
       return false;
-    size_t total = sizeof request + request.key_bytes + request.value_bytes;
-    if (client.in.size() < total) return true;
-    if (client.in.size() > total) return false;  // the next before the answer to this one
-    Answer answer = serve_locked(static_cast<Operation>(request.operation),
-                                 client.in.substr(sizeof request, request.key_bytes),
-                                 client.in.substr(sizeof request + request.key_bytes));
-    reading_bytes_ -= client.in.size();
-    client.in = {};
+    size_t whole = sizeof *request + request->key_bytes + request->value_bytes;
+    if (client.in.size() >= whole) *bytes = whole;
+    return true;
+  }
+
+  bool serve_request(Client& client, const Request& request, size_t bytes) {
+    auto operation = static_cast<Operation>(request.operation);
+    // Only a wait need not be answered before the next request.
+    if (client.in.size() > bytes && operation != Operation::kWait) return false;
+    std::string key = client.in.substr(sizeof request, request.key_bytes);
+    Answer found = serve_locked(
+        operation, key, client.in.substr(sizeof request + request.key_bytes, request.value_bytes));
+    reading_bytes_ -= bytes;
+    client.in.erase(0, bytes);
+    if (client.in.empty()) client.in = {};  // and its memory
+    if (operation != Operation::kWait || found.status == Status::kDone)
+      return answer(client, std::move(found));
+    waiting_[key].push_back(client.fd.get());
+    client.awaits = std::move(key);
+    return true;
+  }
+
+  bool answer(Client& client, Answer answer) {
     client.head = {kMagic, static_cast<uint32_t>(answer.status),
                    answer.value ? static_cast<uint32_t>(answer.value->size()) : 0, 0};
     client.value = std::move(answer.value);
@@ -236,6 +308,9 @@ class Server {
   std::map<std::string, Value> values_;
   size_t kept_bytes_ = 0;  // of keys and values
   std::map<int, Client> clients_;
+  std::map<std::string, std::vector<int>> waiting_;  // their descriptors, by key
+  const std::string* awaited_here_ = nullptr;        // by rank 0
+  std::condition_variable set_here_;
   size_t reading_bytes_ = 0;  // of requests that are not whole yet
   std::string remark_;
   uint64_t refusals_ = 0;  // on the loop's thread
@@ -265,6 +340,14 @@ class ServingStore : public Store {
     if (answer.status == Status::kAbsent) return {};
     return *answer.value;
   }
+  std::optional<std::string> wait(const std::string& key, Deadline deadline) override {
+    for (;;) {
+      if (Value value = server_->wait(key, Deadline(std::min(kLook, deadline.left()))))
+        return *value;
+      if (deadline.passed()) return {};
+      look();
+    }
+  }
   void remove(const std::string& key, Deadline) override {
     server_->serve(Operation::kRemove, key, "");
   }
@@ -285,9 +368,23 @@ class ClientStore : public Store {
     check_set(request(Operation::kSet, key, value, deadline).status, name_, key);
   }
   std::optional<std::string> try_get(const std::string& key, Deadline deadline) override {
-    auto [status, value] = request(Operation::kGet, key, "", deadline);
-    if (status == Status::kAbsent) return {};
-    return std::move(value);
+    Received received = request(Operation::kGet, key, "", deadline);
+    if (received.status == Status::kAbsent) return {};
+    return std::move(received.value);
+  }
+  std::optional<std::string> wait(const std::string& key, Deadline deadline) override {
+    if (awaited_ != key) {
+      begin(Operation::kWait, key, "", Deadline(seconds(kAnswerSeconds)));
+      awaited_ = key;
+    }
+    for (;;) {
+      pollfd entry{fd_.get(), POLLIN, 0};
+      ::poll(&entry, 1, Deadline(std::min(kLook, deadline.left())).left_ms());
+      if (entry.revents != 0) return receive_awaited(Deadline(seconds(kAnswerSeconds)));
+      // Even who has no time to wait is told what is set.
+      if (deadline.passed()) return try_get(key, Deadline(seconds(kAnswerSeconds)));
+      look();
+    }
   }
   void remove(const std::string& key, Deadline deadline) override {
     request(Operation::kRemove, key, "", deadline);
@@ -299,8 +396,30 @@ class ClientStore : public Store {
     Status status;
     std::string value;
   };
+
   Received request(Operation operation, const std::string& key, const std::string& value,
                    Deadline deadline) {
+    begin(operation, key, value, deadline);
+    return receive(deadline);
+  }
+
+  std::optional<std::string> receive_awaited(Deadline deadline) {
+    awaited_.clear();
+    Received received = receive(deadline);
+    if (received.status == Status::kAbsent) return {};
+    return std::move(received.value);
+  }
+
+  // A request ends the wait before it, whose answer comes first. It may bring the value: whoever
+  // wants it still asks again.
+  void begin(Operation operation, const std::string& key, const std::string& value,
+             Deadline deadline) {
+    send(operation, key, value, deadline);
+    if (!awaited_.empty()) receive_awaited(deadline);
+  }
+
+  void send(Operation operation, const std::string& key, const std::string& value,
+            Deadline deadline) {
     check(key.size() <= kMaxKeyBytes && value.size() <= kMaxValueBytes, Code::kInvalidArgument,
           "{}: a key of {} and a value of {} bytes; {} and {} are allowed", name_, key.size(),
           value.size(), kMaxKeyBytes, kMaxValueBytes);
@@ -309,18 +428,31 @@ class ClientStore : public Store {
            Request{kMagic, static_cast<uint32_t>(operation), static_cast<uint32_t>(key.size()),
                    static_cast<uint32_t>(value.size())});
     message += key + value;
-    std::string link = fmt::format("{}, kept by rank 0", name_);
-    try {
+    talk([&](const std::string& link) {
       send_all(fd_.get(), message.data(), message.size(), deadline, link);
+    });
+  }
+
+  Received receive(Deadline deadline) {
+    Received received{};
+    talk([&](const std::string& link) {
       Response response;
       recv_all(fd_.get(), &response, sizeof response, deadline, link);
       check(response.magic == kMagic && response.value_bytes <= kMaxValueBytes, Code::kTransport,
             "{}: an answer that makes no sense", link);
-      Received answer{static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
-      recv_all(fd_.get(), answer.value.data(), answer.value.size(), deadline, link);
-      return answer;
+      received = {static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
+      recv_all(fd_.get(), received.value.data(), received.value.size(), deadline, link);
+    });
+    return received;
+  }
+
+  template <typename Exchange>
+  void talk(Exchange&& exchange) {
+    try {
+      exchange(fmt::format("{}, kept by rank 0", name_));
     } catch (const Error& error) {
       fd_.reset();  // an answer that is still under way must not be taken for the next
+      awaited_.clear();
       if (error.code() == Code::kTimeout) throw;
       throw Error(error.code(), fmt::format("{}; rank 0 has ended, or has given up", error.what()),
                   0);
@@ -329,6 +461,7 @@ class ClientStore : public Store {
 
   std::string name_;
   Fd fd_;
+  std::string awaited_;  // the key of a wait that has not been answered
 };
 
 // Rank 0 may come later than the others: refused is not final before the deadline.
