@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -224,6 +225,43 @@ TEST_P(EveryExchange, WhatIsThrownByALookEndsTheWait) {
       EXPECT_EQ(result.error->code(), Code::kAborted) << result.error->what();
     }
   }
+}
+
+/// Of a rank that is stopped for a while when it could read the outcome.
+class LateStore : public Store {
+ public:
+  LateStore(std::unique_ptr<Store> inner, double late_s)
+      : inner_(std::move(inner)), late_s_(late_s) {}
+  void set(const std::string& key, const std::string& value, Deadline deadline) override {
+    inner_->set(key, value, deadline);
+  }
+  std::optional<std::string> try_get(const std::string& key, Deadline deadline) override {
+    return inner_->try_get(key, deadline);
+  }
+  std::optional<std::string> wait(const std::string& key, Deadline deadline) override {
+    if (key.ends_with(".all")) std::this_thread::sleep_for(seconds(std::exchange(late_s_, 0)));
+    return inner_->wait(key, deadline);
+  }
+  void remove(const std::string& key, Deadline deadline) override { inner_->remove(key, deadline); }
+  const std::string& name() const override { return inner_->name(); }
+
+ private:
+  std::unique_ptr<Store> inner_;
+  double late_s_;
+};
+
+TEST(StoreExchange, RankZeroLingersForWhoReadsTheLastOutcomeLate) {
+  auto gather = [](Rank rank, double late_s) {
+    auto store = open_store("local://late", "", rank, 2, soon());
+    auto exchange =
+        make_store_exchange(std::make_unique<LateStore>(std::move(store), late_s), "p", rank, 2);
+    return exchange->all_gather("x", soon());
+  };
+  std::vector<std::string> read;
+  std::thread late([&] { EXPECT_NO_THROW(read = gather(1, 1.5)); });
+  gather(0, 0);
+  late.join();
+  EXPECT_EQ(read, std::vector<std::string>(2, "x"));
 }
 
 TEST(StoreExchange, TwoThatClaimRankZeroOverwriteEachOther) {
