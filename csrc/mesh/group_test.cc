@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(, Groups, ::testing::Values("loopback", "shm", "tcp"),
 TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
   constexpr size_t kBytes = 100'000;
   std::vector<std::byte> lent(kBytes, std::byte{1}), place(kBytes);
-  std::promise<void> failed;
+  std::promise<void> failed, tried;
   testing::run_ranks({2, testing::config_of("shm")}, [&](Mesh& mesh) {
     const Rank peer = 1 - mesh.rank();
     Group& group = mesh.whole();
@@ -79,7 +79,10 @@ TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
       ASSERT_NE(channel.try_send({}, lent.data(), kBytes), 0u);
       group.fail(Error(Code::kTimeout, "the call took too long", 1));
       std::ranges::fill(lent, std::byte{2});
-      return failed.set_value();
+      failed.set_value();
+      // What tells that it is revoked goes with this rank.
+      ASSERT_EQ(tried.get_future().wait_for(seconds(20)), std::future_status::ready);
+      return;
     }
     ASSERT_EQ(failed.get_future().wait_for(seconds(20)), std::future_status::ready);
     View view;
@@ -89,6 +92,7 @@ TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kPeerLost) << error.what();
     }
+    tried.set_value();
   });
 }
 
