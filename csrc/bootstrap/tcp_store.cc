@@ -434,7 +434,7 @@ class ClientStore : public Store {
   }
 
   Received receive(Deadline deadline) {
-    Received received{};
+    Received received{Status::kAbsent, {}};
     talk([&](const std::string& link) {
       Response response;
       recv_all(fd_.get(), &response, sizeof response, deadline, link);
