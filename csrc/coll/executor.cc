@@ -174,6 +174,7 @@ bool Executor::run_all(CallSource& calls) {
     if (in_flight_ == 0) return false;
     do {
       if (!advance_all()) wait_for_any(calls);
+      calls.look_up(false);
       begin_those_of(calls);
     } while (end_those_over(calls));
   } catch (const std::exception& error) {
@@ -231,6 +232,7 @@ bool Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
     bool last = left() == 1;
     if (last) {
+      calls.look_up(comm_.channels().busy());
       comm_.channels().flush([this] { return flight(0).run->doing(); });
       look_at_distance();
     }
@@ -243,18 +245,21 @@ bool Executor::end_those_over(CallSource& calls) {
 
 // Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
 // nothing that the others do (docs/mesh.md); they go on when it has polled.
-void Executor::wait_for_any(const CallSource& calls) {
+void Executor::wait_for_any(CallSource& calls) {
   Run& oldest = *flight(0).run;
   const Want want = oldest.want();
   if (want.what == Want::What::kLinks) {
     // Peers may need what was sent before to come to this call.
+    calls.look_up(true);
     comm_.channels().flush([&] { return oldest.doing(); });
     return connect(*want.planned);
   }
   invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
-  comm_.channels().wait(
-      want.peer, [&] { return advance_all() || (!held_ && has_room() && calls.has_next()); },
-      [&] { return describe_wait(oldest); }, want.bytes);
+  auto ready = [&] {
+    calls.look_up(comm_.channels().blocked());
+    return advance_all() || (!held_ && has_room() && calls.has_next());
+  };
+  comm_.channels().wait(want.peer, ready, [&] { return describe_wait(oldest); }, want.bytes);
 }
 
 // But those that are over and only have not been ended.

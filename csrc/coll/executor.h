@@ -28,6 +28,9 @@ class CallSource {
   /// The oldest that has not ended has, with this error. `last`: there is no other, and the
   /// executor does nothing any more.
   virtual void ended(std::optional<Error> error, bool last) = 0;
+  /// Called now and then while calls are in flight, at each poll, too. `blocks`: what comes next
+  /// may be a sleep.
+  virtual void look_up(bool blocks) = 0;
 };
 
 /// One thread at a time.
@@ -72,7 +75,7 @@ class Executor {
   size_t left() const { return in_flight_ + (held_ ? 1 : 0); }
   void end_oldest(CallSource& calls);
   bool end_those_over(CallSource& calls);
-  void wait_for_any(const CallSource& calls);
+  void wait_for_any(CallSource& calls);
   void fail_all(CallSource& calls, const std::exception& error);
 
   Communicator& comm_;

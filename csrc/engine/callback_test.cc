@@ -111,6 +111,26 @@ TEST(Callback, HasReturnedWhenAWaitDoes) {
   });
 }
 
+// Who has slept until the call before has ended is told so first.
+TEST(Callback, MayWaitForWhoHeardOfTheCallBefore) {
+  world(2, [](rc_comm* comm, int) {
+    for (int turn = 0; turn < 20; turn++) {
+      std::promise<void> heard;
+      Operation before, next;
+      next.then = [&heard](Operation&) {
+        EXPECT_EQ(heard.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+      };
+      ASSERT_EQ(before.start(comm), RC_OK) << error_text();
+      ASSERT_EQ(next.start(comm), RC_OK) << error_text();
+      EXPECT_EQ(before.wait(), RC_OK) << error_text();
+      heard.set_value();
+      EXPECT_EQ(next.wait(), RC_OK) << error_text();
+      ringcoll_request_free(before.request);
+      ringcoll_request_free(next.request);
+    }
+  });
+}
+
 // The request lies in memory that goes with it.
 TEST(Callback, MayAskAndFreeItsRequest) {
   world(2, [](rc_comm* comm, int) {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <utility>
 
@@ -9,6 +10,15 @@
 
 namespace ringcoll {
 namespace {
+
+// To wake a thread costs microseconds, and it may take the CPU from one that a peer waits for. A
+// batch of short calls (docs/design.md, "Waiting") would wake the worker for each that is
+// submitted, and who waits for each that ends. Instead the worker naps while they gather:
+constexpr Duration kNap = std::chrono::microseconds(20);
+// and who waits is woken so long after the end of the call at the latest, while others go on.
+constexpr Duration kLatestAlarm = std::chrono::microseconds(20);
+// By how much the worker's sleep may be longer than asked for. The kernel's default is 50 us.
+constexpr unsigned long kTimerSlackNs = 1000;
 
 // Whose callback this thread is in. What the engine would do next has to wait until it returns.
 thread_local const Engine* calling_back = nullptr;
@@ -33,7 +43,7 @@ CallbackScope::~CallbackScope() { calling_back = outer_; }
 const Engine* CallbackScope::current() { return calling_back; }
 
 CallRequest::CallRequest(const rc_call& raw, Engine& engine, Done done)
-    : engine_(&engine), tell_(std::move(done)) {
+    : engine_(&engine), nap_(engine.nap()), tell_(std::move(done)) {
   const Rank size = engine.comm().size();
   rc_call copy = raw;
   if (raw.buffers && raw.buffer_count > 0)
@@ -57,18 +67,27 @@ bool CallRequest::wait(double limit_s) {
         "the callback has returned: give that call a callback of its own");
   std::unique_lock lock(mutex_);
   auto ended = [this] { return has_ended_here(); };
-  if (limit_s < 0)
-    ended_.wait(lock, ended);
-  else if (!ended_.wait_for(lock, seconds(limit_s), ended))
-    return false;
+  awaited_ = awaited_ || limit_s != 0;
+  if (!ended() && limit_s != 0) {
+    sleepers_++;
+    lock.unlock();
+    nap_->end();
+    lock.lock();
+    if (limit_s < 0)
+      ended_.wait(lock, ended);
+    else
+      ended_.wait_for(lock, seconds(limit_s), ended);
+    sleepers_--;
+  }
+  if (!ended()) return false;
   if (error_) throw *error_;
   return true;
 }
 
-// Who waits is woken after the callback has returned, for it may then free what the callback uses;
+// It has ended for others after the callback has returned, for they may then free what that uses;
 // the callback's own thread sees the end before (has_ended_here), or it could not ask for the
 // result.
-void CallRequest::end(std::optional<Error> error) {
+bool CallRequest::end(std::optional<Error> error) {
   std::unique_lock lock(mutex_);
   error_ = std::move(error);
   if (tell_) {
@@ -83,6 +102,11 @@ void CallRequest::end(std::optional<Error> error) {
     teller_ = {};
   }
   done_ = true;
+  return sleepers_ > 0;
+}
+
+void CallRequest::wake() {
+  std::lock_guard lock(mutex_);
   ended_.notify_all();
 }
 
@@ -118,9 +142,12 @@ void Engine::close() {
           fmt::format("rank {} closed the communicator while a call was running", comm_.rank()),
           comm_.rank()));
   }
+  nap_->end();
   if (worker_.joinable()) worker_.join();  // first, so that calls end in their order
-  for (auto& request : left)
+  for (auto& request : left) {
     request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
+    request->wake();
+  }
   post_->close();
 }
 
@@ -168,9 +195,15 @@ void Engine::start(std::shared_ptr<CallRequest> request) {
     std::lock_guard lock(mutex_);
     check(!stopping_, Code::kAborted, "the communicator is being closed");
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    gathering_ = newest_ && !newest_->awaited();
+    newest_ = request;
     queue_.push_back(std::move(request));
     queued_++;
-    changed_.notify_all();
+    // Who has waited for the one before waits for this one next; else there are more to come.
+    if (!nap_->taken())
+      changed_.notify_all();
+    else if (!gathering_)
+      nap_->end();
   }
   // Who executes may be asleep in a wait for a peer, with room for this one.
   executor_.look_again();
@@ -191,7 +224,23 @@ void Engine::ended(std::optional<Error> error, bool last) {
   in_flight_.pop_front();
   // First, for who hears of the last request's end may close the engine: nothing runs any more.
   if (last) running_ = false;
-  request->end(std::move(error));
+  // A callback may wait for what a sleeper does next.
+  if (request->calls_back()) wake_sleepers();
+  if (request->end(std::move(error))) {
+    gathering_ = false;
+    if (unwoken_.empty()) alarm_ = Clock::now() + kLatestAlarm;
+    unwoken_.push_back(std::move(request));
+  }
+  look_up(last);
+}
+
+void Engine::look_up(bool blocks) {
+  if (!unwoken_.empty() && (blocks || Clock::now() >= alarm_)) wake_sleepers();
+}
+
+void Engine::wake_sleepers() {
+  for (auto& request : unwoken_) request->wake();
+  unwoken_.clear();
 }
 
 void Engine::work() {
@@ -199,6 +248,7 @@ void Engine::work() {
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the application's threads
   pthread_setname_np(pthread_self(), "ringcoll-worker");
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock,
@@ -206,6 +256,7 @@ void Engine::work() {
     if (stopping_) return;
     lock.unlock();
     if (!executor_.run_all(*this)) running_ = false;  // close() took the queue
+    if (gathering_) nap_->take(kNap, [this] { return queued_ > 0 || stopping_; });
     lock.lock();
   }
 }

@@ -17,6 +17,7 @@
 #include "coll/call.h"
 #include "coll/executor.h"
 #include "comm/communicator.h"
+#include "engine/nap.h"
 #include "p2p/post.h"
 
 namespace ringcoll {
@@ -58,21 +59,29 @@ class CallRequest final : public Request {
 
   bool wait(double limit_s) override;
   bool may_wait() override;
+  /// Whether somebody has.
+  bool awaited() const { return awaited_; }
 
  private:
   friend class Engine;
-  void end(std::optional<Error> error);
+  bool calls_back() const { return static_cast<bool>(tell_); }  // for who executes
+  /// True if somebody sleeps until wake().
+  bool end(std::optional<Error> error);
+  void wake();
   bool has_ended_here() const { return done_ || teller_ == std::this_thread::get_id(); }
 
   std::vector<rc_buffer> buffers_;
   std::vector<int64_t> counts_, recv_counts_;
   Call call_;
   const Engine* engine_;  // which may be gone, to compare it
+  std::shared_ptr<Nap> nap_;
   Done tell_;
   std::mutex mutex_;
   std::condition_variable ended_;
   std::thread::id teller_;  // who is in tell_, for whom the call has ended already
   bool done_ = false;
+  int sleepers_ = 0;
+  std::atomic<bool> awaited_ = false;
   std::optional<Error> error_;
 };
 
@@ -94,6 +103,9 @@ class Engine : private CallSource {
   void start(std::shared_ptr<CallRequest> request);
   /// Messages with tags, beside the calls. Outlives the engine in those who wait for one.
   const std::shared_ptr<Post>& post() const { return post_; }
+  /// The worker's sleep between calls, which ends when one is waited for. Outlives the engine in
+  /// its requests.
+  const std::shared_ptr<Nap>& nap() const { return nap_; }
   /// A communicator of those of its ranks who are left: collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
@@ -104,6 +116,8 @@ class Engine : private CallSource {
   bool has_next() const override { return queued_ > 0; }
   const Call* next() override;
   void ended(std::optional<Error> error, bool last) override;
+  void look_up(bool blocks) override;
+  void wake_sleepers();
   void work();
   bool begin_if_idle();
   void end();
@@ -117,9 +131,16 @@ class Engine : private CallSource {
   // finds nothing running and nothing queued takes no lock.
   std::atomic<bool> running_ = false;
   std::atomic<size_t> queued_ = 0;  // the length of queue_
-  bool stopping_ = false;
+  std::atomic<bool> stopping_ = false;
   std::deque<std::shared_ptr<CallRequest>> queue_;
   std::deque<std::shared_ptr<CallRequest>> in_flight_;  // the worker's alone
+  // Whose calls have ended and who sleep still, to be woken together. The worker's alone, as these.
+  std::vector<std::shared_ptr<CallRequest>> unwoken_;
+  Clock::time_point alarm_;              // when they are woken at the latest
+  std::shared_ptr<CallRequest> newest_;  // that was submitted
+  // It was before anybody waited for the one before it, nor has since for one that ended.
+  std::atomic<bool> gathering_ = false;
+  std::shared_ptr<Nap> nap_ = std::make_shared<Nap>();  // the worker's, between calls
   std::thread worker_;                                  // started by the first start()
   std::shared_ptr<Post> post_;
   std::mutex shrinking_;

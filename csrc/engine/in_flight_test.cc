@@ -100,6 +100,54 @@ TEST_P(InFlight, LaterCallsDoNotWaitForEarlierOnes) {
   });
 }
 
+// The next call is in flight, and goes on only when this rank has heard of the one that has ended:
+// with polls, and without.
+TEST_P(InFlight, WhoWaitsIsWokenWhileOthersGoOn) {
+  for (const char* spin_us : {"0", "25", "1000000"}) {
+    ::setenv("RINGCOLL_SPIN_US", spin_us, 1);
+    std::latch heard(1);
+    world(2, [&](rc_comm* comm, int rank) {
+      Started first, second;
+      ASSERT_EQ(first.begin(comm), RC_OK);
+      if (rank == 0) {
+        ASSERT_EQ(second.begin(comm), RC_OK);
+      }
+      EXPECT_EQ(first.end(), RC_OK) << error_text();
+      if (rank == 0) {
+        heard.count_down();
+      } else {
+        for (int i = 0; i < 1000 && !heard.try_wait(); i++)
+          std::this_thread::sleep_for(milliseconds(10));
+        EXPECT_TRUE(heard.try_wait()) << "spin " << spin_us;
+        ASSERT_EQ(second.begin(comm), RC_OK);
+      }
+      EXPECT_EQ(second.end(), RC_OK) << error_text();
+      EXPECT_EQ(second.data[0], 2);
+    });
+  }
+  ::unsetenv("RINGCOLL_SPIN_US");
+}
+
+// Batches that gather while the worker naps, though nobody waits for any of them.
+TEST_P(InFlight, EndThoughNobodyWaits) {
+  world(2, [](rc_comm* comm, int) {
+    for (int batch = 0; batch < 50; batch++) {
+      std::array<Started, 8> calls;
+      for (Started& call : calls) ASSERT_EQ(call.begin(comm), RC_OK);
+      for (Started& call : calls) {
+        int done = 0;
+        for (int i = 0; i < 100000 && !done; i++) {
+          ASSERT_EQ(ringcoll_wait(call.request, 0, &done), RC_OK) << error_text();
+          if (!done) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+        EXPECT_TRUE(done) << "batch " << batch;
+        EXPECT_EQ(call.end(), RC_OK);
+        EXPECT_EQ(call.data[0], 2);
+      }
+    }
+  });
+}
+
 // As if they were made one by one.
 TEST_P(InFlight, CallsOnTheSameMemoryHaveTheirOrder) {
   world(2, [](rc_comm* comm, int rank) {

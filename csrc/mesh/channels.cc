@@ -132,6 +132,10 @@ bool Channels::progress_others(const Endpoint* but) {
   return busy;
 }
 
+bool Channels::busy() const {
+  return std::ranges::any_of(connected_, [this](Rank peer) { return channels_[peer]->busy(); });
+}
+
 void Channels::flush(const std::function<std::string()>& doing) {
   for (Rank peer : connected_) {
     Endpoint& channel = *channels_[peer];

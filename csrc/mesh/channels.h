@@ -89,6 +89,10 @@ class Channels {
   void wake_if_blocked() {
     if (blocked_) wake();
   }
+  /// Whether a wait has stopped polling: what comes after its next look is a sleep.
+  bool blocked() const { return blocked_; }
+  /// Whether flush() would have something to wait for.
+  bool busy() const;
   /// Of all that are connected, as Endpoint::revoke().
   void revoke() noexcept;
 
