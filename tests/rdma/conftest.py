@@ -294,6 +294,25 @@ def devices(device: Device) -> list[Device]:
     return [device] if DEVICE else list(_ports())
 
 
+@pytest.fixture
+def bring_up() -> Callable[[str], None]:
+    """Brings an interface up again. A guest's driver may be refused, for a moment, the memory that
+    its buffers take; what the kernel said in the end is told."""
+
+    def up(interface: str) -> None:
+        for left in range(20, -1, -1):
+            command = ["ip", "link", "set", interface, "up"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return
+            print(f"{interface} does not come up: {done.stderr}")
+            if left:
+                time.sleep(0.5)
+        pytest.fail(f"{interface} stays down: {done.stderr}")
+
+    return up
+
+
 @pytest.fixture(scope="session")
 def in_guest() -> bool:
     """Whether the interfaces here are a guest's, which a test may break."""

@@ -179,7 +179,9 @@ def test_a_fork_does_no_harm(start_ranks):
     assert all(outcome.value for outcome in outcomes), [o.output for o in outcomes]
 
 
-def test_an_idle_job_survives_an_interface_that_is_down_for_a_while(start_ranks, in_guest):
+def test_an_idle_job_survives_an_interface_that_is_down_for_a_while(
+    start_ranks, in_guest, bring_up
+):
     """Its own interface, for 2 s. What is posted meanwhile is another matter: docs/rdma.md."""
     if not in_guest:
         pytest.skip("an interface of the host is not taken down")
@@ -198,7 +200,7 @@ def test_an_idle_job_survives_an_interface_that_is_down_for_a_while(start_ranks,
     job.wait_for("idle", 60)
     subprocess.run(["ip", "link", "set", "rdma0", "down"], check=True)
     time.sleep(2)
-    subprocess.run(["ip", "link", "set", "rdma0", "up"], check=True)
+    bring_up("rdma0")
     (job.folder / "mark.back").touch()
     outcomes = job.join(60)
     assert all(outcome.value for outcome in outcomes), [outcome.output for outcome in outcomes]

@@ -160,7 +160,7 @@ def test_a_cable_that_is_out_for_two_seconds_costs_only_time(start_ranks, device
 
 
 def test_an_interface_that_stays_down_ends_the_job_with_its_cause(
-    start_ranks, device, hosts, in_guest
+    start_ranks, device, hosts, in_guest, bring_up
 ):
     """That of the second host. Ranks on both raise before the deadline of 60 s, and each host by
     itself, for what the other has found does not come through: by its writes, or where it only
@@ -186,7 +186,7 @@ def test_an_interface_that_stays_down_ends_the_job_with_its_cause(
             time.sleep(max(0.0, pulled + OUT_S - time.monotonic()))
     finally:
         if hosts.index == 1:
-            subprocess.run(["ip", "link", "set", "rdma0", "up"], check=True)
+            bring_up("rdma0")
     hosts.exchange()
     ways = {
         "TransportError": [
