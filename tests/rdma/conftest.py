@@ -296,8 +296,8 @@ def devices(device: Device) -> list[Device]:
 
 @pytest.fixture
 def bring_up() -> Callable[[str], None]:
-    """Brings an interface up again. A guest's driver may be refused, for a moment, the memory that
-    its buffers take; what the kernel said in the end is told."""
+    """Brings an interface up again, for 10 s: once a guest's kernel refused to, and nobody knows
+    why. What it says is told."""
 
     def up(interface: str) -> None:
         for left in range(20, -1, -1):
