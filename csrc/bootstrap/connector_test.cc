@@ -406,6 +406,26 @@ TEST(Connector, ANetworkThatDoesNotReachIsNotUsed) {
   EXPECT_EQ(ranks.connectors[1]->rejected(), 0u);
 }
 
+// As behind a firewall that drops: the peer listens there, with no room for one more connection.
+TEST(Connector, ANetworkThatSwallowsIsGivenUpLongBeforeTheDeadline) {
+  Fd full = listen_on(Address::parse("127.0.0.1:0"));
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  Address swallows = local_address(full.get());
+  std::vector<Fd> waiting;
+  for (int i = 0; i < 4; i++) {
+    int error = 0;
+    waiting.push_back(begin_connect(swallows, &error));
+  }
+  TwoNetworks ranks(swallows);
+  std::vector<std::string> findings;
+  for (auto& connector : ranks.connectors)
+    findings.push_back(connector->try_networks(Deadline(seconds(60))));
+  for (auto& connector : ranks.connectors) {
+    connector->settle_networks(findings, [](Rank) { return ""; });
+    EXPECT_TRUE(connector->network().starts_with("127.0.0.0/8 (lo, ")) << connector->network();
+  }
+}
+
 TEST(Connector, IfNoNetworkReachesEverybodyAllSaySo) {
   Job job(2);
   Trial none;

@@ -35,6 +35,7 @@ TEST(Interfaces, ThisHostHasLoopback) {
   auto loopback = std::ranges::find_if(all, [](const Interface& i) { return i.loopback; });
   ASSERT_NE(loopback, all.end());
   EXPECT_EQ(loopback->prefix_bits, loopback->address.family() == AF_INET ? 8 : 128);
+  EXPECT_EQ(loopback->speed_mbps, 0);  // it says nothing of its speed
   auto named = select_interfaces("=" + loopback->name, "test", all);
   EXPECT_EQ(named.at(0).address.text(), loopback->address.text());
   EXPECT_TRUE(listen_on(select_interfaces("", "test", all).at(0).address));
