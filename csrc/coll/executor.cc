@@ -163,24 +163,25 @@ void Executor::connect(Planned& planned) {
 // ---- Several calls in flight ----
 
 // What is over is ended only when those that may follow it have begun, so that peers wait less.
-bool Executor::run_all(CallSource& calls) {
-  if (comm_.poisoned()) {
-    if (!calls.next()) return false;
+Executed Executor::run_all(CallSource& calls) {
+  if (comm_.poisoned() && left() == 0) {
+    if (!calls.next()) return Executed::kNothing;
     calls.ended(comm_.error(), true);
-    return true;
+    return Executed::kAll;
   }
   try {
     begin_those_of(calls);
-    if (in_flight_ == 0) return false;
-    do {
-      if (!advance_all()) wait_for_any(calls);
-      calls.look_up(false);
+    if (in_flight_ == 0) return Executed::kNothing;
+    while (true) {
+      if (auto executed = end_those_over(calls)) return *executed;
+      if (!advance_all() && !wait_for_any(calls)) return Executed::kPart;
+      if (calls.look_up(false)) return Executed::kPart;
       begin_those_of(calls);
-    } while (end_those_over(calls));
+    }
   } catch (const std::exception& error) {
     fail_all(calls, error);
   }
-  return true;
+  return Executed::kAll;
 }
 
 // For one more call. What has not got its links yet waits for them with nothing behind it.
@@ -227,39 +228,43 @@ void Executor::end_oldest(CallSource& calls) {
   calls.ended({}, left() == 0);
 }
 
-// False: none is left, and the executor may be another thread's.
-bool Executor::end_those_over(CallSource& calls) {
+// None: there are more to advance.
+std::optional<Executed> Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
     bool last = left() == 1;
     if (last) {
-      calls.look_up(comm_.channels().busy());
+      if (calls.look_up(comm_.channels().busy())) return Executed::kPart;
       comm_.channels().flush([this] { return flight(0).run->doing(); });
       look_at_distance();
     }
     end_oldest(calls);
-    if (last) return false;
+    if (last) return Executed::kAll;
     begin_those_of(calls);  // that had to wait for it
   }
-  return true;
+  return {};
 }
 
 // Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
-// nothing that the others do (docs/mesh.md); they go on when it has polled.
-void Executor::wait_for_any(CallSource& calls) {
+// nothing that the others do (docs/mesh.md); they go on when it has polled. False: this thread is
+// to leave.
+bool Executor::wait_for_any(CallSource& calls) {
   Run& oldest = *flight(0).run;
   const Want want = oldest.want();
   if (want.what == Want::What::kLinks) {
     // Peers may need what was sent before to come to this call.
-    calls.look_up(true);
+    if (calls.look_up(true)) return false;
     comm_.channels().flush([&] { return oldest.doing(); });
-    return connect(*want.planned);
+    connect(*want.planned);
+    return true;
   }
   invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
+  bool leaves = false;
   auto ready = [&] {
-    calls.look_up(comm_.channels().blocked());
-    return advance_all() || (!held_ && has_room() && calls.has_next());
+    leaves = calls.look_up(comm_.channels().blocked());
+    return leaves || advance_all() || (!held_ && has_room() && calls.has_next());
   };
   comm_.channels().wait(want.peer, ready, [&] { return describe_wait(oldest); }, want.bytes);
+  return !leaves;
 }
 
 // But those that are over and only have not been ended.

@@ -29,8 +29,15 @@ class CallSource {
   /// executor does nothing any more.
   virtual void ended(std::optional<Error> error, bool last) = 0;
   /// Called now and then while calls are in flight, at each poll, too. `blocks`: what comes next
-  /// may be a sleep.
-  virtual void look_up(bool blocks) = 0;
+  /// may be a sleep. True: this thread is to leave them to another.
+  virtual bool look_up(bool blocks) = 0;
+};
+
+/// What a run_all() came to.
+enum class Executed : uint8_t {
+  kNothing,  // there was nothing
+  kAll,      // and the executor may be another thread's already
+  kPart,     // calls are in flight, and nobody advances them until the next run_all()
 };
 
 /// One thread at a time.
@@ -44,10 +51,11 @@ class Executor {
   /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error; all
   /// but kInvalidArgument have poisoned the communicator.
   void run(const Call& call);
-  /// Runs what comes from there, as many at once as there is memory for, until all has ended; false
-  /// if there was nothing. A call that writes what one in flight reads or writes, or reads what it
-  /// writes, begins after that has ended.
-  bool run_all(CallSource& calls);
+  /// Runs what comes from there, as many at once as there is memory for, until all has ended or
+  /// look_up() says to leave: another thread then goes on with a run_all() of its own, of a source
+  /// that has the same calls. A call that writes what one in flight reads or writes, or reads what
+  /// it writes, begins after that has ended.
+  Executed run_all(CallSource& calls);
   /// There is a new call in the source: a run_all() that has stopped polling looks at it. Any
   /// thread.
   void look_again() { comm_.channels().wake_if_blocked(); }
@@ -74,8 +82,8 @@ class Executor {
   bool advance_all();
   size_t left() const { return in_flight_ + (held_ ? 1 : 0); }
   void end_oldest(CallSource& calls);
-  bool end_those_over(CallSource& calls);
-  void wait_for_any(CallSource& calls);
+  std::optional<Executed> end_those_over(CallSource& calls);
+  bool wait_for_any(CallSource& calls);
   void fail_all(CallSource& calls, const std::exception& error);
 
   Communicator& comm_;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "coll/world_testing.h"
@@ -19,10 +21,11 @@ using testing::Member;
 [[maybe_unused]] auto* const kDevice =
     ::testing::AddGlobalTestEnvironment(new testing::RdmaForTests);
 
-/// Calls from a list.
+/// Calls from a list; who executes them leaves now and then, if there is a `chance`.
 class List final : public CallSource {
  public:
-  explicit List(std::deque<Call> calls) : calls_(std::move(calls)) {}
+  explicit List(std::deque<Call> calls, std::mt19937* chance = nullptr)
+      : calls_(std::move(calls)), chance_(chance) {}
 
   bool has_next() const override { return begun_ < calls_.size(); }
   const Call* next() override {
@@ -37,12 +40,13 @@ class List final : public CallSource {
       EXPECT_EQ(ended_, begun_);
     }
   }
-  void look_up(bool) override {}
+  bool look_up(bool) override { return chance_ && (*chance_)() % 32 == 0; }
   size_t ended() const { return ended_; }
   size_t most_in_flight() const { return most_in_flight_; }
 
  private:
   std::deque<Call> calls_;
+  std::mt19937* chance_;
   size_t begun_ = 0, ended_ = 0, most_in_flight_ = 0;
 };
 
@@ -85,6 +89,38 @@ TEST_P(InFlight, SendsTensorsAsTheyLie) {
     if (GetParam() == "tcp" || GetParam() == "verbs") {
       EXPECT_GT(m.comm.counters().bytes_sent_zero_copy, 0u);
     }
+  });
+}
+
+// Wherever the one before left them, in the middle of a call or at its end.
+TEST_P(InFlight, AnotherThreadGoesOn) {
+  Config config = testing::test_config(std::string(GetParam()));
+  testing::run_world(3, config, [](Member& m) {
+    std::mt19937 chance(static_cast<unsigned>(m.rank) + 1);
+    int left = 0;
+    for (int turn = 0; turn < 20; turn++) {
+      constexpr size_t kCalls = 10;
+      std::vector<std::vector<float>> data(kCalls);
+      std::vector<rc_buffer> buffers(kCalls);
+      std::deque<Call> calls;
+      for (size_t i = 0; i < kCalls; i++) {
+        data[i].assign(i % 4 == 0 ? 50000 : 100, 1);
+        buffers[i] = {data[i].data(), data[i].data(), static_cast<int64_t>(data[i].size())};
+        calls.push_back({.collective = RC_ALLREDUCE,
+                         .dtype = RC_FLOAT32,
+                         .op = RC_SUM,
+                         .buffers = std::span(&buffers[i], 1)});
+      }
+      List list(std::move(calls), &chance);
+      for (auto executed = Executed::kPart; executed == Executed::kPart;) {
+        std::thread([&] { executed = m.executor.run_all(list); }).join();
+        left += executed == Executed::kPart;
+      }
+      ASSERT_EQ(list.ended(), kCalls);
+      for (auto& values : data)
+        ASSERT_EQ(std::ranges::count(values, 3.0F), static_cast<ptrdiff_t>(values.size()));
+    }
+    EXPECT_GT(left, 20);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -11,12 +12,20 @@
 namespace ringcoll {
 namespace {
 
-// To wake a thread costs microseconds, and it may take the CPU from one that a peer waits for. A
-// batch of short calls (docs/design.md, "Waiting") would wake the worker for each that is
-// submitted, and who waits for each that ends. Instead the worker naps while they gather:
+// To wake a thread costs microseconds, and it may take the CPU from one that a peer waits for
+// (docs/design.md, "Waiting"). So:
+// - the worker naps while calls gather;
 constexpr Duration kNap = std::chrono::microseconds(20);
-// and who waits is woken so long after the end of the call at the latest, while others go on.
+// - where who starts calls waits for them at once, and so executes them, it looks only now and then
+//   whether that is still so: first after so long, and more and more seldom;
+constexpr Duration kFirstNap = std::chrono::microseconds(100);
+constexpr Duration kLongestNap = std::chrono::microseconds(800);
+// - who sleeps until the end of a call is woken so long after it at the latest, while others go on;
 constexpr Duration kLatestAlarm = std::chrono::microseconds(20);
+// - who executes because it waits stays for so long after the end of its call, where more are in
+//   flight; what takes longer is the worker's, and worth the hand-over. The latter where it mostly
+//   waits for the next.
+constexpr Duration kStay = std::chrono::microseconds(20), kLongStay = std::chrono::milliseconds(1);
 // By how much the worker's sleep may be longer than asked for. The kernel's default is 50 us.
 constexpr unsigned long kTimerSlackNs = 1000;
 
@@ -43,7 +52,7 @@ CallbackScope::~CallbackScope() { calling_back = outer_; }
 const Engine* CallbackScope::current() { return calling_back; }
 
 CallRequest::CallRequest(const rc_call& raw, Engine& engine, Done done)
-    : engine_(&engine), nap_(engine.nap()), tell_(std::move(done)) {
+    : engine_(&engine), link_(engine.link()), tell_(std::move(done)) {
   const Rank size = engine.comm().size();
   rc_call copy = raw;
   if (raw.buffers && raw.buffer_count > 0)
@@ -68,17 +77,24 @@ bool CallRequest::wait(double limit_s) {
   std::unique_lock lock(mutex_);
   auto ended = [this] { return has_ended_here(); };
   awaited_ = awaited_ || limit_s != 0;
+  if (limit_s < 0) link_->habit.waits();
   if (!ended() && limit_s != 0) {
-    sleepers_++;
     lock.unlock();
-    nap_->end();
+    if (std::unique_lock link(link_->mutex); link_->engine) {
+      if (limit_s < 0)
+        link_->engine->help(*this, std::move(link));
+      else
+        link_->engine->hurry();
+    }
     lock.lock();
+    sleepers_++;
     if (limit_s < 0)
       ended_.wait(lock, ended);
     else
       ended_.wait_for(lock, seconds(limit_s), ended);
     sleepers_--;
   }
+  if (limit_s < 0) Habit::leave_library();
   if (!ended()) return false;
   if (error_) throw *error_;
   return true;
@@ -105,17 +121,18 @@ bool CallRequest::end(std::optional<Error> error) {
   return sleepers_ > 0;
 }
 
-void CallRequest::wake() {
-  std::lock_guard lock(mutex_);
-  ended_.notify_all();
-}
+void CallRequest::wake() { ended_.notify_all(); }
 
 Engine::Engine(Config config, std::string name, Exchange& exchange)
     : comm_(std::move(config), std::move(name), exchange),
       executor_(comm_),
+      link_(std::make_shared<EngineLink>(this)),
       post_(make_post(comm_)) {}
 Engine::Engine(std::unique_ptr<Group> group, std::string name)
-    : comm_(std::move(group), std::move(name)), executor_(comm_), post_(make_post(comm_)) {}
+    : comm_(std::move(group), std::move(name)),
+      executor_(comm_),
+      link_(std::make_shared<EngineLink>(this)),
+      post_(make_post(comm_)) {}
 
 std::unique_ptr<Engine> Engine::of(std::unique_ptr<Group> group, std::string name) {
   std::shared_ptr<Mesh> mesh = group->shared_mesh();
@@ -131,6 +148,10 @@ std::unique_ptr<Engine> Engine::of(std::unique_ptr<Group> group, std::string nam
 void Engine::close() {
   std::deque<std::shared_ptr<CallRequest>> left;
   {
+    std::lock_guard lock(link_->mutex);
+    link_->engine = nullptr;
+  }
+  {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     left.swap(queue_);
@@ -142,8 +163,9 @@ void Engine::close() {
           fmt::format("rank {} closed the communicator while a call was running", comm_.rank()),
           comm_.rank()));
   }
-  nap_->end();
-  if (worker_.joinable()) worker_.join();  // first, so that calls end in their order
+  link_->nap.end();
+  // First, so that calls end in their order. It is the last to execute.
+  if (worker_.joinable()) worker_.join();
   for (auto& request : left) {
     request->end(Error(Code::kAborted, "the communicator was closed before this call began"));
     request->wake();
@@ -168,7 +190,9 @@ bool Engine::begin_if_idle() { return queued_ == 0 && !running_.exchange(true); 
 void Engine::end() {
   running_ = false;
   if (queued_ == 0) return;
-  std::lock_guard lock(mutex_);
+  {
+    std::lock_guard lock(mutex_);
+  }  // not between the worker's look and its sleep
   changed_.notify_all();
 }
 
@@ -176,13 +200,12 @@ void Engine::run(const rc_call& raw) {
   check(!is_calling_back(), Code::kInvalidArgument,
         "a completion callback cannot wait for a call on its own communicator: start it "
         "(ringcoll_start)");
-  if (!begin_if_idle()) {  // behind those that were submitted before, in the worker's hands
+  if (!begin_if_idle()) {  // behind those that were submitted before
     auto request = std::make_shared<CallRequest>(raw, *this);
     start(request);
     request->wait(-1);
     return;
   }
-  // The caller's own thread executes: to hand a call to the worker costs two switches of threads.
   struct Ender {
     Engine* engine;
     ~Ender() { engine->end(); }
@@ -191,56 +214,153 @@ void Engine::run(const rc_call& raw) {
 }
 
 void Engine::start(std::shared_ptr<CallRequest> request) {
+  bool wakes = false;
   {
     std::lock_guard lock(mutex_);
     check(!stopping_, Code::kAborted, "the communicator is being closed");
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     gathering_ = newest_ && !newest_->awaited();
+    if (!gathering_) link_->habit.batch_begins();
+    callbacks_ += request->calls_back();
     newest_ = request;
     queue_.push_back(std::move(request));
     queued_++;
-    // Who has waited for the one before waits for this one next; else there are more to come.
-    if (!nap_->taken())
-      changed_.notify_all();
-    else if (!gathering_)
-      nap_->end();
+    // Who executes sees it. A nap ends by itself; but for what is not one of a batch, and nobody
+    // will help with, at once.
+    wakes = !running_ && !link_->nap.taken();
+    if (!wakes && !gathering_ && !will_be_helped()) link_->nap.end();
   }
+  if (wakes) changed_.notify_all();
   // Who executes may be asleep in a wait for a peer, with room for this one.
   executor_.look_again();
+  Habit::leave_library();
 }
 
-const Call* Engine::next() {
-  if (queued_ == 0) return nullptr;
-  std::lock_guard lock(mutex_);
-  if (queue_.empty()) return nullptr;
-  in_flight_.push_back(std::move(queue_.front()));
-  queue_.pop_front();
-  queued_--;
-  return &in_flight_.back()->call_;
+/// A thread's turn at executing calls that were started, from when it has taken that up.
+class Engine::Turn final : public CallSource {
+ public:
+  /// `awaited`: the one that this thread waits for; null: it is the worker.
+  Turn(Engine& engine, const CallRequest* awaited) : engine_(engine), awaited_(awaited) {}
+
+  /// Until all have ended, or it leaves the rest.
+  void take();
+
+ private:
+  bool has_next() const override { return engine_.queued_ > 0 && !is_not_for_this(); }
+  const Call* next() override;
+  void ended(std::optional<Error> error, bool last) override;
+  bool look_up(bool blocks) override;
+  bool is_not_for_this() const { return awaited_ && !engine_.may_be_helped(); }
+  void wake_sleepers();
+  void leave();
+
+  Engine& engine_;
+  const CallRequest* awaited_;
+  std::optional<Deadline> stay_;  // since that has ended
+  // Whose calls have ended and who sleep still, to be woken together,
+  std::vector<std::shared_ptr<CallRequest>> unwoken_;
+  Clock::time_point alarm_;  // then at the latest.
+};
+
+void Engine::Turn::take() {
+  switch (engine_.executor_.run_all(*this)) {
+    case Executed::kNothing:  // close() took the queue, or what is in it is the worker's
+      return engine_.end();
+    case Executed::kAll:
+      return;
+    case Executed::kPart:
+      return leave();
+  }
 }
 
-void Engine::ended(std::optional<Error> error, bool last) {
-  auto request = std::move(in_flight_.front());
-  in_flight_.pop_front();
+const Call* Engine::Turn::next() {
+  if (engine_.queued_ == 0) return nullptr;
+  std::lock_guard lock(engine_.mutex_);
+  auto& queue = engine_.queue_;
+  if (queue.empty() || is_not_for_this()) return nullptr;
+  engine_.in_flight_.push_back(std::move(queue.front()));
+  queue.pop_front();
+  engine_.queued_--;
+  return &engine_.in_flight_.back()->call_;
+}
+
+void Engine::Turn::ended(std::optional<Error> error, bool last) {
+  auto request = std::move(engine_.in_flight_.front());
+  engine_.in_flight_.pop_front();
   // First, for who hears of the last request's end may close the engine: nothing runs any more.
-  if (last) running_ = false;
+  if (last) engine_.running_ = false;
   // A callback may wait for what a sleeper does next.
-  if (request->calls_back()) wake_sleepers();
-  if (request->end(std::move(error))) {
-    gathering_ = false;
+  const bool calls_back = request->calls_back();
+  if (calls_back) wake_sleepers();
+  if (awaited_) engine_.helped_++;
+  if (request.get() == awaited_)
+    stay_ = Deadline(engine_.link_->habit.goes_on() ? kLongStay : kStay);
+  const bool sleeps = request->end(std::move(error));
+  engine_.callbacks_ -= calls_back;
+  if (sleeps) {
+    engine_.gathering_ = false;
     if (unwoken_.empty()) alarm_ = Clock::now() + kLatestAlarm;
     unwoken_.push_back(std::move(request));
   }
   look_up(last);
 }
 
-void Engine::look_up(bool blocks) {
+bool Engine::Turn::look_up(bool blocks) {
   if (!unwoken_.empty() && (blocks || Clock::now() >= alarm_)) wake_sleepers();
+  return is_not_for_this() || (stay_ && (blocks || stay_->passed()));
 }
 
-void Engine::wake_sleepers() {
+void Engine::Turn::wake_sleepers() {
   for (auto& request : unwoken_) request->wake();
   unwoken_.clear();
+}
+
+void Engine::Turn::leave() {
+  wake_sleepers();
+  {
+    std::lock_guard lock(engine_.mutex_);
+    engine_.left_ = true;
+  }
+  engine_.hurry();
+  engine_.changed_.notify_all();
+}
+
+// With the lock: whether this thread executes from here on.
+bool Engine::take_up() { return queued_ > 0 && !running_.exchange(true); }
+
+void Engine::help(const CallRequest& awaited, std::unique_lock<std::mutex> link) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || !may_be_helped() || !take_up()) {
+      if (has_work()) hurry();
+      return;
+    }
+    helpers_++;
+  }
+  link.unlock();
+  Turn(*this, &awaited).take();
+  std::lock_guard lock(mutex_);
+  helpers_--;
+  if (is_over() || has_work()) changed_.notify_all();  // with the lock: it may be closing
+}
+
+// Callbacks run on the worker alone (rc_done_fn). And where ranks share CPUs all of them have to
+// get one for each step of a call: workers take those of several communicators along at a time.
+bool Engine::may_be_helped() const { return callbacks_ == 0 && !(gathering_ && shares_cpus_); }
+bool Engine::will_be_helped() const { return link_->habit.waits_soon() && may_be_helped(); }
+
+// Where others execute a start needs not even wake the worker, as long as it naps.
+void Engine::nap_while_helped(std::unique_lock<std::mutex>* lock) {
+  uint64_t before = 0;
+  Duration nap = kFirstNap;
+  do {
+    if (stopping_ || left_ || !will_be_helped()) return;
+    before = helped_;
+    lock->unlock();
+    link_->nap.take(nap, [this] { return stopping_ || !may_be_helped(); });
+    lock->lock();
+    nap = std::min(2 * nap, kLongestNap);
+  } while (!has_work() && helped_ != before);
 }
 
 void Engine::work() {
@@ -251,12 +371,16 @@ void Engine::work() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock,
-                  [this] { return stopping_ || (!queue_.empty() && !running_.exchange(true)); });
-    if (stopping_) return;
+    changed_.wait(lock, [this] { return is_over() || has_work(); });
+    nap_while_helped(&lock);
+    if (!left_.exchange(false) && !take_up()) {
+      if (is_over()) return;
+      continue;
+    }
+    link_->habit.forget();
     lock.unlock();
-    if (!executor_.run_all(*this)) running_ = false;  // close() took the queue
-    if (gathering_) nap_->take(kNap, [this] { return queued_ > 0 || stopping_; });
+    Turn(*this, nullptr).take();
+    if (gathering_) link_->nap.take(kNap, [this] { return has_work() || stopping_; });
     lock.lock();
   }
 }

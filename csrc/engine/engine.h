@@ -1,6 +1,7 @@
-// The engine: one communicator, its executor, and a worker for calls that are not waited for. Calls
+// The engine: one communicator, its executor, and a worker for calls that nobody waits for. Calls
 // begin and end in the order in which they were submitted, several in flight at once
-// (coll/executor.h); a blocking call on an idle engine runs in the caller's thread.
+// (coll/executor.h). Who waits executes them: a blocking call, or those up to the one that is
+// waited for.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include "coll/call.h"
 #include "coll/executor.h"
 #include "comm/communicator.h"
+#include "engine/habit.h"
 #include "engine/nap.h"
 #include "p2p/post.h"
 
@@ -52,6 +54,16 @@ class CallbackScope {
   const Engine* outer_;
 };
 
+/// How a request finds its engine, which may have ended before it.
+struct EngineLink {
+  explicit EngineLink(Engine* own) : engine(own) {}
+
+  Nap nap;  // the worker's, between calls
+  Habit habit;
+  std::mutex mutex;
+  Engine* engine;  // null: it is being closed
+};
+
 class CallRequest final : public Request {
  public:
   /// Copies the call and its arrays; the buffers stay borrowed.
@@ -74,7 +86,7 @@ class CallRequest final : public Request {
   std::vector<int64_t> counts_, recv_counts_;
   Call call_;
   const Engine* engine_;  // which may be gone, to compare it
-  std::shared_ptr<Nap> nap_;
+  std::shared_ptr<EngineLink> link_;
   Done tell_;
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -85,14 +97,14 @@ class CallRequest final : public Request {
   std::optional<Error> error_;
 };
 
-class Engine : private CallSource {
+class Engine {
  public:
   /// As a Communicator.
   Engine(Config config, std::string name, Exchange& exchange);
   Engine(std::unique_ptr<Group> group, std::string name);
   /// Of a group that has joined. Should it throw, the others, who are in it, learn why.
   static std::unique_ptr<Engine> of(std::unique_ptr<Group> group, std::string name);
-  ~Engine() override { close(); }
+  ~Engine() { close(); }
   /// No new calls; those that have not begun end with kAborted, one that runs is aborted on all
   /// ranks. Returns when all have, and their callbacks. Not from a callback.
   void close();
@@ -103,9 +115,16 @@ class Engine : private CallSource {
   void start(std::shared_ptr<CallRequest> request);
   /// Messages with tags, beside the calls. Outlives the engine in those who wait for one.
   const std::shared_ptr<Post>& post() const { return post_; }
-  /// The worker's sleep between calls, which ends when one is waited for. Outlives the engine in
-  /// its requests.
-  const std::shared_ptr<Nap>& nap() const { return nap_; }
+  /// Outlives the engine in its requests.
+  const std::shared_ptr<EngineLink>& link() const { return link_; }
+  /// Executes calls until this one has ended, if nobody does: to hand them to the worker and to be
+  /// woken by it costs two switches of threads. Else sees to it that somebody will. With the
+  /// link's mutex, which it unlocks.
+  void help(const CallRequest& awaited, std::unique_lock<std::mutex> link);
+  /// Somebody waits who does not help: the worker's nap is over.
+  void hurry() { link_->nap.end(); }
+  /// Calls that were started and ended by a thread that waited. Any thread.
+  uint64_t helped() const { return helped_; }
   /// A communicator of those of its ranks who are left: collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
@@ -113,35 +132,41 @@ class Engine : private CallSource {
   bool is_calling_back() const;
 
  private:
-  bool has_next() const override { return queued_ > 0; }
-  const Call* next() override;
-  void ended(std::optional<Error> error, bool last) override;
-  void look_up(bool blocks) override;
-  void wake_sleepers();
+  class Turn;
+
   void work();
+  bool has_work() const { return left_ || (queued_ > 0 && !running_); }
+  bool is_over() const { return stopping_ && helpers_ == 0; }
+  bool take_up();
+  bool may_be_helped() const;
+  bool will_be_helped() const;
+  void nap_while_helped(std::unique_lock<std::mutex>* lock);
   bool begin_if_idle();
   void end();
 
   Communicator comm_;
+  const bool shares_cpus_ = comm_.channels().yields();
   Executor executor_;
   CallCheck check_{comm_.rank(), comm_.size()};  // of who executes
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Calls are being executed, by the worker or one by a caller: whoever sets it. A caller that
-  // finds nothing running and nothing queued takes no lock.
+  // Calls are being executed: whoever sets it does that, the worker, a caller, or who waits. A
+  // caller that finds nothing running and nothing queued takes no lock.
   std::atomic<bool> running_ = false;
-  std::atomic<size_t> queued_ = 0;  // the length of queue_
+  // But whoever did has gone, with calls in flight, with which the worker goes on.
+  std::atomic<bool> left_ = false;
+  std::atomic<size_t> queued_ = 0;     // the length of queue_
+  std::atomic<size_t> callbacks_ = 0;  // of calls that have not ended: these are the worker's
   std::atomic<bool> stopping_ = false;
   std::deque<std::shared_ptr<CallRequest>> queue_;
-  std::deque<std::shared_ptr<CallRequest>> in_flight_;  // the worker's alone
-  // Whose calls have ended and who sleep still, to be woken together. The worker's alone, as these.
-  std::vector<std::shared_ptr<CallRequest>> unwoken_;
-  Clock::time_point alarm_;              // when they are woken at the latest
-  std::shared_ptr<CallRequest> newest_;  // that was submitted
+  std::deque<std::shared_ptr<CallRequest>> in_flight_;  // of who executes
+  int helpers_ = 0;                                     // that are in help()
+  std::atomic<uint64_t> helped_ = 0;                    // calls that they have ended
+  std::shared_ptr<CallRequest> newest_;                 // that was submitted
   // It was before anybody waited for the one before it, nor has since for one that ended.
   std::atomic<bool> gathering_ = false;
-  std::shared_ptr<Nap> nap_ = std::make_shared<Nap>();  // the worker's, between calls
-  std::thread worker_;                                  // started by the first start()
+  std::shared_ptr<EngineLink> link_;
+  std::thread worker_;  // started by the first start()
   std::shared_ptr<Post> post_;
   std::mutex shrinking_;
 };

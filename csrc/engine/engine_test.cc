@@ -215,6 +215,9 @@ TEST(Abi, SignalsAreLeftToTheApplicationsThreads) {
     rc_request* request = nullptr;
     ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
     ringcoll_request_free(request);
+    // Who waited may have executed before the worker has run at all.
+    for (int i = 0; i < 1000 && blocked_signals("ringcoll-worker").empty(); i++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     EXPECT_EQ(blocked_signals("ringcoll-worker").size(), 1u);
     for (uint64_t mask : blocked_signals("ringcoll"))
       for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD})

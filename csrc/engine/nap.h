@@ -24,9 +24,11 @@ class Nap {
   }
   void end() {
     if (!taken_) return;
-    std::lock_guard lock(mutex_);
-    taken_ = false;
-    over_.notify_all();
+    {
+      std::lock_guard lock(mutex_);
+      taken_ = false;
+    }
+    over_.notify_all();  // without the mutex, or who wakes up would wait for that at once
   }
   bool taken() const { return taken_; }
 

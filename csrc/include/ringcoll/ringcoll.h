@@ -283,7 +283,8 @@ RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
 /* JSON: name, rank, size, hosts, levels and topology (with where it is known from), network,
  * ring_order, peers (host, pid, NUMA node, groups, transport and port of each, and its distance),
  * costs (of the links of each level, where they are from, and how long measuring took), and
- * counters (calls, bytes, copies, waits, messages with tags, rejected connections). The string is
+ * counters (calls, and how many that were started have been ended by a thread that waited:
+ * calls_helped; bytes, copies, waits, messages with tags, rejected connections). The string is
  * malloc'ed; free it with ringcoll_free.
  *
  * The distance of a peer that is joined by shared memory, from the thread that makes its calls to
@@ -300,8 +301,10 @@ RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call to its end in the calling thread. */
 RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
-/* Starts a call on the communicator's worker. `call` and its arrays are copied; the buffers are
- * borrowed. Several calls are in flight at once; where they share memory they have the effect of
+/* Starts a call. `call` and its arrays are copied; the buffers are borrowed. It is executed by who
+ * waits for it without a limit (ringcoll_wait, timeout_s < 0), or for one that was started later,
+ * if none that has not ended has a `done`; else by the communicator's worker, a thread that the
+ * first of them starts. Several calls are in flight at once; where they share memory they have the effect of
  * one after another, in the order in which they were started. A call that is refused (*request is
  * NULL then) has not started, and its `done` is not called; on a poisoned communicator it starts
  * and ends with the first error. */
@@ -326,7 +329,8 @@ RINGCOLL_API rc_status ringcoll_irecv(rc_comm* comm, const rc_message* message,
 RINGCOLL_API rc_status ringcoll_received(rc_request* request, rc_message_info* info);
 /* Waits until the request has ended and its `done` has returned (timeout_s < 0: no limit but the
  * call's deadline), and returns its status. *done is 0 and the status RC_OK if timeout_s passed
- * first; the request goes on. */
+ * first; the request goes on. Where other calls are in flight it may return a millisecond after the
+ * end of this one, which it has spent on those: if all were waited for at once the last time. */
 RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
 /* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
