@@ -344,9 +344,9 @@ void Engine::help(const CallRequest& awaited, std::unique_lock<std::mutex> link)
   if (is_over() || has_work()) changed_.notify_all();  // with the lock: it may be closing
 }
 
-// Callbacks run on the worker alone (rc_done_fn). And where ranks share CPUs all of them have to
-// get one for each step of a call: workers take those of several communicators along at a time.
-bool Engine::may_be_helped() const { return callbacks_ == 0 && !(gathering_ && shares_cpus_); }
+// Callbacks run on the worker alone (rc_done_fn). And who executes the batches of one communicator
+// after the other waits for each; workers take all of them along at a time.
+bool Engine::may_be_helped() const { return callbacks_ == 0 && !(gathering_ && waits_long_); }
 bool Engine::will_be_helped() const { return link_->habit.waits_soon() && may_be_helped(); }
 
 // Where others execute a start needs not even wake the worker, as long as it naps.

@@ -145,7 +145,8 @@ class Engine {
   void end();
 
   Communicator comm_;
-  const bool shares_cpus_ = comm_.channels().yields();
+  // Whether a call's steps take so long, for a CPU or for a network, that others should go on.
+  const bool waits_long_ = comm_.channels().yields() || !comm_.group().one_domain();
   Executor executor_;
   CallCheck check_{comm_.rank(), comm_.size()};  // of who executes
   std::mutex mutex_;

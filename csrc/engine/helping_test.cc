@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(, Helping, transports_of_one_process(),
 TEST_P(Helping, IsDoneByWhoWaitsAtOnce) {
   world(2, [](rc_comm* comm, int) {
     for (int batch = 0; batch < 300; batch++) {
-      std::vector<Sum> sums(4);
+      std::vector<Sum> sums(batch % 2 ? 1 : 4);  // over a network only the former are
       for (Sum& sum : sums) ASSERT_EQ(sum.start(comm), RC_OK) << error_text();
       for (Sum& sum : sums) {
         EXPECT_TRUE(sum.wait());
