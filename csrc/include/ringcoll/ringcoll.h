@@ -301,13 +301,13 @@ RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call to its end in the calling thread. */
 RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
-/* Starts a call. `call` and its arrays are copied; the buffers are borrowed. It is executed by who
- * waits for it without a limit (ringcoll_wait, timeout_s < 0), or for one that was started later,
- * if none that has not ended has a `done`; else by the communicator's worker, a thread that the
- * first of them starts. Several calls are in flight at once; where they share memory they have the effect of
- * one after another, in the order in which they were started. A call that is refused (*request is
- * NULL then) has not started, and its `done` is not called; on a poisoned communicator it starts
- * and ends with the first error. */
+/* Starts a call. `call` and its arrays are copied; the buffers are borrowed. Who waits without a
+ * limit (ringcoll_wait, timeout_s < 0) for it, or for one that was started later, may execute it,
+ * as long as no call has a `done`; else the communicator's worker does, a thread that the first
+ * call starts. Several are in flight at once; where they share memory they have the effect of one
+ * after another, in the order in which they were started. A call that is refused (*request is NULL
+ * then) has not started, and its `done` is not called; on a poisoned communicator it starts and
+ * ends with the first error. */
 RINGCOLL_API rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request);
 /* Messages with tags, as at rc_message. Since revision 2. ringcoll_send() and ringcoll_recv()
  * return when the message has been sent or received; `info` may be NULL. ringcoll_isend() and
