@@ -341,6 +341,7 @@ void Engine::help(const CallRequest& awaited, std::unique_lock<std::mutex> link)
   Turn(*this, &awaited).take();
   std::lock_guard lock(mutex_);
   helpers_--;
+  if (has_work()) hurry();                             // somebody came who could not take the turn
   if (is_over() || has_work()) changed_.notify_all();  // with the lock: it may be closing
 }
 
@@ -357,7 +358,7 @@ void Engine::nap_while_helped(std::unique_lock<std::mutex>* lock) {
     if (stopping_ || left_ || !will_be_helped()) return;
     before = helped_;
     lock->unlock();
-    link_->nap.take(nap, [this] { return stopping_ || !may_be_helped(); });
+    link_->nap.take(nap, [this] { return stopping_ || left_ || !may_be_helped(); });
     lock->lock();
     nap = std::min(2 * nap, kLongestNap);
   } while (!has_work() && helped_ != before);
