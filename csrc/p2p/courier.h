@@ -197,6 +197,7 @@ class Courier {
   void note(Peer& peer, const Head& head);
   Transfer* announced(Peer& peer, uint64_t number) const;
   bool read_on();
+  void count_time(Transfer* receive);
   bool read_some(Peer& peer, Transfer* receive);
   bool end_if_whole(Peer& peer, Transfer* receive);
   Error corrupt(const Peer& peer, const char* what) const;
@@ -224,6 +225,7 @@ class Courier {
   std::vector<Rank> opening_;                 // whose channels are wanted
   std::vector<Peer*> open_;                   // in the order of channels_.open()
   Transfers reading_;                         // receives that are copied out of peers' memory
+  Clock::time_point first_since_;             // the first of these has been that
   size_t broken_ = 0;
   bool gave_up_ = false;
   size_t owed_ = 0;  // notes to peers that are still there

@@ -44,7 +44,8 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
   receive->helped = 0;
   if (from.reads && address != 0) {
     receive->remote = address;
-    receive->began = Clock::now();
+    receive->took = {};
+    if (reading_.empty()) first_since_ = Clock::now();
     receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
     // What is read at once is there sooner than any help.
     if (receive->way == kWithHelp &&
@@ -70,10 +71,19 @@ bool Courier::read_on() {
   }
   // One that is broken stays, for its error is the group's. Others have their turns.
   if (!whole && (from.broken || receive->moved / limits_.most_read_bytes > turn)) {
+    count_time(receive);
     reading_.remove(receive);
     reading_.push(receive);
   }
   return !from.broken;
+}
+
+// Of reading it, which it has while it is the first: not of waiting for those before it. Of a
+// window of messages that is most of the time, and says nothing of the way.
+void Courier::count_time(Transfer* receive) {
+  if (receive != reading_.front()) return;
+  auto before = std::exchange(first_since_, Clock::now());
+  receive->took += first_since_ - before;
 }
 
 // True if that was the end of it.
@@ -99,13 +109,14 @@ bool Courier::read_some(Peer& from, Transfer* receive) {
 
 bool Courier::end_if_whole(Peer& from, Transfer* receive) {
   if (receive->moved + receive->helped < receive->received.bytes) return false;
+  count_time(receive);
   reading_.remove(receive);
   note(from, {.word = Word::kTaken, .where = receive->number});
   counts_.read += receive->moved > 0;
   counts_.helped += receive->helped > 0;
   FasterWay& reads = reads_.about(receive->received.bytes);
   if (receive->way == reads.next(receive->received.bytes))
-    reads.did(receive->received.bytes, Clock::now() - receive->began);
+    reads.did(receive->received.bytes, receive->took);
   end(receive);
   send(from);  // nobody may come back soon
   return true;

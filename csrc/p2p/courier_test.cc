@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "p2p/channels_testing.h"
@@ -381,6 +383,25 @@ TEST(Courier, LongMessagesOfAPeerTakeTurns) {
     ranks.couriers[1]->advance_thoroughly();
   }
   EXPECT_FALSE(first.over);
+}
+
+// By which the way to read is chosen; in a window of messages most of their time is that of others.
+TEST(Courier, WhatWaitsForAnotherMessageIsNotTimed) {
+  Ranks ranks(2, kCalm, 1);
+  ranks.send(0, 1, 1, 5000);
+  ranks.send(0, 1, 2, 300);
+  Letter& first = ranks.receive(1, 0, 1, 5000);
+  Letter& second = ranks.receive(1, 0, 2, 300);
+  ranks.couriers[0]->advance_thoroughly();
+  ranks.couriers[1]->advance_thoroughly();
+  ASSERT_GT(first.moved, 0u);
+  ASSERT_EQ(second.moved, 0u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ranks.settle();
+  ASSERT_TRUE(first.over && second.over);
+  EXPECT_GE(first.took, std::chrono::milliseconds(200));
+  EXPECT_GT(second.took, Duration::zero());
+  EXPECT_LT(second.took, std::chrono::milliseconds(200));
 }
 
 /// Rank 0 is spoken for by hand, and rank 1 reads its memory.

@@ -95,8 +95,9 @@ struct Transfer {
   uint64_t helped = 0;  // bytes that were sent, or have come, from its end, while it was read
   uint64_t remote = 0;  // where the peer has it
   size_t way = 0;       // of those that take turns to be timed
-  Clock::time_point began{};
-  Hook<Transfer> place;  // in the list of its stage
+  Clock::time_point began{};  // a send
+  Duration took{};            // to read it
+  Hook<Transfer> place;       // in the list of its stage
 
   // Waiting for it (post.h).
   Hook<Transfer> among_all;
