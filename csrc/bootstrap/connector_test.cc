@@ -371,6 +371,13 @@ struct TwoNetworks {
     }
     for (auto& connector : connectors) connector->set_peers(offers, "sesame");
   }
+  /// What each finds.
+  std::vector<std::string> try_networks(double limit_s) {
+    std::vector<std::string> findings;
+    for (auto& connector : connectors)
+      findings.push_back(connector->try_networks(Deadline(seconds(limit_s))));
+    return findings;
+  }
   EventLoop loop{"test"};
   std::vector<std::unique_ptr<Connector>> connectors;
   std::vector<std::string> offers;
@@ -392,9 +399,7 @@ TEST(Connector, ANetworkThatDoesNotReachIsNotUsed) {
   Address refuses = local_address(gone.get());
   gone.reset();
   TwoNetworks ranks(refuses);
-  std::vector<std::string> findings;
-  for (auto& connector : ranks.connectors)
-    findings.push_back(connector->try_networks(Deadline(seconds(20))));
+  std::vector<std::string> findings = ranks.try_networks(20);
   for (auto& connector : ranks.connectors) {
     connector->settle_networks(findings, [](Rank) { return ""; });
     EXPECT_TRUE(connector->network().starts_with("127.0.0.0/8 (lo, ")) << connector->network();
@@ -417,9 +422,7 @@ TEST(Connector, ANetworkThatSwallowsIsGivenUpLongBeforeTheDeadline) {
     waiting.push_back(begin_connect(swallows, &error));
   }
   TwoNetworks ranks(swallows);
-  std::vector<std::string> findings;
-  for (auto& connector : ranks.connectors)
-    findings.push_back(connector->try_networks(Deadline(seconds(60))));
+  std::vector<std::string> findings = ranks.try_networks(60);
   for (auto& connector : ranks.connectors) {
     connector->settle_networks(findings, [](Rank) { return ""; });
     EXPECT_TRUE(connector->network().starts_with("127.0.0.0/8 (lo, ")) << connector->network();

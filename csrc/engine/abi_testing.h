@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,6 +62,34 @@ inline rc_call sum_of(rc_buffer* buffer) {
   call.buffers = buffer;
   call.buffer_count = 1;
   return call;
+}
+
+/// A call of one buffer that was started, with memory of its own.
+struct Started {
+  std::vector<float> data;
+  rc_request* request = nullptr;
+
+  explicit Started(size_t count = 1, float value = 1) : data(count, value) {}
+  rc_status begin(rc_comm* comm, rc_collective collective = RC_ALLREDUCE, int root = 0,
+                  double timeout_s = 0, rc_done_fn done = nullptr, void* done_state = nullptr) {
+    rc_buffer buffer{data.data(), data.data(), static_cast<int64_t>(data.size())};
+    rc_call call = sum_of(&buffer);
+    call.collective = collective;
+    call.root = root;
+    call.timeout_s = timeout_s;
+    call.done = done;
+    call.done_state = done_state;
+    return ringcoll_start(comm, &call, &request);
+  }
+};
+
+/// A counter of ringcoll_comm_stats().
+inline uint64_t counter_of(rc_comm* comm, const char* name) {
+  char* text = nullptr;
+  EXPECT_EQ(ringcoll_comm_stats(comm, &text), RC_OK) << error_text();
+  auto stats = nlohmann::json::parse(text);
+  ringcoll_free(text);
+  return stats.at(name);
 }
 
 }  // namespace ringcoll::testing

@@ -6,7 +6,6 @@
 #include <functional>
 #include <future>
 #include <latch>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,17 +19,11 @@ namespace {
 using std::chrono::milliseconds;
 
 /// A sum of ones.
-struct Sum {
-  std::vector<float> data;
-  rc_request* request = nullptr;
+struct Sum : Started {
+  using Started::Started;
 
-  explicit Sum(size_t count = 1) : data(count, 1) {}
   rc_status start(rc_comm* comm, rc_done_fn done = nullptr, void* state = nullptr) {
-    rc_buffer buffer{data.data(), data.data(), static_cast<int64_t>(data.size())};
-    rc_call call = sum_of(&buffer);
-    call.done = done;
-    call.done_state = state;
-    return ringcoll_start(comm, &call, &request);
+    return begin(comm, RC_ALLREDUCE, 0, 0, done, state);
   }
   /// False: not within that time.
   bool wait(double limit_s = -1, rc_status expected = RC_OK) const {
@@ -50,13 +43,7 @@ struct Sum {
   ~Sum() { ringcoll_request_free(request); }
 };
 
-uint64_t calls_helped(rc_comm* comm) {
-  char* text = nullptr;
-  EXPECT_EQ(ringcoll_comm_stats(comm, &text), RC_OK) << error_text();
-  auto stats = nlohmann::json::parse(text);
-  ringcoll_free(text);
-  return stats.at("calls_helped");
-}
+uint64_t calls_helped(rc_comm* comm) { return counter_of(comm, "calls_helped"); }
 
 /// Until it is true; a minute.
 void await(const std::function<bool()>& happened) {

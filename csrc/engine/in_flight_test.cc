@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <latch>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
@@ -17,36 +16,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A call that was started, with memory of its own.
-struct Started {
-  std::vector<float> data;
-  rc_request* request = nullptr;
-
-  explicit Started(size_t count = 1, float value = 1) : data(count, value) {}
-  rc_status begin(rc_comm* comm, rc_collective collective = RC_ALLREDUCE, int root = 0,
-                  double timeout_s = 0) {
-    rc_buffer buffer{data.data(), data.data(), static_cast<int64_t>(data.size())};
-    rc_call call = sum_of(&buffer);
-    call.collective = collective;
-    call.root = root;
-    call.timeout_s = timeout_s;
-    return ringcoll_start(comm, &call, &request);
-  }
-  rc_status end() {
-    int done = 0;
-    rc_status status = ringcoll_wait(request, -1, &done);
-    ringcoll_request_free(request);
-    return status;
-  }
-};
-
-uint64_t messages_sent(rc_comm* comm) {
-  char* text = nullptr;
-  EXPECT_EQ(ringcoll_comm_stats(comm, &text), RC_OK) << error_text();
-  auto stats = nlohmann::json::parse(text);
-  ringcoll_free(text);
-  return stats.at("messages_sent");
+rc_status end(Started& call) {
+  int done = 0;
+  rc_status status = ringcoll_wait(call.request, -1, &done);
+  ringcoll_request_free(call.request);
+  return status;
 }
+
+uint64_t messages_sent(rc_comm* comm) { return counter_of(comm, "messages_sent"); }
 
 using InFlight = OverTransports;
 INSTANTIATE_TEST_SUITE_P(, InFlight, transports_of_one_process(),
@@ -64,7 +41,7 @@ TEST_P(InFlight, CallsOfAllSizesGiveWhatTheyGiveOneByOne) {
                 RC_OK);
     }
     for (size_t i = 0; i < calls.size(); i++) {
-      ASSERT_EQ(calls[i].end(), RC_OK) << error_text();
+      ASSERT_EQ(end(calls[i]), RC_OK) << error_text();
       auto expected = i % 3 == 1 ? static_cast<float>(i % 2) : 3.0F;
       for (float value : calls[i].data) ASSERT_EQ(value, expected) << "call " << i;
     }
@@ -77,7 +54,7 @@ TEST_P(InFlight, LaterCallsDoNotWaitForEarlierOnes) {
   world(2, [&](rc_comm* comm, int rank) {
     Started before;
     ASSERT_EQ(before.begin(comm), RC_OK);
-    ASSERT_EQ(before.end(), RC_OK) << error_text();
+    ASSERT_EQ(end(before), RC_OK) << error_text();
     uint64_t sent = messages_sent(comm);
     std::array<Started, 3> calls;
     for (int i = 0; rank == 1 && i < 1500 && !shown.try_wait(); i++)
@@ -94,7 +71,7 @@ TEST_P(InFlight, LaterCallsDoNotWaitForEarlierOnes) {
       shown.count_down();
     }
     for (Started& call : calls) {
-      EXPECT_EQ(call.end(), RC_OK) << error_text();
+      EXPECT_EQ(end(call), RC_OK) << error_text();
       EXPECT_EQ(call.data[0], 2);
     }
   });
@@ -112,7 +89,7 @@ TEST_P(InFlight, WhoWaitsIsWokenWhileOthersGoOn) {
       if (rank == 0) {
         ASSERT_EQ(second.begin(comm), RC_OK);
       }
-      EXPECT_EQ(first.end(), RC_OK) << error_text();
+      EXPECT_EQ(end(first), RC_OK) << error_text();
       if (rank == 0) {
         heard.count_down();
       } else {
@@ -121,7 +98,7 @@ TEST_P(InFlight, WhoWaitsIsWokenWhileOthersGoOn) {
         EXPECT_TRUE(heard.try_wait()) << "spin " << spin_us;
         ASSERT_EQ(second.begin(comm), RC_OK);
       }
-      EXPECT_EQ(second.end(), RC_OK) << error_text();
+      EXPECT_EQ(end(second), RC_OK) << error_text();
       EXPECT_EQ(second.data[0], 2);
     });
   }
@@ -141,7 +118,7 @@ TEST_P(InFlight, EndThoughNobodyWaits) {
           if (!done) std::this_thread::sleep_for(std::chrono::microseconds(100));
         }
         EXPECT_TRUE(done) << "batch " << batch;
-        EXPECT_EQ(call.end(), RC_OK);
+        EXPECT_EQ(end(call), RC_OK);
         EXPECT_EQ(call.data[0], 2);
       }
     }
@@ -184,16 +161,16 @@ TEST_P(InFlight, AFailureIsThatOfAll) {
     std::array<Started, 3> calls;
     if (rank == 1) {
       ASSERT_EQ(calls[0].begin(comm), RC_OK);
-      EXPECT_EQ(calls[0].end(), RC_OK) << error_text();
+      EXPECT_EQ(end(calls[0]), RC_OK) << error_text();
       Started other(7);
       ASSERT_EQ(other.begin(comm), RC_OK);
-      EXPECT_EQ(other.end(), RC_MISMATCH);
+      EXPECT_EQ(end(other), RC_MISMATCH);
       return;
     }
     for (Started& call : calls) ASSERT_EQ(call.begin(comm), RC_OK);
-    EXPECT_EQ(calls[0].end(), RC_OK) << error_text();
+    EXPECT_EQ(end(calls[0]), RC_OK) << error_text();
     for (size_t i : {1, 2}) {
-      EXPECT_EQ(calls[i].end(), RC_MISMATCH);
+      EXPECT_EQ(end(calls[i]), RC_MISMATCH);
       EXPECT_NE(error_text().find("allreduce #2 of 7 float32"), std::string::npos) << error_text();
     }
   });
@@ -204,14 +181,14 @@ TEST_P(InFlight, EachHasItsOwnDeadline) {
   world(2, [](rc_comm* comm, int rank) {
     Started first;
     ASSERT_EQ(first.begin(comm), RC_OK);
-    ASSERT_EQ(first.end(), RC_OK) << error_text();
+    ASSERT_EQ(end(first), RC_OK) << error_text();
     Started patient, hasty;
     if (rank == 1) std::this_thread::sleep_for(milliseconds(900));
     ASSERT_EQ(patient.begin(comm, RC_ALLREDUCE, 0, 15), RC_OK);
     if (rank == 1) std::this_thread::sleep_for(milliseconds(2500));
     ASSERT_EQ(hasty.begin(comm, RC_ALLREDUCE, 0, 0.5), RC_OK);
-    EXPECT_EQ(patient.end(), RC_OK) << error_text();
-    EXPECT_EQ(hasty.end(), RC_TIMEOUT);
+    EXPECT_EQ(end(patient), RC_OK) << error_text();
+    EXPECT_EQ(end(hasty), RC_TIMEOUT);
     EXPECT_NE(error_text().find("timeout of the call"), std::string::npos) << error_text();
   });
 }
@@ -222,7 +199,7 @@ TEST_P(InFlight, ClosingEndsAll) {
     ended = 0;
     Started before;
     ASSERT_EQ(before.begin(comm), RC_OK);
-    ASSERT_EQ(before.end(), RC_OK) << error_text();
+    ASSERT_EQ(end(before), RC_OK) << error_text();
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(300));
       return;
@@ -264,7 +241,7 @@ TEST_P(InFlight, CommunicatorsDoNotWaitForOneAnother) {
           if (random() % 8 == 0) std::this_thread::sleep_for(milliseconds(random() % 5));
         }
         for (Started& call : calls) {
-          EXPECT_EQ(call.end(), RC_OK) << error_text();
+          EXPECT_EQ(end(call), RC_OK) << error_text();
           EXPECT_EQ(call.data[0], 3);
         }
       });

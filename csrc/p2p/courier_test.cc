@@ -371,13 +371,21 @@ TEST(Courier, WhoeverHasNoHelpReadsMoreAtATime) {
   EXPECT_TRUE(ranks.couriers[0]->quiet());
 }
 
-TEST(Courier, LongMessagesOfAPeerTakeTurns) {
-  Ranks ranks(2, kCalm, 1);
-  ranks.send(0, 1, 1, 5000);
-  ranks.send(0, 1, 2, 300);
+/// A long message that is announced, and a shorter one behind it.
+struct LongBeforeShort {
+  LongBeforeShort() {
+    ranks.send(0, 1, 1, 5000);
+    ranks.send(0, 1, 2, 300);
+    ranks.couriers[0]->advance_thoroughly();
+  }
+  Ranks ranks{2, kCalm, 1};
   Letter& first = ranks.receive(1, 0, 1, 5000);
   Letter& second = ranks.receive(1, 0, 2, 300);
-  ranks.couriers[0]->advance_thoroughly();
+};
+
+TEST(Courier, LongMessagesOfAPeerTakeTurns) {
+  LongBeforeShort both;
+  auto& [ranks, first, second] = both;
   for (int turn = 0; !second.over; turn++) {
     ASSERT_LT(turn, 20);
     ranks.couriers[1]->advance_thoroughly();
@@ -387,12 +395,8 @@ TEST(Courier, LongMessagesOfAPeerTakeTurns) {
 
 // By which the way to read is chosen; in a window of messages most of their time is that of others.
 TEST(Courier, WhatWaitsForAnotherMessageIsNotTimed) {
-  Ranks ranks(2, kCalm, 1);
-  ranks.send(0, 1, 1, 5000);
-  ranks.send(0, 1, 2, 300);
-  Letter& first = ranks.receive(1, 0, 1, 5000);
-  Letter& second = ranks.receive(1, 0, 2, 300);
-  ranks.couriers[0]->advance_thoroughly();
+  LongBeforeShort both;
+  auto& [ranks, first, second] = both;
   ranks.couriers[1]->advance_thoroughly();
   ASSERT_GT(first.moved, 0u);
   ASSERT_EQ(second.moved, 0u);
