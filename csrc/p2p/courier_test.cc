@@ -372,7 +372,7 @@ TEST(Courier, WhoeverHasNoHelpReadsMoreAtATime) {
 }
 
 /// A long message that is announced, and a shorter one behind it.
-struct LongBeforeShort {
+struct LongBeforeShort : ::testing::Test {
   LongBeforeShort() {
     ranks.send(0, 1, 1, 5000);
     ranks.send(0, 1, 2, 300);
@@ -383,9 +383,7 @@ struct LongBeforeShort {
   Letter& second = ranks.receive(1, 0, 2, 300);
 };
 
-TEST(Courier, LongMessagesOfAPeerTakeTurns) {
-  LongBeforeShort both;
-  auto& [ranks, first, second] = both;
+TEST_F(LongBeforeShort, TakeTurns) {
   for (int turn = 0; !second.over; turn++) {
     ASSERT_LT(turn, 20);
     ranks.couriers[1]->advance_thoroughly();
@@ -394,9 +392,7 @@ TEST(Courier, LongMessagesOfAPeerTakeTurns) {
 }
 
 // By which the way to read is chosen; in a window of messages most of their time is that of others.
-TEST(Courier, WhatWaitsForAnotherMessageIsNotTimed) {
-  LongBeforeShort both;
-  auto& [ranks, first, second] = both;
+TEST_F(LongBeforeShort, WhatWaitsForTheOtherIsNotTimed) {
   ranks.couriers[1]->advance_thoroughly();
   ASSERT_GT(first.moved, 0u);
   ASSERT_EQ(second.moved, 0u);
