@@ -256,6 +256,19 @@ def _cable(number: int, which: int, descriptor: int) -> list[str]:
     return ["-netdev", f"socket,id=cable{which},fd={descriptor}", "-device", card]
 
 
+def processors(options: Options) -> list[str]:
+    """QEMU's options for the processors of a guest.
+
+    There may always be two. Where there can be one only, QEMU leaves out the guest's barriers and
+    makes its atomic operations plain ones (7.2; barriers are kept since 8.1), though its devices
+    run in another thread: then a write to a ring is late, the device is not told of it, and that
+    cable or port is dead.
+    """
+    accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[options.accelerator]
+    count = f"{options.cpus},maxcpus={max(2, options.cpus)}"
+    return ["-accel", accelerator, "-cpu", "max", "-smp", count]
+
+
 def qemu_command(
     options: Options, number: int, kernel: vm_kernel.Kernel, folder: Path, ports: Sequence[int]
 ) -> list[str]:
@@ -263,10 +276,9 @@ def qemu_command(
 
     Without its cables.
     """
-    accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[options.accelerator]
     command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"]
-    command += ["-display", "none", "-machine", "pc", "-accel", accelerator, "-cpu", "max"]
-    command += ["-smp", str(options.cpus), "-m", str(options.memory_mib)]
+    command += ["-display", "none", "-machine", "pc", *processors(options)]
+    command += ["-m", str(options.memory_mib)]
     command += ["-kernel", str(kernel.image), "-initrd", str(folder / "initramfs")]
     command += ["-append", _KERNEL_LINE, "-serial", "chardev:console"]
     command += ["-chardev", f"file,id=console,path={_escaped(folder / 'console')}"]

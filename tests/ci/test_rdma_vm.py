@@ -123,7 +123,7 @@ def test_command_line_of_a_guest(tmp_path):
     assert f"local,id=out,path={tmp_path}/a,,b,security_model=none,multidevs=remap -device" in text
     writable = [word for word in command if word.startswith("local,") and "readonly" not in word]
     assert len(writable) == 1
-    assert "-smp 3 -m 777" in text
+    assert "-smp 3,maxcpus=3 -m 777" in text
     assert "path=/dev/fd/7 -device virtserialport,chardev=words" in text
     assert "netdev" not in text
 

@@ -333,7 +333,7 @@ class Hosts:
     def peer(self) -> str:
         return self.addresses[1 - self.index]
 
-    def meet(self, limit_s: float = 400) -> None:
+    def meet(self, limit_s: float = 280) -> None:
         """Returns when both have begun this test. One may have left the last one early."""
         end = time.monotonic() + limit_s
         while self._meet(f"{self.test} begins", limit_s) != f"{self.test} begins":
@@ -353,13 +353,23 @@ class Hosts:
         if self.index == 0:
             with socket.create_server((self.addresses[0], MEETING_PORT)) as server:
                 server.settimeout(limit_s)
-                return _swap(server.accept()[0], text)
+                try:
+                    return _swap(server.accept()[0], text)
+                except TimeoutError:
+                    pytest.fail(f"the other host did not come\n{_network()}")
         while True:
             try:
                 return _swap(socket.create_connection((self.peer, MEETING_PORT), 10), text)
             except OSError:
-                assert time.monotonic() < end, "the other host did not come"
+                if time.monotonic() > end:
+                    pytest.fail(f"the other host was not reached\n{_network()}")
                 time.sleep(0.1)
+
+
+def _network() -> str:
+    """What the kernel says of the interfaces and the neighbours: whether a cable is dead."""
+    script = "ip -s link; ip neigh; tc -s qdisc"
+    return subprocess.run(script, shell=True, capture_output=True, text=True, check=False).stdout
 
 
 def _swap(connection: socket.socket, text: str) -> str:

@@ -1,6 +1,7 @@
 """ci/rdma-vm itself: what a command gets, and how it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import vm
 
 CI = Path(__file__).resolve().parent.parent.parent / "ci"
 
@@ -60,3 +62,27 @@ def test_stopped_while_it_boots(tmp_path):
     assert tool.wait(30) == 128 + signal.SIGTERM
     assert not [pid for pid in guests if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.iterdir())
+
+
+def test_barriers_of_a_single_processor_are_kept(tmp_path, endless):
+    """Its devices are emulated by another thread: without barriers, cables die by chance."""
+    endless.result(150)  # QEMU is there
+    fence = bytes([0x0F, 0xAE, 0xF0, 0xEB, 0xFB])  # mfence, and again
+    (tmp_path / "disk").write_bytes(fence.ljust(510, b"\0") + b"\x55\xaa")
+    made = tmp_path / "made"  # what QEMU makes of the boot sector, which the BIOS puts at 0x7c00
+    command = ["qemu-system-x86_64", "-nodefaults", "-display", "none", "-machine", "pc"]
+    command += vm.processors(vm.Options(command=[], cpus=1))
+    command += ["-drive", "file=disk,format=raw,if=ide"]
+    command += ["-d", "in_asm,op", "-dfilter", "0x7c00+0x10", "-D", str(made)]
+    machine = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while not made.exists() or "exit_tb" not in (text := made.read_text()):
+            assert machine.poll() is None
+            assert time.monotonic() < end, "the boot sector does not run"
+            time.sleep(0.05)
+    finally:
+        machine.kill()
+        machine.wait()
+    assert "mfence" in text
+    assert re.search(r"^ mb ", text, re.MULTILINE), text
