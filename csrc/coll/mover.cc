@@ -211,6 +211,16 @@ void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::
   });
 }
 
+void Mover::fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage) {
+  if (storage != Storage::kInput)
+    return apply(memory, receipt, bank(memory, storage, receipt.range.first), true);
+  for_each_fragment(memory.fragments, receipt.range, [&](const Fragment& f, Range stretch) {
+    Receipt part = receipt;
+    part.range = stretch;
+    apply(memory, part, f.input + (stretch.first - f.first) * element_bytes_, true);
+  });
+}
+
 void Mover::reduce(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
                    bool own_first) {
   bool twice = receipt.output_too || (receipt.result == Storage::kOutput && postscale_ != 1);

@@ -38,6 +38,8 @@ class Mover {
   /// holds. `own_first`: this rank's operand stands left.
   void apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
              bool own_first);
+  /// This rank's own input, which lies in `storage`, joins what it holds, on the right.
+  void fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage);
   /// To the output, after the last round.
   void finish(const PieceMemory& memory, const Move& move);
   /// The first element of what is sent: range `first`… of `storage`, within one fragment if that is

@@ -28,10 +28,12 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
   signature_ = signature;
   envelope_ = Envelope::of(signature);
   tick_ = started_ = finished_ = next_start_ = 0;
+  early_ = 0;
   if (!before) plans_.trim();
   if (std::exchange(trims_, plans_.trims()) != plans_.trims())
     outline_.reset();  // it points to some
   prepare();
+  sends_early_ = choice_->pieces == 1 && comm_.group().one_domain();
   lends_ = choice_->pieces > 0 && plans_.lends(call);
   ends_ = nullptr;
   size_t least = kLeastLoanBytes;
@@ -82,14 +84,22 @@ bool Run::has_left(Way way, Rank peer) const {
   if (started_ < choice_->pieces) return true;
   for (int64_t k = finished_; k < started_; k++) {
     const Piece& piece = pieces_[static_cast<size_t>(k) % pieces_.size()];
-    const auto& actions = piece.plan().actions;
     bool advanced = in_tick_ && k > at_, received = in_tick_ && k == at_ && received_;
     size_t round = stage_of(piece) + advanced;  // that it sends next
     if (way == Way::kReceive && round > 0 && !received) round--;
-    for (; round < actions.size(); round++) {
-      Rank position = way == Way::kSend ? actions[round].send_to : actions[round].recv_from;
-      if (position != kNobody && plans_.order()[position] == peer) return true;
-    }
+    if (has_left(way, peer, piece, round)) return true;
+  }
+  return false;
+}
+
+// From the round on.
+bool Run::has_left(Way way, Rank peer, const Piece& piece, size_t round) const {
+  const auto& actions = piece.plan().actions;
+  bool sent_early = way == Way::kSend && sends_early_ && early_ == actions.size();
+  for (; round < actions.size(); round++) {
+    if (sent_early && actions[round].early) continue;
+    Rank position = way == Way::kSend ? actions[round].send_to : actions[round].recv_from;
+    if (position != kNobody && plans_.order()[position] == peer) return true;
   }
   return false;
 }
@@ -144,6 +154,7 @@ bool Run::advance_alone() {
     alone.start = at_ = 0;
     started_ = 1;
   }
+  if (sends_early_ && !send_early(alone)) return false;
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
     if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
     in_tick_ = true;
@@ -279,7 +290,8 @@ bool Run::advance(Piece& piece) {
   if (stage > rounds) return true;
   if (stage > 0 && !received_ && !receive(piece, stage - 1)) return false;
   received_ = true;
-  if (stage < rounds && !send(piece, stage)) return false;
+  bool sent = stage == rounds || (sends_early_ && piece.plan().actions[stage].early);
+  if (!sent && !send(piece, stage)) return false;
   received_ = false;
   if (stage == rounds)
     for (const Move& move : piece.plan().finish) mover_->finish(piece.memory, move);
@@ -290,7 +302,7 @@ bool Run::advance(Piece& piece) {
 Rank Run::receives_from(const Piece& piece, size_t round) const {
   if (round >= piece.rounds()) return kNobody;
   Rank from = piece.plan().actions[round].recv_from;
-  return from == kNobody ? kNobody : plans_.order()[from];
+  return from == kNobody || from == plans_.self() ? kNobody : plans_.order()[from];
 }
 
 void Run::expect(Piece& piece, size_t round) {
@@ -305,6 +317,15 @@ void Run::expect(Piece& piece, size_t round) {
 std::byte* Run::place_for(const Piece& piece, const Action& action) const {
   bool single = action.receipts.size() == 1 && action.receipts[0].after < 0;
   return single ? mover_->place_for(piece.memory, action.receipts[0]) : nullptr;
+}
+
+// One message to a peer has room there once the peer has received those of earlier calls, which
+// depend on none of this one: so nobody waits for a peer that waits for it.
+bool Run::send_early(Piece& piece) {
+  const auto& actions = piece.plan().actions;
+  for (; early_ < actions.size(); early_++)
+    if (actions[early_].early && !send(piece, early_)) return false;
+  return true;
 }
 
 bool Run::send(Piece& piece, size_t round) {
@@ -349,6 +370,7 @@ void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
 bool Run::receive(Piece& piece, size_t round) {
   const Action& action = piece.plan().actions[round];
   if (action.recv_from == kNobody) return true;
+  if (action.recv_from == plans_.self()) return fold_own(piece, action);
   if (!has_view_) {
     Rank peer = plans_.order()[action.recv_from];
     if (before_ && !is_turn(Way::kReceive, peer)) return false;
@@ -365,10 +387,18 @@ bool Run::receive(Piece& piece, size_t round) {
     if (receipt.after >= 0 && !completed(piece.sent[receipt.after])) return false;
     const std::byte* data =
         view_.data + (receipt.range.first - action.recv.first) * mover_->element_bytes();
-    mover_->apply(piece.memory, receipt, data, plans_.self() < action.recv_from);
+    bool own_first = receipt.combine == Combine::kFold || plans_.self() < action.recv_from;
+    mover_->apply(piece.memory, receipt, data, own_first);
   }
   view_link_->release();
   has_view_ = false;
+  return true;
+}
+
+bool Run::fold_own(Piece& piece, const Action& action) {
+  for (const Receipt& receipt : action.receipts)
+    mover_->fold_own(piece.memory, receipt, action.own_input);
+  progress_++;
   return true;
 }
 

@@ -10,6 +10,10 @@
 // rank waits for something that its peer does only after waiting for it: a receive of tick t
 // depends on sends of tick t-1 alone.
 //
+// Where all ranks share memory, a call of one piece sends in stage 0 what depends on nothing that
+// is received (early_sends), one message to a peer at most: then all peers are waited for at once,
+// and not one after another.
+//
 // Several calls in flight. A run may follow one that has not ended, once all pieces of that have
 // begun. On each link and in each direction all messages of a call come before those of a later
 // one: so a run sends to a peer when those before it have sent all that they send to it, and
@@ -119,6 +123,8 @@ class Run {
   void give_memory(Piece& piece);
   bool advance(Piece& piece);
   bool receive(Piece& piece, size_t round);
+  bool fold_own(Piece& piece, const Action& action);
+  bool send_early(Piece& piece);
   bool send(Piece& piece, size_t round);
   Rank receives_from(const Piece& piece, size_t round) const;
   void expect(Piece& piece, size_t round);
@@ -129,6 +135,7 @@ class Run {
   bool wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes = 0);
   enum class Way : uint8_t { kSend, kReceive };
   bool has_left(Way way, Rank peer) const;
+  bool has_left(Way way, Rank peer, const Piece& piece, size_t round) const;
   bool is_turn(Way way, Rank peer);
   bool expect_tick();
   size_t lending() const;
@@ -166,6 +173,8 @@ class Run {
   // Where it is: pieces [finished_, started_) are in flight, `at_` is the one whose turn it is.
   std::vector<Piece> pieces_;
   int64_t tick_ = 0, started_ = 0, finished_ = 0, next_start_ = 0, at_ = 0;
+  bool sends_early_ = false;
+  size_t early_ = 0;  // the rounds before this one have been looked at for early sends
   bool in_tick_ = false;
   bool received_ = false;  // the piece whose turn it is has what its stage receives,
   bool has_view_ = false;  // or of that the message, and its receipts up to `receipt_`

@@ -74,6 +74,7 @@ class Runner {
     drop_oldest();
   }
   size_t most_in_flight() const { return most_in_flight_; }
+  uint64_t messages_sent() const { return comm_.counters().messages_sent; }
   /// As who executes does before it waits.
   void move_sends() {
     for (Rank peer = 0; peer < comm_.size(); peer++)
@@ -312,6 +313,45 @@ TEST(ARun, DoesNotOverwriteWhatAPeerHasNotRead) {
   };
   for (const char* transport : {"loopback", "shm"})
     in_one_thread(kSize, transport, body, "allreduce=recursive_doubling");
+}
+
+// To all peers at once where all share memory; between hosts each in its round.
+TEST(ARun, SendsEarlyWhatDependsOnNothing) {
+  constexpr Rank kSize = 4;
+  auto sent_before_anything_comes = [](const std::string& transport, Collective collective,
+                                       const std::string& algorithm) {
+    uint64_t sent = 0;
+    auto body = [&](std::vector<std::unique_ptr<Runner>>& runners) {
+      std::vector<std::vector<int32_t>> in(kSize), out(kSize);
+      std::vector<rc_buffer> buffers(kSize);
+      bool exchanges = collective == RC_ALLTOALL;
+      for (auto& runner : runners) {
+        Rank r = runner->rank();
+        in[r].assign(kSize, 1 << r);
+        out[r].resize(kSize);
+        buffers[r] = {in[r].data(), out[r].data(), exchanges ? 1 : kSize};
+        runner->begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffers[r], 1}));
+      }
+      uint64_t before = runners[2]->messages_sent();
+      while (!runners[2]->advance() && runners[2]->run().want().what != Want::What::kMessage) {
+      }
+      sent = runners[2]->messages_sent() - before;
+      std::mt19937 random(4);
+      run_all(runners, random);
+      std::vector<int32_t> wanted =
+          exchanges ? std::vector<int32_t>{1, 2, 4, 8} : std::vector<int32_t>(kSize, 15);
+      for (const auto& each : out) EXPECT_EQ(each, wanted);
+    };
+    in_one_thread(kSize, transport, body, algorithm);
+    return sent;
+  };
+  for (const char* transport : {"loopback", "shm"}) {
+    EXPECT_EQ(sent_before_anything_comes(transport, RC_ALLREDUCE, "allreduce=one_shot"), 3);
+    EXPECT_EQ(sent_before_anything_comes(transport, RC_ALLREDUCE, "allreduce=direct"), 3);
+    EXPECT_EQ(sent_before_anything_comes(transport, RC_ALLREDUCE, "allreduce=ring"), 1);
+    EXPECT_EQ(sent_before_anything_comes(transport, RC_ALLTOALL, ""), 3);
+  }
+  EXPECT_EQ(sent_before_anything_comes("tcp", RC_ALLTOALL, ""), 1);
 }
 
 // What is abandoned leaves nothing that the next call, another one, could take for its own.

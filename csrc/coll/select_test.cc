@@ -77,6 +77,18 @@ TEST(Select, TwoRanksOfAHostExchangeTheWholeVectorWhileItIsSmall) {
   EXPECT_EQ(most_in_one_step(0.4), 128 << 10);
 }
 
+// Ranks that share cores wait for one another by a change of context, once or in every round.
+TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
+  Terrain terrain = cluster(1, 4, 1);
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64).row->name, "recursive_doubling");
+  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.links[0].latency_us = 2;
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64).row->name, "one_shot");
+  EXPECT_NE(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "one_shot");
+  Terrain two = cluster(1, 2, 1);
+  EXPECT_EQ(choose(two, RC_ALLREDUCE, 64).row->name, "recursive_doubling");
+}
+
 // A ring or a halving that takes every pair for a wire of its own sends each host's bytes through
 // its one port several times. What is chosen sends them once: 2n(H-1)/H.
 TEST(Select, LargeVectorsGoOverEachPortOnce) {

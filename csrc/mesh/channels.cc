@@ -68,6 +68,7 @@ Channels::Channels(Group& group)
     if (peer == group.rank()) own_place_ = beside_.size();
     if (peer == group.rank() || group.link_of(peer) == LinkClass::kHost) beside_.push_back(peer);
   }
+  gives_way_ = yield_ && beside_.size() == channels_.size();
 }
 
 void Channels::finish() {

@@ -1,6 +1,8 @@
 // The channels of a group: one to each peer, made on demand, and waiting for them, with deadlines.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -68,8 +70,11 @@ class Channels {
   /// polls for as much longer.
   template <typename Ready, typename Doing>
   void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
-    for (int i = first_polls(peer); i > 0; i--)
+    bool gives_way = gives_way_ && bytes <= kMostAtOnce;
+    for (int i = gives_way ? kFirstTurns : first_polls(peer); i > 0; i--) {
       if (ready()) return;
+      if (gives_way) ::sched_yield();
+    }
     wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
   /// Looks at the distance of one of the ranks that have memory in common with this one: another in
@@ -112,6 +117,11 @@ class Channels {
   /// Polls before the first look at the clock. A poll of tcp is a system call: on a CPU that ranks
   /// share, 64 of them keep the peer from running for 100 us before they give way.
   int first_polls(Rank peer) const { return yield_ && by_network_[peer] ? 1 : kFirstPolls; }
+  /// Where ranks share CPUs, and all of them memory, what is short is there, or its sender has to
+  /// run first: the CPU is given away so many times before anything else is looked at. What is
+  /// longer may be being copied, and is worth polls.
+  static constexpr int kFirstTurns = 8;
+  static constexpr uint64_t kMostAtOnce = 4096;
   struct Farewell;
 
   void connect_one(Rank peer, Deadline deadline);
@@ -131,6 +141,7 @@ class Channels {
   size_t own_place_ = 0;          // among these
   mutable std::mutex mutex_;      // adding a channel against wake() of another thread
   bool yield_;
+  bool gives_way_ = false;
   Duration spin_;
   std::optional<Deadline> deadline_;  // of all waits of a call
   std::atomic<bool> blocked_ = false;

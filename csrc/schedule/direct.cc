@@ -1,6 +1,6 @@
-// Direct: every rank exchanges with every other, a different one each round; nothing is forwarded,
-// so no round waits for another. On shared memory a rank reduces its share straight from the
-// others' memory.
+// Direct, and in one shot: every rank exchanges with every other, a different one each round;
+// nothing is forwarded, so no round waits for another. On shared memory a rank reduces its share
+// straight from the others' memory.
 //
 // Pairwise exchange as in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 // operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
@@ -73,6 +73,45 @@ Schedule pairwise_allgather(const Circle& circle, const Chunks& chunks) {
                          chunks.at(from), Combine::kCopy});
   }
   return schedule;
+}
+
+namespace {
+
+// Every rank sends its input to all others, and combines all inputs in the order of the ranks, its
+// own among them: then all have the same bits. Rank a sends to b in round a + P-1 - b, so that b
+// receives in that order and nobody twice in a round; that all its sends go early makes it one
+// shot. Rank 0 begins with its own input, and rank 1 puts it behind the first that it receives.
+Schedule make_one_shot(const Problem& problem) {
+  Rank rank = problem.rank, size = problem.size;
+  Range all{0, problem.counts[0]};
+  Schedule schedule;
+  schedule.reserve(2 * size - 1);
+  for (Rank round = 0; round < 2 * size - 1; round++) {
+    Rank to = rank + size - 1 - round, from = rank - (size - 1) + round;
+    if (to == rank) {
+      bool folds = rank > 1;
+      add_round(schedule, folds ? Step{rank, all, rank, all, Combine::kFold} : Step{});
+      continue;
+    }
+    Step step{
+        .combine = from == 0 ? (rank > 1 ? Combine::kCopy : Combine::kReduce) : Combine::kFold,
+        .sends_input = true};
+    if (to >= 0 && to < size) step.send_to = to, step.send = all;
+    if (from >= 0 && from < size) step.recv_from = from, step.recv = all;
+    add_round(schedule, step);
+  }
+  return schedule;
+}
+
+}  // namespace
+
+ScheduleRow allreduce_one_shot() {
+  return {.collective = RC_ALLREDUCE,
+          .name = "one_shot",
+          .summary = "each rank reads the vectors of all others and combines them itself",
+          .cost = "steps 2(P-1), bytes n(P-1)",
+          .make = make_one_shot,
+          .where = Where::kOneDomain};
 }
 
 ScheduleRow allreduce_direct() {

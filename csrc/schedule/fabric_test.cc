@@ -203,6 +203,23 @@ TEST(Traffic, OfCrowdedHostsTellsWireFromMemory) {
   EXPECT_LT(crowded.wire_us_per_byte, crowded.us_per_byte);
 }
 
+// In one domain what depends on nothing goes at once: a rank waits once for all of its peers.
+TEST(Traffic, OfOneDomainIsThatOfWhatGoesEarly) {
+  Fabric fabric = fabric_of({Groups({0}, 4)});
+  auto latency = [&](Collective collective, std::string_view row) {
+    return walked(*find_schedule(collective, row), fabric).latency_us;
+  };
+  EXPECT_DOUBLE_EQ(latency(RC_ALLREDUCE, "recursive_doubling"), 2 * 0.5);
+  EXPECT_DOUBLE_EQ(latency(RC_ALLREDUCE, "one_shot"), 0.5 + 2 * 0.25);
+  EXPECT_DOUBLE_EQ(latency(RC_REDUCE_SCATTER, "direct"), 0.5 + 2 * 0.25);
+  EXPECT_DOUBLE_EQ(latency(RC_ALLGATHER, "ring"), 3 * 0.5);
+  fabric.crowded = true;
+  EXPECT_DOUBLE_EQ(latency(RC_ALLREDUCE, "recursive_doubling"), 2 * 0.5);
+  EXPECT_DOUBLE_EQ(latency(RC_ALLREDUCE, "one_shot"), 0.5 + 2 * 0.05);
+  Profile profile = walked(*find_schedule(RC_ALLREDUCE, "one_shot"), fabric);
+  EXPECT_DOUBLE_EQ(profile.us_per_byte, 12 / 12000.0);  // what the memory of the host moves
+}
+
 TEST(Microseconds, OfOnePieceAreItsRounds) {
   Profile profile = {.latency_us = 10, .us_per_byte = 0.5, .busiest_us_per_byte = 0.25};
   EXPECT_DOUBLE_EQ(microseconds(profile, 100, 1, 4), 60);

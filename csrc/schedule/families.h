@@ -132,6 +132,7 @@ ScheduleRow allreduce_ring();
 ScheduleRow reduce_scatter_ring();
 ScheduleRow allgather_ring();
 ScheduleRow allreduce_direct();
+ScheduleRow allreduce_one_shot();
 ScheduleRow reduce_scatter_direct();
 ScheduleRow allgather_direct();
 ScheduleRow alltoall_direct();

@@ -62,6 +62,7 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
   find_bounds(schedule, space, ends);
   wanted_.resize(atom_count(), false);
   copied_to_.resize(atom_count(), false);
+  input_stays_.resize(atom_count(), false);
   inputs_.resize(atom_count(), kNoVersion);
   current_.resize(atom_count(), kNoVersion);
   for (Range range : ends.outputs)
@@ -71,10 +72,11 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
       add_version({.atom = atom});
       inputs_[atom] = current_[atom];
     }
+  find_inputs_that_stay(schedule);
   for (int round = 0; round < static_cast<int>(schedule.size()); round++) {
     const Step& step = schedule[round];
     if (is_inside(step, rank)) {
-      copy_inside(step, round);
+      step.combine == Combine::kCopy ? copy_inside(step, round) : fold_inside(step, round);
       continue;
     }
     if (step.send_to != kNobody) send(step, round);
@@ -82,6 +84,14 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
   }
   settle_needs();
   if (!ends.zero_copy.empty()) settle_zero_copy(schedule, ends, pack_all);
+}
+
+void History::find_inputs_that_stay(const Schedule& schedule) {
+  for (const Step& step : schedule) {
+    bool folds = is_inside(step, rank_) && step.combine == Combine::kFold;
+    if (!step.sends_input && !folds) continue;
+    for (auto [atom, end] = atoms_of(step.send); atom < end; atom++) input_stays_[atom] = true;
+  }
 }
 
 void History::find_bounds(const Schedule& schedule, int64_t space, const Ends& ends) {
@@ -120,15 +130,16 @@ void History::add_version(Version version) {
 void History::send(const Step& step, int round) {
   auto [first, end] = atoms_of(step.send);
   messages_.push_back({step.send_to, step.send, {}});
+  const std::vector<VersionId>& sent = step.sends_input ? inputs_ : current_;
   for (Atom atom = first; atom < end; atom++) {
-    VersionId version = current_[atom];
+    VersionId version = sent[atom];
     messages_.back().versions.push_back(version);
     invariant(version != kNoVersion && !copied_to_[atom],
               "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
               round, range_of(atom).count, range_of(atom).first);
     versions_[version].sent = true;
     // A message is one piece of memory.
-    invariant(banks_.relate(current_[first], version, false),
+    invariant(banks_.relate(sent[first], version, false),
               "schedule of rank {}, round {}: no bank can hold all of what it sends", rank_, round);
   }
 }
@@ -137,7 +148,7 @@ void History::receive(const Step& step, int round) {
   auto [sent_first, sent_end] = atoms_of(step.send_to == kNobody ? Range{} : step.send);
   for (auto [atom, end] = atoms_of(step.recv); atom < end; atom++) {
     VersionId before = current_[atom];
-    bool reduces = step.combine == Combine::kReduce;
+    bool reduces = step.combine != Combine::kCopy;
     invariant((before != kNoVersion || !reduces) && !copied_to_[atom],
               "schedule of rank {}, round {}: combines into {} elements from {} that it does not "
               "have",
@@ -146,7 +157,22 @@ void History::receive(const Step& step, int round) {
     // What leaves in this round may not be overwritten in this round: both peers would wait for
     // each other.
     bool leaves = sent_first <= atom && atom < sent_end;
-    if (leaves) banks_.relate(before, current_[atom], true);
+    if (leaves && !step.sends_input) banks_.relate(before, current_[atom], true);
+    if (input_stays_[atom]) banks_.relate(inputs_[atom], current_[atom], true);
+  }
+}
+
+void History::fold_inside(const Step& step, int round) {
+  invariant(step.send == step.recv,
+            "schedule of rank {}, round {}: folds {} elements into {} others", rank_, round,
+            step.send.count, step.recv.count);
+  for (auto [atom, end] = atoms_of(step.recv); atom < end; atom++) {
+    VersionId before = current_[atom];
+    invariant(inputs_[atom] != kNoVersion && versions_[before].received,
+              "schedule of rank {}, round {}: folds its input of {} elements from {} into nothing",
+              rank_, round, range_of(atom).count, range_of(atom).first);
+    add_version({.atom = atom, .operand = before, .folds_input = true, .received = true});
+    banks_.relate(inputs_[atom], current_[atom], true);
   }
 }
 
@@ -185,6 +211,7 @@ void History::settle_needs() {
         version->sent || version->copied_inside || (version->final && wanted_[version->atom]);
     if (version->needed && version->operand != kNoVersion)
       versions_[version->operand].needed = true;
+    if (version->needed && version->folds_input) versions_[inputs_[version->atom]].needed = true;
   }
 }
 
@@ -192,7 +219,7 @@ void History::settle_needs() {
 // message with it is one contiguous range there, and if can_stay().
 void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all) {
   bool reduces = std::ranges::any_of(
-      schedule, [](const Step& step) { return step.combine == Combine::kReduce; });
+      schedule, [](const Step& step) { return step.combine != Combine::kCopy; });
   std::vector<int> sends(versions_.size(), 0), of_atom(atom_count(), 0);
   for (const Message& message : messages_)
     for (VersionId version : message.versions) sends[version]++;

@@ -47,6 +47,7 @@ class BankAssignment {
 struct Version {
   Atom atom = 0;
   VersionId operand = kNoVersion;  // what is combined with what is received
+  bool folds_input = false;        // and that is the rank's own input
   bool received = false;           // false: the input
   bool sent = false;
   bool zero_copy = false;      // sent from the caller's memory
@@ -81,10 +82,12 @@ class History {
     std::vector<VersionId> versions;
   };
   void find_bounds(const Schedule& schedule, int64_t space, const Ends& ends);
+  void find_inputs_that_stay(const Schedule& schedule);
   void add_version(Version version);
   void send(const Step& step, int round);
   void receive(const Step& step, int round);
   void copy_inside(const Step& step, int round);
+  void fold_inside(const Step& step, int round);
   void settle_needs();
   void settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all);
   bool can_stay(const Version& version, bool contained, bool pack_all) const;
@@ -93,7 +96,8 @@ class History {
   Rank rank_;
   std::vector<int64_t> bounds_;
   std::vector<bool> wanted_;
-  std::vector<bool> copied_to_;  // by a step from the rank to itself
+  std::vector<bool> copied_to_;    // by a step from the rank to itself
+  std::vector<bool> input_stays_;  // is sent or folded although something was received before
   std::vector<VersionId> inputs_;
   std::vector<VersionId> current_;  // of each atom
   std::vector<Version> versions_;
@@ -101,7 +105,7 @@ class History {
   BankAssignment banks_;
 };
 
-/// Whether a step is a copy inside the rank.
+/// Whether a step is one inside the rank.
 inline bool is_inside(const Step& step, Rank rank) {
   return step.send_to == rank && step.recv_from == rank;
 }

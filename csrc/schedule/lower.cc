@@ -50,6 +50,8 @@ class Lowering {
     place_inputs();
     plan_.actions.reserve(schedule.size());
     for (const Step& step : schedule) lower_step(step);
+    std::vector<bool> early = early_sends(schedule, rank_);
+    for (size_t i = 0; i < early.size(); i++) plan_.actions[i].early = early[i];
     finish(schedule);
   }
 
@@ -60,6 +62,7 @@ class Lowering {
   void lower_step(const Step& step);
   void send(const Step& step, Action& action);
   void receive(const Step& step, Action& action);
+  void fold_inside(const Step& step, Action& action);
   Receipt receipt_of(Atom atom, VersionId version, Combine combine);
   int choose_bank(Atom atom, Storage operand) const;
   int bank_for(VersionId version, int preferred);
@@ -105,6 +108,8 @@ void Lowering::lower_step(const Step& step) {
   if (!is_inside(step, rank_)) {
     if (step.send_to != kNobody) send(step, action);
     if (step.recv_from != kNobody) receive(step, action);
+  } else if (step.combine == Combine::kFold) {
+    fold_inside(step, action);
   }
   plan_.actions.push_back(std::move(action));
 }
@@ -114,11 +119,14 @@ void Lowering::send(const Step& step, Action& action) {
   action.send = step.send;
   auto [first, end] = history_.atoms_of(step.send);
   if (first == end) return;  // a barrier's
-  action.send_from = storages_[current_[first]];
-  bool zero_copy = history_.versions()[current_[first]].zero_copy;
+  auto sent = [&](Atom atom) {
+    return step.sends_input ? history_.input_of(atom) : current_[atom];
+  };
+  action.send_from = storages_[sent(first)];
+  bool zero_copy = history_.versions()[sent(first)].zero_copy;
   int bank = action.send_from == Storage::kBank1;
   for (Atom atom = first; atom < end; atom++) {
-    invariant(storages_[current_[atom]] == action.send_from,
+    invariant(storages_[sent(atom)] == action.send_from,
               "lowering for rank {}, round {}: a message from more than one storage", rank_,
               round());
     if (zero_copy) continue;  // never overwritten while somebody may read it
@@ -143,6 +151,18 @@ void Lowering::receive(const Step& step, Action& action) {
     else
       action.receipts.push_back(receipt);
   }
+}
+
+// Its own input is received, as it were, from where the rank reads it.
+void Lowering::fold_inside(const Step& step, Action& action) {
+  auto [first, end] = history_.atoms_of(step.recv);
+  if (first == end) return;
+  action.own_input = storage_to_read(history_.input_of(first));
+  for (Atom atom = first; atom < end; atom++)
+    invariant(storage_to_read(history_.input_of(atom)) == action.own_input,
+              "lowering for rank {}, round {}: an input that lies in several storages", rank_,
+              round());
+  receive(step, action);
 }
 
 Receipt Lowering::receipt_of(Atom atom, VersionId id, Combine combine) {
@@ -194,7 +214,7 @@ void Lowering::finish(const Schedule& schedule) {
     add_move(range, storage_to_read(last), range.first);
   }
   for (const Step& step : schedule) {
-    if (!is_inside(step, rank_)) continue;
+    if (!is_inside(step, rank_) || step.combine != Combine::kCopy) continue;
     for (auto [atom, end] = history_.atoms_of(step.send); atom < end; atom++) {
       Range range = history_.range_of(atom);
       int64_t to_first = step.recv.first + range.first - step.send.first;

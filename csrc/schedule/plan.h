@@ -44,8 +44,10 @@ struct Action {
   Rank send_to = kNobody;
   Range send;
   Storage send_from = Storage::kNowhere;  // lowering makes every send contiguous in one
-  Rank recv_from = kNobody;
+  bool early = false;                     // may be sent before all rounds (early_sends)
+  Rank recv_from = kNobody;               // the rank itself: its own input joins what it holds
   Range recv;
+  Storage own_input = Storage::kNowhere;  // then: where that lies
   std::vector<Receipt> receipts;
 };
 

@@ -38,8 +38,8 @@ std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank siz
 /// different elements, so there it says nothing.
 constexpr std::array kModes = {
     PlanOptions{.in_place = false, .pack_all = false, .shuffle = 1},
-    PlanOptions{.in_place = true, .pack_all = false, .shuffle = 2},
-    PlanOptions{.in_place = false, .pack_all = true, .shuffle = 3},
+    PlanOptions{.in_place = true, .pack_all = false, .shuffle = 2, .sends_early = true},
+    PlanOptions{.in_place = false, .pack_all = true, .shuffle = 3, .sends_early = true},
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 4},
     PlanOptions{.in_place = true, .shuffle = 5, .zero_copy = ZeroCopy::kAll},
     PlanOptions{.in_place = true, .shuffle = 6, .zero_copy = ZeroCopy::kOtherHosts},
@@ -91,9 +91,11 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     for (unsigned shuffle = 0; shuffle < 20; shuffle++)
       for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
-        ASSERT_EQ(check(call, made, {.in_place = true, .shuffle = shuffle, .zero_copy = zero_copy}),
-                  "")
-            << call.name() << ", order " << shuffle;
+        for (bool early : {false, true}) {
+          PlanOptions options = {
+              .in_place = true, .shuffle = shuffle, .zero_copy = zero_copy, .sends_early = early};
+          ASSERT_EQ(check(call, made, options), "") << call.name() << ", order " << shuffle;
+        }
   }
 }
 

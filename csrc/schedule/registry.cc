@@ -12,6 +12,7 @@ std::span<const ScheduleRow> schedules() {
       allreduce_recursive_doubling(),
       allreduce_halving_doubling(),
       allreduce_direct(),
+      allreduce_one_shot(),
       allreduce_direct_ring(),
       allreduce_direct_halving_doubling(),
       allreduce_direct_recursive_doubling(),

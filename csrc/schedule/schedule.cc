@@ -2,7 +2,10 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "schedule/families.h"
@@ -107,6 +110,48 @@ Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
   return all;
 }
 
+std::vector<bool> early_sends(const Schedule& schedule, Rank rank) {
+  std::map<int64_t, int64_t> received;  // first to end of ranges that do not touch one another
+  std::set<Rank> peers;
+  auto depends = [&](Range range) {
+    auto after = received.lower_bound(range.end());
+    return after != received.begin() && std::prev(after)->second > range.first;
+  };
+  auto add = [&](Range range) {
+    int64_t first = range.first, end = range.end();
+    auto at = received.upper_bound(end);
+    while (at != received.begin() && std::prev(at)->second >= first) {
+      --at;
+      first = std::min(first, at->first);
+      end = std::max(end, at->second);
+      at = received.erase(at);
+    }
+    received.emplace_hint(at, first, end);
+  };
+  std::vector<bool> early(schedule.size(), false);
+  for (size_t i = 0; i < schedule.size(); i++) {
+    const Step& step = schedule[i];
+    bool sends = step.send_to != kNobody && step.send_to != rank;
+    early[i] = sends && peers.insert(step.send_to).second && !step.send.empty() &&
+               (step.sends_input || !depends(step.send));
+    if (step.recv_from != kNobody && !step.recv.empty()) add(step.recv);
+  }
+  return early;
+}
+
+namespace {
+
+void to_first_round(const std::vector<std::vector<bool>>& early, std::vector<Traffic>* rounds) {
+  for (size_t i = 1; i < rounds->size(); i++) {
+    std::vector<Message> rest;
+    for (const Message& message : std::exchange((*rounds)[i].messages, {}))
+      (early[message.from][i] ? rounds->front().messages : rest).push_back(message);
+    (*rounds)[i].messages = std::move(rest);
+  }
+}
+
+}  // namespace
+
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
                                 int64_t most_steps) {
   bool chunked = row.collective != RC_ALLREDUCE && row.collective != RC_BROADCAST &&
@@ -116,10 +161,12 @@ std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
   Problem one = problem;
   one.counts = one.recv_counts = counts;
   std::vector<Traffic> rounds;
+  std::vector<std::vector<bool>> early;  // of each rank, in one domain
   for (one.rank = 0; one.rank < problem.size; one.rank++) {
     Schedule schedule = row.make(one);
     if (static_cast<int64_t>(schedule.size()) * problem.size > most_steps) return {};
     rounds.resize(schedule.size());
+    if (row.where == Where::kOneDomain) early.push_back(early_sends(schedule, one.rank));
     for (size_t i = 0; i < schedule.size(); i++) {
       const Step& step = schedule[i];
       if (step.recv_from == kNobody || step.recv_from == one.rank) continue;
@@ -127,6 +174,7 @@ std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
       rounds[i].messages.push_back({step.recv_from, one.rank, share, step.combine});
     }
   }
+  if (!early.empty()) to_first_round(early, &rounds);
   return rounds;
 }
 

@@ -27,18 +27,22 @@
 
 namespace ringcoll {
 
-enum class Combine : uint8_t { kCopy, kReduce };
+/// What becomes of what is received: it replaces what the rank holds (kCopy), or is combined with
+/// it, the operand of the lower rank on the left (kReduce), or what the rank holds on the left,
+/// whoever sent the other (kFold): of sums that are made in the order of the ranks.
+enum class Combine : uint8_t { kCopy, kReduce, kFold };
 
 /// Sends `send` to `send_to` and receives `recv` from `recv_from`, at the same time; either may be
-/// kNobody. What is received replaces (kCopy) or is combined with (kReduce) what the rank holds of
-/// that range. send_to == recv_from == the rank itself is a copy inside the rank (alltoall's own
-/// block). Ranges of no elements send no message, except in a barrier.
+/// kNobody. send_to == recv_from == the rank itself is a step inside the rank: a copy (alltoall's
+/// own block), or, with kFold, its own input joins what it holds of that range. Ranges of no
+/// elements send no message, except in a barrier.
 struct Step {
   Rank send_to = kNobody;
   Range send;
   Rank recv_from = kNobody;
   Range recv;
   Combine combine = Combine::kCopy;
+  bool sends_input = false;  // and not what it has made of that by receiving
 };
 using Schedule = std::vector<Step>;
 
@@ -135,11 +139,15 @@ inline int64_t even_start(int64_t count, Rank parts, int64_t i) {
 /// Offsets of chunks of these counts, one after another; one more entry than counts, the last is
 /// the sum.
 std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
+/// Which steps send what does not depend on anything received, and are the first to send to their
+/// peer: such a message may go before all rounds without overtaking another.
+std::vector<bool> early_sends(const Schedule& schedule, Rank rank);
 /// Elements of the index space of a call.
 int64_t space_of(Collective collective, const Problem& problem);
 
 /// What all ranks send, round by round, counted by making the schedule of each. With equal counts
-/// that are long enough for every message to be sent, and a problem whose rank does not matter.
+/// that are long enough for every message to be sent, and a problem whose rank does not matter. Of
+/// rows for one domain, early sends are of the first round.
 /// Empty, after the schedule of one rank, if all have more than `most_steps` in all.
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
                                 int64_t most_steps = std::numeric_limits<int64_t>::max());

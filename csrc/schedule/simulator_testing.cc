@@ -36,9 +36,10 @@ Value contribution(Rank rank, int64_t element) {
   return {word, static_cast<float>(word >> 40) / static_cast<float>(1 + (word & 0xffff)), true};
 }
 
-Value combine(Rank left_rank, const Value& left, Rank right_rank, const Value& right) {
-  const Value& first = left_rank < right_rank ? left : right;
-  const Value& second = left_rank < right_rank ? right : left;
+Value combine(Combine how, Rank rank, const Value& own, Rank peer, const Value& theirs) {
+  bool own_first = how == Combine::kFold || rank < peer;
+  const Value& first = own_first ? own : theirs;
+  const Value& second = own_first ? theirs : own;
   return {first.sum + second.sum, first.number + second.number, first.known && second.known};
 }
 
@@ -147,12 +148,14 @@ std::string check_step(const Call& call, const Step& step, int64_t space) {
   return "";
 }
 
-std::string run_round(const std::vector<Schedule>& schedules, size_t round,
+std::string run_round(const Call& call, const std::vector<Schedule>& schedules, size_t round,
                       std::vector<Memory>& memories) {
   std::vector<Memory> before;  // what leaves, as it was when the round began
   for (size_t rank = 0; rank < schedules.size(); rank++) {
     const Step& step = schedules[rank][round];
-    auto first = memories[rank].begin() + step.send.first;
+    bool folds = step.send_to == static_cast<Rank>(rank) && step.combine == Combine::kFold;
+    Memory input = step.sends_input || folds ? input_of(call, static_cast<Rank>(rank)) : Memory{};
+    auto first = (input.empty() ? memories[rank] : input).begin() + step.send.first;
     before.emplace_back(first, first + step.send.count);
     for (size_t i = 0; i < before.back().size(); i++)
       if (step.send_to != kNobody && !before.back()[i].known)
@@ -165,11 +168,12 @@ std::string run_round(const std::vector<Schedule>& schedules, size_t round,
     for (int64_t i = 0; i < step.recv.count; i++) {
       Value& own = memories[rank][step.recv.first + i];
       const Value& received = before[step.recv_from][i];
-      if (step.combine == Combine::kReduce && !own.known)
+      if (step.combine != Combine::kCopy && !own.known)
         return where(rank, round) + receiving(step) +
                fmt::format(", but does not have element {}", step.recv.first + i);
-      own =
-          step.combine == Combine::kCopy ? received : combine(rank, own, step.recv_from, received);
+      own = step.combine == Combine::kCopy
+                ? received
+                : combine(step.combine, rank, own, step.recv_from, received);
     }
   }
   return "";
@@ -301,7 +305,7 @@ std::string check_schedules(const Call& call, const std::vector<Schedule>& sched
   }
   for (size_t round = 0; round < schedules[0].size(); round++) {
     std::string wrong = check_matched(schedules, round);
-    if (wrong.empty()) wrong = run_round(schedules, round, memories);
+    if (wrong.empty()) wrong = run_round(call, schedules, round, memories);
     if (!wrong.empty()) return wrong;
   }
   return check_outputs(call, memories);
@@ -336,6 +340,7 @@ class PlanRunner {
       for (Memory& bank : machine.banks) bank.resize(call.space(rank));
       machine.output.resize(call.space(rank));
       machine.read.resize(machine.plan.actions.size());
+      machine.early.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
       machine.ends = call.ends(rank, options.zero_copy);
       machines_.push_back(std::move(machine));
@@ -348,6 +353,7 @@ class PlanRunner {
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.shuffle));
     for (Machine& machine : machines_) {
       pack(machine);
+      if (options_.sends_early) send_early(machine);
       if (machine.plan.actions.empty()) finish(machine);
     }
     // The last rank added goes on as far as it can: some run far ahead of others.
@@ -376,7 +382,8 @@ class PlanRunner {
     size_t round = 0;
     size_t receipt = 0;
     bool posted = false;
-    std::vector<bool> read;  // of each round: the peer has read the message
+    std::vector<bool> read;   // of each round: the peer has read the message
+    std::vector<bool> early;  // and: it was sent before all rounds
     Ends ends;
     /// Of each element of each storage (index_of): the rounds in which it was sent and which
     /// nothing was done to wait for.
@@ -430,36 +437,47 @@ class PlanRunner {
   bool advance(Machine& machine, std::vector<Rank>& ready) {
     if (machine.round == machine.plan.actions.size()) return false;
     const Action& action = machine.plan.actions[machine.round];
-    if (!machine.posted && action.send_to != kNobody) {
-      note_send(machine, action);
+    if (!machine.posted && action.send_to != kNobody && !machine.early[machine.round]) {
+      note_send(machine, action, machine.round);
       ready.push_back(action.send_to);
     }
     machine.posted = true;
-    if (action.recv_from != kNobody && !receive(machine, action, ready)) return false;
+    if (action.recv_from == machine.rank)
+      fold_inside(machine, action);
+    else if (action.recv_from != kNobody && !receive(machine, action, ready))
+      return false;
     machine.receipt = 0;
     machine.posted = false;
     if (++machine.round == machine.plan.actions.size()) finish(machine);
     return true;
   }
 
-  void note_send(Machine& machine, const Action& action) {
+  void send_early(Machine& machine) {
+    for (size_t round = 0; round < machine.early.size(); round++) {
+      const Action& action = machine.plan.actions[round];
+      machine.early[round] = action.early;
+      if (action.early) note_send(machine, action, round);
+    }
+  }
+
+  void note_send(Machine& machine, const Action& action, size_t round) {
     if (action.send.empty()) return;
     bool bank = action.send_from == Storage::kBank0 || action.send_from == Storage::kBank1;
     bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
     if (!bank && !zero_copy)
-      return fail(machine, sending(step_of(machine)) + ", from outside of the banks");
+      return fail(machine, sending(step_of(action)) + ", from outside of the banks");
     const Memory& memory = memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
       if (!memory[e].known)
-        fail(machine,
-             fmt::format("{}, but does not have element {}", sending(step_of(machine)), e));
-      machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(machine.round));
+        fail(machine, fmt::format("{}, but does not have element {}", sending(step_of(action)), e));
+      machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(round));
     }
   }
 
   bool receive(Machine& machine, const Action& action, std::vector<Rank>& ready) {
     Machine& peer = machines_[action.recv_from];
-    bool there = peer.round > machine.round || (peer.round == machine.round && peer.posted);
+    bool there = peer.round > machine.round || (peer.round == machine.round && peer.posted) ||
+                 peer.early[machine.round];
     if (!there || peer.plan.actions[machine.round].send_to != machine.rank) return false;
     int64_t covered =
         machine.receipt == 0 ? action.recv.first : action.receipts[machine.receipt - 1].range.end();
@@ -483,14 +501,26 @@ class PlanRunner {
     return true;
   }
 
+  void fold_inside(Machine& machine, const Action& action) {
+    for (const Receipt& receipt : action.receipts) {
+      if (receipt.after >= 0) fail(machine, "waits for a send to fold its own input");
+      apply(machine, machine, memory_at(machine, action.own_input), 0, receipt);
+    }
+  }
+
   void apply(Machine& machine, Machine& peer, const Action& action, const Receipt& receipt) {
     const Action& sending = peer.plan.actions[machine.round];
-    if (receipt.result == Storage::kNowhere) return;
     int64_t shift = sending.send.first - action.recv.first;
+    apply(machine, peer, memory_at(peer, sending.send_from), shift, receipt);
+  }
+  void apply(Machine& machine, const Machine& peer, const Memory& theirs, int64_t shift,
+             const Receipt& receipt) {
+    if (receipt.result == Storage::kNowhere) return;
     for (int64_t e = receipt.range.first; e < receipt.range.end(); e++) {
-      Value value = memory_at(peer, sending.send_from)[e + shift];
-      if (receipt.combine == Combine::kReduce)
-        value = combine(machine.rank, memory_at(machine, receipt.operand)[e], peer.rank, value);
+      Value value = theirs[e + shift];
+      if (receipt.combine != Combine::kCopy)
+        value = combine(receipt.combine, machine.rank, memory_at(machine, receipt.operand)[e],
+                        peer.rank, value);
       if (!value.known)
         fail(machine, fmt::format("{}, but does not have its own element {}, or the peer has not",
                                   receiving(step_of(machine)), e));

@@ -54,6 +54,7 @@ struct PlanOptions {
   bool pack_all = false;  // the input is gone after packing
   unsigned shuffle = 0;   // which rank runs ahead of which
   ZeroCopy zero_copy = ZeroCopy::kNone;
+  bool sends_early = false;  // what may go before all rounds does
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options);

@@ -17,7 +17,7 @@ std::string sending(const Step& step) {
 
 std::string receiving(const Step& step) {
   if (step.recv_from == kNobody) return "receives nothing";
-  const char* verb = step.combine == Combine::kReduce ? "combines" : "receives";
+  const char* verb = step.combine == Combine::kCopy ? "receives" : "combines";
   return fmt::format("{} {} from rank {}", verb, words_of(step.recv), step.recv_from);
 }
 
@@ -28,7 +28,8 @@ using simulator::words_of;
 void PrintTo(Range range, std::ostream* out) { *out << words_of(range); }
 
 void PrintTo(Combine combine, std::ostream* out) {
-  *out << (combine == Combine::kReduce ? "reduce" : "copy");
+  constexpr const char* kNames[] = {"copy", "reduce", "fold"};
+  *out << kNames[static_cast<int>(combine)];
 }
 
 void PrintTo(const Step& step, std::ostream* out) {
