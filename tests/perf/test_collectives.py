@@ -50,12 +50,16 @@ def test_quick_run_measures_every_collective(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     [document] = map(json.loads, (path.read_text() for path in tmp_path.glob("out/*.json")))
     assert document["failures"] == []
-    assert {(m["collective"], m["ranks"], m["bytes"]) for m in document["measurements"]} == {
+    wanted = {
         (name, ranks, size)
         for name in COLLECTIVES
         for ranks in (2, 3)
         for size in collectives.sizes_of(name, [4, KIB, MIB], ranks)
     }
+    found = {(m["collective"], m["ranks"], m["bytes"]) for m in document["measurements"]}
+    assert found <= wanted
+    # Nothing is left of a case if the host moved the cores in each of its visits.
+    assert len(wanted - found) <= document["visits_that_do_not_count"]
     assert "## broadcast, 3 ranks" in done.stdout
 
 
