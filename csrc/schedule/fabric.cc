@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -35,6 +34,7 @@ class Loads {
     work_.resize(work_.size() + ranks);
     received_.resize(static_cast<size_t>(fabric.groups[0].count()));
     working_us_.resize(received_.size());
+    further_us_.resize(ranks, kNone);
   }
 
   void add(const Message& message) {
@@ -87,7 +87,7 @@ class Loads {
     hops_.clear();
     std::ranges::fill(received_, 0);
     std::ranges::fill(working_us_, 0);
-    further_us_.clear();
+    std::ranges::fill(further_us_, kNone);
   }
 
  private:
@@ -98,14 +98,15 @@ class Loads {
   void add_latency(Rank rank, double latency_us) {
     Rank host = fabric_.groups[0].of(rank), ranks = fabric_.groups[0].size_of(host);
     longest_us_ = std::max(longest_us_, latency_us);
-    auto [further, is_first] = further_us_.try_emplace(rank, 0);
-    if (is_first) {
+    double& further = further_us_[rank];
+    if (further == kNone) {
+      further = 0;
       double part = static_cast<double>(++received_[host]) / ranks;
       part_of_ranks_ = std::max(part_of_ranks_, std::min(part, 1.0));
     } else {
       latency_us *= fabric_.crowded ? kFurtherOnSharedCores : kFurther;
-      further->second += latency_us;
-      most_further_us_ = std::max(most_further_us_, further->second);
+      further += latency_us;
+      most_further_us_ = std::max(most_further_us_, further);
     }
     working_us_[host] += latency_us / ranks;
     most_working_us_ = std::max(most_working_us_, working_us_[host]);
@@ -190,8 +191,9 @@ class Loads {
   double longest_us_ = 0;
   bool between_hosts_ = false;  // some message is
   std::vector<Hop> hops_;
-  std::vector<int> received_;          // ranks with a message, of each host
-  std::map<Rank, double> further_us_;  // of each of these, of messages but the first
+  std::vector<int> received_;  // ranks with a message, of each host
+  static constexpr double kNone = -1;
+  std::vector<double> further_us_;  // of each rank's messages but the first; kNone: it has none
   double most_further_us_ = 0;
   double part_of_ranks_ = 0;  // of the host with most of them
   // What the cores of each host do for its messages, if a latency is work; of the busiest.
