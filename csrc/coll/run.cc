@@ -28,12 +28,11 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
   signature_ = signature;
   envelope_ = Envelope::of(signature);
   tick_ = started_ = finished_ = next_start_ = 0;
-  early_ = 0;
   if (!before) plans_.trim();
   if (std::exchange(trims_, plans_.trims()) != plans_.trims())
     outline_.reset();  // it points to some
   prepare();
-  sends_early_ = choice_->pieces == 1 && comm_.group().one_domain();
+  sends_early_ = false;
   lends_ = choice_->pieces > 0 && plans_.lends(call);
   ends_ = nullptr;
   size_t least = kLeastLoanBytes;
@@ -153,6 +152,8 @@ bool Run::advance_alone() {
     if (!begin(alone)) return false;
     alone.start = at_ = 0;
     started_ = 1;
+    early_ = 0;
+    sends_early_ = alone.plan().sends_early && comm_.group().one_domain();
   }
   if (sends_early_ && !send_early(alone)) return false;
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {

@@ -51,7 +51,10 @@ class Lowering {
     plan_.actions.reserve(schedule.size());
     for (const Step& step : schedule) lower_step(step);
     std::vector<bool> early = early_sends(schedule, rank_);
-    for (size_t i = 0; i < early.size(); i++) plan_.actions[i].early = early[i];
+    for (size_t i = 0; i < early.size(); i++) {
+      plan_.actions[i].early = early[i];
+      plan_.sends_early |= i > 0 && early[i];
+    }
     finish(schedule);
   }
 

@@ -72,6 +72,7 @@ struct Plan {
   std::vector<Move> finish;     // to the output, after the last round
   int64_t space = 0;            // elements of a bank
   bool two_banks = false;       // bank 1 is used
+  bool sends_early = false;     // some action but the first may
 };
 
 /// What the caller gave: the parts of the index space that have an input and those that have an
