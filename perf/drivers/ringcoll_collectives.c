@@ -1,4 +1,7 @@
 // ringcoll through its C ABI: ringcoll_collectives <harness socket> <ranks> <store>
+//
+// PERF_TENSORS in the environment when a way is made: its calls are of so many tensors, which lie
+// one behind the other and together are the vector.
 #include <errno.h>
 #include <ringcoll/ringcoll.h>
 #include <stdio.h>
@@ -8,14 +11,19 @@
 
 #include "bench.h"
 
-enum { kMostComms = 64, kLongestStore = 512 };
+enum { kMostComms = 64, kLongestStore = 512, kMostTensors = 4096 };
+
+struct way {
+  rc_comm* comm;
+  int64_t tensors;
+};
 
 static struct {
   int rank, size, count;
   const char* store;
   rc_collective collective;
   rc_op op;
-  rc_comm* comms[kMostComms];
+  struct way ways[kMostComms];
 } job;
 
 static void check(rc_status status, const char* what) {
@@ -23,19 +31,25 @@ static void check(rc_status status, const char* what) {
 }
 
 static void barrier(void* state) {
+  struct way* way = state;
   rc_call call = {.struct_size = sizeof call, .collective = RC_BARRIER};
-  check(ringcoll_run(state, &call), "barrier");
+  check(ringcoll_run(way->comm, &call), "barrier");
 }
 
 static void run(void* state, const float* input, float* output, int64_t count) {
-  rc_buffer buffer = {input, output, count};
+  static rc_buffer buffers[kMostTensors];
+  struct way* way = state;
+  for (int64_t i = 0; i < way->tensors; i++) {
+    int64_t first = count * i / way->tensors, end = count * (i + 1) / way->tensors;
+    buffers[i] = (rc_buffer){input + first, output ? output + first : NULL, end - first};
+  }
   rc_call call = {.struct_size = sizeof call,
                   .collective = job.collective,
                   .dtype = RC_FLOAT32,
                   .op = job.op,
-                  .buffers = &buffer,
-                  .buffer_count = 1};
-  check(ringcoll_run(state, &call), "run");
+                  .buffers = buffers,
+                  .buffer_count = way->tensors};
+  check(ringcoll_run(way->comm, &call), "run");
 }
 
 // A communicator by the knobs that the environment has now. Each meets in a folder of its own
@@ -53,14 +67,17 @@ static void* open_comm(void* first) {
                              .size = job.size,
                              .store = store,
                              .name = "perf"};
-  rc_comm** made = &job.comms[job.count++];
-  check(ringcoll_comm_create(&options, made), "create");
-  return *made;
+  struct way* made = &job.ways[job.count++];
+  const char* tensors = getenv("PERF_TENSORS");
+  made->tensors = tensors ? parse_number(tensors, 1, kMostTensors, "PERF_TENSORS") : 1;
+  check(ringcoll_comm_create(&options, &made->comm), "create");
+  return made;
 }
 
 static char* stats_of(void* state) {
+  struct way* way = state;
   char* json = NULL;
-  check(ringcoll_comm_stats(state, &json), "stats");
+  check(ringcoll_comm_stats(way->comm, &json), "stats");
   return json;
 }
 
@@ -87,7 +104,7 @@ int main(int argc, char** argv) {
                       .open = open_comm,
                       .describe = stats_of};
   serve(&peer, argv[1]);
-  while (job.count > 0) ringcoll_comm_destroy(job.comms[--job.count]);
+  while (job.count > 0) ringcoll_comm_destroy(job.ways[--job.count].comm);
   join_ranks();
   return 0;
 }
