@@ -21,17 +21,6 @@ constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestDrain = std::chrono::seconds(5);
 
-// To the network or, where there is none, to the host.
-Lending lending_of(const Communicator& comm) {
-  Lending lending;
-  lending.within_host = comm.group().one_domain();
-  LinkClass link = lending.within_host ? LinkClass::kHost : LinkClass::kNetwork;
-  for (Rank rank : comm.topology().ring_order())
-    lending.to.push_back(comm.group().link_of(rank) == link);
-  if (std::ranges::count(lending.to, true) == 0) lending.to.clear();
-  return lending;
-}
-
 // Between hosts a piece waits for the network, and there are more slots to give pages to: 16 calls
 // of 64 KiB took 50 ms each there until all had theirs. And none where ranks share CPUs, which the
 // kernel needs to itself for a moment to give one: 16 calls of 1 MiB took 50 to 110 ms.
@@ -57,7 +46,8 @@ std::string describe_wait(const Run& run) {
 
 Executor::Executor(Communicator& comm)
     : comm_(comm),
-      plans_(comm.rank(), comm.topology().ring_order(), lending_of(comm), terrain_of(comm)),
+      borrowers_(Borrowers::of(comm)),
+      plans_(comm.rank(), comm.topology().ring_order(), borrowers_.at, terrain_of(comm)),
       slots_(comm.group().mesh().arena(), comm.group().extent(),
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
@@ -82,7 +72,7 @@ Executor::~Executor() {
 // Which is the next that begins.
 Executor::Flight& Executor::make_flight() {
   Flight& next = flight(in_flight_);
-  if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_, ways_);
+  if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_, ways_, borrowers_);
   return next;
 }
 

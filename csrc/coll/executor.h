@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "coll/call.h"
+#include "coll/lending.h"
 #include "coll/plan_cache.h"
 #include "coll/run.h"
 #include "coll/slots.h"
@@ -87,6 +88,7 @@ class Executor {
   void fail_all(CallSource& calls, const std::exception& error);
 
   Communicator& comm_;
+  const Borrowers borrowers_;
   PlanCache plans_;
   Slots slots_;
   CopyWays ways_;

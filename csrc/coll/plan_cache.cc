@@ -22,11 +22,11 @@ Terrain checked(Terrain terrain) {
 
 }  // namespace
 
-PlanCache::PlanCache(Rank rank, std::vector<Rank> order, Lending lending, Terrain terrain)
+PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to, Terrain terrain)
     : order_(std::move(order)),
       position_(positions_of(order_)),
       self_(position_[rank]),
-      lending_(std::move(lending)),
+      lent_to_(std::move(lent_to)),
       selector_(checked(std::move(terrain))),
       choices_(kMostShapes),
       plans_(kMostShapes) {}
@@ -72,7 +72,7 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
   std::ranges::sort(planned.peers);
   planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
   Ends ends = partition.ends_of(counts);
-  if (zero_copy) ends.zero_copy = lending_.to;
+  if (zero_copy) ends.zero_copy = lent_to_;
   planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
   return planned;
 }

@@ -21,29 +21,18 @@ struct Planned {
   bool connected = false;   // to all of them; who connects says so
 };
 
-/// Who can be sent the caller's memory as it lies.
-struct Lending {
-  std::vector<bool> to;  // by position; empty: nobody
-  /// By links of the host, which read it where they would read the arena. So only what is not
-  /// combined with anything gains by it, and that not on all machines (CopyWays::ends_of).
-  bool within_host = false;
-};
-
 /// One thread at a time. Neither waits nor connects.
 class PlanCache {
  public:
-  /// `order`: the ranks in ring order. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names
+  /// `order`: the ranks in ring order; `lent_to`: by position, who can be sent the caller's memory
+  /// as it lies. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names
   /// no schedule, or the arena is too small for the slots.
-  PlanCache(Rank rank, std::vector<Rank> order, Lending lending, Terrain terrain);
+  PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to, Terrain terrain);
 
   const std::vector<Rank>& order() const { return order_; }
   /// The position of this rank.
   Rank self() const { return self_; }
   const Selector& selector() const { return selector_; }
-  bool lends(const Call& call) const {
-    return !lending_.to.empty() && !(lending_.within_host && call.reduces());
-  }
-  bool lends_within_host() const { return lending_.within_host; }
 
   /// For the call that `partition` is of. References stay good until a trim().
   const Choice& choice(const Call& call, const Partition& partition);
@@ -65,7 +54,7 @@ class PlanCache {
   std::vector<Rank> order_;     // position to rank
   std::vector<Rank> position_;  // rank to position
   Rank self_;
-  Lending lending_;
+  std::vector<bool> lent_to_;
   Selector selector_;
   CallCache<Choice> choices_;
   CallCache<Planned> plans_;

@@ -8,19 +8,14 @@
 #include "base/error.h"
 
 namespace ringcoll {
-namespace {
-
-// From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
-// until its sends are complete.
-constexpr size_t kLeastLoanBytes = 32 << 10;
-// The same within a host, where the kernel copies it: that costs a microsecond. With a root, who
-// packs and who unpacks do it at the same time, else each after the other.
-constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
-
-}  // namespace
-
-Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways)
-    : comm_(comm), plans_(plans), slots_(slots), ways_(ways), pieces_(slots.size()) {}
+Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
+         const Borrowers& borrowers)
+    : comm_(comm),
+      plans_(plans),
+      slots_(slots),
+      ways_(ways),
+      lending_(comm, borrowers, ways),
+      pieces_(slots.size()) {}
 
 void Run::begin(const Call& call, const Signature& signature, const Run* before) {
   call_ = &call;
@@ -33,34 +28,13 @@ void Run::begin(const Call& call, const Signature& signature, const Run* before)
     outline_.reset();  // it points to some
   prepare();
   sends_early_ = false;
-  lends_ = choice_->pieces > 0 && plans_.lends(call);
-  ends_ = nullptr;
-  size_t least = kLeastLoanBytes;
-  if (lends_ && plans_.lends_within_host()) {
-    least = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
-    choose_ends(least);
-  }
-  if (lends_) comm_.group().lend(partition_.loans(least), lending());
-}
-
-// Within a host: from the caller's memory or from the arena, whichever is faster. A call beside
-// others takes as long as they take, and tells nothing.
-void Run::choose_ends(uint64_t least) {
-  ends_bytes_ = static_cast<uint64_t>(partition_.longest_strip()) * size_of(call_->dtype);
-  lends_ = ends_bytes_ >= least;
-  if (!lends_) return;
-  FasterWay& ends = ways_.ends_of(call_->collective, ends_bytes_);
-  lends_ = ends.next(ends_bytes_) == CopyWays::kFromCaller;
-  if (before_) return;
-  ends_ = &ends;
-  asked_at_.reset();
-  if (ends.asks(ends_bytes_)) asked_at_ = Clock::now();
+  lending_.begin(call, partition_, lending_before(), !before);
 }
 
 // How many of the runs before lend.
-size_t Run::lending() const {
+size_t Run::lending_before() const {
   size_t count = 0;
-  for (const Run* run = before_; run; run = run->before_) count += run->lends_;
+  for (const Run* run = before_; run; run = run->before_) count += run->lending_.lends();
   return count;
 }
 
@@ -138,8 +112,7 @@ void Run::prepare() {
 bool Run::advance() {
   bool over = choice_->pieces == 1 ? advance_alone() : advance_pipeline();
   if (!over || !all_completed(lent_)) return false;  // the caller's memory is the caller's again
-  if (FasterWay* ends = std::exchange(ends_, nullptr))
-    ends->did(ends_bytes_, asked_at_ ? Clock::now() - *asked_at_ : Duration::zero());
+  lending_.end();
   return true;
 }
 
@@ -221,7 +194,7 @@ bool Run::begin(Piece& piece) {
   if (!piece.slot) {
     piece.index = started_;
     partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
-    piece.zero_copy = is_zero_copy(piece);
+    piece.zero_copy = lending_.of_piece(piece.fragments, *mover_);
     piece.planned = &planned_for(piece);
     piece.slot = slots_.take();
     if (!piece.slot) {  // those before have them all
@@ -250,24 +223,16 @@ void Run::give_memory(Piece& piece) {
   for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
 }
 
-// A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
-// what is received replaces what is still to be sent to somebody else.
-bool Run::is_zero_copy(const Piece& piece) const {
-  if (!lends_ || call_->collective == RC_BARRIER) return false;
-  const rc_buffer& first = call_->buffers[0];
-  bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
-  bool one_each = !call_->is_vector() || piece.fragments.size() == 1;
-  return one_each && !exchanges && !piece.fragments.empty() && mover_->outputs_are_sendable() &&
-         std::ranges::all_of(piece.fragments, &Fragment::lent);
-}
-
 Planned& Run::planned_for(Piece& piece) {
   if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
-  bool within_host = piece.zero_copy && plans_.lends_within_host();
-  if (within_host) piece.zero_copy = all_take_lent(plan_of_counts(false));
+  bool asks = piece.zero_copy && lending_.asks_peers();
+  if (asks) {  // not before they are connected
+    const Planned& packed = plan_of_counts(false);
+    piece.zero_copy = packed.connected && lending_.is_taken_by(packed.peers);
+  }
   Planned& planned = plan_of_counts(piece.zero_copy);
-  planned.connected |= within_host && piece.zero_copy;  // to the same peers
+  planned.connected |= asks && piece.zero_copy;  // to the same peers
   if (choice_->pieces == 1) {
     repeated_ = &planned;
     repeated_zero_copy_ = piece.zero_copy;
@@ -277,13 +242,6 @@ Planned& Run::planned_for(Piece& piece) {
 
 Planned& Run::plan_of_counts(bool zero_copy) {
   return plans_.plan(*call_, *choice_->row, partition_, counts_, zero_copy, mover_->pack_all());
-}
-
-// All peers of the plan, as far as is known: not before they are connected.
-bool Run::all_take_lent(const Planned& planned) {
-  return planned.connected && std::ranges::all_of(planned.peers, [&](Rank peer) {
-           return peer == comm_.rank() || comm_.channel(peer).takes_lent();
-         });
 }
 
 bool Run::advance(Piece& piece) {

@@ -28,6 +28,7 @@
 
 #include "coll/call.h"
 #include "coll/copy_ways.h"
+#include "coll/lending.h"
 #include "coll/mover.h"
 #include "coll/partition.h"
 #include "coll/plan_cache.h"
@@ -57,7 +58,8 @@ struct Want {
 class Run {
  public:
   /// All outlive it.
-  Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways);
+  Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
+      const Borrowers& borrowers);
 
   /// The call, which outlives the run, is the `signature.sequence`-th. After the one that this
   /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
@@ -138,27 +140,21 @@ class Run {
   bool has_left(Way way, Rank peer, const Piece& piece, size_t round) const;
   bool is_turn(Way way, Rank peer);
   bool expect_tick();
-  size_t lending() const;
-  bool is_zero_copy(const Piece& piece) const;
+  size_t lending_before() const;
   Planned& planned_for(Piece& piece);
   Planned& plan_of_counts(bool zero_copy);
-  void choose_ends(uint64_t least);
-  bool all_take_lent(const Planned& planned);
   void check_view(Rank peer, uint64_t expected_bytes) const;
 
   Communicator& comm_;
   PlanCache& plans_;
   Slots& slots_;
   CopyWays& ways_;
+  Lending lending_;
 
   // The call.
   const Call* call_ = nullptr;
   const Run* before_ = nullptr;
-  uint64_t trims_ = 0;         // of the plans, when it began
-  bool lends_ = false;         // the caller's memory, for this call
-  FasterWay* ends_ = nullptr;  // that has chosen so, or not; null: nothing is to be chosen
-  uint64_t ends_bytes_ = 0;
-  std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
+  uint64_t trims_ = 0;  // of the plans, when it began
   Signature signature_;
   Envelope envelope_;  // the same, as messages have it
   Partition partition_;

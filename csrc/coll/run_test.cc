@@ -85,7 +85,7 @@ class Runner {
  private:
   struct Flight {
     explicit Flight(Runner& runner)
-        : run(runner.comm_, runner.plans_, runner.slots_, runner.ways_) {}
+        : run(runner.comm_, runner.plans_, runner.slots_, runner.ways_, runner.nobody_) {}
     Run run;
     Call call;
     bool over = false;
@@ -100,6 +100,7 @@ class Runner {
   PlanCache plans_;
   Slots slots_;
   CopyWays ways_{true};
+  Borrowers nobody_;
   std::deque<std::unique_ptr<Flight>> in_flight_;
   std::vector<std::unique_ptr<Flight>> spare_;
   size_t most_in_flight_ = 0;

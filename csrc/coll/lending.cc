@@ -1,0 +1,79 @@
+#include "coll/lending.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringcoll {
+namespace {
+
+// From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
+// until its sends are complete.
+constexpr size_t kLeastLoanBytes = 32 << 10;
+// The same within a host, where the kernel copies it: that costs a microsecond. With a root, who
+// packs and who unpacks do it at the same time, else each after the other.
+constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
+
+}  // namespace
+
+Borrowers Borrowers::of(const Communicator& comm) {
+  Borrowers borrowers;
+  borrowers.within_host = comm.group().one_domain();
+  LinkClass link = borrowers.within_host ? LinkClass::kHost : LinkClass::kNetwork;
+  for (Rank rank : comm.topology().ring_order())
+    borrowers.at.push_back(comm.group().link_of(rank) == link);
+  if (std::ranges::count(borrowers.at, true) == 0) borrowers.at.clear();
+  return borrowers;
+}
+
+void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bool alone) {
+  call_ = &call;
+  way_ = nullptr;
+  lends_ = may_lend() && partition.longest_strip() > 0;
+  size_t least = kLeastLoanBytes;
+  if (asks_peers()) {
+    least = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
+    choose_within_host(partition, least, alone);
+  }
+  if (lends_) comm_.group().lend(partition.loans(least), in_flight);
+}
+
+bool Lending::may_lend() const {
+  return !borrowers_.at.empty() && !(borrowers_.within_host && call_->reduces());
+}
+
+// From the caller's memory or from the arena, whichever is faster. A call beside others takes as
+// long as they take, and tells nothing.
+void Lending::choose_within_host(const Partition& partition, uint64_t least, bool alone) {
+  bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call_->dtype);
+  lends_ = bytes_ >= least;
+  if (!lends_) return;
+  FasterWay& way = ways_.ends_of(call_->collective, bytes_);
+  lends_ = way.next(bytes_) == CopyWays::kFromCaller;
+  if (!alone) return;
+  way_ = &way;
+  asked_at_.reset();
+  if (way.asks(bytes_)) asked_at_ = Clock::now();
+}
+
+// A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
+// what is received replaces what is still to be sent to somebody else.
+bool Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
+  if (!lends_ || call_->collective == RC_BARRIER) return false;
+  const rc_buffer& first = call_->buffers[0];
+  bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
+  bool one_each = !call_->is_vector() || fragments.size() == 1;
+  return one_each && !exchanges && !fragments.empty() && mover.outputs_are_sendable() &&
+         std::ranges::all_of(fragments, &Fragment::lent);
+}
+
+bool Lending::is_taken_by(std::span<const Rank> peers) const {
+  return std::ranges::all_of(
+      peers, [&](Rank peer) { return peer == comm_.rank() || comm_.channel(peer).takes_lent(); });
+}
+
+void Lending::end() {
+  if (FasterWay* way = std::exchange(way_, nullptr))
+    way->did(bytes_, asked_at_ ? Clock::now() - *asked_at_ : Duration::zero());
+}
+
+}  // namespace ringcoll
