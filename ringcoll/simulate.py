@@ -36,6 +36,7 @@ COLLECTIVES = (
     "alltoall",
     "barrier",
 )
+_BELOW_HOSTS = ("socket", "numa_node", "cache")  # names of levels, as the library has them
 _SIZE_STEP = 4
 _BYTES_PER_US = {"mbit": 0.125, "gbit": 125.0}
 _MICROSECONDS = {"us": 1.0, "ms": 1e3}
@@ -50,7 +51,7 @@ class Level(TypedDict):
     latency_us: NotRequired[float]
     rank_bytes_per_us: NotRequired[float]
     group_bytes_per_us: NotRequired[float]
-    ports: NotRequired[int]  # of a host; the first level's
+    ports: NotRequired[int]  # of a host
 
 
 class RowPrice(TypedDict):
@@ -85,7 +86,8 @@ def predict(
     dtype: str = "float32",
     **more: Any,
 ) -> Prediction:
-    """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first.
+    """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first, or
+    before them what they are made up of: "socket", "numa_node" or "cache".
 
     ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs; combined_bytes_per_us
     of a core; crowded=True where hosts have more ranks than cores; messages=True for all messages
@@ -144,6 +146,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--hosts", type=_parse_positive, required=True)
     parser.add_argument("--ranks", type=_parse_positive, default=1, help="of each host (1)")
     parser.add_argument(
+        "--sockets",
+        type=_parse_positive,
+        default=1,
+        help="of each host, to which its ranks are bound, as many to each (1)",
+    )
+    parser.add_argument(
         "--ports",
         type=_parse_positive,
         default=1,
@@ -183,12 +191,19 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
     ranks, leaf = arguments.ranks, arguments.leaf
     if arguments.ports > ranks:
         raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
-    hosts = Level(level="host", ranks=ranks, ports=arguments.ports)
+    hosts = [Level(level="host", ranks=ranks, ports=arguments.ports)]
+    if arguments.sockets > 1:
+        if ranks % arguments.sockets or arguments.sockets == ranks or arguments.crowded:
+            raise InvalidArgument(
+                f"--sockets {arguments.sockets}: each has as many of the {ranks} ranks, at least "
+                "two, with a core each"
+            )
+        hosts.insert(0, Level(level="socket", ranks=ranks // arguments.sockets))
     if arguments.hosts == 1:
         _refuse_links(arguments)
-        levels = [hosts]
+        levels = hosts
     elif leaf is None:
-        levels = [hosts, Level(level="network", ranks=arguments.hosts * ranks)]
+        levels = [*hosts, Level(level="network", ranks=arguments.hosts * ranks)]
     elif leaf >= arguments.hosts:
         raise InvalidArgument(
             f"--leaf {leaf}: a leaf has fewer hosts than there are in all, which is "
@@ -196,25 +211,26 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
         )
     else:
         levels = [
-            hosts,
+            *hosts,
             Level(level="leaf", ranks=leaf * ranks),
             Level(level="spine", ranks=arguments.hosts * ranks),
         ]
     if arguments.costs is not None:
         if arguments.latency is not None or arguments.oversubscription != 1:
             raise InvalidArgument("--costs gives the latency and the rate of uplinks already")
-        return _with_costs(levels, arguments.costs)
-    for i, level in enumerate(levels[1:]):
+        return _with_costs(hosts, levels[len(hosts) :], arguments.costs)
+    above = levels[len(hosts) :]
+    for i, level in enumerate(above):
         if arguments.latency is not None:
             level["latency_us"] = arguments.latency * (i + 1)  # twice as many links
         if arguments.network is not None:
             level["rank_bytes_per_us"] = arguments.network
             level["group_bytes_per_us"] = arguments.network * arguments.ports
-    if len(levels) == 3:
+    if len(above) == 2:
         if arguments.network is None:
             raise InvalidArgument("--leaf wants --network, or --costs with the uplinks' rate")
         of_leaf = arguments.network * arguments.ports * leaf
-        levels[2]["group_bytes_per_us"] = of_leaf / arguments.oversubscription
+        above[1]["group_bytes_per_us"] = of_leaf / arguments.oversubscription
     elif arguments.oversubscription != 1:
         raise InvalidArgument("--oversubscription is that of leaves: give --leaf too")
     return levels
@@ -228,7 +244,7 @@ def _refuse_links(arguments: argparse.Namespace) -> None:
             )
 
 
-def _with_costs(levels: list[Level], path: Path) -> list[Level]:
+def _with_costs(hosts: list[Level], above: list[Level], path: Path) -> list[Level]:
     try:
         costs = json.loads(path.read_text())["levels"]
         given = {str(name): dict(cost) for name, cost in costs.items()}
@@ -238,15 +254,23 @@ def _with_costs(levels: list[Level], path: Path) -> list[Level]:
         raise InvalidArgument(
             f'--costs {path}: JSON with an object "levels" of objects is wanted'
         ) from None
-    names = [name for name in given if name != "host"]
-    if len(names) != len(levels) - 1:
+    below = [name for name in given if name in _BELOW_HOSTS]
+    if len(below) < len(hosts) - 1:
+        raise InvalidArgument(
+            f"--costs {path} has no level below host (of a job that was bound to sockets, as "
+            "--sockets says)"
+        )
+    names = [name for name in given if name not in (*_BELOW_HOSTS, "host")]
+    if len(names) != len(above):
         raise InvalidArgument(
             f"--costs {path} has {len(names)} levels above host ({', '.join(names)}), and "
-            f"{len(levels) - 1} are wanted: one without --leaf, two with it, none of one host"
+            f"{len(above)} are wanted: one without --leaf, two with it, none of one host"
         )
     return [
         cast(Level, {**given.get(name, {}), **level, "level": name})
-        for name, level in zip(["host", *names], levels, strict=True)
+        for name, level in zip(
+            [*below[: len(hosts) - 1], "host", *names], [*hosts, *above], strict=True
+        )
     ]
 
 

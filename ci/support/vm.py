@@ -56,6 +56,7 @@ class Options:
     guests: int = 1
     memory_mib: int = 4096
     cpus: int = 2
+    sockets: int = 1
     timeout_s: float = 600
     environment: dict[str, str] = field(default_factory=dict)
     out: Path | None = None
@@ -96,6 +97,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
     add("--guests", type=int, choices=(1, 2), default=1, help="two are joined by two cables")
     add("--memory", type=lambda text: _number(text, 512), default=4096, metavar="MiB")
     add("--cpus", type=lambda text: _number(text, 1), metavar="N", help="2; of two guests, 1 each")
+    add("--sockets", type=lambda text: _number(text, 1), default=1, metavar="N", help="of CPUs (1)")
     add("--timeout", type=_seconds, default=600.0, metavar="S", help="the command's, in seconds")
     add("--env", type=_variable, action="append", default=[], metavar="NAME[=VALUE]")
     add("--out", type=Path, metavar="DIR", help="folder of the host that the guest can write to")
@@ -115,11 +117,15 @@ def parse(arguments: Sequence[str], description: str = "") -> Options:
         parser.error("a command is wanted, behind --")
     if wanted.out and not wanted.out.is_dir():
         parser.error(f"{wanted.out} is no folder")
+    cpus = wanted.cpus or (2 if wanted.guests == 1 else 1)
+    if cpus % wanted.sockets:
+        parser.error(f"{cpus} CPUs are not shared out evenly to {wanted.sockets} sockets")
     return Options(
         command=command,
         guests=wanted.guests,
         memory_mib=wanted.memory,
-        cpus=wanted.cpus or (2 if wanted.guests == 1 else 1),
+        cpus=cpus,
+        sockets=wanted.sockets,
         timeout_s=wanted.timeout,
         environment={name: value for name, value in wanted.env if value is not None},
         out=wanted.out.resolve() if wanted.out else None,
@@ -265,7 +271,7 @@ def processors(options: Options) -> list[str]:
     cable or port is dead.
     """
     accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[options.accelerator]
-    count = f"{options.cpus},maxcpus={max(2, options.cpus)}"
+    count = f"{options.cpus},sockets={options.sockets},maxcpus={max(2, options.cpus)}"
     return ["-accel", accelerator, "-cpu", "max", "-smp", count]
 
 

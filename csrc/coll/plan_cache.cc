@@ -59,7 +59,7 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
                   .size = size,
                   .root = position_[call.root],
                   .counts = counts,
-                  .levels = selector_.terrain().fabric.groups};
+                  .levels = selector_.terrain().fabric.levels()};
   if (call.collective == RC_ALLTOALL) {
     problem.counts = counts.first(size);
     problem.recv_counts = counts.last(size);

@@ -139,7 +139,7 @@ std::vector<int64_t> Selector::piece_sizes(Collective collective) const {
 const Profile* Selector::profile_of(const ScheduleRow& row) {
   auto [it, fresh] = profiles_.try_emplace(&row);
   if (fresh && is_offered(row, terrain_.fabric, terrain_.one_domain)) {
-    Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.groups};
+    Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
     std::vector<Traffic> traffic;
     if (row.traffic) traffic = row.traffic(problem);
     if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked);

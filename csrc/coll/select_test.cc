@@ -103,6 +103,31 @@ TEST(Select, LargeVectorsGoOverEachPortOnce) {
     }
 }
 
+// Two sockets of four ranks: what joins them is crossed once, if it is slower than they are.
+TEST(Select, LargeVectorsCrossBetweenSocketsOnceWhereThatIsSlower) {
+  Terrain terrain = cluster(2, 4, 1);
+  terrain.one_domain = true;
+  terrain.fabric.host_level = 1;
+  auto row = [&](int64_t bytes, double rank, double group) {
+    terrain.fabric.links[1] = {0.5, rank, group};
+    return choose(terrain, RC_ALLREDUCE, bytes).row;
+  };
+  auto crossing = [&](const ScheduleRow& row) {  // from one socket to the other
+    double share = 0;
+    Problem problem{.size = 8, .levels = terrain.fabric.levels()};
+    for (const Traffic& round : traffic_of(row, problem))
+      for (const Message& message : round.messages)
+        if (message.from < 4 && message.to >= 4)
+          share += message.share * static_cast<double>(round.times);
+    return share;
+  };
+  EXPECT_NEAR(crossing(*row(64 * kMiB, 4000, 8000)), 1, 1e-6) << "the bound, 2n(H-1)/H";
+  const ScheduleRow& fast = *row(64 * kMiB, 8000, 32000);
+  EXPECT_EQ(fast.name, "direct");
+  EXPECT_NEAR(crossing(fast), 4, 1e-6);
+  EXPECT_EQ(row(64, 4000, 8000)->name, "recursive_doubling");
+}
+
 // The latency of the network is paid as seldom as that of a doubling of hosts.
 TEST(Select, SmallVectorsCrossBetweenHostsAsFewTimesAsCanBe) {
   for (auto [hosts, ranks] : {std::pair<Rank, Rank>{2, 2}, {2, 4}, {4, 4}, {2, 3}, {4, 5}, {8, 3}})

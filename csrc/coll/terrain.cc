@@ -45,6 +45,7 @@ Terrain terrain_of(const Communicator& comm) {
       terrain.one_domain_of_own_cores() ? kCombinedInMemoryBytesPerUs : kCombinedBytesPerUs;
   terrain.fabric.crowded = terrain.oversubscribed;
   terrain.fabric.ports = ports_of(comm);
+  terrain.fabric.host_level = static_cast<size_t>(comm.topology().host_level());
   for (int level = 0; level < comm.topology().levels(); level++) {
     const LevelCost& cost = comm.costs().levels[level];
     terrain.fabric.groups.push_back(groups_of(comm.topology(), level));

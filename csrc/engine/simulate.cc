@@ -118,6 +118,16 @@ std::vector<Rank> ports_of(const Groups& hosts, int64_t ports_each) {
   return ports;
 }
 
+// What hosts are made up of has a name that such levels have.
+size_t host_level_of(const Json& levels) {
+  auto is_below = [](const Json& level) {
+    auto name = level.is_object() ? level.find("level") : level.end();
+    return name != level.end() && name->is_string() &&
+           std::ranges::count(kBelowHosts, name->get<std::string>()) > 0;
+  };
+  return std::ranges::find_if_not(levels.begin(), levels.end() - 1, is_below) - levels.begin();
+}
+
 Fabric fabric_of(const Fields& request) {
   constexpr std::array<std::string_view, 6> kKnown = {
       "level", "ranks", "latency_us", "rank_bytes_per_us", "group_bytes_per_us", "ports"};
@@ -125,6 +135,7 @@ Fabric fabric_of(const Fields& request) {
   fabric.crowded = request.flag("crowded");
   fabric.combined_bytes_per_us = request.rate("combined_bytes_per_us", kCombinedBytesPerUs);
   const Json& levels = array_of(request, "levels", 16);
+  fabric.host_level = host_level_of(levels);
   std::vector<int64_t> ranks;
   int64_t ports = 1;
   for (size_t i = 0; i < levels.size(); i++) {
@@ -138,17 +149,18 @@ Fabric fabric_of(const Fields& request) {
           "fewer)",
           level.at("ranks"), ranks[i], i ? ranks[i - 1] : 0,
           i ? levels[i - 1]["level"].dump() : "");
-    check(i == 0 || !level.find("ports"), Code::kInvalidArgument,
-          "simulate: {}: hosts have ports, and they are the first level", level.at("ports"));
-    if (i == 0) ports = level.whole("ports", 1, kMostRanks, 1);
-    LevelCost cost = default_cost(level.text("level"), i == 0, fabric.crowded);
+    check(i == fabric.host_level || !level.find("ports"), Code::kInvalidArgument,
+          "simulate: {}: hosts have ports, and they are levels[{}]", level.at("ports"),
+          fabric.host_level);
+    if (i == fabric.host_level) ports = level.whole("ports", 1, kMostRanks, 1);
+    LevelCost cost = default_cost(level.text("level"), i <= fabric.host_level, fabric.crowded);
     double rank = level.rate("rank_bytes_per_us", cost.rank_bytes_per_us);
     double group = level.find("rank_bytes_per_us") ? rank : cost.group_bytes_per_us;
     fabric.links.push_back(
         {level.rate("latency_us", cost.latency_us), rank, level.rate("group_bytes_per_us", group)});
   }
   for (int64_t each : ranks) fabric.groups.push_back(groups_of(each, ranks.back()));
-  fabric.ports = ports_of(fabric.groups.front(), ports);
+  fabric.ports = ports_of(fabric.hosts(), ports);
   return fabric;
 }
 
@@ -169,7 +181,7 @@ Terrain terrain_of(const Fields& request) {
   Config defaults = read_config([](const char*) -> const char* { return nullptr; });
   Terrain terrain;
   terrain.fabric = fabric_of(request);
-  terrain.one_domain = terrain.fabric.groups.front().count() == 1;
+  terrain.one_domain = terrain.fabric.hosts().count() == 1;
   terrain.oversubscribed = terrain.fabric.crowded;
   terrain.segment_bytes = request.whole("segment_bytes", 0, kMostBytes, defaults.segment_bytes);
   if (request.find("algorithm")) terrain.algorithm = request.text("algorithm");
@@ -240,8 +252,10 @@ Json size_json(Selector& selector, Collective collective, DataType dtype, int64_
     rows.push_back(std::move(entry));
   }
   Json bound;
-  auto least = least_over_a_port(collective, fabric.groups.front());
-  if (least) bound = *least * static_cast<double>(bytes) / fabric.links[1].group_bytes_per_us;
+  auto least = least_over_a_port(collective, fabric.hosts());
+  if (least)
+    bound = *least * static_cast<double>(bytes) /
+            fabric.links[fabric.host_level + 1].group_bytes_per_us;
   Choice choice = choose(selector, collective, dtype, bytes);
   return {{"bytes", bytes}, {"chosen", choice.row->name}, {"bound_us", bound}, {"rows", rows}};
 }
@@ -253,7 +267,7 @@ Json rounds_json(const Fields& request, const Fabric& fabric, Collective collect
   check(row, Code::kInvalidArgument,
         "simulate: messages are those of the row that algorithm names, and \"{}\" is none of {}",
         name, name_of(collective));
-  Problem problem{.size = fabric.ranks(), .levels = fabric.groups};
+  Problem problem{.size = fabric.ranks(), .levels = fabric.levels()};
   auto traffic = traffic_of(*row, problem, kMostMessages);
   check(!traffic.empty() || fabric.ranks() == 1, Code::kInvalidArgument,
         "simulate: messages: {} of {} ranks has more than {}", name, fabric.ranks(), kMostMessages);
@@ -304,7 +318,7 @@ std::string simulate_json(std::string_view text) {
   Json answer = {{"collective", name_of(collective)},
                  {"dtype", name_of(dtype)},
                  {"ranks", fabric.ranks()},
-                 {"hosts", fabric.groups.front().count()},
+                 {"hosts", fabric.hosts().count()},
                  {"levels", levels},
                  {"slots", selector.slots()},
                  {"sizes", Json::array()}};

@@ -65,10 +65,11 @@ void Mesh::adopt_given_costs(const std::vector<Introduction>& introductions) {
   costs_ = {parse_costs(first, costs_file_), costs_file_};
 }
 
-// One file may serve jobs on one host and on several.
+// One file may serve jobs on one host and on several, and those that are bound and that are not.
 void Mesh::check_given_levels() const {
   if (costs_file_.empty()) return;
-  std::vector<std::string> names = {"host", "network"};
+  std::vector<std::string> names(kBelowHosts.begin(), kBelowHosts.end());
+  for (const char* name : {"host", "network"}) names.emplace_back(name);
   for (int level = 0; level < topology_->levels(); level++)
     if (std::ranges::count(names, topology_->level_name(level)) == 0)
       names.push_back(topology_->level_name(level));

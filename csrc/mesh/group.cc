@@ -138,8 +138,7 @@ void Group::join(std::span<const Offer> offers) {
 
 void Group::enter(std::span<const Offer> offers) {
   one_domain_ = std::ranges::all_of(offers, [](const Offer& offer) { return offer.near != 0; });
-  own_->costs =
-      agree_on_costs(topology(), {}, mesh_.costs().levels, mesh_.costs().source, oversubscribed_);
+  own_->costs = costs_of_part(topology(), mesh_.costs());
   channels_ = std::make_unique<Channels>(*this);
   std::vector<Parts::Addresses> addresses;
   for (const Offer& offer : offers) addresses.push_back(offer.for_messages);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -131,7 +132,16 @@ std::vector<Rank> neighbours_in(const std::vector<Rank>& row, Rank self) {
 // Ranks of a host work on the same memory, and those that share cores on these: what a message
 // costs depends on what the others do. Hosts with cores of their own measure in pairs, so that one
 // that is slow spoils its own sample and nobody else's.
-bool is_in_step(int level, int share) { return level == 0 || share > 1; }
+bool is_in_step(const Topology& topology, int level, int share) {
+  return level <= topology.host_level() || share > 1;
+}
+
+std::vector<Rank> ranks_beside(const Topology& topology, Rank self) {
+  std::vector<Rank> ranks;
+  std::ranges::copy_if(topology.ring_order(), std::back_inserter(ranks),
+                       [&](Rank rank) { return topology.same_host(rank, self); });
+  return ranks;
+}
 
 // The cells' lanes that have a partner, or inside a host all its ranks, wait for one another along
 // the ring.
@@ -196,15 +206,16 @@ class Window {
 
 class Meter {
  public:
-  Meter(Rank self, int share, MeasuredLinks& links)
-      : self_(self),
+  Meter(const Topology& topology, Rank self, int share, MeasuredLinks& links)
+      : topology_(topology),
+        self_(self),
         share_(share),
         links_(links),
         memory_(links.memory()),
         slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
 
-  LevelSamples measure(const Topology& topology, int level);
-  void take_distances(const Topology& topology);
+  LevelSamples measure(int level);
+  void take_distances();
   /// Until all that was sent is complete.
   void finish();
 
@@ -224,12 +235,13 @@ class Meter {
 
   LinkSample measure(const Turn& turn);
   Duration stream_length(Rank peer) const;
-  double exchange_in_step(const Topology& topology);
+  double exchange_in_step();
   void exchange(Rank peer);
   void take_distance(Rank peer);
   double ping(Rank peer, Duration limit);
   void answer_pings(Rank peer);
-  bool is_memory(Rank peer) const { return level_ == 0 && !links_.is_network(peer); }
+  bool is_inside_host() const { return level_ <= topology_.host_level(); }
+  bool is_memory(Rank peer) const { return is_inside_host() && !links_.is_network(peer); }
   void touch_slots();
   double stream_alone(Rank peer, Duration limit);
   double best_of_streams(Rank peer, Duration limit);
@@ -247,6 +259,7 @@ class Meter {
   void wait(Rank peer, Ready&& ready);
   std::byte* slot(uint64_t number) { return memory_.data() + number % kSlots * slot_bytes_; }
 
+  const Topology& topology_;
   const Rank self_;
   const int share_;
   MeasuredLinks& links_;
@@ -259,17 +272,17 @@ class Meter {
 };
 
 Duration Meter::stream_length(Rank peer) const {
-  if (level_ > 0) return kStreamBetweenHosts;
+  if (!is_inside_host()) return kStreamBetweenHosts;
   if (share_ > 1) return kStreamOnSharedCores;
   return links_.is_network(peer) ? kStreamOfNetworkInsideHost : kStreamInsideHost;
 }
 
-LevelSamples Meter::measure(const Topology& topology, int level) {
+LevelSamples Meter::measure(int level) {
   level_ = level;
   LevelSamples samples;
   std::optional<double> in_step_us;
-  if (is_in_step(level, share_)) in_step_us = exchange_in_step(topology);
-  for (const Turn& turn : turns_of(topology, self_, level)) samples[turn.round] = measure(turn);
+  if (is_in_step(topology_, level, share_)) in_step_us = exchange_in_step();
+  for (const Turn& turn : turns_of(topology_, self_, level)) samples[turn.round] = measure(turn);
   if (in_step_us) samples[0].latency_us = *in_step_us, samples[1].latency_us = 0;
   return samples;
 }
@@ -279,8 +292,8 @@ LinkSample Meter::measure(const Turn& turn) {
   bool paired = turn.partner != kNobody;
   Duration length = paired ? stream_length(turn.partner) : Duration::zero();
   // A few in any case: how long a stream is depends on the line.
-  Duration pings = is_in_step(level_, share_) ? Duration::zero() : kPings;
-  if (paired && level_ > 0) {
+  Duration pings = is_in_step(topology_, level_, share_) ? Duration::zero() : kPings;
+  if (paired && !is_inside_host()) {
     if (self_ < turn.partner)
       sample.latency_us = ping(turn.partner, pings);
     else
@@ -291,7 +304,7 @@ LinkSample Meter::measure(const Turn& turn) {
   if (paired && turn.alone)
     sample.lane_bytes_per_us = sample.rank_bytes_per_us = stream_alone(turn.partner, length);
   pass_turn(turn, false);
-  int together = level_ > 0 ? share_ : 1;
+  int together = is_inside_host() ? 1 : share_;
   if (paired && turn.several)
     sample.lane_bytes_per_us = stream(turn.partner, length * together, share_ > 1);
   return sample;
@@ -311,12 +324,12 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
 // other neighbour, so that none is done while others have not begun: pairs that share two cores
 // would else have them to themselves, one pair after the other. Between hosts rows would; there the
 // ranks of a host exchange messages first in each round, and what that takes is taken off.
-double Meter::exchange_in_step(const Topology& topology) {
-  auto row = row_of(topology, self_, level_);
+double Meter::exchange_in_step() {
+  auto row = row_of(topology_, self_, level_);
   auto neighbours = neighbours_in(row, self_);
   std::vector<Rank> beside;
-  if (level_ > 0) beside = neighbours_in(row_of(topology, self_, 0), self_);
-  bool network = level_ > 0 || (!neighbours.empty() && links_.is_network(neighbours[0]));
+  if (!is_inside_host()) beside = neighbours_in(ranks_beside(topology_, self_), self_);
+  bool network = !is_inside_host() || (!neighbours.empty() && links_.is_network(neighbours[0]));
   const Rounds& rounds = network ? kNetwork : kSharedMemory;
   int uncounted = std::max(rounds.uncounted / share_, kFewestRounds.uncounted);
   int counted = std::max(rounds.counted / share_, kFewestRounds.counted);
@@ -332,7 +345,7 @@ double Meter::exchange_in_step(const Topology& topology) {
   double exchanges = row.size() > 2 ? 2 : 1;
   if (share_ == 1) return microseconds_of(median(std::move(times))) / exchanges;
   double whole = microseconds_of(usual(std::move(times)));
-  if (level_ == 0)
+  if (is_inside_host())
     host_round_us_ = whole;
   else
     whole = std::max(whole - host_round_us_, whole / 2);
@@ -346,8 +359,8 @@ void Meter::exchange(Rank peer) {
 }
 
 // With the one and the other neighbour, as messages are exchanged in step.
-void Meter::take_distances(const Topology& topology) {
-  for (Rank peer : neighbours_in(row_of(topology, self_, 0), self_))
+void Meter::take_distances() {
+  for (Rank peer : neighbours_in(ranks_beside(topology_, self_), self_))
     if (!links_.is_network(peer)) take_distance(peer);
 }
 
@@ -400,11 +413,11 @@ void Meter::touch_slots() {
 }
 
 double Meter::stream_alone(Rank peer, Duration limit) {
-  if (level_ == 0 && share_ == 1) return best_of_streams(peer, limit);
+  if (is_inside_host() && share_ == 1) return best_of_streams(peer, limit);
   double rate = 0;
   bool again = true;
   for (int tries = 1; again; tries++) {
-    rate = stream(peer, limit, level_ == 0 || tries == kTries);
+    rate = stream(peer, limit, is_inside_host() || tries == kTries);
     if (self_ < peer) {
       again = rate == 0 && tries < kTries;
       send(peer, {Phase::kVerdict, again});
@@ -536,8 +549,8 @@ void Meter::wait(Rank peer, Ready&& ready) {
 }  // namespace
 
 void take_distances(const Topology& topology, Rank self, int share, MeasuredLinks& links) {
-  Meter meter(self, share, links);
-  meter.take_distances(topology);
+  Meter meter(topology, self, share, links);
+  meter.take_distances();
   meter.finish();
 }
 
@@ -548,9 +561,9 @@ std::vector<Rank> measured_peers(const Topology& topology, Rank self,
     if (!wanted[level]) continue;
     for (const Turn& turn : turns_of(topology, self, level))
       if (turn.partner != kNobody) peers.push_back(turn.partner);
-    if (!is_in_step(level, share)) continue;
-    for (int at : {0, level})
-      for (Rank peer : neighbours_in(row_of(topology, self, at), self)) peers.push_back(peer);
+    if (!is_in_step(topology, level, share)) continue;
+    for (const auto& row : {row_of(topology, self, level), ranks_beside(topology, self)})
+      for (Rank peer : neighbours_in(row, self)) peers.push_back(peer);
   }
   std::ranges::sort(peers);
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
@@ -560,10 +573,10 @@ std::vector<Rank> measured_peers(const Topology& topology, Rank self,
 std::vector<LevelSamples> measure_links(const Topology& topology, Rank self,
                                         const std::vector<bool>& wanted, int share,
                                         MeasuredLinks& links) {
-  Meter meter(self, share, links);
+  Meter meter(topology, self, share, links);
   std::vector<LevelSamples> samples(topology.levels());
   for (int level = 0; level < topology.levels(); level++)
-    if (wanted[level]) samples[level] = meter.measure(topology, level);
+    if (wanted[level]) samples[level] = meter.measure(level);
   meter.finish();
   return samples;
 }

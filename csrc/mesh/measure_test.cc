@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
 #include <thread>
@@ -68,8 +69,11 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
     Rank size = topology.size();
     testing::World world(row(), size, arena_bytes_);
     for (auto [rank, fault] : faults)
-      for (auto& link : world[rank].links)
-        if (link) link = std::make_unique<FaultyEndpoint>(std::move(link), fault);
+      for (Rank peer = 0; peer < size; peer++) {
+        auto& link = world[rank].links[peer];
+        if (link && is_faulty_(rank, peer))
+          link = std::make_unique<FaultyEndpoint>(std::move(link), fault);
+      }
     std::vector<std::vector<LevelSamples>> samples(size);
     std::vector<std::thread> threads;
     std::vector<bool> wanted(topology.levels(), true);
@@ -100,6 +104,8 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   }
 
   std::optional<verbs::FakeVerbs> device_;
+  /// Of the links of ranks with faults: those that have them.
+  std::function<bool(Rank rank, Rank peer)> is_faulty_ = [](Rank, Rank) { return true; };
   size_t arena_bytes_ = 1 << 20;
   std::atomic<bool> lost_{false};
   std::atomic<int> failed_{0};
@@ -129,6 +135,30 @@ TEST_P(Measuring, GivesNumbersForEveryLevel) {
       EXPECT_GT(samples[0].back()[0].latency_us, 0) << "the lower rank of a pair has it";
     }
   }
+}
+
+TEST_P(Measuring, GivesNumbersForSocketsToo) {
+  for (int hosts : {1, 2}) {
+    Topology topology = testing::on_sockets(hosts, 2);
+    ASSERT_EQ(topology.host_level(), 1);
+    auto samples = measure(topology);
+    ASSERT_EQ(failed_, 0);
+    Costs costs = agreed(topology, samples);
+    expect_sane(costs, topology.levels());
+    EXPECT_EQ(costs.source, "measured");
+  }
+}
+
+// A link between sockets is measured as that of memory, in step, and counts for its level alone.
+TEST_P(Measuring, WhatIsSlowBetweenSocketsIsSoThere) {
+  Topology topology = testing::on_sockets(1, 2);
+  std::map<Rank, Faults> faults;
+  for (Rank rank = 0; rank < 4; rank++) faults[rank].delay_recv = std::chrono::milliseconds(5);
+  is_faulty_ = [&](Rank a, Rank b) { return topology.group_of(0, a) != topology.group_of(0, b); };
+  auto costs = agreed(topology, measure(topology, faults));
+  ASSERT_EQ(failed_, 0);
+  EXPECT_GT(costs.levels[1].latency_us, 4000);
+  EXPECT_LT(costs.levels[0].latency_us, 4000);
 }
 
 // Pairs that ping each other would have the cores to themselves, one pair after the other.

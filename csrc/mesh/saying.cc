@@ -12,7 +12,7 @@ namespace {
 // Stand first in every release, so that others can tell which it is.
 constexpr uint32_t kMagic = 0x4954'4c52;  // "RLTI"
 // Changes when ranks of different builds could not understand each other.
-constexpr int32_t kWireVersion = 8;
+constexpr int32_t kWireVersion = 9;
 
 constexpr const char* kWhat = "what a rank says of itself";
 constexpr size_t kMaxShort = 64;

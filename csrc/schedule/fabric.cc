@@ -27,12 +27,12 @@ class Loads {
       work_.resize(work_.size() + 2 * ranks);
       first_of_groups_.push_back(work_.size());
       const Groups& below = fabric.groups[level == 0 ? 0 : level - 1];
-      auto ways = level == 1 ? ports_.size() : static_cast<size_t>(below.count());
+      auto ways = level == first_network() ? ports_.size() : static_cast<size_t>(below.count());
       work_.resize(work_.size() + 2 * ways);
     }
     first_of_cores_ = work_.size();
     work_.resize(work_.size() + ranks);
-    received_.resize(static_cast<size_t>(fabric.groups[0].count()));
+    received_.resize(static_cast<size_t>(fabric.hosts().count()));
     working_us_.resize(received_.size());
     further_us_.resize(ranks, kNone);
   }
@@ -44,17 +44,17 @@ class Loads {
     load(first_of_ranks_[level] + 2 * message.from, alone);
     load(first_of_ranks_[level] + 2 * message.to + 1, alone);
     if (level == 0) shared(0, fabric_.groups[0].of(message.to), 0, message.share);
-    if (level >= 1) {
-      between_hosts_ = true;
-      through_port(message.from, 0, message.share);
-      through_port(message.to, 1, message.share);
-    }
-    for (size_t l = 2; l <= level; l++) {
-      shared(l, fabric_.groups[l - 1].of(message.from), 0, message.share);
-      shared(l, fabric_.groups[l - 1].of(message.to), 1, message.share);
-    }
+    bool between_hosts = level >= first_network();
+    between_hosts_ |= between_hosts;
+    for (size_t l = 1; l <= level; l++)
+      for (auto [rank, direction] : {std::pair(message.from, 0), std::pair(message.to, 1)}) {
+        if (l == first_network())
+          through_port(rank, direction, message.share);
+        else
+          shared(l, fabric_.groups[l - 1].of(rank), direction, message.share);
+      }
     // Memory of the same host is read, and what is combined computed, by the rank itself.
-    double core = level == 0 ? alone : 0;
+    double core = between_hosts ? 0 : alone;
     if (message.combine != Combine::kCopy) core += message.share / fabric_.combined_bytes_per_us;
     load(first_of_cores_ + message.to, core);
     hops_.push_back({message.from, message.to, link.latency_us});
@@ -96,7 +96,7 @@ class Loads {
     double total = 0;
   };
   void add_latency(Rank rank, double latency_us) {
-    Rank host = fabric_.groups[0].of(rank), ranks = fabric_.groups[0].size_of(host);
+    Rank host = fabric_.hosts().of(rank), ranks = fabric_.hosts().size_of(host);
     longest_us_ = std::max(longest_us_, latency_us);
     double& further = further_us_[rank];
     if (further == kNone) {
@@ -111,17 +111,18 @@ class Loads {
     working_us_[host] += latency_us / ranks;
     most_working_us_ = std::max(most_working_us_, working_us_[host]);
   }
+  size_t first_network() const { return fabric_.host_level + 1; }
   void load(size_t resource, double work) {
     if (work_[resource].round == 0) touched_.push_back(resource);
     work_[resource].round += work;
   }
   // `share` of the vector by one of a host's ports takes as long as that of all by all of them.
   void through_port(Rank rank, size_t direction, double share) {
-    Rank port = fabric_.ports.empty() ? fabric_.groups[0].of(rank) : fabric_.ports[rank];
-    shared(1, port, direction, share * ports_[port]);
+    Rank port = fabric_.ports.empty() ? fabric_.hosts().of(rank) : fabric_.ports[rank];
+    shared(first_network(), port, direction, share * ports_[port]);
   }
   void find_ports() {
-    const Groups& hosts = fabric_.groups[0];
+    const Groups& hosts = fabric_.hosts();
     if (fabric_.ports.empty()) ports_.assign(static_cast<size_t>(hosts.count()), 1);
     for (Rank host = 0; !fabric_.ports.empty() && host < hosts.count(); host++) {
       std::set<Rank> own(fabric_.ports.begin() + hosts.first(host),
@@ -217,8 +218,13 @@ size_t Fabric::level_between(Rank a, Rank b) const {
   return level;
 }
 
+std::span<const Groups> Fabric::levels() const {
+  return std::span(groups).subspan(hosts().count() == 1 ? 0 : host_level);
+}
+
 bool Fabric::has_hosts_of_several() const {
-  return groups.front().count() > 1 && groups.front().count() < ranks();
+  Rank count = levels().front().count();
+  return count > 1 && count < ranks();
 }
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {

@@ -105,6 +105,51 @@ TEST(Traffic, OfSeveralPortsLoadsEach) {
   EXPECT_NEAR(busiest("ring", two), ring, 1e-9) << "one of the two ranks sends, the other receives";
 }
 
+/// Hosts of two sockets, which are joined by a tenth of what their memory gives.
+Fabric sockets(Rank hosts, Rank ranks) {
+  Fabric fabric = fabric_of(simulator::cluster_of(hosts * 2 * ranks, ranks, hosts > 1 ? 2 : 0));
+  fabric.host_level = 1;
+  fabric.links[1] = {1, 1000, 1200};
+  return fabric;
+}
+
+TEST(Traffic, BetweenSocketsIsOnTheirWaysOut) {
+  Fabric fabric = sockets(2, 2);
+  ASSERT_EQ(fabric.links.size(), 3u);
+  fabric.links[2] = {50, 100, 125};
+  auto busiest = [&](std::vector<Message> messages) {
+    return profile_of(std::vector<Traffic>{{std::move(messages)}}, fabric).busiest_us_per_byte;
+  };
+  EXPECT_NEAR(busiest({{0, 1, 1}}), 1.0 / 8000, 1e-12) << "in a socket: as fast as one rank";
+  EXPECT_NEAR(busiest({{0, 2, 1}}), 1.0 / 1000, 1e-12);
+  EXPECT_NEAR(busiest({{0, 2, 1}, {1, 3, 1}}), 2.0 / 1200, 1e-12);
+  EXPECT_NEAR(busiest({{0, 2, 1}, {3, 1, 1}}), 1.0 / 1000, 1e-12) << "one each way";
+  EXPECT_NEAR(busiest({{0, 4, 1}, {2, 6, 1}}), 2.0 / 125, 1e-12) << "both by the host's one port";
+  // Also on the way to another host: the rate of the sockets' ways out counts.
+  fabric.links[2] = {50, 8000, 0};
+  EXPECT_NEAR(busiest({{0, 4, 1}, {1, 5, 1}}), 2.0 / 1200, 1e-12);
+  EXPECT_DOUBLE_EQ(profile_of(std::vector<Traffic>{{{{0, 2, 1}}}}, fabric).latency_us, 1);
+}
+
+// Schedules for several hosts are for the sockets of one, and where there are hosts for these.
+TEST(Fabric, OneHostIsAsManyAsItHasSockets) {
+  Fabric one = sockets(1, 4), two = sockets(2, 4);
+  const ScheduleRow &lanes = *find_schedule(RC_ALLREDUCE, "direct/ring"),
+                    &direct = *find_schedule(RC_ALLREDUCE, "direct");
+  EXPECT_EQ(one.levels().front(), one.groups[0]);
+  EXPECT_EQ(two.levels().front(), two.groups[1]);
+  EXPECT_TRUE(is_offered(lanes, one, true));
+  EXPECT_TRUE(is_offered(lanes, two, false));
+  EXPECT_FALSE(is_offered(lanes, fabric_of(simulator::cluster_of(4, 4, 0)), true));
+  auto busiest = [&](const ScheduleRow& row) {
+    Problem problem{.size = one.ranks(), .levels = one.levels()};
+    return profile_of(traffic_of(row, problem), one).busiest_us_per_byte;
+  };
+  EXPECT_NEAR(busiest(lanes), 1.0 / 1200, 1e-9) << "the bound, 2n(H-1)/H";
+  EXPECT_NEAR(busiest(direct), 2 * 4 * 4.0 / 8 / 1200, 1e-9)
+      << "each rank reads all of the other's";
+}
+
 // Four ranks with two ports: who shares one is what counts, and not how much the host does.
 TEST(Traffic, OfRanksThatShareAPortIsThatOfThePort) {
   Fabric fabric = fabric_of(simulator::cluster_of(8, 4, 0));

@@ -74,8 +74,8 @@ struct Problem {
   Rank root = 0;
   std::span<const int64_t> counts;       // see the table above
   std::span<const int64_t> recv_counts;  // alltoall only
-  /// Hosts first, each level made up of groups of the one before; the last is one group of all
-  /// ranks. Empty: nothing is known, and all ranks are one host.
+  /// Hosts first (of one host: its sockets), each level made up of groups of the one before; the
+  /// last is one group of all ranks. Empty: nothing is known, and all ranks are one host.
   std::span<const Groups> levels;
 };
 
@@ -96,7 +96,7 @@ struct Traffic {
 enum class Where : uint8_t {
   kAnywhere,
   kOneDomain,  // every rank must reach every other directly at low latency (shared memory)
-  kHosts,      // more than one host, of which one has more than one rank
+  kHosts,      // more than one host, or socket of one, of which one has more than one rank
 };
 
 /// "any", "one domain", "hosts", as in docs/algorithms.md.

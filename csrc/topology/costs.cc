@@ -258,7 +258,7 @@ Costs agree_on_costs(const Topology& topology, std::span<const std::vector<Level
     }
     LevelMiddle middle(samples, level);
     for (const Section& section : sections_of(topology, level)) middle.add(section);
-    costs.levels.push_back(default_cost(name, level == 0, crowded));
+    costs.levels.push_back(default_cost(name, level <= topology.host_level(), crowded));
     auto found = middle.write(&costs.levels.back());
     auto source = [](bool measured) { return measured ? "measured" : "defaults"; };
     if (found.latency == found.rates) {
@@ -269,6 +269,20 @@ Costs agree_on_costs(const Topology& topology, std::span<const std::vector<Level
     }
   }
   costs.source = sources(from);
+  return costs;
+}
+
+Costs costs_of_part(const Topology& part, const Costs& whole) {
+  Costs costs{.levels = {}, .source = whole.source};
+  for (int level = 0; level < part.levels(); level++) {
+    const std::string& name = part.level_name(level);
+    auto known = std::ranges::find(whole.levels, name, &LevelCost::level);
+    if (known == whole.levels.end() && level < part.host_level())
+      known = std::ranges::find(whole.levels, "host", &LevelCost::level);
+    invariant(known != whole.levels.end(), "no cost of the level {}", name);
+    costs.levels.push_back(*known);
+    costs.levels.back().level = name;
+  }
   return costs;
 }
 

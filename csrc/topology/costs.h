@@ -20,15 +20,16 @@ struct LevelCost {
   double latency_us = 0;
   /// What one rank sends and receives at the same time, with nobody else at work.
   double rank_bytes_per_us = 0;
-  /// Level 0: what a host's ranks together move inside it. Level k > 0: what one group of level k-1
-  /// (a host, a leaf …) sends, and at the same time receives, in all, up through level k.
+  /// Level 0: what a group's ranks together move inside it. Level k > 0: what one group of level
+  /// k-1 (a socket, a host, a leaf …) sends, and at the same time receives, in all, up through
+  /// level k.
   double group_bytes_per_us = 0;
 
   bool operator==(const LevelCost&) const = default;
 };
 
 struct Costs {
-  std::vector<LevelCost> levels;  // from "host" on
+  std::vector<LevelCost> levels;  // those of the topology
   std::string source;             // "measured", "RINGCOLL_COSTS=…", "defaults", or which for what
 };
 
@@ -80,5 +81,8 @@ using LevelSamples = std::array<LinkSample, kMeasuringRounds>;
 Costs agree_on_costs(const Topology& topology, std::span<const std::vector<LevelSamples>> samples,
                      std::span<const LevelCost> given, const std::string& given_source,
                      bool crowded);
+/// Those of some of the ranks. What their hosts are made up of may be no level of `whole` (of a job
+/// on both sockets, those on one, which has several caches): there links are as inside its hosts.
+Costs costs_of_part(const Topology& part, const Costs& whole);
 
 }  // namespace ringcoll

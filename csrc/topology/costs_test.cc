@@ -217,6 +217,36 @@ TEST(Agreement, LeavesWhatIsGiven) {
   EXPECT_EQ(describe(costs.levels), "host 2 us 0.1 GB/s, network 1 us 0.002 GB/s");
 }
 
+TEST(Pairs, BetweenSocketsAreLanesOfThese) {
+  Topology topology = testing::on_sockets(1, 3);
+  auto sections = sections_of(topology, 1);
+  ASSERT_EQ(sections.size(), 1u);
+  EXPECT_EQ(sections[0].cells, (std::vector<std::vector<Rank>>{{0, 2, 4}, {1, 3, 5}}));
+  EXPECT_EQ(sections_of(topology, 0).size(), 2u);
+}
+
+TEST(Agreement, TakesWhatIsInsideAHostForMemory) {
+  Topology topology = testing::on_sockets(2, 2);
+  Costs costs = agreed(topology, nothing_measured(topology));
+  ASSERT_EQ(costs.levels.size(), 3u);
+  EXPECT_EQ(costs.levels[0], default_cost("socket", true, false));
+  EXPECT_EQ(costs.levels[1], default_cost("host", true, false));
+  EXPECT_EQ(costs.levels[2], default_cost("network", false, false));
+}
+
+TEST(CostsOfAPart, AreThoseOfItsLevels) {
+  Costs whole{{{"socket", 1, 2, 3}, {"host", 4, 5, 6}, {"network", 7, 8, 9}}, "measured"};
+  Costs part = costs_of_part(testing::on_sockets(1, 2), whole);
+  EXPECT_EQ(part.source, "measured");
+  EXPECT_EQ(part.levels, (std::vector<LevelCost>{{"socket", 1, 2, 3}, {"host", 4, 5, 6}}));
+  EXPECT_EQ(costs_of_part(on_hosts({"a", "b", "b"}), whole).levels,
+            (std::vector<LevelCost>{{"host", 4, 5, 6}, {"network", 7, 8, 9}}));
+  // Nobody has measured between the caches of a socket.
+  whole.levels.erase(whole.levels.begin());
+  EXPECT_EQ(costs_of_part(testing::on_sockets(1, 2), whole).levels,
+            (std::vector<LevelCost>{{"socket", 4, 5, 6}, {"host", 4, 5, 6}}));
+}
+
 TEST(Agreement, HasNothingToMeasureForOneRank) {
   Topology topology = on_hosts({"a"});
   EXPECT_EQ(agreed(topology, nothing_measured(topology)).source, "defaults");

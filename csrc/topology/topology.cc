@@ -67,6 +67,17 @@ std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
   return order;
 }
 
+/// Which one a rank is on, of what kBelowHosts names.
+constexpr std::array kPlacesBelow = {&Location::socket, &Location::numa_node, &Location::cache};
+static_assert(kPlacesBelow.size() == kBelowHosts.size());
+
+/// The first `kinds` of them.
+std::vector<int> path_below(const Location& location, size_t kinds) {
+  std::vector<int> path;
+  for (size_t kind = 0; kind < kinds; kind++) path.push_back(location.*kPlacesBelow[kind]);
+  return path;
+}
+
 std::string level_name_of(size_t height) {
   if (height == 0) return "leaf";
   return height == 1 ? "spine" : fmt::format("level{}", height + 1);
@@ -75,6 +86,14 @@ std::string level_name_of(size_t height) {
 }  // namespace
 
 Topology::Topology(std::vector<Location> locations) : locations_(std::move(locations)) {
+  find_crowded();
+  find_hosts();
+  find_level_below();
+  find_levels_above();
+  find_order();
+}
+
+void Topology::find_hosts() {
   std::map<std::string_view, int> numbers;
   std::vector<int> host_of;
   for (Rank rank = 0; rank < size(); rank++) {
@@ -88,12 +107,34 @@ Topology::Topology(std::vector<Location> locations) : locations_(std::move(locat
   }
   names_ = {"host"};
   groups_ = {std::move(host_of)};
-  find_levels();
-  find_order();
-  find_crowded();
 }
 
-void Topology::find_levels() {
+// The largest groups that hosts are made up of. Of a host of which a rank is bound to none of them
+// nobody knows who is near whom; and where ranks share CPUs, a message is a change of context
+// wherever it goes.
+void Topology::find_level_below() {
+  if (std::ranges::count(crowded_, true) > 0) return;
+  for (size_t kind = 0; kind < kBelowHosts.size(); kind++) {
+    std::vector<bool> bound(hosts_.size(), true);
+    for (Rank rank = 0; rank < size(); rank++)
+      if (at(rank).*kPlacesBelow[kind] < 0) bound[host_of(rank)] = false;
+    std::map<std::pair<int, std::vector<int>>, int> numbers;
+    std::vector<int> groups;
+    for (Rank rank = 0; rank < size(); rank++) {
+      int host = host_of(rank);
+      std::pair place(host, path_below(at(rank), bound[host] ? kind + 1 : 0));
+      groups.push_back(
+          numbers.try_emplace(std::move(place), static_cast<int>(numbers.size())).first->second);
+    }
+    if (numbers.size() == hosts_.size() || numbers.size() == locations_.size()) continue;
+    names_.emplace(names_.begin(), kBelowHosts[kind]);
+    groups_.insert(groups_.begin(), std::move(groups));
+    host_level_ = 1;
+    return;
+  }
+}
+
+void Topology::find_levels_above() {
   size_t depth = hosts() ? at(hosts_[0][0]).placement.groups.size() : 0;
   int below = hosts();  // groups of the last level
   for (size_t height = 0; below > 1; height++) {
@@ -124,15 +165,11 @@ void Topology::find_order() {
     // Sockets in the order of their lowest ranks, and so on, so that the lowest rank is the host's
     // first.
     std::map<std::vector<int>, Rank> first_of;
-    std::vector<std::array<Rank, 4>> keys;
+    std::vector<std::array<Rank, kBelowHosts.size() + 1>> keys;
     for (Rank rank : hosts_[host.number]) {
-      const Location& own = at(rank);
-      std::array<Rank, 4> key{};
-      std::vector<int> path;
-      for (int what : {own.socket, own.numa_node, own.cache}) {
-        path.push_back(what);
-        key[path.size() - 1] = first_of.try_emplace(path, rank).first->second;
-      }
+      std::array<Rank, kBelowHosts.size() + 1> key{};
+      for (size_t kind = 0; kind < kBelowHosts.size(); kind++)
+        key[kind] = first_of.try_emplace(path_below(at(rank), kind + 1), rank).first->second;
       key.back() = rank;
       keys.push_back(key);
     }

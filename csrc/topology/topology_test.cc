@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "topology/hosts_testing.h"
 #include "topology/numa.h"
 
 namespace ringcoll {
@@ -365,6 +367,61 @@ TEST(Levels, AreThoseThatJoinSomething) {
             (Names{"host", "level3"}));
   EXPECT_EQ(names_of(Topology({placed("a", {"s", "l"}), placed("b", {"s", "l"})})),
             (Names{"host", "leaf"}));
+}
+
+std::vector<int> groups_of(const Topology& topology, int level) {
+  std::vector<int> numbers;
+  for (Rank r = 0; r < topology.size(); r++) numbers.push_back(topology.group_of(level, r));
+  return numbers;
+}
+
+TEST(Levels, AreSocketsWhereRanksAreBoundToThem) {
+  Topology one = testing::on_sockets(1, 2), two = testing::on_sockets(2, 2);
+  EXPECT_EQ(names_of(one), (Names{"socket", "host"}));
+  EXPECT_EQ(one.host_level(), 1);
+  EXPECT_EQ(one.hosts(), 1);
+  EXPECT_EQ(groups_of(one, 0), (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(groups_of(one, 1), (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(names_of(two), (Names{"socket", "host", "network"}));
+  EXPECT_EQ(groups_of(two, 0), (std::vector<int>{0, 1, 0, 1, 2, 3, 2, 3}));
+  EXPECT_EQ(groups_of(two, 1), (std::vector<int>{0, 0, 0, 0, 1, 1, 1, 1}));
+  for (Rank r = 0; r < two.size(); r++) EXPECT_EQ(two.host_of(r), r / 4);
+  // A host whose ranks are bound to none is as one socket.
+  std::vector<Location> mixed = {testing::on_socket("a", 0, 0), testing::on_socket("a", 64, 64),
+                                 testing::on_socket("a", 0, 1), at("b"), at("b")};
+  EXPECT_EQ(groups_of(Topology(mixed), 0), (std::vector<int>{0, 1, 0, 2, 2}));
+}
+
+TEST(Levels, HaveNothingBelowHostsWhereItJoinsNothing) {
+  auto names = [](std::vector<std::array<int, 2>> bound) {
+    std::vector<Location> locations;
+    for (auto [socket, cpu] : bound) locations.push_back(testing::on_socket("a", socket, cpu));
+    return names_of(Topology(std::move(locations)));
+  };
+  EXPECT_EQ(names({{0, 0}, {64, 64}, {0, 1}}), (Names{"socket", "host"}));
+  EXPECT_EQ(names({{0, 0}, {0, 1}, {0, 2}}), Names{"host"}) << "one socket";
+  EXPECT_EQ(names({{0, 0}, {64, 64}}), Names{"host"}) << "a rank on each";
+  EXPECT_EQ(names({{0, 0}, {64, 64}, {0, 1}, {-1, 2}}), Names{"host"}) << "one is bound to none";
+  EXPECT_EQ(names({{0, 0}, {64, 64}, {0, 1}, {64, 64}}), Names{"host"}) << "two share a CPU";
+}
+
+TEST(Levels, BelowHostsAreTheLargestThereAre) {
+  FakeCpus cpus(2, 2, 4);
+  auto names = [&](const std::vector<int>& bound) {
+    std::vector<Location> locations;
+    for (int cpu : bound) locations.push_back(cpus.rank_on({cpu}));
+    return names_of(Topology(std::move(locations)));
+  };
+  EXPECT_EQ(names({0, 4, 8, 12}), (Names{"socket", "host"}));
+  EXPECT_EQ(names({0, 1, 4, 5}), (Names{"cache", "host"})) << "of one socket";
+  EXPECT_EQ(names({0, 1, 2, 3}), Names{"host"});
+  // Two NUMA nodes of the one socket, of unknown caches.
+  std::vector<Location> nodes;
+  for (int cpu : {0, 1, 2}) {
+    nodes.push_back(testing::on_socket("a", 0, cpu));
+    nodes.back().numa_node = cpu / 2;
+  }
+  EXPECT_EQ(names_of(Topology(nodes)), (Names{"numa_node", "host"}));
 }
 
 TEST(RingOrder, OfHostsIsNatural) {

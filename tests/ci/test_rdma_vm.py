@@ -117,13 +117,13 @@ def _kernel(folder: Path) -> vm_kernel.Kernel:
 
 
 def test_command_line_of_a_guest(tmp_path):
-    options = vm.Options(command=["ls"], out=tmp_path / "a,b", cpus=3, memory_mib=777)
+    options = vm.Options(["ls"], out=tmp_path / "a,b", cpus=6, sockets=2, memory_mib=777)
     command = vm.qemu_command(options, 0, _kernel(tmp_path), tmp_path, (7, 8, 9))
     text = " ".join(command)
     assert f"local,id=out,path={tmp_path}/a,,b,security_model=none,multidevs=remap -device" in text
     writable = [word for word in command if word.startswith("local,") and "readonly" not in word]
     assert len(writable) == 1
-    assert "-smp 3,maxcpus=3 -m 777" in text
+    assert "-smp 6,sockets=2,maxcpus=6 -m 777" in text
     assert "path=/dev/fd/7 -device virtserialport,chardev=words" in text
     assert "netdev" not in text
 

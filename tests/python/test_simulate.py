@@ -57,6 +57,27 @@ def test_one_host_has_its_own_rows_and_no_bound():
     assert "direct" in prices(found["sizes"][0]) and found["sizes"][0]["bound_us"] is None
 
 
+def test_one_host_of_two_sockets_has_rows_over_these():
+    sockets = Level(HOST, level="socket", ranks=8, group_bytes_per_us=128000)
+    across = Level(HOST, ranks=16, rank_bytes_per_us=4000, group_bytes_per_us=16000)
+    found = predict([sockets, across], [64 * MIB])
+    line = found["sizes"][0]
+    # What crosses is n, and by "direct" 8 n: each rank gets a 16th from each of the other socket.
+    assert found["hosts"] == 1 and line["chosen"] != "direct"
+    assert prices(line)["direct/ring"] < 0.75 * prices(line)["direct"]
+    assert "direct" in prices(predict([across], [MIB])["sizes"][0])
+    assert "direct/ring" not in prices(predict([across], [MIB])["sizes"][0])
+
+
+def test_sockets_of_hosts_do_not_make_hosts_of_these():
+    sockets = Level(HOST, level="socket", ranks=1)
+    found = predict([sockets, HOST, NETWORK], [64 * MIB])
+    assert (found["ranks"], found["hosts"]) == (8, 4)
+    line = found["sizes"][0]
+    assert line["bound_us"] == pytest.approx(2 * 3 / 4 * line["bytes"] / 125)
+    assert prices(line)["direct/ring"] < 1.05 * line["bound_us"]
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_has_prices(collective: str):
     (line,) = predict([HOST, NETWORK], [MIB], collective)["sizes"]
@@ -209,6 +230,25 @@ def test_costs_come_from_a_file(tmp_path: Path):
     assert levels[1] == {"level": "rack", "ranks": 2, **of_network}
 
 
+def test_the_command_knows_sockets(tmp_path: Path):
+    path = tmp_path / "costs.json"
+    costs = {
+        name: {"latency_us": 1, "rank_bytes_per_us": rank, "group_bytes_per_us": 4 * rank}
+        for name, rank in (("socket", 8000), ("host", 2000), ("network", 1250))
+    }
+    path.write_text(json.dumps({"levels": costs}))
+    shape = ["--hosts", "2", "--ranks", "8", "--sizes", "1M", "--json", "--costs", str(path)]
+    bound, free = (
+        json.loads(command(*shape, *more).stdout)["levels"] for more in (["--sockets", "2"], [])
+    )
+    ranks = [(level["level"], level["ranks"], level["rank_bytes_per_us"]) for level in bound]
+    assert ranks == [("socket", 4, 8000), ("host", 8, 2000), ("network", 16, 1250)]
+    assert free == bound[1:]
+    path.write_text(json.dumps({"levels": {name: costs[name] for name in ("host", "network")}}))
+    done = command(*shape, "--sockets", "2")
+    assert done.returncode == 1 and "no level below host" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -220,6 +260,8 @@ def test_costs_come_from_a_file(tmp_path: Path):
         (["--hosts", "2", "--leaf", "2", "--network", "1gbit"], 1, "--leaf 2"),
         (["--hosts", "4", "--leaf", "2"], 1, "--leaf wants --network"),
         (["--hosts", "4", "--ports", "2"], 1, "1 ranks use 1 at most"),
+        (["--hosts", "1", "--ranks", "6", "--sockets", "4"], 1, "--sockets 4: each has as many"),
+        (["--hosts", "1", "--ranks", "2", "--sockets", "2"], 1, "at least two"),
         (["--hosts", "4", "--oversubscription", "4"], 1, "give --leaf"),
         (["--hosts", "2", "--costs", "/nonexistent"], 1, "No such file"),
         (["--hosts", "2", "--costs", "/dev/null"], 1, 'an object "levels"'),

@@ -1,11 +1,11 @@
 """Tests that need an RDMA device: where they run, the device, and its counters.
 
 A module marked ``pytestmark = pytest.mark.guest(...)`` runs in a guest of ci/rdma-vm. Modules with
-as many guests share one boot: it comes with the first of their tests and runs all that were chosen,
-and each is reported under its own name and with its own time. The mark's arguments are options of
-ci/rdma-vm (guests, cpus, memory, timeout); of cpus and memory the largest counts, and the timeouts
-add up. With ``guests=2`` every test runs in both at the same time, as on two hosts; fixtures are
-made there and not here.
+as many guests and sockets share one boot: it comes with the first of their tests and runs all that
+were chosen, and each is reported under its own name and with its own time. The mark's arguments are
+options of ci/rdma-vm (guests, sockets, cpus, memory, timeout); of cpus and memory the largest
+counts, and the timeouts add up. With ``guests=2`` every test runs in both at the same time, as on
+two hosts; fixtures are made there and not here.
 
 RINGCOLL_TEST_RDMA=host runs the same modules here, on this machine's own device.
 """
@@ -98,8 +98,8 @@ class Verdict:
 class GuestRun:
     """One run of pytest in one or two guests, for the chosen tests of some modules."""
 
-    def __init__(self, guests: int) -> None:
-        self.options = {"guests": guests, "timeout": 0}
+    def __init__(self, guests: int, sockets: int) -> None:
+        self.options = {"guests": guests, "sockets": sockets, "timeout": 0}
         self.nodes: list[str] = []
         self._modules: set[Path] = set()
         self._folder: Path | None = None
@@ -181,13 +181,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if WHERE:
         return
-    runs: dict[int, GuestRun] = {}
+    runs: dict[tuple[int, int], GuestRun] = {}
     for place, item in enumerate(items):
         mark = item.get_closest_marker("guest")
         if mark is None:
             continue
-        guests = mark.kwargs.get("guests", 1)
-        run = runs.setdefault(guests, GuestRun(guests))
+        shape = (mark.kwargs.get("guests", 1), mark.kwargs.get("sockets", 1))
+        run = runs.setdefault(shape, GuestRun(*shape))
         run.add(item, mark.kwargs)
         assert item.parent is not None
         stand_in = GuestTest.from_parent(item.parent, name=item.name)

@@ -347,12 +347,13 @@ RINGCOLL_API rc_status ringcoll_info(char** json);
  * The request, JSON:
  *   collective          "allreduce", …
  *   dtype               "float32", …; optional, then float32
- *   levels              array of at most 16, hosts first: {"level": "host", "ranks": 4,
+ *   levels              array of at most 16, the smallest first: {"level": "host", "ranks": 4,
  *                       "latency_us", "rank_bytes_per_us", "group_bytes_per_us"}, with the ranks of
  *                       each group, which are a multiple of those of the level before; the last
  *                       level's are all, at most 16,384. Numbers that are left out are those
  *                       assumed where nothing is measured; a group has what one rank has, if that
- *                       is given. The first level may have "ports", those of a host that its ranks
+ *                       is given. The first may be "socket", "numa_node" or "cache", which hosts
+ *                       are made up of. That of hosts may have "ports", which the ranks of a host
  *                       share out; what a host sends in all is that of all of them
  *   sizes               array of at most 1,000, bytes of the whole vector, at most 2^50
  *   algorithm, segment_bytes, slots, arena_bytes     as the knobs; optional
