@@ -1,12 +1,13 @@
 #include "ringcoll_context.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
 
 #include "../controller.h"
 #include "../logging.h"
 #include "../process_set.h"
 #include "ringcoll_cycles.h"
+#include "ringcoll_digest.h"
 
 #if HAVE_MPI
 #define OMPI_SKIP_MPICXX
@@ -243,22 +244,22 @@ void RingcollContext::RunAmong(Controller& controller, const std::vector<int>& r
   RunOn(part.get(), call);
 }
 
+// By digests, so that what a rank sends and holds grows neither with the set nor with the job. The
+// greatest complement is that of the least value: all are equal if the greatest and the least are.
 void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
-  const std::vector<int>& mine = process_set.registered_global_ranks;
-  int64_t size = mine.size();
-  std::vector<int64_t> sizes(job_.place.size);
-  RingcollCall gather_sizes(RC_ALLGATHER, RC_INT64);
-  RunOnJob(gather_sizes.Add(&size, sizes.data(), 1));
-  if (std::count(sizes.begin(), sizes.end(), size) != job_.place.size) {
+  const std::vector<int>& ranks = process_set.registered_global_ranks;
+  uint64_t size = ranks.size();
+  uint64_t digest = fnv1a(ranks.data(), ranks.size() * sizeof(ranks[0]));
+  std::array<uint64_t, 4> mine = {size, ~size, digest, ~digest};
+  std::array<uint64_t, 4> greatest;
+  RingcollCall call(RC_ALLREDUCE, RC_UINT64);
+  call.call.op = RC_MAX;
+  RunOnJob(call.Add(mine.data(), greatest.data(), mine.size()));
+  if (greatest[0] != ~greatest[1]) {
     throw std::logic_error("The ranks register process sets of different sizes");
   }
-  std::vector<int32_t> all(size * job_.place.size);
-  RingcollCall gather_ranks(RC_ALLGATHER, RC_INT32);
-  RunOnJob(gather_ranks.Add(mine.data(), all.data(), size));
-  for (int rank = 0; rank < job_.place.size; ++rank) {
-    if (!std::equal(mine.begin(), mine.end(), all.begin() + rank * size)) {
-      throw std::logic_error("The ranks register process sets with different members");
-    }
+  if (greatest[2] != ~greatest[3]) {
+    throw std::logic_error("The ranks register process sets with different members");
   }
 }
 

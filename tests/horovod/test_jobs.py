@@ -129,6 +129,23 @@ def test_process_sets_come_and_go(start, tmp_path):
     assert [facts["sums"] for facts in results_of(tmp_path, 3)] == [[4.0] * 3, [], [4.0] * 3]
 
 
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ("0,1 0,1 0,1,2 0,1", "The ranks register process sets of different sizes"),
+        ("0,1 0,2 0,1", "The ranks register process sets with different members"),
+        ("0,1,2,3 0,1,2,3 0,1,2,3 0,1,3,4 0,1,2,3", "process sets with different members"),
+    ],
+)
+def test_process_sets_that_differ_are_refused_on_all_ranks(start, tmp_path, members, reason):
+    np = len(members.split())
+    job = start("sets_that_differ.py", tmp_path, members, np=np, HOROVOD_CPU_OPERATIONS="RINGCOLL")
+    done = job.wait()
+    assert done.status == 0, done.output
+    assert all(facts["refused"] for facts in results_of(tmp_path, np))
+    assert reason in done.output
+
+
 def test_torch_and_tensorflow_in_one_process(start, tmp_path):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     done = start("two_frameworks.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait(240)
