@@ -148,6 +148,14 @@ PROCESS_SET_EDITS = [
         "before",
     ),
     Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_context.h"\n'),
+    # Under the other controllers, too, all ranks initialize process sets in one order.
+    *(
+        Edit(_SETS_CC, before, "  RingcollContext::Get().CreateBeside(*this);\n", "before")
+        for before in (
+            r"^  if \(mpi_context\.GetMPICommunicator\(",
+            r"^  if \(gloo_context\.ctx != nullptr\) \{",
+        )
+    ),
     Edit(
         _SETS_CC,
         r"^  tensor_queue\.FinalizeTensorQueue\(status\);\n",

@@ -130,6 +130,38 @@ def test_process_sets_come_and_go(start, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("launcher", "controller"),
+    [("horovodrun --gloo", "RINGCOLL"), ("horovodrun --gloo", "GLOO"), ("mpirun", "MPI")],
+)
+def test_process_sets_cost_no_thread_and_no_mesh(start, tmp_path, launcher, controller):
+    """Beyond what another controller makes for each set itself, which its own operations show."""
+
+    def grown(operations):
+        folder = tmp_path / operations
+        folder.mkdir()
+        done = start(
+            "set_costs.py",
+            folder,
+            np=4,
+            launcher=launcher,
+            HOROVOD_CPU_OPERATIONS=operations,
+            HOROVOD_CONTROLLER=controller,
+            # By the clock: else ranks ring one another to begin a cycle, and each opens the pipe
+            # of another that sleeps when it first rings it, whatever the cycle is for.
+            HOROVOD_CYCLE_TIME="1",
+        ).wait()
+        assert done.status == 0, done.output
+        found = results_of(folder, 4)
+        assert [facts["sets"] for facts in found] == [7] * 4
+        return [facts["grown"] for facts in found]
+
+    nothing = {"threads": 0, "descriptors": 0, "memories": 0}
+    own = [nothing] * 4 if controller == "RINGCOLL" else grown(controller)
+    for ours, theirs in zip(grown("RINGCOLL"), own, strict=True):
+        assert all(ours[name] <= theirs[name] for name in nothing), (ours, theirs)
+
+
+@pytest.mark.parametrize(
     ("members", "reason"),
     [
         ("0,1 0,1 0,1,2 0,1", "The ranks register process sets of different sizes"),
