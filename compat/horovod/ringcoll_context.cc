@@ -1,12 +1,13 @@
 #include "ringcoll_context.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
 
 #include "../controller.h"
 #include "../logging.h"
 #include "../process_set.h"
 #include "ringcoll_cycles.h"
+#include "ringcoll_digest.h"
 
 #if HAVE_MPI
 #define OMPI_SKIP_MPICXX
@@ -108,13 +109,11 @@ bool RingcollContext::Initialize(const RingcollNeighbours& neighbours,
   neighbours_ = neighbours;
   Controller& controller = *process_sets.Get(0).controller;
   try {
+    comms_[&controller].set = controls_ ? JoinJob() : CreateOver(controller);
+    job_controller_ = &controller;
     if (controls_) {
-      comms_[&controller].set = JoinJob();
-      job_controller_ = &controller;
       process_sets.Initialize(*this);
       RingcollCycles::Get().Begin(*library_, job_comm(), cycles_may_follow_news());
-    } else {
-      comms_[&controller].set = CreateOver(controller, "world");
     }
     return true;
   } catch (const std::exception& error) {
@@ -176,16 +175,15 @@ void RingcollContext::Check(rc_status status) const {
   throw std::runtime_error(message);
 }
 
-int RingcollContext::SizeOf(Controller& controller) const {
+int RingcollContext::SizeOf(const Controller& controller) const {
   return library_->comm_size(Find(controller).set.get());
 }
 
-RingcollContext::Comm RingcollContext::CreateOver(Controller& controller, const char* name) const {
+RingcollContext::Comm RingcollContext::CreateOver(Controller& controller) const {
   rc_comm_options options{};
   options.struct_size = sizeof(options);
   options.rank = controller.GetRank();
   options.size = controller.GetSize();
-  options.name = name;
   options.exchange = exchange_over_controller;
   options.exchange_state = &controller;
   options.timeout_s = timeout_from_environment();
@@ -203,13 +201,12 @@ RingcollContext::Comm RingcollContext::Split(rc_comm* parent, const std::vector<
   return Comm(comm);
 }
 
-RingcollContext::Comms& RingcollContext::Find(Controller& controller) const {
-  Comms& comms = comms_[&controller];
-  if (comms.set == nullptr) {
-    if (controls_) throw std::logic_error("ringcoll: a process set without a communicator");
-    comms.set = CreateOver(controller, "set");
+RingcollContext::Comms& RingcollContext::Find(const Controller& controller) const {
+  auto found = comms_.find(&controller);
+  if (found == comms_.end()) {
+    throw std::logic_error("ringcoll: a process set without a communicator");
   }
-  return comms;
+  return found->second;
 }
 
 void RingcollContext::RunOn(rc_comm* comm, RingcollCall& call) const {
@@ -243,37 +240,49 @@ void RingcollContext::RunAmong(Controller& controller, const std::vector<int>& r
   RunOn(part.get(), call);
 }
 
+// By digests, so that what a rank sends and holds grows neither with the set nor with the job. The
+// greatest complement is that of the least value: all are equal if the greatest and the least are.
 void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
-  const std::vector<int>& mine = process_set.registered_global_ranks;
-  int64_t size = mine.size();
-  std::vector<int64_t> sizes(job_.place.size);
-  RingcollCall gather_sizes(RC_ALLGATHER, RC_INT64);
-  RunOnJob(gather_sizes.Add(&size, sizes.data(), 1));
-  if (std::count(sizes.begin(), sizes.end(), size) != job_.place.size) {
+  const std::vector<int>& ranks = process_set.registered_global_ranks;
+  uint64_t size = ranks.size();
+  uint64_t digest = fnv1a(ranks.data(), ranks.size() * sizeof(ranks[0]));
+  std::array<uint64_t, 4> mine = {size, ~size, digest, ~digest};
+  std::array<uint64_t, 4> greatest;
+  RingcollCall call(RC_ALLREDUCE, RC_UINT64);
+  call.call.op = RC_MAX;
+  RunOnJob(call.Add(mine.data(), greatest.data(), mine.size()));
+  if (greatest[0] != ~greatest[1]) {
     throw std::logic_error("The ranks register process sets of different sizes");
   }
-  std::vector<int32_t> all(size * job_.place.size);
-  RingcollCall gather_ranks(RC_ALLGATHER, RC_INT32);
-  RunOnJob(gather_ranks.Add(mine.data(), all.data(), size));
-  for (int rank = 0; rank < job_.place.size; ++rank) {
-    if (!std::equal(mine.begin(), mine.end(), all.begin() + rank * size)) {
-      throw std::logic_error("The ranks register process sets with different members");
-    }
+  if (greatest[2] != ~greatest[3]) {
+    throw std::logic_error("The ranks register process sets with different members");
   }
+}
+
+// All ranks of the job call it, for one process set after another in the same order, so that it can
+// be a split of the job's communicator; members alone have something of it.
+void RingcollContext::SplitFor(const ProcessSet& process_set) const {
+  std::vector<int> ranks = process_set.registered_global_ranks;
+  std::string name = "set_" + names_of(ranks);
+  if (!std::count(ranks.begin(), ranks.end(), library_->comm_rank(job_comm()))) ranks.clear();
+  Comm comm = Split(job_comm(), ranks, name);
+  if (comm != nullptr) comms_[process_set.controller.get()].set = std::move(comm);
 }
 
 bool RingcollContext::CreateFor(ProcessSet& process_set) const {
   const Controller* controller = process_set.controller.get();
   if (!IsJob(controller)) {
     CheckSameMembers(process_set);
-    std::vector<int> ranks = process_set.registered_global_ranks;
-    if (std::find(ranks.begin(), ranks.end(), job_.place.rank) == ranks.end()) ranks.clear();
-    std::string name = "set_" + names_of(process_set.registered_global_ranks);
-    Comm comm = Split(job_comm(), ranks, name);
-    if (comm != nullptr) comms_[controller].set = std::move(comm);
+    SplitFor(process_set);
   }
   PrepareNeighbours(process_set);
   return comms_.count(controller) > 0;
+}
+
+void RingcollContext::CreateBeside(const ProcessSet& process_set) const {
+  // Process set 0 comes before its communicator, which is made over its controller.
+  if (!IsEnabled() || controls_ || job_comm() == nullptr) return;
+  SplitFor(process_set);
 }
 
 // Operations by MPI or Gloo need their contexts for the process set.

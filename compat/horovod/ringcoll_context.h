@@ -1,4 +1,5 @@
-// The communicators of ringcoll that Horovod's process sets use, one for each set.
+// The communicators of ringcoll that Horovod's process sets use, one for each set: process set 0's
+// is the job's, and all others are split off that, which costs no thread and no connection.
 //
 // Threads: Enable() and the questions are for any thread; all that communicates happens on
 // Horovod's background thread. The first error poisons ringcoll's communicator; its message is
@@ -67,27 +68,29 @@ class RingcollContext {
   /// Leaves the job; Initialize() may follow again.
   void Finalize();
 
-  /// Gives a process set its communicator: all ranks of the job call it. False if this rank is not
-  /// a member. Throws if the ranks disagree about the members.
+  /// Gives a process set its communicator, where ringcoll is the controller: all ranks of the job
+  /// call it. False if this rank is not a member. Throws if the ranks disagree about the members.
   bool CreateFor(ProcessSet& process_set) const;
+  /// The same where another controller is, which calls it for each process set that the ranks have
+  /// found to be the same on all: nothing if ringcoll has not the operations, or for process set 0.
+  void CreateBeside(const ProcessSet& process_set) const;
   /// Frees the communicators of a process set, if it has any.
   void Release(const Controller* controller);
 
-  /// Runs a call on the communicator of a process set. Where another controller is in charge, the
-  /// first call makes the communicator, over that controller. Throws std::runtime_error.
+  /// Runs a call on the communicator of a process set. Throws std::runtime_error.
   void Run(Controller& controller, RingcollCall call) const;
   /// The same on the ranks of the set that are listed, which all make this call.
   void RunAmong(Controller& controller, const std::vector<int>& ranks, const char* name,
                 RingcollCall call) const;
 
-  /// The same on the communicator of the whole job, where ringcoll is the controller.
+  /// The same on the communicator of the whole job.
   void RunOnJob(RingcollCall call) const;
   /// Throws as Run() does if what was asked of the job's communicator has failed.
   void CheckOnJob(rc_status status) const;
 
   const RingcollPlace& place() const { return job_.place; }
   /// Ranks of a process set that has its communicator.
-  int SizeOf(Controller& controller) const;
+  int SizeOf(const Controller& controller) const;
   bool IsJob(const Controller* controller) const { return controller == job_controller_; }
 
  private:
@@ -105,9 +108,10 @@ class RingcollContext {
   /// Throws std::runtime_error with ringcoll's message unless the status is RC_OK.
   void Check(rc_status status) const;
   Comm JoinJob();
+  Comm CreateOver(Controller& controller) const;
   rc_comm* job_comm() const;
-  Comms& Find(Controller& controller) const;
-  Comm CreateOver(Controller& controller, const char* name) const;
+  Comms& Find(const Controller& controller) const;
+  void SplitFor(const ProcessSet& process_set) const;
   Comm Split(rc_comm* parent, const std::vector<int>& ranks, const std::string& name) const;
   void RunOn(rc_comm* comm, RingcollCall& call) const;
   void CheckSameMembers(const ProcessSet& process_set) const;
@@ -118,7 +122,7 @@ class RingcollContext {
   bool controls_ = false;
   int initializations_ = 0;
   RingcollJob job_;
-  const Controller* job_controller_ = nullptr;
+  const Controller* job_controller_ = nullptr;  // of process set 0, once it has its communicator
   // The side table of process sets. Mutable, as the process set table hands out const references.
   mutable std::unordered_map<const Controller*, Comms> comms_;
   mutable bool job_failed_ = false;

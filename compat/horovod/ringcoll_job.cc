@@ -7,6 +7,7 @@
 
 #include "../logging.h"
 #include "../utils/env_parser.h"
+#include "ringcoll_digest.h"
 
 #if HAVE_MPI
 #define OMPI_SKIP_MPICXX
@@ -39,12 +40,6 @@ std::string text_of(const char* name, const char* otherwise = "") {
   return value != nullptr ? value : otherwise;
 }
 
-uint64_t fnv1a(const std::string& text) {
-  uint64_t hash = 14695981039346656037ull;
-  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211ull;
-  return hash;
-}
-
 RingcollPlace place_from_environment() {
   RingcollPlace place;
   place.rank = GetIntEnvOrDefault("HOROVOD_RANK", 0);
@@ -53,7 +48,8 @@ RingcollPlace place_from_environment() {
   place.local_size = GetIntEnvOrDefault("HOROVOD_LOCAL_SIZE", 1);
   place.cross_rank = GetIntEnvOrDefault("HOROVOD_CROSS_RANK", 0);
   place.cross_size = GetIntEnvOrDefault("HOROVOD_CROSS_SIZE", 1);
-  place.host = fnv1a(text_of("HOROVOD_HOSTNAME", "localhost"));
+  std::string host = text_of("HOROVOD_HOSTNAME", "localhost");
+  place.host = fnv1a(host.data(), host.size());
   return place;
 }
 

@@ -1,6 +1,8 @@
 """What is changed in Horovod 0.28.1: the build for today's frameworks, and the backend's hooks.
 
-Everything that can stand in files of our own does (compat/horovod); these edits only call it.
+Everything that can stand in files of our own does (compat/horovod), where it is formatted, and its
+errors have lines. What an edit puts into C++ is an include, a call, a declaration, or a branch of a
+condition or switch of Horovod's.
 """
 
 from __future__ import annotations
@@ -89,11 +91,16 @@ NAME_EDITS = [
         r"case LibType::GLOO:\n\s*return std::string\(HOROVOD_GLOO\);\n",
         "  case LibType::RINGCOLL:\n    return std::string(HOROVOD_RINGCOLL);\n",
     ),
-    Edit(_PARSER, r"^#include <stdlib\.h>\n", '\n#define HOROVOD_RINGCOLL "RINGCOLL"\n'),
+    Edit(
+        _PARSER,
+        r'^#include "\.\./stall_inspector\.h"\n',
+        '#include "../ringcoll/ringcoll_names.h"\n',
+        "before",
+    ),
     Edit(
         _PARSER,
         r"HOROVOD_CCL\) == 0\) \{\n\s*cpu_operation = LibType::CCL;\n",
-        "    } else if (strcasecmp(user_cpu_operation, HOROVOD_RINGCOLL) == 0) {\n"
+        "    } else if (is_ringcoll(user_cpu_operation)) {\n"
         "      cpu_operation = LibType::RINGCOLL;\n",
     ),
     Edit(_PARSER, r"oneCCL, and Gloo are", "oneCCL, Gloo and RINGCOLL are", "instead"),
@@ -101,15 +108,14 @@ NAME_EDITS = [
     Edit(
         _PARSER,
         r"// If specified during runtime\n",
-        "  const char* operations = std::getenv(HOROVOD_CPU_OPERATIONS);\n"
-        "  if (operations != nullptr && strcasecmp(operations, HOROVOD_RINGCOLL) == 0) {\n"
+        "  if (is_ringcoll(std::getenv(HOROVOD_CPU_OPERATIONS))) {\n"
         "    controller = LibType::RINGCOLL;\n"
         "  }\n",
     ),
     Edit(
         _PARSER,
         r"HOROVOD_GLOO\) == 0\) \{\n\s*controller = LibType::GLOO;\n",
-        "    } else if (strcasecmp(user_cpu_operation, HOROVOD_RINGCOLL) == 0) {\n"
+        "    } else if (is_ringcoll(user_cpu_operation)) {\n"
         "      controller = LibType::RINGCOLL;\n",
     ),
     Edit(_PARSER, r"only MPI and Gloo \"", 'only MPI, Gloo and RINGCOLL "', "instead"),
@@ -142,6 +148,14 @@ PROCESS_SET_EDITS = [
         "before",
     ),
     Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_context.h"\n'),
+    # Under the other controllers, too, all ranks initialize process sets in one order.
+    *(
+        Edit(_SETS_CC, before, "  RingcollContext::Get().CreateBeside(*this);\n", "before")
+        for before in (
+            r"^  if \(mpi_context\.GetMPICommunicator\(",
+            r"^  if \(gloo_context\.ctx != nullptr\) \{",
+        )
+    ),
     Edit(
         _SETS_CC,
         r"^  tensor_queue\.FinalizeTensorQueue\(status\);\n",
@@ -161,161 +175,71 @@ PROCESS_SET_EDITS = [
 
 # --- Life of the backend --------------------------------------------------------------------------
 _OPERATIONS = "horovod/common/operations.cc"
-_LIFE = """
-void EnrichProcessSetWithRingcollController(ProcessSet& process_set) {
-  process_set.controller.reset(new RingcollController(
-      process_set.response_cache, process_set.tensor_queue,
-      horovod_global.timeline, horovod_global.parameter_manager,
-      process_set.group_table, horovod_global.timeline_controller));
-}
-
-// Called in the user's thread, before the background thread is started.
-bool EnableRingcoll(HorovodGlobalState& state, const std::vector<int>& ranks,
-                    const std::vector<std::vector<int>>& process_set_ranks) {
-  if (state.cpu_operation != LibType::RINGCOLL && state.control_operation != LibType::RINGCOLL) {
-    RingcollContext::Get().Disable();
-    return true;
-  }
-  state.initialization_failed = false;
-  if (!RingcollContext::Get().Enable(state.cpu_operation, state.control_operation)) {
-    return false;
-  }
-  if (state.control_operation == LibType::RINGCOLL) {
-#if HAVE_MPI
-    if (RingcollContext::StartedByMpi()) {
-      global_mpi_context.Enable(ranks);
-    }
-#endif
-    auto& global_process_set = state.process_set_table.Get(0);
-    EnrichProcessSetWithRingcollController(global_process_set);
-    state.global_controller = global_process_set.controller;
-    state.process_set_ranks_to_register = process_set_ranks;
-  }
-  return true;
-}
-
-// Called in the background thread, after the contexts of MPI and Gloo.
-bool InitializeRingcoll(HorovodGlobalState& state) {
-  RingcollNeighbours neighbours;
-#if HAVE_MPI
-  if (global_mpi_context.IsEnabled()) {
-    neighbours.mpi = &global_mpi_context;
-  }
-#endif
-#if HAVE_GLOO
-  if (global_gloo_context.IsEnabled()) {
-    neighbours.gloo = &global_gloo_context;
-  }
-#endif
-  state.initialization_failed =
-      !RingcollContext::Get().Initialize(neighbours, state.process_set_table);
-  return !state.initialization_failed;
-}
-
-"""
-_ENABLE = """    if (!EnableRingcoll(horovod_global, ranks, process_set_ranks)) {
-      horovod_global.initialize_flag.clear();
-      return false;
-    }
-"""
-# Python reads an int: of a C++ bool only the lowest byte is defined.
-_QUERIES = """int horovod_ringcoll_built() { return 1; }
-
-int horovod_ringcoll_enabled() { return RingcollContext::Get().IsEnabled() ? 1 : 0; }
-
-// Why initialization failed; empty if it did not, or not because of ringcoll.
-const char* horovod_ringcoll_error() {
-  static thread_local std::string reason;
-  reason = RingcollContext::Get().failure();
-  return reason.c_str();
-}
-
-"""
 LIFE_EDITS = [
     Edit(
         _OPERATIONS,
         r'^#include "utils/env_parser\.h"\n',
-        '#include "ringcoll/ringcoll_adasum.h"\n'
-        '#include "ringcoll/ringcoll_context.h"\n'
-        '#include "ringcoll/ringcoll_controller.h"\n'
-        '#include "ringcoll/ringcoll_operations.h"\n'
-        "\n"
-        "// Tensors that come after ringcoll has lost the job learn why.\n"
-        "#define SHUT_DOWN_ERROR RingcollContext::Get().ShutDownError()\n",
+        '#include "ringcoll/ringcoll_life.h"\n',
     ),
     Edit(
         _OPERATIONS,
         r"^#if HAVE_GLOO\n  if \(global_gloo_context\.IsEnabled\(\)\) \{\n    allreduce_ops",
-        "  if (state.cpu_operation == LibType::RINGCOLL) {\n"
-        "    allreduce_ops.push_back(std::make_shared<RingcollAllreduce>(&state));\n"
-        "    allgather_ops.push_back(std::make_shared<RingcollAllgather>(&state));\n"
-        "    broadcast_ops.push_back(std::make_shared<RingcollBroadcast>(&state));\n"
-        "    alltoall_ops.push_back(std::make_shared<RingcollAlltoall>(&state));\n"
-        "    reducescatter_ops.push_back(std::make_shared<RingcollReducescatter>(&state));\n"
-        "    adasum_ops.push_back(std::make_shared<RingcollAdasum>(&state));\n"
-        "  }\n\n",
-        "before",
-    ),
-    Edit(
-        _OPERATIONS,
-        r"^// If we already have a process set built from the same ranks",
-        _LIFE.lstrip("\n"),
+        "  ringcoll_add_operations(state, allreduce_ops, allgather_ops, broadcast_ops,\n"
+        "                          alltoall_ops, reducescatter_ops, adasum_ops);\n\n",
         "before",
     ),
     Edit(
         _OPERATIONS,
         r"^  assert\(process_set\.controller != nullptr\);\n",
-        "  if (horovod_global.control_operation == LibType::RINGCOLL) {\n"
-        "    EnrichProcessSetWithRingcollController(process_set);\n"
-        "  }\n",
+        "  ringcoll_control(horovod_global, process_set);\n",
         "before",
     ),
-    # Process set 0 has a communicator of MPI from here on, as under the controller MPI.
     Edit(
         _OPERATIONS,
         r"^    global_mpi_context\.Initialize\(mpi_ctx_manager\);\n",
-        "    if (state.control_operation == LibType::RINGCOLL) {\n"
-        "      state.process_set_table.Get(0).mpi_context.InitializeForProcessSet(\n"
-        "          global_mpi_context, {});\n"
-        "    }\n",
+        "    ringcoll_prepare_mpi(state);\n",
     ),
     Edit(
         _OPERATIONS,
         r"^  assert\(state\.global_controller->IsInitialized\(\)\);\n",
-        "  if (RingcollContext::Get().IsEnabled() && !InitializeRingcoll(state)) {\n"
-        "    return;\n"
-        "  }\n",
+        "  if (!ringcoll_initialize(state)) {\n    return;\n  }\n",
         "before",
     ),
     Edit(
         _OPERATIONS,
         r"^    if \(state\.process_set_ranks_to_register\.size\(\) > 0 &&$",
-        "    if (state.control_operation == LibType::RINGCOLL) {\n"
-        "      initialized_count =\n"
-        "          state.process_set_table.InitializeRegisteredAndRemoveMarkedIfReady(\n"
-        "              RingcollContext::Get());\n"
-        "    }\n",
+        "    initialized_count += ringcoll_update_process_sets(state);\n",
         "before",
     ),
     Edit(
         _OPERATIONS,
         r"^  bool should_shutdown = false;\n",
-        "  if (state.dynamic_process_sets && state.control_operation == LibType::RINGCOLL) {\n"
-        "    state.process_set_table.InitializeRegisteredAndRemoveMarkedIfReady(\n"
-        "        RingcollContext::Get());\n"
-        "  }\n\n",
+        "  if (state.dynamic_process_sets) {\n    ringcoll_update_process_sets(state);\n  }\n\n",
         "before",
     ),
     Edit(
         _OPERATIONS,
         r"^#if HAVE_GPU\n  gpu_context\.Finalize\(\);",
-        "  if (state.control_operation == LibType::RINGCOLL) {\n"
-        "    horovod_global.process_set_table.Finalize(RingcollContext::Get(), SHUT_DOWN_ERROR);\n"
-        "  }\n"
-        "  RingcollContext::Get().Finalize();\n\n",
+        "  ringcoll_finalize(state);\n\n",
         "before",
     ),
-    Edit(_OPERATIONS, r"^    // Reset initialization flag$", _ENABLE, "before"),
+    *(
+        Edit(
+            _OPERATIONS,
+            rf"^    // Enable {name} if it's used",
+            f"    ringcoll_note(global_{name}_context);\n",
+            "before",
+        )
+        for name in ("mpi", "gloo")
+    ),
+    Edit(
+        _OPERATIONS,
+        r"^    // Reset initialization flag$",
+        "    if (!ringcoll_enable(horovod_global, ranks, process_set_ranks)) {\n"
+        "      return false;\n"
+        "    }\n",
+        "before",
+    ),
     # Its operations take tensors as they lie: a buffer to fuse them in is not allocated.
     Edit(
         _OPERATIONS,
@@ -335,7 +259,6 @@ LIFE_EDITS = [
         "    return RingcollContext::MpiThreadsSupported() ? 1 : 0;\n"
         "  }\n",
     ),
-    Edit(_OPERATIONS, r"^int horovod_nccl_built\(\) \{$", _QUERIES, "before"),
 ]
 
 # --- Python ---------------------------------------------------------------------------------------

@@ -7,36 +7,9 @@ from .anchored import Edit
 _CONTROLLER = "horovod/common/controller.cc"
 _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue"
-_TELL_FIRST = """  for (int32_t id : state.process_set_table.Ids()) {
-    state.process_set_table.Get(id).tensor_queue.FinalizeTensorQueue(SHUT_DOWN_ERROR);
-  }
-"""
-_OPEN = "    horovod_global.process_set_table.Get(0).tensor_queue.Open();\n"
-_OPEN_QUEUE = """// A queue is closed by FinalizeTensorQueue().
-void TensorQueue::Open() {
-  std::lock_guard<std::mutex> guard(mutex_);
-  closed_ = false;
-}
-
-"""
-_TELL_UNLOCKED = """  std::unordered_map<std::string, TensorTableEntry> unfinished;
-  {
-    std::lock_guard<std::mutex> guard(mutex_);
-    closed_ = true;
-    unfinished.swap(tensor_table_);
-  }
-  for (auto& e : unfinished)"""
-_REFUSE = """  if (closed_) {
-    return SHUT_DOWN_ERROR;
-  }
-"""
-_WRITE_FIRST = """  for (int i = 0; i < 5000 && active() && healthy(); ++i) {
-    if (record_queue_.empty()) {
-      break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-"""
+_TIMELINE = "horovod/common/timeline"
+_REPAIRS = '#include "ringcoll/ringcoll_repairs.h"\n'
+_REFUSE = "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
 _MPI_OPS = "horovod/tensorflow/mpi_ops.py"
 _DISTINCT_NAMES = '''def _distinct_names(variables):
     """The names of the variables, with a number from the second of one name on."""
@@ -108,20 +81,36 @@ REPAIRS = [
     # held the locks of the table of process sets and of the queue meanwhile. Freeing a tensor of
     # torch needs Python's lock: a thread that held that, and submitted the next tensor, waited for
     # the first two for ever. And a tensor that came to the queue after its end was never told.
-    Edit(_OPERATIONS, r"^  state\.shut_down = true;\n", _TELL_FIRST),
-    Edit(_OPERATIONS, r"^    // Reset initialization flag$", _OPEN, "before"),
+    Edit(_OPERATIONS, r'^#include "utils/env_parser\.h"\n', _REPAIRS),
     Edit(
-        _QUEUE + ".h", r"^  void FinalizeTensorQueue\(const Status& status\);\n", "  void Open();\n"
+        _OPERATIONS,
+        r"^  state\.shut_down = true;\n",
+        "  end_tensor_queues(state.process_set_table, SHUT_DOWN_ERROR);\n",
     ),
-    Edit(_QUEUE + ".h", r"^  mutable std::mutex mutex_;\n", "  bool closed_ = false;\n"),
-    Edit(_QUEUE + ".cc", r"^// Execute callback for each tensor", _OPEN_QUEUE, "before"),
+    Edit(
+        _OPERATIONS,
+        r"^    // Reset initialization flag$",
+        "    horovod_global.process_set_table.Get(0).tensor_queue.Open();\n",
+        "before",
+    ),
+    Edit(
+        _QUEUE + ".h",
+        r"^  void FinalizeTensorQueue\(const Status& status\);\n",
+        "  void Open();\n",
+    ),
+    Edit(
+        _QUEUE + ".h",
+        r"^  mutable std::mutex mutex_;\n",
+        "  bool closed_ = false;\n  std::unordered_map<std::string, TensorTableEntry> Close();\n",
+    ),
     Edit(
         _QUEUE + ".cc",
         r"(?<=FinalizeTensorQueue\(const Status& status\) \{\n)"
-        r"  std::lock_guard<std::mutex> guard\(mutex_\);\n  for \(auto& e : tensor_table_\)",
-        _TELL_UNLOCKED,
+        r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
+        "  auto unfinished = Close();\n",
         "instead",
     ),
+    Edit(_QUEUE + ".cc", r"(?<=^  for \(auto& e : )tensor_table_", "unfinished", "instead"),
     Edit(_QUEUE + ".cc", r"^  if \(tensor_table_\.find\(e\.tensor_name\)", _REFUSE, "before"),
     Edit(
         _QUEUE + ".cc",
@@ -131,10 +120,11 @@ REPAIRS = [
     ),
     # What the timeline's thread had not written when Horovod was shut down was lost: the last tens
     # of milliseconds, or all of a short job.
+    Edit(_TIMELINE + ".h", r"^  void SetTimelineFile\(.*\n", "  void AwaitWriter();\n"),
     Edit(
-        "horovod/common/timeline.cc",
+        _TIMELINE + ".cc",
         r"(?<=void TimelineWriter::Shutdown\(\) \{\n)",
-        _WRITE_FIRST,
+        "  AwaitWriter();\n",
         "before",
     ),
     # A broadcast in place refused the second of two variables of one name ("Variable:0", where the

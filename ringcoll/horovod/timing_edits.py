@@ -15,43 +15,10 @@ _SUBMITTED = "RingcollCycles::Get().Submitted();\n"
 _SUBMISSION = "  RingcollCycles::Submission submission;\n"
 _AWAIT = "  if (!RingcollCycles::Get().Await())\n"
 
-# Where the time is the user's or the autotuner's, it counts on each rank for itself, and a cycle
-# ends when all ranks have agreed: so all wait for the rank whose cycles begin last, and a tensor
-# that comes in between is a cycle late. Counted from the agreement, which is one moment for all,
-# cycles begin together.
-_TOGETHER = """    if (process_set_id == 0 && state.control_operation == LibType::RINGCOLL) {
-      state.last_cycle_start = std::chrono::steady_clock::now();
-    }
-
-"""
-
 # horovod.torch's synchronize() asked for the result again and again, and yielded its core in
 # between. The thread that works for the result is on one of these cores.
 _HEADER = "horovod/torch/handle_manager.h"
 _SOURCE = "horovod/torch/handle_manager.cc"
-_TELLER = """  // Wakes who waits when the lock is open, which that one takes.
-  struct Teller {
-    std::condition_variable& done;
-    bool awaited = false;
-    ~Teller() {
-      if (awaited) {
-        done.notify_all();
-      }
-    }
-  };
-"""
-_WAIT = """// Until MarkDone() or Reset().
-void HandleManager::Wait(int handle) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  auto awaited = awaited_.insert(handle);
-  done_.wait(lock, [&] {
-    auto result = results_.find(handle);
-    return result == results_.end() || result->second != nullptr;
-  });
-  awaited_.erase(awaited);
-}
-
-"""
 
 TIMING_EDITS = [
     Edit(_OPERATIONS, r'^#include "utils/env_parser\.h"\n', _CYCLES, "before"),
@@ -63,25 +30,35 @@ TIMING_EDITS = [
     Edit(_SETS, r'^#include "controller\.h"\n', _CYCLES),
     Edit(_SETS, r"^  ids_\.push_back\(id\);\n", "  " + _SUBMITTED),
     Edit(_SETS, r"^  id_to_be_removed_ = process_set_id;\n", "  " + _SUBMITTED),
+    # Those that follow the clock begin together.
     Edit(
-        _OPERATIONS, r"^    // Get tensor name and size data for autotuning\.", _TOGETHER, "before"
+        _OPERATIONS,
+        r"^    // Get tensor name and size data for autotuning\.",
+        "    ringcoll_agreed(state, process_set_id);\n\n",
+        "before",
     ),
-    Edit(_HEADER, r"^#include <atomic>\n", "#include <condition_variable>\n"),
-    Edit(_HEADER, r"^#include <mutex>\n", "#include <set>\n"),
-    Edit(_HEADER, r"^  bool PollHandle\(int handle\);\n", "  void Wait(int handle);\n"),
     Edit(
         _HEADER,
-        r"^  std::mutex mutex_;\n",
-        _TELLER + "  std::condition_variable done_;\n  std::multiset<int> awaited_;\n",
+        r'^#include "\.\./common/common\.h"\n',
+        '#include "../common/ringcoll/ringcoll_torch.h"\n',
     ),
-    Edit(_SOURCE, r"^void HandleManager::MarkDone\(.*\n", "  Teller teller{done_};\n"),
+    Edit(
+        _HEADER,
+        r"^  bool PollHandle\(int handle\);\n",
+        "  void Wait(int handle) { waiters_.Wait(handle, mutex_, results_); }\n",
+    ),
+    Edit(_HEADER, r"^  std::mutex mutex_;\n", "  RingcollWaiters waiters_;\n"),
+    Edit(
+        _SOURCE,
+        r"^void HandleManager::MarkDone\(.*\n",
+        "  RingcollWaiters::Teller teller(waiters_);\n",
+    ),
     Edit(
         _SOURCE,
         r"^  results_\[handle\] = std::make_shared<Status>\(status\);\n",
-        "  teller.awaited = awaited_.count(handle) > 0;\n",
+        "  teller.Tell(handle);\n",
     ),
-    Edit(_SOURCE, r"^bool HandleManager::PollHandle", _WAIT, "before"),
-    Edit(_SOURCE, r"^  results_\.clear\(\);\n", "  done_.notify_all();\n"),
+    Edit(_SOURCE, r"^  results_\.clear\(\);\n", "  waiters_.WakeAll();\n"),
     Edit(
         "horovod/torch/mpi_ops_v2.cc",
         r"std::this_thread::yield\(\);",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .anchored import Edit
 
 # --- The type in messages -------------------------------------------------------------------------
@@ -51,18 +53,6 @@ MESSAGE_EDITS = [
 # MPI moves bfloat16 and refuses to reduce it; its sums have no bool of their own. GLOO refuses
 # whatever it does not know.
 _MPI = "horovod/common/mpi/mpi_context.cc"
-_REFUSE = """namespace {
-
-void RefuseBfloat16(DataType dtype) {
-  if (dtype == HOROVOD_BFLOAT16) {
-    throw std::logic_error("Reductions of type " + DataType_Name(dtype) +
-                           " are not supported in MPI mode.");
-  }
-}
-
-} // namespace
-
-"""
 MPI_EDITS = [
     Edit(
         _MPI,
@@ -70,12 +60,12 @@ MPI_EDITS = [
         "  case HOROVOD_BFLOAT16:\n    return MPI_UINT16_T;\n",
         "before",
     ),
-    Edit(_MPI, r"^MPI_Op MPIContext::GetMPISumOp", _REFUSE, "before"),
+    Edit(_MPI, r'^#include "\.\./logging\.h"\n', '#include "../ringcoll/ringcoll_types.h"\n'),
 ] + [
     Edit(
         _MPI,
         rf"^  return dtype == HOROVOD_FLOAT16 \? mpi_float16_{name}",
-        f"  RefuseBfloat16(dtype);\n  if (dtype == HOROVOD_BOOL) return {of_bool};\n",
+        f"  refuse_bfloat16_by_mpi(dtype);\n  if (dtype == HOROVOD_BOOL) return {of_bool};\n",
         "before",
     )
     for name, of_bool in (
@@ -88,28 +78,27 @@ MPI_EDITS = [
 
 # --- torch ----------------------------------------------------------------------------------------
 _ADAPTER = "horovod/torch/adapter_v2.cc"
-_BINDING = """  // Types that the lists above leave out. Those on a GPU go by host memory.
-  auto add = [&m](const std::string& operation, std::initializer_list<const char*> types,
-                  auto on_host, auto on_gpu) {
-    std::string name = "horovod_torch_" + operation + "_async_torch_";
-    for (const char* type : types) {
-      m.def((name + type + "Tensor").c_str(), on_host);
-      m.def((name + "cuda_" + type + "Tensor").c_str(), on_gpu);
-    }
-  };
-  auto reduced = {"Byte", "Char", "Short", "UInt16", "Bool", "BFloat16"};
-  auto moved = {"UInt16", "Bool", "BFloat16"};
-  add("allreduce", reduced, &DoAllreduce, &DoAllreduceCudaOnCPU);
-  add("grouped_allreduce", reduced, &DoGroupedAllreduce, &DoGroupedAllreduceCudaOnCPU);
-  add("allgather", moved, &DoAllgather, &DoAllgatherCudaOnCPU);
-  add("grouped_allgather", moved, &DoGroupedAllgather, &DoGroupedAllgatherCudaOnCPU);
-  add("broadcast", moved, &DoBroadcast, &DoBroadcastCudaOnCPU);
-  add("alltoall", moved, &DoAlltoall, &DoAlltoallCudaOnCPU);
-  add("reducescatter", reduced, &DoReducescatter, &DoReducescatterCudaOnCPU);
-  add("grouped_reducescatter", reduced, &DoGroupedReducescatter,
-      &DoGroupedReducescatterCudaOnCPU);
+_BINDINGS = (
+    ("Allreduce", "Reduced"),
+    ("GroupedAllreduce", "Reduced"),
+    ("Allgather", "Moved"),
+    ("GroupedAllgather", "Moved"),
+    ("Broadcast", "Moved"),
+    ("Alltoall", "Moved"),
+    ("Reducescatter", "Reduced"),
+    ("GroupedReducescatter", "Reduced"),
+)
 
-"""
+
+def _bind(function: str, types: str) -> str:
+    """Defines the operation `function` in the module of horovod.torch for more types."""
+    operation = re.sub(r"(?<=.)(?=[A-Z])", "_", function).lower()
+    return (
+        f'  ringcoll_bind(m, "{operation}", kRingcoll{types}, &Do{function},\n'
+        f"                &Do{function}CudaOnCPU);\n"
+    )
+
+
 TORCH_EDITS = [
     Edit(
         _ADAPTER,
@@ -127,7 +116,12 @@ TORCH_EDITS = [
         "  case ::torch::kUInt16:\n    return common::HOROVOD_UINT16;\n",
         "before",
     ),
-    Edit("horovod/torch/mpi_ops_v2.cc", r"^  // join\n  m\.def\(", _BINDING, "before"),
+    Edit(
+        "horovod/torch/mpi_ops_v2.cc",
+        r"^  // join\n(?=  m\.def\()",
+        "".join(_bind(*binding) for binding in _BINDINGS) + "\n",
+        "before",
+    ),
 ]
 
 # --- TensorFlow -----------------------------------------------------------------------------------

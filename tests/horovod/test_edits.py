@@ -1,5 +1,6 @@
 """The anchored edits: each fits the real source exactly once, and one that does not is refused."""
 
+import re
 import tarfile
 
 import pytest
@@ -9,6 +10,13 @@ from ringcoll.horovod.anchored import Edit, EditError
 from ringcoll.horovod.edits import EDITS
 
 TEXT = "one\ntwo\nthree\n"
+CPP = [edit for edit in EDITS if edit.file.endswith((".h", ".cc"))]
+# Beginnings of what can stand in a file of our own: loops, types, lambdas, functions.
+WHOLE = re.compile(
+    r"^\s*(for|while|do|switch|namespace)\b|\b(struct|class)\b[^;]*\{|\[[\w&=, ]*\]\s*[({]"
+    r"|^\w[^;{}#]*\)[^;{}]*\{",
+    re.MULTILINE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +44,12 @@ def tree(originals, tmp_path):
 def test_each_edit_fits_the_real_source_once(edit, originals):
     start, end = edit.span(originals[edit.file])
     assert 0 <= start <= end
+
+
+@pytest.mark.parametrize("edit", CPP, ids=lambda edit: f"{edit.file}:{edit.pattern[:40]}")
+def test_what_can_stand_in_files_of_our_own_does(edit):
+    """In a string of Python no formatter sees it, and errors of the compiler name no line of it."""
+    assert not WHOLE.search(edit.text), edit.text
 
 
 def test_the_tree_is_prepared(sdist, tmp_path):

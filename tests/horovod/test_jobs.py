@@ -129,6 +129,55 @@ def test_process_sets_come_and_go(start, tmp_path):
     assert [facts["sums"] for facts in results_of(tmp_path, 3)] == [[4.0] * 3, [], [4.0] * 3]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "controller"),
+    [("horovodrun --gloo", "RINGCOLL"), ("horovodrun --gloo", "GLOO"), ("mpirun", "MPI")],
+)
+def test_process_sets_cost_no_thread_and_no_mesh(start, tmp_path, launcher, controller):
+    """Beyond what another controller makes for each set itself, which its own operations show."""
+
+    def grown(operations):
+        folder = tmp_path / operations
+        folder.mkdir()
+        done = start(
+            "set_costs.py",
+            folder,
+            np=4,
+            launcher=launcher,
+            HOROVOD_CPU_OPERATIONS=operations,
+            HOROVOD_CONTROLLER=controller,
+            # By the clock: else ranks ring one another to begin a cycle, and each opens the pipe
+            # of another that sleeps when it first rings it, whatever the cycle is for.
+            HOROVOD_CYCLE_TIME="1",
+        ).wait()
+        assert done.status == 0, done.output
+        found = results_of(folder, 4)
+        assert [facts["sets"] for facts in found] == [7] * 4
+        return [facts["grown"] for facts in found]
+
+    nothing = {"threads": 0, "descriptors": 0, "memories": 0}
+    own = [nothing] * 4 if controller == "RINGCOLL" else grown(controller)
+    for ours, theirs in zip(grown("RINGCOLL"), own, strict=True):
+        assert all(ours[name] <= theirs[name] for name in nothing), (ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ("0,1 0,1 0,1,2 0,1", "The ranks register process sets of different sizes"),
+        ("0,1 0,2 0,1", "The ranks register process sets with different members"),
+        ("0,1,2,3 0,1,2,3 0,1,2,3 0,1,3,4 0,1,2,3", "process sets with different members"),
+    ],
+)
+def test_process_sets_that_differ_are_refused_on_all_ranks(start, tmp_path, members, reason):
+    np = len(members.split())
+    job = start("sets_that_differ.py", tmp_path, members, np=np, HOROVOD_CPU_OPERATIONS="RINGCOLL")
+    done = job.wait()
+    assert done.status == 0, done.output
+    assert all(facts["refused"] for facts in results_of(tmp_path, np))
+    assert reason in done.output
+
+
 def test_torch_and_tensorflow_in_one_process(start, tmp_path):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     done = start("two_frameworks.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait(240)

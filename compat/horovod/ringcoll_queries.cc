@@ -1,0 +1,22 @@
+// What Python asks, by ctypes. It reads ints: of a C++ bool only the lowest byte is defined.
+#include <string>
+
+#include "ringcoll_context.h"
+
+using horovod::common::RingcollContext;
+
+extern "C" {
+
+int horovod_ringcoll_built() { return 1; }
+
+int horovod_ringcoll_enabled() { return RingcollContext::Get().IsEnabled() ? 1 : 0; }
+
+/// Why initialization failed; empty if it did not, or not because of ringcoll. Until the next call
+/// of this thread.
+const char* horovod_ringcoll_error() {
+  static thread_local std::string reason;
+  reason = RingcollContext::Get().failure();
+  return reason.c_str();
+}
+
+}  // extern "C"
