@@ -152,8 +152,13 @@ double seconds_to_connect(Rank peers) {
   return to_seconds(Clock::now() - start);
 }
 
+// The best of some: the machine may be busy.
 TEST(Dials, ToManyThatAnswerLateTakeNoLongerThanToOne) {
-  double one = seconds_to_connect(1), eight = seconds_to_connect(8);
+  double one = INFINITY, eight = INFINITY;
+  for (int i = 0; i < 3; i++) {
+    one = std::min(one, seconds_to_connect(1));
+    eight = std::min(eight, seconds_to_connect(8));
+  }
   EXPECT_LT(eight, 4 * one);
 }
 
