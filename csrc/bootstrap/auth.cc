@@ -106,20 +106,15 @@ Verdict conclude(const VerdictMessage& message, const Mac& expected) {
   }
 }
 
-Verdict converse(int fd, const std::string& secret, const Identity& identity, Deadline deadline,
-                 const std::string& link) {
-  Hello hello{kMagic,         kVersion,     0, identity.from, identity.to, identity.channel,
-              identity.group, fresh_nonce()};
-  send_all(fd, &hello, sizeof hello, deadline, link);
-  Challenge challenge;
-  recv_all(fd, &challenge, sizeof challenge, deadline, link);
-  if (challenge.magic != kMagic) return Verdict::kStranger;
-  if (challenge.version != kVersion) return Verdict::kOtherVersion;
-  Mac proof = sign(secret, kActive, bytes_of(hello), bytes_of(challenge));
-  send_all(fd, proof.data(), proof.size(), deadline, link);
-  VerdictMessage verdict;
-  recv_all(fd, &verdict, sizeof verdict, deadline, link);
-  return conclude(verdict, sign(secret, kPassive, bytes_of(hello), bytes_of(challenge)));
+Verdict converse(int fd, Prover prover, Deadline deadline, const std::string& link) {
+  send_all(fd, prover.hello().data(), prover.hello().size(), deadline, link);
+  while (size_t wanted = prover.wanted()) {
+    std::string message(wanted, 0);
+    recv_all(fd, message.data(), wanted, deadline, link);
+    std::string reply = prover.answer(message);
+    send_all(fd, reply.data(), reply.size(), deadline, link);
+  }
+  return prover.verdict();
 }
 
 }  // namespace
@@ -166,11 +161,41 @@ const char* explain(Verdict verdict) {
 Verdict prove(int fd, const std::string& secret, const Identity& identity, Deadline deadline,
               const std::string& link) {
   try {
-    return converse(fd, secret, identity, deadline, link);
+    return converse(fd, Prover(secret, identity), deadline, link);
   } catch (const Error& error) {
     if (error.code() == Code::kTimeout) throw;
     return Verdict::kClosed;
   }
+}
+
+Prover::Prover(const std::string& secret, const Identity& identity)
+    : secret_(secret),
+      hello_(bytes_of(Hello{kMagic, kVersion, 0, identity.from, identity.to, identity.channel,
+                            identity.group, fresh_nonce()})) {}
+
+size_t Prover::wanted() const {
+  if (over_) return 0;
+  return has_proven() ? sizeof(VerdictMessage) : sizeof(Challenge);
+}
+
+std::string Prover::answer(std::string_view message) {
+  invariant(message.size() == wanted() && wanted() > 0, "a message of {} bytes, not {}",
+            message.size(), wanted());
+  if (!has_proven()) return take_challenge(message);
+  over_ = true;
+  verdict_ =
+      conclude(message_of<VerdictMessage>(message), sign(secret_, kPassive, hello_, challenge_));
+  return "";
+}
+
+std::string Prover::take_challenge(std::string_view message) {
+  auto challenge = message_of<Challenge>(message);
+  over_ = challenge.magic != kMagic || challenge.version != kVersion;
+  verdict_ = challenge.magic == kMagic ? Verdict::kOtherVersion : Verdict::kStranger;
+  if (over_) return "";
+  challenge_ = message;
+  Mac proof = sign(secret_, kActive, hello_, challenge_);
+  return {reinterpret_cast<const char*>(proof.data()), proof.size()};
 }
 
 Challenger::Challenger(const AuthPolicy& policy) : policy_(policy) {}

@@ -53,6 +53,32 @@ const char* explain(Verdict verdict);
 Verdict prove(int fd, const std::string& secret, const Identity& identity, Deadline deadline,
               const std::string& link);
 
+/// The active end, without I/O: takes messages, gives answers. One thread.
+class Prover {
+ public:
+  /// `secret` is borrowed.
+  Prover(const std::string& secret, const Identity& identity);
+  /// What is said first.
+  const std::string& hello() const { return hello_; }
+  /// Bytes of the next message; 0 when it is over.
+  size_t wanted() const;
+  /// Takes exactly wanted() bytes and returns what to send, which may be nothing.
+  std::string answer(std::string_view message);
+  /// Whether the proof was given out: the passive end may have let this one in by now.
+  bool has_proven() const { return !challenge_.empty(); }
+  /// When it is over.
+  Verdict verdict() const { return verdict_; }
+
+ private:
+  std::string take_challenge(std::string_view message);
+
+  const std::string& secret_;
+  const std::string hello_;
+  std::string challenge_;
+  bool over_ = false;
+  Verdict verdict_ = Verdict::kStranger;
+};
+
 /// Whom the passive end lets in.
 struct AuthPolicy {
   std::string secret;

@@ -4,24 +4,16 @@
 // rank decides, under its lock: one of the higher's that comes when it has not begun to make its
 // own is let in; else it is refused, for its own is on its way, which the higher always takes. It
 // says which in one byte, so that the higher knows.
-#include <fmt/core.h>
 #include <sys/socket.h>
 
-#include <chrono>
 #include <utility>
 
 #include "base/log.h"
+#include "bootstrap/batch.h"
 #include "bootstrap/connector_state.h"
-#include "net/socket.h"
 
 namespace ringcoll {
 namespace {
-
-constexpr char kLetIn = 'T';
-constexpr char kCrossed = 'X';
-
-// As long as a connection may take to a peer that answers.
-constexpr Duration kSettling = std::chrono::milliseconds(200);
 
 // A fresh connection has room for a byte, or is none that anybody wants.
 void answer(int fd, char word) {
@@ -29,43 +21,6 @@ void answer(int fd, char word) {
 }
 
 }  // namespace
-
-// Blocks. None: it was the peer that has made it.
-Fd Connector::State::make_either(const Target& to, Deadline deadline) {
-  std::pair key(to.peer, to.channel);
-  {
-    std::lock_guard lock(mutex);
-    Either& one = either[key];
-    if (one.there) return {};
-    one.dialled = true;
-  }
-  try {
-    Fd fd = connect(to, deadline);
-    if (to.peer < rank && !is_let_in(fd.get(), to, deadline)) return {};
-    std::lock_guard lock(mutex);
-    either[key].there = true;
-    return fd;
-  } catch (...) {
-    std::lock_guard lock(mutex);
-    either[key].dialled = false;  // it may be tried again, and the peer's is welcome
-    throw;
-  }
-}
-
-// By the lower rank, to which this is a connection.
-bool Connector::State::is_let_in(int fd, const Target& to, Deadline deadline) {
-  std::string link = fmt::format("connecting rank {} -> {}, channel {}", rank, to.peer, to.channel);
-  Dialling dialling(*this, fd, to.group, link);
-  char word = 0;
-  try {
-    recv_all(fd, &word, 1, deadline, link);
-  } catch (const Error& error) {
-    // Who lets nobody in any more has left.
-    throw Error(error.code() == Code::kTimeout ? Code::kTimeout : Code::kPeerLost, error.what());
-  }
-  check(word == kLetIn || word == kCrossed, Code::kTransport, "{}: it answers nonsense", link);
-  return word == kLetIn;
-}
 
 // Lifelines that come before anybody adopts them are parked, for who dials them.
 void Connector::State::take_either(const Identity& identity, Fd fd) {
@@ -90,7 +45,7 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
   }
   if (adopts) adopt(from, std::move(adopted));
   if (!is_lifeline) tell_listener(group_number);
-  changed.notify_all();
+  tell_waiting();
 }
 
 void Connector::State::tell_listener(GroupNumber group) {
@@ -115,7 +70,9 @@ void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
     Fd fd;
     std::optional<Error> failure;
     try {
-      fd = state.make_either(to, deadline);
+      State::Batch batch(state, to.group, deadline);
+      batch.call(to.peer, to.channel);
+      fd = batch.only();
     } catch (const std::exception& error) {
       Error cause = as_error(error);
       failure = Error(cause.code(), cause.what(), to.peer);
@@ -177,8 +134,9 @@ bool Connector::call_lifeline(Rank peer, Deadline deadline, std::function<void(F
   return state.errands.run(
       [&state, peer, deadline, adopt = std::move(adopt), done = std::move(done)] {
         try {
-          Fd fd = state.make_either({peer, kLifelineChannel, kLifelines}, deadline);
-          if (fd) adopt(std::move(fd));
+          State::Batch batch(state, kLifelines, deadline);
+          batch.call(peer, kLifelineChannel);
+          if (Fd fd = batch.only()) adopt(std::move(fd));
         } catch (const std::exception& error) {  // whatever it is, it may be tried again
           log_debug("no lifeline to rank {}: {}", peer, error.what());
         }
@@ -204,8 +162,8 @@ void Connector::stop() {
   {
     std::lock_guard lock(state.mutex);
     state.stopping = true;
-    for (const auto& [group, fd] : state.dialling) ::shutdown(fd, SHUT_RDWR);
   }
+  state.tell_waiting();
   state.errands.stop();
 }
 

@@ -2,34 +2,26 @@
 
 #include <fmt/ranges.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "bootstrap/batch.h"
 #include "bootstrap/connector_state.h"
 #include "net/interfaces.h"
-#include "net/socket.h"
 
 namespace ringcoll {
 namespace {
 
-// Between two tries when the peer's gate closed the connection because it was too busy.
-constexpr Duration kRetryPause = std::chrono::milliseconds(50);
-// For a first answer of one network among several; twice as much the next time round.
-constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
 // In which a network that reaches the peer at all lets a connection be made: the kernel repeats its
 // first packet after a second, so that one may be lost.
 constexpr Duration kReach = std::chrono::milliseconds(1200);
-// How often who waits for a peer to connect looks whether that still listens, and how long at each
-// of its addresses.
-constexpr Duration kLook = std::chrono::milliseconds(200);
 // A peer that tells no rate is asked so often, for it may not have been run. What is then assumed
 // of the network: it was reached, and is used if there is no other.
 constexpr int kRateTries = 3;
@@ -54,10 +46,6 @@ uint64_t own_stack() {
   uint64_t stack;
   std::memcpy(&stack, hash.data(), sizeof stack);
   return stack;
-}
-
-Code code_of(Verdict verdict) {
-  return verdict == Verdict::kWrongSecret ? Code::kInvalidArgument : Code::kTransport;
 }
 
 std::string describe_finding(const Trial::Finding& found) {
@@ -96,7 +84,7 @@ void Connector::State::on_accepted(const Identity& identity, Fd fd) {
     // A second connection for one channel means that the peer has given the first one up.
     parked[{identity.from, identity.channel}] = std::move(fd);
   }
-  changed.notify_all();
+  tell_waiting();
 }
 
 void Connector::State::on_refused(const Gate::Refusal& refusal) {
@@ -114,7 +102,7 @@ void Connector::State::on_refused(const Gate::Refusal& refusal) {
     std::lock_guard lock(mutex);
     refusals[claimed.from] = fmt::format("{}: {}", refusal.peer.text(), explain(refusal.verdict));
   }
-  changed.notify_all();
+  tell_waiting();
 }
 
 // How many ranks before this one share its interfaces.
@@ -140,110 +128,6 @@ std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) con
   return all;
 }
 
-Fd Connector::State::connect(const Target& to, Deadline deadline) {
-  std::vector<int> open = networks_for(to.peer, to.channel);
-  if (open.size() == 1) return connect_at(offer_of(to.peer, open[0]), to, deadline, deadline);
-  Duration patience = kFirstPatience;
-  for (;;) {
-    std::string causes;
-    bool in_doubt = false;
-    for (int network : open) {
-      Deadline reach(std::min(patience, deadline.left()));
-      try {
-        return connect_at(offer_of(to.peer, network), to, reach, deadline);
-      } catch (const Error& error) {
-        if (error.code() == Code::kInvalidArgument || is_interrupted(to.group)) throw;
-        in_doubt |= error.code() == Code::kTimeout;
-        causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
-        if (!in_doubt && network == open.back()) throw Error(error.code(), causes);
-      }
-    }
-    check(!deadline.passed(), Code::kTimeout, "{}", causes);
-    patience *= 2;
-  }
-}
-
-// `reach`: until the connection has to be made, before it is authenticated.
-Fd Connector::State::connect_at(const Offer& offer, const Target& to, Deadline reach,
-                                Deadline deadline) {
-  auto [peer, channel, for_group] = to;
-  std::string link = fmt::format("connecting rank {} -> {} at {}, channel {}", rank, peer,
-                                 offer.address.text(), channel);
-  for (;;) {
-    int error = 0;
-    Fd fd = begin_connect(offer.address, &error);
-    Dialling dialling(*this, fd.get(), for_group, link);
-    if (fd) error = finish_connect(fd.get(), offer.address, reach);
-    if (error != 0) {
-      std::lock_guard lock(mutex);
-      throw_if_interrupted(for_group, link);
-    }
-    // The peer listened before it told its address: refused means that it has ended, and reset that
-    // it ended just then.
-    check(error != ECONNREFUSED && error != ECONNRESET, Code::kPeerLost,
-          "{}: {}; the process has ended, or a firewall rejects", link,
-          errno_text("connect", error));
-    std::string where = fmt::format(
-        "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
-        "with RINGCOLL_INTERFACE",
-        describe_offers(offers), describe_offers(of_rank[peer]));
-    check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline; {}",
-          link, where);
-    check(error == 0, Code::kTransport, "{}: {}; {}", link, errno_text("connect", error), where);
-    Verdict verdict = prove(fd.get(), secret, {rank, peer, channel, group}, deadline, link);
-    if (verdict == Verdict::kAccepted) return fd;
-    bool again = verdict == Verdict::kClosed && !reach.passed();
-    check(again, code_of(verdict), "{}: {}", link, explain(verdict));
-    std::this_thread::sleep_for(std::min(kRetryPause, reach.left()));
-  }
-}
-
-Fd Connector::State::accept(const Target& to, Deadline deadline) {
-  auto [peer, channel, for_group] = to;
-  std::string link = fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
-                                 describe_offers(offers), peer, rank, channel);
-  while (!deadline.passed()) {
-    {
-      std::unique_lock lock(mutex);
-      auto found = parked.end();
-      bool decided = changed.wait_for(lock, std::min(kLook, deadline.left()), [&] {
-        found = parked.find({to.peer, to.channel});
-        return found != parked.end() || is_there(to) || refusals.contains(to.peer) ||
-               interrupted.contains(to.group);
-      });
-      if (decided && is_there(to)) return {};
-      if (decided && found != parked.end()) return std::move(parked.extract(found).mapped());
-      throw_if_interrupted(for_group, link);
-      if (decided) throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link, refusals[peer]));
-    }
-    throw_if_ended(peer, channel, link);
-  }
-  std::string strangers =
-      rejected() ? fmt::format(" ({} connections of strangers were rejected)", rejected()) : "";
-  throw Error(Code::kTimeout,
-              fmt::format("{}: it did not come before the deadline{}; it may be stopped or have "
-                          "failed (see its log), a firewall may drop what comes to this address, "
-                          "or it has no network in common with this rank: it has {}",
-                          link, strangers, describe_offers(of_rank[peer])));
-}
-
-// If all its addresses that may be used refuse. One alone may be another machine's, and one that
-// does not answer says nothing.
-void Connector::State::throw_if_ended(Rank peer, uint64_t channel, const std::string& link) const {
-  std::vector<std::string> refused;
-  for (int network : networks_for(peer, channel)) {
-    const Address& address = offer_of(peer, network).address;
-    int error = 0;
-    Fd fd = begin_connect(address, &error);
-    if (fd) error = finish_connect(fd.get(), address, Deadline(kLook));
-    if (error != ECONNREFUSED) return;
-    refused.push_back(address.text());
-  }
-  check(refused.empty(), Code::kPeerLost,
-        "{}: nobody listens at {} any more; the process has ended, or a firewall rejects", link,
-        fmt::join(refused, ", "));
-}
-
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
     : Connector(rank, interfaces_for(config), loop) {}
 Connector::Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop)
@@ -254,10 +138,16 @@ void Connector::State::interrupt(GroupNumber for_group) {
   {
     std::lock_guard lock(mutex);
     interrupted.insert(for_group);
-    auto [first, last] = dialling.equal_range(for_group);
-    for (auto entry = first; entry != last; entry++) ::shutdown(entry->second, SHUT_RDWR);
   }
-  changed.notify_all();
+  tell_waiting();
+}
+
+void Connector::State::tell_waiting() {
+  std::lock_guard lock(mutex);
+  for (int fd : waiting) {
+    uint64_t one = 1;
+    if (::write(fd, &one, sizeof one) < 0) continue;  // it is full: told already
+  }
 }
 
 void Connector::interrupt(GroupNumber group) {
@@ -314,7 +204,9 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
       std::optional<double> told;
       for (int tries = 0; !told && tries < (measure ? kRateTries : 1); tries++) {
         Deadline reach(std::min(kReach, deadline.left()));
-        Fd fd = connect_at(offer_of(peer, network), {peer, channel, 0}, reach, deadline);
+        Batch batch(*this, 0, deadline);
+        batch.try_network(peer, channel, network, reach);
+        Fd fd = batch.only();
         if (measure) told = measure_rate(fd.get());
       }
       if (measure) found.bytes_per_us = std::max(told.value_or(kLeastRate), kLeastRate);
@@ -405,13 +297,9 @@ Fd Connector::dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline dea
   State& state = *state_;
   invariant(peer >= 0 && peer < static_cast<Rank>(state.of_rank.size()) && peer != state.rank,
             "rank {} dials rank {}", state.rank, peer);
-  try {
-    State::Target to{peer, channel_of(of, channel), group};
-    if (state.rank > peer) return state.accept(to, deadline);
-    return is_either(to.channel) ? state.make_either(to, deadline) : state.connect(to, deadline);
-  } catch (const Error& error) {
-    throw Error(error.code(), error.what(), peer);
-  }
+  State::Batch batch(state, group, deadline);
+  batch.dial(peer, channel_of(of, channel));
+  return batch.only();
 }
 
 }  // namespace ringcoll

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/fd.h"
+#include "bootstrap/dialer.h"
 #include "net/event_loop.h"
-#include "transport/transport.h"
 
 namespace ringcoll {
 
@@ -63,9 +63,10 @@ class Connector : public Dialer {
   /// use the same.
   std::string own_addresses() const;
 
-  /// Throws Error(kTimeout), Error(kTransport), or Error(kPeerLost) if nobody listens where the
-  /// peer did, naming peer, address, channel and cause, or Error(kInvalidArgument) on both ends if
-  /// their secrets differ. The socket is non-blocking and tuned. Any thread but the loop's.
+  /// One connection; several at once: bootstrap/dials.h. Throws Error(kTimeout), Error(kTransport),
+  /// or Error(kPeerLost) if nobody listens where the peer did, naming peer, address, channel and
+  /// cause, or Error(kInvalidArgument) on both ends if their secrets differ. The socket is
+  /// non-blocking and tuned. Any thread but the loop's.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
     return dial(peer, channel, deadline, 0);
   }
@@ -116,6 +117,7 @@ class Connector : public Dialer {
   uint64_t rejected() const;
 
  private:
+  friend class Dials;
   struct State;
   Fd dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline deadline, GroupNumber group);
 

@@ -33,6 +33,13 @@ static_assert(kGroupNumbers * kChannelsOfGroup <= kTrialChannel);
 inline constexpr uint32_t kMessageChannel = kMeetingChannel - 1;
 static_assert(kMeetingChannel < kChannelsOfGroup);
 
+/// What the lower rank of a pair says of a connection that the higher has made (calls.cc).
+inline constexpr char kLetIn = 'T';
+inline constexpr char kCrossed = 'X';
+
+/// As long as a connection may take to a peer that answers.
+inline constexpr Duration kSettling = std::chrono::milliseconds(200);
+
 /// Connections that are made aside at a time. A peer that does not answer keeps one.
 inline constexpr size_t kMostErrands = 8;
 
@@ -43,7 +50,8 @@ inline uint64_t channel_of(GroupNumber group, uint32_t channel) {
 }
 /// Whether either of a pair may make it: lifelines, and those for messages.
 inline bool is_either(uint64_t channel) {
-  return channel == kLifelineChannel || channel % kChannelsOfGroup == kMessageChannel;
+  return channel == kLifelineChannel ||
+         (channel < kTrialChannel && channel % kChannelsOfGroup == kMessageChannel);
 }
 /// Where dials are interrupted, of lifelines that no group asked for; no group.
 inline constexpr GroupNumber kLifelines = 2 * kGroupNumbers;
@@ -64,12 +72,12 @@ struct Connector::State {
   std::vector<NetworkChoice> used;  // of the networks; empty until that is settled
 
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable changed;                 // `calling`
   std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
   std::set<GroupNumber> interrupted, ended;
-  std::multimap<GroupNumber, int> dialling;  // sockets that a connect_at() waits on, by group
-  uint64_t rejected_before = 0;              // by gates that are closed
+  std::set<int> waiting;         // descriptors by which those who wait are told (batch.h)
+  uint64_t rejected_before = 0;  // by gates that are closed
 
   /// A connection that either of a pair may have made (calls.cc).
   struct Either {
@@ -100,15 +108,13 @@ struct Connector::State {
   const Offer& offer_of(Rank peer, int network) const {
     return of_rank[peer][networks[network].offer_of[peer]];
   }
-  void throw_if_interrupted(GroupNumber for_group, const std::string& link) const {
-    check(!interrupted.contains(for_group) && !stopping, Code::kTransport,
-          "{}: given up, for the communicator has failed", link);
-  }
   bool is_interrupted(GroupNumber for_group) {
     std::lock_guard lock(mutex);
-    return interrupted.contains(for_group);
+    return interrupted.contains(for_group) || stopping;
   }
-  /// What a dial() is for.
+  /// Those who wait look again at what was accepted, and whether they are interrupted.
+  void tell_waiting();
+  /// What a connection is for.
   struct Target {
     Rank peer;
     uint64_t channel;
@@ -116,14 +122,12 @@ struct Connector::State {
   };
   size_t place_on_host(Rank r) const;
   std::vector<int> networks_for(Rank peer, uint64_t channel) const;
-  class Dialling;
-  Fd connect_at(const Offer& offer, const Target& to, Deadline reach, Deadline deadline);
-  Fd connect(const Target& to, Deadline deadline);
-  Fd accept(const Target& to, Deadline deadline);
+  class Dial;  // dial.h
+  class Outward;
+  class Inward;
+  class Batch;  // batch.h
   void interrupt(GroupNumber for_group);
   // In calls.cc.
-  Fd make_either(const Target& to, Deadline deadline);
-  bool is_let_in(int fd, const Target& to, Deadline deadline);
   void take_either(const Identity& identity, Fd fd);
   void tell_listener(GroupNumber group);
   /// Under the lock.
@@ -131,30 +135,9 @@ struct Connector::State {
     auto found = either.find({to.peer, to.channel});
     return found != either.end() && found->second.there;
   }
-  void throw_if_ended(Rank peer, uint64_t channel, const std::string& link) const;
   void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
   Error no_network(std::span<const Trial> trials,
                    const std::function<std::string(Rank)>& describe) const;
-};
-
-/// While it lives, interrupt() ends what waits on the socket.
-class Connector::State::Dialling {
- public:
-  Dialling(State& state, int fd, GroupNumber for_group, const std::string& link) : state_(state) {
-    std::lock_guard lock(state_.mutex);
-    state_.throw_if_interrupted(for_group, link);
-    entry_ = state_.dialling.emplace(for_group, fd);
-  }
-  ~Dialling() {
-    std::lock_guard lock(state_.mutex);
-    state_.dialling.erase(entry_);
-  }
-  Dialling(const Dialling&) = delete;
-  Dialling& operator=(const Dialling&) = delete;
-
- private:
-  State& state_;
-  std::multimap<GroupNumber, int>::iterator entry_;
 };
 
 }  // namespace ringcoll

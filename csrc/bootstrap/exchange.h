@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/types.h"
+#include "bootstrap/dialer.h"
 #include "bootstrap/store.h"
-#include "transport/transport.h"
 
 namespace ringcoll {
 

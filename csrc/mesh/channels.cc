@@ -97,19 +97,24 @@ void Channels::drain(Rank peer, Deadline deadline) {
 void Channels::connect(std::span<const Rank> peers) {
   Deadline deadline = deadline_.value_or(Deadline(seconds(group_.config().timeout_s)));
   std::vector<Rank> fresh;
+  std::vector<bool> known(channels_.size());
+  known[group_.rank()] = true;
   Rank own = group_.mesh().rank();
   for (bool higher : {true, false})
-    for (Rank peer : peers)
-      if (peer != group_.rank() && (group_.members()[peer] > own) == higher && !channels_[peer]) {
-        connect_one(peer, deadline);
-        fresh.push_back(peer);
-      }
+    for (Rank peer : peers) {
+      if (known[peer] || channels_[peer] || (group_.members()[peer] > own) != higher) continue;
+      known[peer] = true;
+      fresh.push_back(peer);
+    }
+  if (fresh.empty()) return;
+  group_.open(fresh, deadline, [this](Rank peer, std::unique_ptr<Endpoint> channel) {
+    add(peer, std::move(channel));
+  });
   for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
     for (Rank peer : fresh) set_up(peer, step, deadline);
 }
 
-void Channels::connect_one(Rank peer, Deadline deadline) {
-  auto channel = group_.open(peer, deadline);
+void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
   std::lock_guard lock(mutex_);
   channels_[peer] = std::move(channel);
   connected_.push_back(peer);

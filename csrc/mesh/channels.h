@@ -52,9 +52,9 @@ class Channels {
   /// The one deadline of all waits from here on; without one each has the time of
   /// RINGCOLL_TIMEOUT_S for itself.
   void set_deadline(std::optional<Deadline> deadline) { deadline_ = deadline; }
-  /// Connects to those of `peers` that are not connected yet: first to the higher ranks, whose
-  /// event loops answer without their main threads, then waits for the lower ones; so ranks that
-  /// connect to one another cannot deadlock.
+  /// Connects to those of `peers` that are not connected yet, to all at once: it dials the higher
+  /// ranks, whose event loops answer without their main threads, and waits for the lower ones; so
+  /// ranks that connect to one another cannot deadlock. Who does not come is named in that order.
   void connect(std::span<const Rank> peers);
   /// The one to a peer that is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
@@ -124,7 +124,7 @@ class Channels {
   static constexpr uint64_t kMostAtOnce = 4096;
   struct Farewell;
 
-  void connect_one(Rank peer, Deadline deadline);
+  void add(Rank peer, std::unique_ptr<Endpoint> channel);
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "mesh/opening.h"
 
 namespace ringcoll {
 namespace {
@@ -25,19 +26,6 @@ Topology restricted(const Topology& whole, const std::vector<Rank>& members) {
 }
 
 }  // namespace
-
-/// Dials members, on channels that no other group has.
-class Group::GroupDialer final : public Dialer {
- public:
-  explicit GroupDialer(const Group& group) : group_(group) {}
-  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
-    return group_.mesh_.connector().dial(group_.members_.at(peer), channel, deadline,
-                                         group_.own_->number);
-  }
-
- private:
-  const Group& group_;
-};
 
 Group::Group(Mesh& mesh, Health& health, bool one_domain)
     : mesh_(mesh),
@@ -60,14 +48,12 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
   invariant(rank_ < size(), "rank {} is not of the group that it makes", mesh_.rank());
   own_->mesh = std::move(mesh);
   own_->topology = restricted(mesh_.topology(), members_);
-  own_->dialer = std::make_unique<GroupDialer>(*this);
   // One extent, of which messages get the end: what peers map or register is one piece of memory.
   std::span<std::byte> both = mesh_.take_extent();
   extent_ = both.first(both.size() - mesh_.staging_bytes());
   staging_ = both.last(mesh_.staging_bytes());
   try {
-    own_->parts =
-        std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, *own_->dialer, extent_});
+    own_->parts = std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, extent_});
     find_links();
     messages_ = std::make_unique<GroupMessages>(*this, staging_);
   } catch (...) {  // there is no destructor that would give it back; parts use it until they go
@@ -160,12 +146,15 @@ std::string Group::port_of(Rank rank) const {
   return one_domain_ ? "" : mesh_.port_of(members_[rank]);
 }
 
-std::unique_ptr<Endpoint> Group::open(Rank peer, Deadline deadline) {
-  // First: a peer that dies while the channel is made has to be noticed, too.
-  mesh_.add_lifeline(members_[peer], deadline, own_ ? own_->number : 0, *health_, peer);
-  std::unique_ptr<Endpoint> channel;
-  health_->waiting_for(peer, [&] { channel = links_[peer].transport->connect(peer, deadline); });
-  return channel;
+void Group::open(std::span<const Rank> peers, Deadline deadline, const Opened& opened) {
+  Opening opening(mesh_, number(), *health_, deadline);
+  for (Rank peer : peers)
+    opening.add(peer, members_[peer], links_[peer].transport->sockets_to(peer));
+  while (auto one = opening.next())
+    health_->waiting_for(one->peer, [&] {
+      Transport& transport = *links_[one->peer].transport;
+      opened(one->peer, transport.connect(one->peer, std::move(one->sockets), deadline));
+    });
 }
 
 Error Group::fail(const Error& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -90,9 +91,11 @@ class Group {
   }
   /// Makes waits for calls and for messages in other threads look again. Any thread.
   void wake();
-  /// A lifeline to the peer if there is none yet, and then the channel, which has to be set up.
-  /// Blocks to the deadline.
-  std::unique_ptr<Endpoint> open(Rank peer, Deadline deadline);
+  /// To each of the peers a lifeline, if there is none yet, and then the channel, which has to be
+  /// set up: all at once, and `opened` gets them as they come. At the deadline the first of `peers`
+  /// that has not come is named. Blocks until all have.
+  using Opened = std::function<void(Rank peer, std::unique_ptr<Endpoint> channel)>;
+  void open(std::span<const Rank> peers, Deadline deadline, const Opened& opened);
   /// Offers memory for a call to the network, or to the host where all ranks are on one: what is
   /// granted can be sent to, and received from, ranks with such links without a copy, if they take
   /// it (Endpoint::takes_lent). As Transport::lend().
@@ -106,14 +109,12 @@ class Group {
   void leave();
 
  private:
-  class GroupDialer;
   /// What a group of some ranks has and that of all has not.
   struct Own {
     std::shared_ptr<Mesh> mesh;
     Topology topology;
     Costs costs;
     GroupNumber number = 0;  // 0: has not joined
-    std::unique_ptr<Dialer> dialer;
     std::unique_ptr<Parts> parts;
     std::unique_ptr<Health> health;
     Offer offer;

@@ -49,7 +49,7 @@ struct GroupMessages::News {
 GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
     : group_(group),
       staging_(staging),
-      parts_(group.mesh(), {group.rank(), group.members(), *this, staging, &bell_}),
+      parts_(group.mesh(), {group.rank(), group.members(), staging, &bell_}),
       news_(std::make_shared<News>()) {}
 
 GroupMessages::~GroupMessages() { close(); }
@@ -109,14 +109,8 @@ void GroupMessages::connect(Rank rank) {
   Peer& peer = peers_[rank];
   peer.state = State::kEstablishing;
   std::erase(near_closed_, rank);
-  peer.channel = parts_.links()[rank].transport->connect(rank, peer.deadline);
-}
-
-// For a part, of which each link has one connection.
-Fd GroupMessages::dial(Rank peer, uint32_t channel, Deadline /*deadline*/) {
-  invariant(channel == kFirstDataChannel && peers_[peer].socket,
-            "a channel for messages takes one connection, which is there");
-  return std::move(peers_[peer].socket);
+  peer.channel =
+      parts_.links()[rank].transport->connect(rank, std::move(peer.sockets), peer.deadline);
 }
 
 // As far as it goes. True: it is open.
@@ -140,8 +134,9 @@ bool GroupMessages::advance(Rank rank) {
 void GroupMessages::step(Rank rank) {
   Peer& peer = peers_[rank];
   if (peer.state == State::kCalling) {
-    peer.socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
-    if (!peer.socket) return;
+    Fd socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
+    if (!socket) return;
+    peer.sockets.push_back(std::move(socket));  // of a part each link takes one
     connect(rank);
   }
   if (peer.state == State::kEstablishing && peer.channel->try_establish(peer.deadline))

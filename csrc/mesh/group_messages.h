@@ -31,7 +31,7 @@ namespace ringcoll {
 
 class Group;
 
-class GroupMessages final : public MessageChannels, private Dialer {
+class GroupMessages final : public MessageChannels {
  public:
   /// `group` outlives it, and has its mesh, members and rank. `staging` is of the arena.
   GroupMessages(Group& group, std::span<std::byte> staging);
@@ -74,14 +74,13 @@ class GroupMessages final : public MessageChannels, private Dialer {
   struct Peer {
     State state = State::kClosed;
     Deadline deadline{Duration::zero()};  // of the opening
-    Fd socket;                            // for the transport, which dials it
+    std::vector<Fd> sockets;              // of the link
     std::unique_ptr<Endpoint> channel;
     std::optional<Error> why;  // it has failed
   };
   /// Told from other threads that a peer has called.
   struct News;
 
-  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override;
   void begin_opening(Rank peer);
   void connect(Rank peer);
   bool advance(Rank peer);

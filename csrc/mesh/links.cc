@@ -34,8 +34,7 @@ void Mesh::make_transports(Exchange& exchange, Deadline deadline) {
   try {
     make_arena();
     TransportOptions options{
-        rank_,       size_,    config_, arena_,
-        *connector_, deadline, seats(), static_cast<size_t>(config_.arena_bytes)};
+        rank_, size_, config_, arena_, deadline, seats(), static_cast<size_t>(config_.arena_bytes)};
     bool named = config_.transport != "auto";
     check(!named || find_transport(config_.transport), Code::kInvalidArgument,
           "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);

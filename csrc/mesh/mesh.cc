@@ -9,6 +9,7 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "mesh/group.h"
+#include "mesh/opening.h"
 
 namespace ringcoll {
 namespace {
@@ -20,10 +21,10 @@ constexpr size_t kStagingBytes = 4 << 20;
 // Of a limit on addresses (`ulimit -v`), of which peers take as many, and of one on the length of
 // files (`ulimit -f`), which shared memory is to the kernel, groups take this part of each rank's.
 constexpr rlim_t kAddressShare = 16, kFileShare = 4;
-// How often who waits for another thread's lifeline looks around.
-constexpr Duration kLook = std::chrono::milliseconds(20);
-// How long a rank is tried to be reached that is taken to live.
+// How long a rank is tried to be reached that is taken to live, and how long its call is waited
+// for.
 constexpr Duration kRestore = std::chrono::seconds(2);
+constexpr Duration kRestoreCall = std::chrono::milliseconds(20);
 // A rank may come to talk to all others (rank 0 of a gather): a lifeline, a stream of the whole and
 // one of a part each, twice that, for links may have half of what there is (transport/tcp/tcp.cc).
 // The usual limit, 1,024, is for programs that use select(): it is raised where it is too low.
@@ -85,7 +86,10 @@ void Mesh::wake_whole() {
 // all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
 void Mesh::join_ring() {
   Deadline deadline(seconds(config_.timeout_s));
-  for (Rank peer : neighbours()) add_lifeline(peer, deadline, 0, *health_, peer);
+  Opening opening(*this, 0, *health_, deadline);
+  for (Rank peer : neighbours()) opening.add(peer, peer, 0);
+  while (opening.next()) {
+  }
 }
 
 // In the ring, from the highest on.
@@ -118,46 +122,22 @@ Error Mesh::fail(const Error& error) {
   return health_->error();
 }
 
-void Mesh::add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health,
-                        Rank in_group) {
-  health.waiting_for(in_group, [&] {
-    if (!begin_lifeline(peer, deadline, health)) return;
-    try {
-      if (Fd fd = connector_->dial_lifeline(peer, deadline, group))
-        lifelines_->add(peer, std::move(fd));
-    } catch (...) {
-      end_lifeline(peer);
-      throw;
-    }
-    end_lifeline(peer);
-  });
+Mesh::Line Mesh::claim_lifeline(Rank peer) {
+  std::lock_guard lock(lines_mutex_);
+  if (lifelines_->has(peer)) return Line::kThere;
+  return dialling_.insert(peer).second ? Line::kClaimed : Line::kAnothers;
 }
 
-// False: there is one. While another thread makes it, for another group, waits for that.
-bool Mesh::begin_lifeline(Rank peer, Deadline deadline, const Health& health) {
+void Mesh::wait_for_lifelines(Duration limit) {
   std::unique_lock lock(lines_mutex_);
-  while (dialling_.contains(peer)) {
-    health.throw_if_poisoned();
-    if (deadline.passed())
-      throw Error(Code::kTimeout,
-                  fmt::format("another group's lifeline to {} is not made before the deadline",
-                              topology_->describe(peer)),
-                  peer);
-    lines_changed_.wait_for(lock, kLook);
-  }
-  if (lifelines_->has(peer)) return false;
-  dialling_.insert(peer);
-  return true;
+  lines_changed_.wait_for(lock, limit);
 }
 
 // The lower rank finds the higher at once, or never; the higher finds the lower's call, if it came.
 void Mesh::restore_lifeline(Rank peer) {
-  {
-    std::lock_guard lock(lines_mutex_);
-    if (lifelines_->has(peer) || !dialling_.insert(peer).second) return;
-  }
+  if (claim_lifeline(peer) != Line::kClaimed) return;
   try {
-    Deadline deadline(rank_ < peer ? kRestore : kLook);
+    Deadline deadline(rank_ < peer ? kRestore : kRestoreCall);
     if (Fd fd = connector_->dial_lifeline(peer, deadline, new_group_number()))
       lifelines_->add(peer, std::move(fd));
   } catch (const std::exception& error) {  // whatever it is, it may be tried again
@@ -167,10 +147,7 @@ void Mesh::restore_lifeline(Rank peer) {
 }
 
 void Mesh::call_lifeline(Rank peer) {
-  {
-    std::lock_guard lock(lines_mutex_);
-    if (lifelines_->has(peer) || !dialling_.insert(peer).second) return;
-  }
+  if (claim_lifeline(peer) != Line::kClaimed) return;
   bool begun = connector_->call_lifeline(
       peer, Deadline(kRestore), [this, peer](Fd fd) { lifelines_->add(peer, std::move(fd)); },
       [this, peer] { end_lifeline(peer); });

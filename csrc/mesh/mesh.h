@@ -86,11 +86,15 @@ class Mesh {
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
   Connector& connector() { return *connector_; }
-  /// Makes a lifeline to the peer if there is none, on behalf of the group with that number and
-  /// health, in which it is `in_group`. Blocks to the deadline; the lower rank dials.
-  void add_lifeline(Rank peer, Deadline deadline, GroupNumber group, Health& health, Rank in_group);
-  /// The same without a group, begun and not waited for: whoever of the two asks first has it made,
-  /// and nobody is told if that fails. Never blocks.
+  /// A lifeline to the peer: there is one, or a thread makes it, be it another or this one, which
+  /// then says end_lifeline() when it is made or given up (mesh/opening.h).
+  enum class Line : uint8_t { kThere, kAnothers, kClaimed };
+  Line claim_lifeline(Rank peer);
+  void end_lifeline(Rank peer);
+  /// Until one that a thread makes is made or given up, or `limit` has passed.
+  void wait_for_lifelines(Duration limit);
+  /// Has one made if there is none, without a group, and does not wait for it: whoever of the two
+  /// asks first has it made, and nobody is told if that fails. Never blocks.
   void call_lifeline(Rank peer);
   /// The same without a group: makes one if it can be made now, and is nobody's concern else.
   void restore_lifeline(Rank peer);
@@ -104,8 +108,6 @@ class Mesh {
   void wake_whole();
   Error fail(const Error& error);
   std::optional<Error> attempt(const std::function<void()>& body);
-  bool begin_lifeline(Rank peer, Deadline deadline, const Health& health);
-  void end_lifeline(Rank peer);
   std::vector<std::string> round(Exchange& exchange, const std::string& mine,
                                  const std::optional<Error>& failure, Deadline deadline) const;
   Introduction introduce();

@@ -103,8 +103,7 @@ Fd begin_connect(const Address& address, int* error) {
   return begun ? std::move(fd) : Fd();
 }
 
-int finish_connect(int fd, const Address& address, Deadline deadline) {
-  if (!wait_for(fd, POLLOUT, deadline)) return ETIMEDOUT;
+int end_connect(int fd, const Address& address) {
   int error = 0;
   socklen_t length = sizeof error;
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
@@ -118,7 +117,8 @@ int finish_connect(int fd, const Address& address, Deadline deadline) {
 
 Fd try_connect(const Address& address, Deadline deadline, int* error) {
   Fd fd = begin_connect(address, error);
-  if (fd) *error = finish_connect(fd.get(), address, deadline);
+  if (fd)
+    *error = wait_for(fd.get(), POLLOUT, deadline) ? end_connect(fd.get(), address) : ETIMEDOUT;
   return *error == 0 ? std::move(fd) : Fd();
 }
 

@@ -30,10 +30,10 @@ Address peer_address(int fd);
 /// Connects, tuned. Without success an empty Fd and `*error`: ETIMEDOUT at the deadline,
 /// ECONNREFUSED, …
 Fd try_connect(const Address& address, Deadline deadline, int* error);
-/// The same in two steps: begins, and waits until it is done, with 0 or the error. Another thread
-/// that shuts the socket down ends the wait.
+/// The same in two steps, neither of which waits: begins, and when the socket can be written, ends
+/// it, with 0 or the error.
 Fd begin_connect(const Address& address, int* error);
-int finish_connect(int fd, const Address& address, Deadline deadline);
+int end_connect(int fd, const Address& address);
 
 /// All of it, or Error(kTimeout) at the deadline, Error(kTransport) with the cause ("closed by the
 /// peer"). `link` says in errors whose socket it is.

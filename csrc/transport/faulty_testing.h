@@ -160,8 +160,11 @@ class FaultyTransport final : public Transport {
   std::string reach(Rank peer, std::string_view address) override {
     return inner_->reach(peer, address);
   }
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
-    return std::make_unique<FaultyEndpoint>(inner_->connect(peer, deadline), choose_(peer));
+  size_t sockets_to(Rank peer) const override { return inner_->sockets_to(peer); }
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets,
+                                    Deadline deadline) override {
+    return std::make_unique<FaultyEndpoint>(inner_->connect(peer, std::move(sockets), deadline),
+                                            choose_(peer));
   }
   bool wants_places() const override { return inner_->wants_places(); }
   bool sends_from_anywhere() const override { return inner_->sends_from_anywhere(); }

@@ -46,7 +46,7 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
     std::vector<int> inherited;  // the child's ends, which are no Fds: those are not a child's
     for (uint32_t i = 0; i < test_config().tcp_streams; i++) {
       auto [here, there] = connected_sockets();
-      board.put(0, 1, kFirstDataChannel + i, std::move(here));
+      board.put(0, 1, i, std::move(here));
       inherited.push_back(::dup(there.get()));
     }
     auto [here, there] = connected_sockets();
@@ -57,8 +57,7 @@ class Processes : public ::testing::TestWithParam<std::string_view> {
       try {
         Switchboard own;
         Fd pipe(inherited.back());
-        for (uint32_t i = 0; i + 1 < inherited.size(); i++)
-          own.put(1, 0, kFirstDataChannel + i, Fd(inherited[i]));
+        for (uint32_t i = 0; i + 1 < inherited.size(); i++) own.put(1, 0, i, Fd(inherited[i]));
         auto rank = connect(1, own, pipe);
         ::_exit(body((*rank)[0], rank->arena) ? 0 : 1);
       } catch (const std::exception& error) {

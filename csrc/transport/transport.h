@@ -166,18 +166,6 @@ class Endpoint {
   virtual void wake() = 0;
 };
 
-/// Makes an authenticated TCP connection to a peer. Both ends call it with the same channel; blocks
-/// to the deadline. Implemented by bootstrap/connector; here as an interface, since arrows point
-/// down.
-class Dialer {
- public:
-  virtual ~Dialer() = default;
-  virtual Fd dial(Rank peer, uint32_t channel, Deadline deadline) = 0;
-};
-/// Channels of the pair: 0 is the lifeline, data streams follow.
-inline constexpr uint32_t kLifelineChannel = 0;
-inline constexpr uint32_t kFirstDataChannel = 1;
-
 /// Where ranks are, for a transport whose ranks share something of their machine.
 struct Seats {
   std::vector<int> machine_of;        // by rank; empty: nothing is known
@@ -191,8 +179,7 @@ struct TransportOptions {
   Rank size = 1;
   const Config& config;
   SharedMemory& arena;  // shared with the domain; sends come from here
-  Dialer& dialer;
-  Deadline deadline;  // of the setup
+  Deadline deadline;    // of the setup
   Seats seats = {};
   size_t arena_bytes = 0;  // the first so many are this transport's own, the rest is for parts
                            // (TransportPart::extent); 0: all are its own
@@ -209,7 +196,6 @@ struct TransportOptions {
 struct TransportPart {
   Rank rank = 0;                // of this process in it
   std::vector<Rank> members;    // by the part's ranks: the transport's own ranks
-  Dialer& dialer;               // takes ranks of the part; its channels are those of no other part
   std::span<std::byte> extent;  // of the arena; long messages come from it, or from what is lent
   /// Its owner waits for all links at once (Transport::stirs), and is woken by this; null: for one
   /// at a time (Endpoint::wait).
@@ -243,10 +229,15 @@ class Transport {
   /// comparing a nonce). "" if so, else the reason in words. The peer's answer may differ; the
   /// caller joins both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
+  /// How many sockets the link to the peer takes, once that was reached; the same on both sides. No
+  /// transport connects any by itself: its caller does so for many links at once.
+  virtual size_t sockets_to(Rank /*peer*/) const { return 0; }
   /// The link, on demand, after reach() was asked of all peers, and "" on both sides. Both ends
-  /// call it, and the link's try_establish() and try_prove(), before either sends; blocks to the
-  /// deadline.
-  virtual std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) = 0;
+  /// call it, and the link's try_establish() and try_prove(), before either sends. `sockets`: as
+  /// many as sockets_to() says, authenticated TCP connections to the peer, of this link alone, in
+  /// an order that both ends have. Waits for nothing that the peer has yet to do.
+  virtual std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets,
+                                            Deadline deadline) = 0;
   /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
   virtual bool wants_places() const { return false; }
   /// Whether long messages, too, are sent from any memory as it lies.
@@ -277,8 +268,8 @@ class Transport {
   /// Any thread; more than once.
   virtual void lost(Rank /*peer*/) {}
 
-  // Of a part with a bell, which one end may connect alone: links of class kNetwork when it has a
-  // connection for its dialer to give, which the other end will get, others at any time.
+  // Of a part with a bell, which one end may connect alone: links that take sockets when it has
+  // them, whose other ends the peer will get, others at any time.
 
   /// Whether the peer has connected to this rank, or may have, as far as is seen without a message:
   /// this rank then connects, too. Not for links of class kNetwork.

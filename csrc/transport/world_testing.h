@@ -45,41 +45,30 @@ inline std::pair<Fd, Fd> connected_sockets() {
   return {std::move(out), std::move(in)};
 }
 
-/// The sockets of all pairs: whoever dials first makes both ends, the other finds its own waiting.
+/// The sockets of all pairs, numbered: whoever takes one first makes both ends, the other finds its
+/// own waiting.
 class Switchboard {
  public:
-  Fd take(Rank rank, Rank peer, uint32_t channel) {
+  Fd take(Rank rank, Rank peer, size_t number) {
     std::lock_guard lock(mutex_);
-    auto found = waiting_.find({rank, peer, channel});
+    auto found = waiting_.find({rank, peer, number});
     if (found != waiting_.end()) {
       Fd mine = std::move(found->second);
       waiting_.erase(found);
       return mine;
     }
     auto [mine, theirs] = connected_sockets();
-    waiting_.emplace(std::tuple(peer, rank, channel), std::move(theirs));
+    waiting_.emplace(std::tuple(peer, rank, number), std::move(theirs));
     return std::move(mine);
   }
-  void put(Rank rank, Rank peer, uint32_t channel, Fd fd) {
+  void put(Rank rank, Rank peer, size_t number, Fd fd) {
     std::lock_guard lock(mutex_);
-    waiting_.emplace(std::tuple(rank, peer, channel), std::move(fd));
+    waiting_.emplace(std::tuple(rank, peer, number), std::move(fd));
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::tuple<Rank, Rank, uint32_t>, Fd> waiting_;
-};
-
-class TestDialer final : public Dialer {
- public:
-  TestDialer(Switchboard& board, Rank rank) : board_(board), rank_(rank) {}
-  Fd dial(Rank peer, uint32_t channel, Deadline) override {
-    return board_.take(rank_, peer, channel);
-  }
-
- private:
-  Switchboard& board_;
-  Rank rank_;
+  std::map<std::tuple<Rank, Rank, size_t>, Fd> waiting_;
 };
 
 inline constexpr uint64_t kTestInlineBytes = 256;
@@ -100,7 +89,11 @@ struct Linked {
   void connect(Rank peer, std::string_view address) {
     std::string reason = transport->reach(peer, address);
     check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
-    links[static_cast<size_t>(peer)] = transport->connect(peer, Deadline(seconds(20)));
+    std::vector<Fd> sockets;
+    for (size_t i = 0; i < transport->sockets_to(peer); i++)
+      sockets.push_back(board.take(own, peer, i));
+    links[static_cast<size_t>(peer)] =
+        transport->connect(peer, std::move(sockets), Deadline(seconds(20)));
   }
   /// Makes a step of the setup on all links.
   void each(bool (Endpoint::*step)(Deadline)) {
@@ -113,6 +106,8 @@ struct Linked {
   }
   Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
 
+  Switchboard& board;
+  const Rank own;
   std::unique_ptr<Transport> transport;
   std::vector<std::unique_ptr<Endpoint>> links;  // destroyed before the transport
 };
@@ -121,7 +116,6 @@ struct Linked {
 struct Ground {
   Config config;
   SharedMemory arena;
-  TestDialer dialer;
 };
 
 /// One rank: what a communicator would give a transport.
@@ -129,9 +123,9 @@ struct TestRank : Ground, Linked {
   /// The first `own_bytes` of the arena are the transport's own; 0: all.
   TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
            const Config& config = test_config(), const Seats& seats = {}, size_t own_bytes = 0)
-      : Ground{config, SharedMemory::create(arena_bytes, false), TestDialer(board, rank)} {
+      : Ground{config, SharedMemory::create(arena_bytes, false)}, Linked{board, rank} {
     Deadline deadline(seconds(config.timeout_s));
-    transport = row.make({rank, size, this->config, arena, dialer, deadline, seats, own_bytes});
+    transport = row.make({rank, size, this->config, arena, deadline, seats, own_bytes});
     links.resize(static_cast<size_t>(size));
   }
 };
@@ -162,17 +156,14 @@ class World {
 };
 
 /// One rank of a part.
-struct PartGround {
-  TestDialer dialer;
-  std::span<std::byte> extent;
-};
-struct PartRank : PartGround, Linked {
+struct PartRank : Linked {
   PartRank(TestRank& whole, Rank rank, const std::vector<Rank>& members, Switchboard& board,
-           std::span<std::byte> extent, Bell* bell = nullptr)
-      : PartGround{TestDialer(board, rank), extent} {
-    transport = whole.transport->part({rank, members, dialer, extent, bell});
+           std::span<std::byte> part_extent, Bell* bell = nullptr)
+      : Linked{board, rank}, extent(part_extent) {
+    transport = whole.transport->part({rank, members, extent, bell});
     links.resize(members.size());
   }
+  std::span<std::byte> extent;
 };
 
 /// Part of a World, every pair of its ranks connected unless told otherwise. Has `bytes` of each

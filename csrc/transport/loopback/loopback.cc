@@ -325,7 +325,8 @@ class LoopbackTransport final : public Transport {
     return "";
   }
 
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline /*deadline*/) override {
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> /*sockets*/,
+                                    Deadline /*deadline*/) override {
     uint64_t theirs = peers_.at(static_cast<size_t>(peer));
     invariant(theirs != 0, "loopback: rank {} is to be connected unreached", peer);
     return std::make_unique<LoopbackEndpoint>(rank_, peer, inline_bytes_, nonce_, theirs,

@@ -120,7 +120,8 @@ class ShmPart final : public Transport {
 
   std::string address() const override;
   std::string reach(Rank peer, std::string_view text) override;
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> /*sockets*/,
+                                    Deadline deadline) override;
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
@@ -212,7 +213,8 @@ std::string ShmPart::reach(Rank rank, std::string_view text) {
   return "";
 }
 
-std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, Deadline /*deadline*/) {
+std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*/,
+                                           Deadline /*deadline*/) {
   Member& peer = member(rank);
   invariant(peer.reached && !peer.connected, "shm: rank {} of a group is to be connected {}", rank,
             peer.connected ? "twice" : "unreached");
@@ -274,7 +276,8 @@ class ShmTransport final : public Transport {
 
   std::string address() const override;
   std::string reach(Rank peer, std::string_view text) override;
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> /*sockets*/,
+                                    Deadline deadline) override;
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<ShmPart>(common_, part);
   }
@@ -343,7 +346,8 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
   return "";
 }
 
-std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, Deadline /*deadline*/) {
+std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, std::vector<Fd> /*sockets*/,
+                                                Deadline /*deadline*/) {
   bool connected = connected_.at(static_cast<size_t>(peer));
   invariant(common_.reached(peer) && !connected, "shm: rank {} is to be connected {}", peer,
             connected ? "twice" : "unreached");

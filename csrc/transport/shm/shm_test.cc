@@ -103,10 +103,8 @@ TEST(ShmLayout, WhatIsSpareIsForManyGroupsAndWithinBounds) {
 TEST(ShmTransport, PagesArePaidForOnlyByPairsThatTalk) {
   Config config = test_config();
   config.inline_bytes = 64 << 10;
-  Switchboard board;
   SharedMemory arena = SharedMemory::create(4096, false);
-  TestDialer dialer(board, 0);
-  auto transport = row().make({0, 256, config, arena, dialer, Deadline(seconds(20))});
+  auto transport = row().make({0, 256, config, arena, Deadline(seconds(20))});
   shm::Address address;
   std::memcpy(&address, transport->address().data(), sizeof address);
   EXPECT_GT(address.control_bytes, uint64_t{256} << 20);

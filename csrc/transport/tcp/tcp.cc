@@ -77,13 +77,12 @@ Streams streams_of(const TransportOptions& options) {
 class TcpTransport final : public Transport {
  public:
   /// `fds`: of the whole; null: it is the whole.
-  TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing, Dialer& dialer,
+  TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing,
                tcp::WakeFds* fds = nullptr)
       : rank_(rank),
         streams_(streams),
         framing_(framing),
         most_of_(size, 1),
-        dialer_(dialer),
         own_fds_(fds ? nullptr : std::make_unique<tcp::WakeFds>()),
         fds_(fds ? *fds : *own_fds_) {}
 
@@ -110,11 +109,12 @@ class TcpTransport final : public Transport {
     return "";
   }
 
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
-    std::vector<Fd> sockets;
-    uint32_t most = most_of_[peer];
-    for (uint32_t i = 0; i < most; i++)
-      sockets.push_back(dialer_.dial(peer, kFirstDataChannel + i, deadline));
+  size_t sockets_to(Rank peer) const override { return most_of_[peer]; }
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets,
+                                    Deadline /*deadline*/) override {
+    size_t most = sockets_to(peer);
+    invariant(sockets.size() == most, "tcp: {} sockets for {} streams to rank {}", sockets.size(),
+              most, peer);
     auto tuner =
         streams_.wanted > 0 ? tcp::StreamTuner::fixed(most) : tcp::StreamTuner::measured(most);
     return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), tuner,
@@ -142,7 +142,7 @@ class TcpTransport final : public Transport {
   // the whole, and a job has many parts but few descriptors.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<TcpTransport>(part.rank, part.members.size(), Streams{1, 1}, framing_,
-                                          part.dialer, &fds_);
+                                          &fds_);
   }
 
  private:
@@ -150,7 +150,6 @@ class TcpTransport final : public Transport {
   const Streams streams_;
   const Framing framing_;
   std::vector<uint32_t> most_of_;  // by peer: of both ends the fewer
-  Dialer& dialer_;
   const std::unique_ptr<tcp::WakeFds> own_fds_;
   tcp::WakeFds& fds_;
   tcp::Endpoints endpoints_{fds_};
@@ -195,7 +194,7 @@ Probe probe_tcp(const Config&) {
 
 std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
   return std::make_unique<TcpTransport>(options.rank, static_cast<size_t>(options.size),
-                                        streams_of(options), Framing(options), options.dialer);
+                                        streams_of(options), Framing(options));
 }
 
 }  // namespace ringcoll

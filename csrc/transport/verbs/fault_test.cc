@@ -80,7 +80,7 @@ class Intruder {
         queue_(context_, 64),
         memory_(domain_, kBytes, verbs::Access::kRemoteWrite),
         pair_(domain_, queue_, queue_, {.send_requests = 16, .receive_requests = 16}),
-        socket_(board.take(1, 0, kFirstDataChannel)) {}
+        socket_(board.take(1, 0, 0)) {}
 
   /// As rank 1 of `victim`, which is connecting.
   void join(TestRank& victim, rdma::Address address) {
@@ -202,7 +202,7 @@ TEST_F(VerbsFaults, AHelloThatIsNotOfTheAddressThatWasReachedIsRefused) {
                         Case{[](auto& a) { a.slot_bytes *= 2; }, "INLINE_BYTES"}}) {
     Switchboard board;
     TestRank victim(row(), 0, 3, board, kArenaBytes);
-    Fd socket = board.take(1, 0, kFirstDataChannel);
+    Fd socket = board.take(1, 0, 0);
     rdma::Hello hello;
     std::string text = victim.transport->address();
     std::memcpy(&hello.address, text.data(), sizeof hello.address);

@@ -24,6 +24,8 @@ namespace {
 
 // What a queue pair needs at least, whatever the arena has.
 constexpr size_t kProbeBytes = 64 << 10;
+// Of a link, over which its ends say where their queue pairs and inboxes are.
+constexpr size_t kSockets = 1;
 
 // Whether as much as the arena may be locked is asked of the device only where a limit makes it a
 // question, for it touches all of that memory.
@@ -36,18 +38,16 @@ size_t probe_bytes(const Config& config) {
 /// the arena, registered with the ports that it uses. One thread at a time.
 class Links {
  public:
-  Links(rdma::Ports& ports, Rank rank, Dialer& dialer, std::span<std::byte> extent)
-      : ports_(ports),
-        rank_(rank),
-        dialer_(dialer),
-        shared_(ports.settings(), extent, ports.watch()) {
+  Links(rdma::Ports& ports, Rank rank, std::span<std::byte> extent)
+      : ports_(ports), rank_(rank), shared_(ports.settings(), extent, ports.watch()) {
     shared_.ports.resize(ports.count());
   }
 
   /// The port from now on, with the extent and what was lent registered.
   rdma::PortUse& use(size_t number);
   /// By this port, to a rank of the whole or the part.
-  std::unique_ptr<Endpoint> connect(Rank peer, size_t number, Deadline deadline);
+  std::unique_ptr<Endpoint> connect(Rank peer, size_t number, std::vector<Fd> sockets,
+                                    Deadline deadline);
   void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
   /// As a transport's.
   bool stirs(std::vector<pollfd>* sleep) {
@@ -70,7 +70,6 @@ class Links {
  private:
   rdma::Ports& ports_;
   const Rank rank_;
-  Dialer& dialer_;
   rdma::Shared shared_;
 };
 
@@ -84,12 +83,15 @@ rdma::PortUse& Links::use(size_t number) {
   return *port;
 }
 
-std::unique_ptr<Endpoint> Links::connect(Rank peer, size_t number, Deadline deadline) {
+std::unique_ptr<Endpoint> Links::connect(Rank peer, size_t number, std::vector<Fd> sockets,
+                                         Deadline deadline) {
+  invariant(sockets.size() == kSockets, "verbs: {} sockets for a link to rank {}", sockets.size(),
+            peer);
   rdma::PortUse& port = use(number);
   port.open.read_again(shared_.settings.gid_index);
   auto endpoint = std::make_unique<rdma::VerbsEndpoint>(rank_, peer, shared_, port);
   auto mine = rdma::address_of(endpoint->port(), rank_, shared_.settings.slot_bytes);
-  endpoint->connect(dialer_.dial(peer, kFirstDataChannel, deadline), mine, deadline);
+  endpoint->connect(std::move(sockets[0]), mine, deadline);
   return endpoint;
 }
 
@@ -108,14 +110,15 @@ class VerbsPart final : public Transport {
         rank_(part.rank),
         members_(part.members),
         reached_(part.members.size()),
-        links_(ports, part.rank, part.dialer, part.extent) {}
+        links_(ports, part.rank, part.extent) {}
 
   std::string address() const override {
     PartAddress address{.rank = rank_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
   std::string reach(Rank peer, std::string_view text) override;
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override;
+  size_t sockets_to(Rank /*peer*/) const override { return kSockets; }
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets, Deadline deadline) override;
   bool wants_places() const override { return true; }
   bool called_by(Rank /*peer*/) override { return false; }
   bool stirs(std::vector<pollfd>* sleep) override { return links_.stirs(sleep); }
@@ -150,10 +153,11 @@ std::string VerbsPart::reach(Rank peer, std::string_view text) {
   return "";
 }
 
-std::unique_ptr<Endpoint> VerbsPart::connect(Rank peer, Deadline deadline) {
+std::unique_ptr<Endpoint> VerbsPart::connect(Rank peer, std::vector<Fd> sockets,
+                                             Deadline deadline) {
   invariant(reached_.at(static_cast<size_t>(peer)),
             "verbs: rank {} of a group is to be connected unreached", peer);
-  return links_.connect(peer, ports_.port_to(in_whole(peer)), deadline);
+  return links_.connect(peer, ports_.port_to(in_whole(peer)), std::move(sockets), deadline);
 }
 
 class VerbsTransport final : public Transport {
@@ -162,9 +166,11 @@ class VerbsTransport final : public Transport {
 
   std::string address() const override { return ports_.address(); }
   std::string reach(Rank peer, std::string_view text) override { return ports_.reach(peer, text); }
-  std::unique_ptr<Endpoint> connect(Rank peer, Deadline deadline) override {
+  size_t sockets_to(Rank /*peer*/) const override { return kSockets; }
+  std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets,
+                                    Deadline deadline) override {
     invariant(ports_.known(peer), "verbs: rank {} is to be connected unreached", peer);
-    return links_.connect(peer, ports_.port_to(peer), deadline);
+    return links_.connect(peer, ports_.port_to(peer), std::move(sockets), deadline);
   }
   bool wants_places() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(rank); }
@@ -180,7 +186,7 @@ class VerbsTransport final : public Transport {
 };
 
 VerbsTransport::VerbsTransport(const TransportOptions& options)
-    : ports_(options), links_(ports_, options.rank, options.dialer, options.own_arena()) {
+    : ports_(options), links_(ports_, options.rank, options.own_arena()) {
   options.arena.prepare(options.arena.data(), options.own_arena().size());
   // Which of several is used, and whether others are, is known when all ranks are.
   if (ports_.count() == 1) links_.use(0);

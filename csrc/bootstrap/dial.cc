@@ -1,0 +1,321 @@
+#include "bootstrap/dial.h"
+
+#include <fmt/ranges.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+#include "net/socket.h"
+
+namespace ringcoll {
+namespace {
+
+// Between two tries when the peer's gate closed the connection because it was too busy.
+constexpr Duration kRetryPause = std::chrono::milliseconds(50);
+// For a first answer of one network among several; twice as much the next time round.
+constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
+// How often who waits for a peer to connect looks whether that still listens, and how long at each
+// of its addresses.
+constexpr Duration kLook = std::chrono::milliseconds(200);
+
+// Where a network has its patience from when it is begun.
+constexpr Clock::time_point kNotBegun = Clock::time_point::max();
+
+Code code_of(Verdict verdict) {
+  return verdict == Verdict::kWrongSecret ? Code::kInvalidArgument : Code::kTransport;
+}
+
+bool has_passed(Clock::time_point time) { return Clock::now() >= time; }
+
+}  // namespace
+
+// ---- What this rank makes ----
+
+Connector::State::Outward::Outward(State& state, const Target& to, std::vector<int> networks,
+                                   Deadline reach, Deadline deadline, Places& places)
+    : Dial(state, to, deadline),
+      networks_(std::move(networks)),
+      patience_(kFirstPatience),
+      reach_(networks_.size() == 1 ? Clock::now() + reach.left() : kNotBegun),
+      places_(places) {}
+
+// It may be tried again, and the peer's is welcome.
+Connector::State::Outward::~Outward() {
+  if (!entered_ || stage_ == Stage::kMade) return;
+  std::lock_guard lock(state_.mutex);
+  state_.either[{to_.peer, to_.channel}].dialled = false;
+}
+
+std::string Connector::State::Outward::link() const {
+  return fmt::format("connecting rank {} -> {} at {}, channel {}", state_.rank, to_.peer,
+                     offer().address.text(), to_.channel);
+}
+
+pollfd Connector::State::Outward::polled() const {
+  return {fd_.get(), static_cast<short>(stage_ == Stage::kConnecting ? POLLOUT : POLLIN), 0};
+}
+
+Clock::time_point Connector::State::Outward::due() const {
+  if (stage_ == Stage::kConnecting) return std::min(reach_, end_);
+  bool may_begin = stage_ == Stage::kIdle && (place_ || places_.any());
+  return may_begin ? std::min(pause_over_, end_) : end_;
+}
+
+bool Connector::State::Outward::is_nearly_made() const {
+  return stage_ == Stage::kLetIn || (stage_ == Stage::kProving && prover_->has_proven());
+}
+
+bool Connector::State::Outward::advance(short events) {
+  while (stage_ != Stage::kMade) {
+    bool moves = true;
+    try {
+      moves = step(events);
+    } catch (const Error& error) {
+      go_on_to_next(error);
+    }
+    if (!moves) return false;
+    events = 0;
+  }
+  return true;
+}
+
+// False: it has to wait.
+bool Connector::State::Outward::step(short events) {
+  switch (stage_) {
+    case Stage::kIdle:
+      return enter() ? begin() : made();
+    case Stage::kConnecting:
+      return end(events);
+    case Stage::kProving:
+      return prove();
+    case Stage::kLetIn:
+      return hear_whether_let_in();
+    case Stage::kMade:
+      break;
+  }
+  return true;
+}
+
+// Of those that either may make. False: the peer has made it.
+bool Connector::State::Outward::enter() {
+  if (entered_ || !is_either(to_.channel)) return true;
+  std::lock_guard lock(state_.mutex);
+  Either& one = state_.either[{to_.peer, to_.channel}];
+  if (one.there) return false;
+  return one.dialled = entered_ = true;
+}
+
+bool Connector::State::Outward::begin() {
+  if (!has_passed(pause_over_)) return false;
+  if (!place_.take(places_)) {
+    check(!has_passed(end_), Code::kTimeout,
+          "{}: not begun before the deadline, for as many others as are dialled at a time did not "
+          "answer",
+          link());
+    return false;
+  }
+  if (reach_ == kNotBegun) reach_ = Clock::now() + patience_;
+  int error = 0;
+  fd_ = begin_connect(offer().address, &error);
+  throw_unless_connected(error);
+  stage_ = Stage::kConnecting;
+  return true;
+}
+
+bool Connector::State::Outward::end(short events) {
+  if (events == 0 && !has_passed(std::min(reach_, end_))) return false;
+  throw_unless_connected(events == 0 ? ETIMEDOUT : end_connect(fd_.get(), offer().address));
+  prover_.emplace(state_.secret, Identity{state_.rank, to_.peer, to_.channel, state_.group});
+  filled_ = 0;
+  stage_ = Stage::kProving;
+  return say(prover_->hello()) || try_again();
+}
+
+void Connector::State::Outward::throw_unless_connected(int error) const {
+  if (error == 0) return;
+  // The peer listened before it told its address: refused means that it has ended, and reset that
+  // it ended just then.
+  check(error != ECONNREFUSED && error != ECONNRESET, Code::kPeerLost,
+        "{}: {}; the process has ended, or a firewall rejects", link(),
+        errno_text("connect", error));
+  std::string where = fmt::format(
+      "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
+      "with RINGCOLL_INTERFACE",
+      describe_offers(state_.offers), describe_offers(state_.of_rank[to_.peer]));
+  check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline; {}",
+        link(), where);
+  throw Error(Code::kTransport,
+              fmt::format("{}: {}; {}", link(), errno_text("connect", error), where));
+}
+
+// A fresh connection has room for a message, or is none that we want.
+bool Connector::State::Outward::say(const std::string& message) {
+  ssize_t sent = ::send(fd_.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(message.size());
+}
+
+bool Connector::State::Outward::prove() {
+  while (size_t wanted = prover_->wanted()) {
+    ssize_t got = ::recv(fd_.get(), buffer_.data() + filled_, wanted - filled_, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+      throw_at_deadline();
+      return false;
+    }
+    if (got <= 0) return try_again();
+    filled_ += static_cast<size_t>(got);
+    if (filled_ < wanted) continue;
+    filled_ = 0;
+    std::string reply = prover_->answer({buffer_.data(), wanted});
+    if (!reply.empty() && !say(reply)) return try_again();
+  }
+  Verdict verdict = prover_->verdict();
+  check(verdict == Verdict::kAccepted, code_of(verdict), "{}: {}", link(), explain(verdict));
+  if (!entered_ || to_.peer > state_.rank) return made();
+  stage_ = Stage::kLetIn;
+  return true;
+}
+
+void Connector::State::Outward::throw_at_deadline() const {
+  check(!has_passed(end_), Code::kTimeout, "{}: no answer before the deadline", link());
+}
+
+// The peer has closed it before the two had proven who they are.
+bool Connector::State::Outward::try_again() {
+  check(!has_passed(std::min(reach_, end_)), code_of(Verdict::kClosed), "{}: {}", link(),
+        explain(Verdict::kClosed));
+  fd_.reset();
+  place_.give_back();
+  pause_over_ = std::min(Clock::now() + kRetryPause, reach_);
+  stage_ = Stage::kIdle;
+  return true;
+}
+
+// By the lower rank, to which this is a connection (bootstrap/calls.cc).
+bool Connector::State::Outward::hear_whether_let_in() {
+  char word = 0;
+  ssize_t got = ::recv(fd_.get(), &word, 1, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    throw_at_deadline();
+    return false;
+  }
+  // Who lets nobody in any more has left.
+  check(got > 0, Code::kPeerLost, "{}: {}", link(),
+        got == 0 ? "closed by the peer" : errno_text("recv", errno));
+  check(word == kLetIn || word == kCrossed, Code::kTransport, "{}: it answers nonsense", link());
+  if (word == kLetIn) return made();
+  fd_.reset();
+  stage_ = Stage::kMade;
+  return true;
+}
+
+bool Connector::State::Outward::made() {
+  stage_ = Stage::kMade;
+  if (!entered_) return true;
+  std::lock_guard lock(state_.mutex);
+  return state_.either[{to_.peer, to_.channel}].there = true;
+}
+
+// Through the networks that may be used, each with some patience, for as long as one of them has
+// not answered.
+void Connector::State::Outward::go_on_to_next(const Error& error) {
+  fd_.reset();
+  place_.give_back();
+  if (networks_.size() == 1 || error.code() == Code::kInvalidArgument) throw Error(error);
+  in_doubt_ |= error.code() == Code::kTimeout;
+  causes_ += fmt::format("{}{}", causes_.empty() ? "" : "; ", error.what());
+  if (++at_ == networks_.size()) {
+    at_ = networks_.size() - 1;
+    if (!in_doubt_) throw Error(error.code(), causes_);
+    check(!has_passed(end_), Code::kTimeout, "{}", causes_);
+    at_ = 0;
+    patience_ *= 2;
+    causes_.clear();
+    in_doubt_ = false;
+  }
+  reach_ = kNotBegun;
+  stage_ = Stage::kIdle;
+  pause_over_ = {};
+}
+
+// ---- What the peer makes ----
+
+Connector::State::Inward::Inward(State& state, const Target& to, Deadline deadline, Places& places)
+    : Dial(state, to, deadline),
+      networks_(state.networks_for(to.peer, to.channel)),
+      places_(places),
+      next_(Clock::now() + kLook) {}
+
+std::string Connector::State::Inward::link() const {
+  return fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
+                     describe_offers(state_.offers), to_.peer, state_.rank, to_.channel);
+}
+
+bool Connector::State::Inward::advance(short events) {
+  if (has_come()) return true;
+  if (has_passed(end_)) throw_late();
+  look(events);
+  return false;
+}
+
+bool Connector::State::Inward::has_come() {
+  std::lock_guard lock(state_.mutex);
+  if (state_.is_there(to_)) return true;
+  auto found = state_.parked.find({to_.peer, to_.channel});
+  if (found != state_.parked.end()) {
+    fd_ = std::move(state_.parked.extract(found).mapped());
+    return true;
+  }
+  auto refused = state_.refusals.find(to_.peer);
+  if (refused != state_.refusals.end())
+    throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link(), refused->second));
+  return false;
+}
+
+void Connector::State::Inward::throw_late() const {
+  uint64_t rejected = state_.rejected();
+  std::string strangers =
+      rejected ? fmt::format(" ({} connections of strangers were rejected)", rejected) : "";
+  throw Error(Code::kTimeout,
+              fmt::format("{}: it did not come before the deadline{}; it may be stopped or have "
+                          "failed (see its log), a firewall may drop what comes to this address, "
+                          "or it has no network in common with this rank: it has {}",
+                          link(), strangers, describe_offers(state_.of_rank[to_.peer])));
+}
+
+void Connector::State::Inward::look(short events) {
+  if (!look_ || events == 0) {
+    if (!has_passed(next_)) return;
+    if (look_ && !is_refusal(ETIMEDOUT)) return;
+  } else if (!is_refusal(end_connect(look_.get(), address()))) {
+    return;
+  }
+  for (int error = 0;; error = 0) {
+    next_ = Clock::now() + kLook;
+    if (!place_.take(places_)) return;
+    look_ = begin_connect(address(), &error);
+    if (error == 0 || !is_refusal(error)) return;
+  }
+}
+
+// The peer has ended if all its addresses that may be used refuse. One alone may be another
+// machine's, and one that does not answer says nothing: then this look is over.
+bool Connector::State::Inward::is_refusal(int error) {
+  std::string text = address().text();
+  look_.reset();
+  place_.give_back();
+  if (error != ECONNREFUSED) {
+    refused_.clear();
+    next_ = Clock::now() + kLook;
+    return false;
+  }
+  refused_.push_back(std::move(text));
+  check(refused_.size() < networks_.size(), Code::kPeerLost,
+        "{}: nobody listens at {} any more; the process has ended, or a firewall rejects", link(),
+        fmt::join(refused_, ", "));
+  return true;
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,124 @@
+#include "mesh/opening.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "mesh/mesh.h"
+
+namespace ringcoll {
+namespace {
+
+// How often who waits for another thread's lifeline looks around.
+constexpr Duration kLook = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Opening::Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline)
+    : mesh_(mesh),
+      health_(health),
+      deadline_(deadline),
+      dials_(mesh.connector(), group, deadline) {}
+
+Opening::~Opening() {
+  try {
+    for (Dials::Made& made : dials_.settle_lifelines())
+      if (made.fd) mesh_.lifelines().add(made.peer, std::move(made.fd));
+  } catch (const std::exception& error) {  // there may be no memory left
+    log_debug("lifelines are given up: {}", error.what());
+  }
+  for (const Peer& peer : peers_)
+    if (peer.state == Peer::State::kLine) mesh_.end_lifeline(peer.in_mesh);
+}
+
+void Opening::add(Rank peer, Rank in_mesh, size_t sockets) {
+  by_mesh_[in_mesh] = peers_.size();
+  Peer& added = peers_.emplace_back();
+  added = {.rank = peer, .in_mesh = in_mesh, .missing = sockets};
+  added.sockets.resize(sockets);
+  others_lines_++;  // for all that is known here
+}
+
+std::optional<Opening::Opened> Opening::next() {
+  health_.throw_if_poisoned();
+  try {
+    while (open_.empty() && opened_ < peers_.size()) advance();
+  } catch (const Error& error) {
+    health_.throw_if_poisoned();
+    throw named(error);
+  }
+  health_.set_waiting_for(kNobody);
+  if (open_.empty()) return {};
+  Peer& peer = peers_[open_.front()];
+  open_.pop_front();
+  return Opened{peer.rank, std::move(peer.sockets)};
+}
+
+void Opening::advance() {
+  health_.throw_if_poisoned();
+  if (others_lines_ > 0)
+    for (Peer& peer : peers_)
+      if (peer.state == Peer::State::kOthersLine) begin_line(peer);
+  if (!open_.empty()) return;
+  auto missing = std::ranges::find_if(
+      peers_, [](const Peer& peer) { return peer.state != Peer::State::kOpen; });
+  health_.set_waiting_for(missing->rank);
+  if (dials_.empty()) return mesh_.wait_for_lifelines(kLook);
+  if (auto made = dials_.next(others_lines_ > 0 ? kLook : seconds(INFINITY)))
+    take(std::move(*made));
+}
+
+void Opening::begin_line(Peer& peer) {
+  switch (mesh_.claim_lifeline(peer.in_mesh)) {
+    case Mesh::Line::kAnothers:
+      if (deadline_.passed())
+        throw Error(Code::kTimeout,
+                    fmt::format("another group's lifeline to {} is not made before the deadline",
+                                mesh_.topology().describe(peer.in_mesh)),
+                    peer.in_mesh);
+      return;
+    case Mesh::Line::kClaimed:
+      peer.state = Peer::State::kLine;
+      dials_.dial_lifeline(peer.in_mesh);
+      break;
+    case Mesh::Line::kThere:
+      begin_sockets(peer);
+      break;
+  }
+  others_lines_--;
+}
+
+void Opening::begin_sockets(Peer& peer) {
+  peer.state = Peer::State::kSockets;
+  for (uint32_t i = 0; i < peer.missing; i++) dials_.dial(peer.in_mesh, kFirstDataChannel + i);
+  if (peer.missing == 0) end(peer);
+}
+
+void Opening::take(Dials::Made made) {
+  Peer& peer = peers_[by_mesh_.at(made.peer)];
+  if (peer.state == Peer::State::kLine) {
+    if (made.fd) mesh_.lifelines().add(made.peer, std::move(made.fd));
+    mesh_.end_lifeline(made.peer);
+    return begin_sockets(peer);
+  }
+  peer.sockets.at(made.channel - kFirstDataChannel) = std::move(made.fd);
+  if (--peer.missing == 0) end(peer);
+}
+
+void Opening::end(Peer& peer) {
+  peer.state = Peer::State::kOpen;
+  open_.push_back(static_cast<size_t>(&peer - peers_.data()));
+  opened_++;
+}
+
+// Of one that blames a rank, which it knows as the mesh's.
+Error Opening::named(const Error& error) const {
+  auto peer = by_mesh_.find(error.rank());
+  if (peer == by_mesh_.end()) return error;
+  return {error.code(), error.what(), peers_[peer->second].rank};
+}
+
+}  // namespace ringcoll
