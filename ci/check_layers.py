@@ -2,7 +2,8 @@
 """Checks the direction of includes in csrc/ and who may include what from outside.
 
 Rules (docs/design.md, "Layers"): a layer includes itself and the layers below it; schedule/ and
-reduce/ see only base/; python/ sees only the C header; a transport sees no other transport. Each
+reduce/ see only base/; python/ sees only the C header; a transport sees no other transport; layers
+that carry bytes know neither collectives nor types of elements, though base/ has them. Each
 outside library belongs to one folder, and so does every header of csrc/ that includes it, directly
 or by way of another: verbs/table.h, which needs <infiniband/verbs.h>, is private to verbs/.
 """
@@ -28,6 +29,13 @@ ORDER = [
     ["engine"],
 ]
 PURE = {"schedule", "reduce"}
+# Those that carry bytes: what is combined, and by which collective, is not their business. They
+# include base/types.h for ranks, so names tell.
+CARRIERS = {"shm", "net", "verbs", "transport", "bootstrap", "topology", "mesh", "comm", "p2p"}
+COLLECTIVES = "base/collectives.h"
+_ELEMENTS = re.compile(
+    r"\b(DataType|ReduceOp|Collective|rc_(?:dtype|op|collective|call)|RC_U?INT\d+|RC_B?FLOAT\d+)\b"
+)
 C_HEADER = "ringcoll/ringcoll.h"
 FRONT = "python"
 
@@ -105,6 +113,25 @@ def _smuggled(csrc: Path, layer: str, target: str) -> str | None:
     return None
 
 
+def _brings_collectives(csrc: Path, target: str) -> bool:
+    """Whether csrc/`target`, of base/, does. A header of another layer answers for itself."""
+    found = [target] if target.startswith("base/") else []
+    for header in found:
+        inner = [further for _, _, further in includes(csrc / header)]
+        in_base = [one for one in inner if one.startswith("base/") and (csrc / one).exists()]
+        found += [one for one in in_base if one not in found]
+    return COLLECTIVES in found
+
+
+def _elements(layer: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Lines of code, with the name, in which a layer that carries bytes names what they are."""
+    if layer not in CARRIERS:
+        return
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if found := _ELEMENTS.search(line.partition("//")[0]):
+            yield number, f"{layer}/ carries bytes and does not know {found.group()}"
+
+
 def _inside(csrc: Path, path: Path, target: str) -> str | None:
     """Why `path` in csrc/ may not include csrc/`target`."""
     here = path.relative_to(csrc)
@@ -115,6 +142,8 @@ def _inside(csrc: Path, path: Path, target: str) -> str | None:
         return f'"{target}" is no file of csrc/ (includes are relative to csrc/)'
     if other not in allowed_layers(layer):
         return f"{layer}/ may not include {other}/"
+    if layer in CARRIERS and _brings_collectives(csrc, target):
+        return f'{layer}/ carries bytes: "{target}" brings {COLLECTIVES}'
     if layer == other == "transport" and len(here.parts) > 2 and len(Path(target).parts) > 2:
         mine, theirs = here.parts[1], Path(target).parts[1]
         if mine != theirs:
@@ -144,6 +173,8 @@ def _in_csrc(root: Path, path: Path) -> Iterator[str]:
             why = why or _smuggled(csrc, layer, target)
         if why:
             yield f"{path.relative_to(root)}:{number}: {why}"
+    for number, why in _elements(layer, path):
+        yield f"{path.relative_to(root)}:{number}: {why}"
 
 
 def _in_compat(root: Path, path: Path) -> Iterator[str]:

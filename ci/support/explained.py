@@ -14,6 +14,7 @@ from pathlib import Path
 from support.mutants import Mutant, Rewrite, is_useful, language, lines_of
 
 _KINDS = ("equivalent", "unnoticed")
+SHARE = 0.9  # of the errors that are not equivalent, so many have to be noticed
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,16 @@ def tally(noticed: int, lived: Iterable[Mutant], entries: Sequence[Entry]) -> Ta
     kinds = [entry.kind for entry in found.values() if entry]
     unexplained = [mutant for mutant, entry in found.items() if not entry]
     return Tally(noticed, kinds.count("equivalent"), kinds.count("unnoticed"), unexplained)
+
+
+def objections(tally: Tally, stale: Sequence[str], name: str) -> list[str]:
+    """Why tests and explanations, the file `name`, are not good enough; nothing if they are."""
+    found = [f"{name}: {line}" for line in stale]
+    if tally.unexplained:
+        found.append(f"{name} does not say why {len(tally.unexplained)} lived")
+    if tally.share < SHARE:
+        found.append(f"{SHARE:.0%} are wanted")
+    return found
 
 
 def _candidates(entry: Entry, source: str, rewrite: Rewrite) -> list[Mutant]:

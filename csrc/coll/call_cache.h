@@ -1,5 +1,5 @@
-// What was worked out for a call (which schedule, which plan), kept for the next that is
-// like it: steps of training make the same calls again and again.
+// What was worked out for a call (which schedule, which plan), kept for the next that is like it:
+// steps of training make the same calls again and again.
 #pragma once
 
 #include <algorithm>

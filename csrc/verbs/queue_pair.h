@@ -1,7 +1,7 @@
 // A reliable connected queue pair: its states, and posting to it.
 //
-//   RESET --to_init--> INIT --to_ready_to_receive--> RTR --to_ready_to_send--> RTS;  any
-//   --to_error--> ERROR
+//   RESET --to_init--> INIT --to_ready_to_receive--> RTR --to_ready_to_send--> RTS
+//   any of them --to_error--> ERROR
 //
 // Both ends go to INIT, exchange number, PSN and address, then go on. A receive may be posted from
 // INIT on, and should be: whatever the peer writes with an immediate finds one. The peer's writes

@@ -15,6 +15,9 @@ def tree(tmp_path):
         return path
 
     write("csrc/include/ringcoll/ringcoll.h", "#include <stdint.h>")
+    write("csrc/base/types.h", '#include "ringcoll/ringcoll.h"')
+    write("csrc/base/collectives.h", '#include "base/types.h"')
+    write("csrc/base/traits.h", '#include "base/collectives.h"')
     for layer in ("base", "net", "shm", "verbs", "transport", "comm", "schedule", "coll", "p2p"):
         write(f"csrc/{layer}/{layer}.h", "#pragma once")
     for name in ("shm", "tcp"):
@@ -46,6 +49,8 @@ def test_arrows_down_pass(tree):
         ("csrc/coll/a.cc", '"p2p/p2p.h"', "coll/ may not include p2p/"),
         ("csrc/python/a.cc", '"coll/coll.h"', "python/ may not include coll/"),
         ("csrc/transport/tcp/a.cc", '"transport/shm/shm.h"', "may not include another transport"),
+        ("csrc/mesh/a.cc", '"base/collectives.h"', "carries bytes"),
+        ("csrc/transport/tcp/a.h", '"base/traits.h"', '"base/traits.h" brings base/collectives.h'),
         ("csrc/comm/a.cc", '"gone.h"', "is no file of csrc/"),
         ("csrc/include/ringcoll/more.h", '"base/base.h"', "the installed header stands alone"),
         ("csrc/extra/a.cc", "<vector>", "extra/ is no layer"),
@@ -63,6 +68,33 @@ def test_a_violation_is_found_and_named(tree, file, include, why):
     assert len(found) == 1
     assert found[0].startswith(file)
     assert why in found[0]
+
+
+@pytest.mark.parametrize("layer", sorted(check_layers.CARRIERS))
+@pytest.mark.parametrize(
+    "line",
+    [
+        "size_t bytes_of(DataType dtype);",
+        "bool is_sum(const ReduceOp& op);",
+        "std::vector<Collective> all;",
+        "if (call.dtype == RC_FLOAT32) return;",
+        "rc_dtype dtype = RC_BFLOAT16;",
+    ],
+)
+def test_who_carries_bytes_does_not_know_what_they_are(tree, layer, line):
+    comment = "// Collective over all ranks, whatever DataType they have."
+    tree(f"csrc/{layer}/a.cc", comment, '#include "base/types.h"', "Rank rank;  // a DataType")
+    tree("csrc/coll/a.cc", '#include "base/collectives.h"', line)
+    assert check_layers.violations(tree.root) == []
+    tree(f"csrc/{layer}/b_test.cc", comment, line)
+    (found,) = check_layers.violations(tree.root)
+    assert found.startswith(f"csrc/{layer}/b_test.cc:2: {layer}/ carries bytes and does not know")
+
+
+def test_who_carries_bytes_is_below_the_calls():
+    assert {"coll", "engine", *check_layers.PURE}.isdisjoint(check_layers.CARRIERS)
+    below = check_layers.allowed_layers("coll") - {"coll", "base", *check_layers.PURE}
+    assert below | {"p2p"} == check_layers.CARRIERS
 
 
 def test_owners_may(tree):

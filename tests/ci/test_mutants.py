@@ -1,9 +1,12 @@
 """What ci/mutate plants, in which order, and what is said of it."""
 
 import textwrap
+from argparse import Namespace
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
-from support import explained, mutants
+from support import explained, mutants, setup, stages, trials
 from support.explained import Entry
 from support.mutants import Line, Mutant
 
@@ -241,6 +244,77 @@ def test_what_is_equivalent_does_not_count():
     otherwise = Entry(FILE, "a + b;", "a - b;", "unnoticed", "nobody looks")
     assert explained.tally(3, lived, [otherwise]).share == 3 / 5
     assert explained.tally(0, [], []).share == 1
+
+
+UNEXPLAINED = Mutant(_line("c + d;", 2), "c - d;")
+
+
+@pytest.mark.parametrize(
+    ("noticed", "unnoticed", "unexplained", "stale", "why"),
+    [
+        (9, 1, [], [], []),
+        (0, 0, [], [], []),
+        (8, 1, [], [], ["90% are wanted"]),
+        (99, 0, [UNEXPLAINED], [], ["x.toml does not say why 1 lived"]),
+        (1, 0, [UNEXPLAINED], [], ["x.toml does not say why 1 lived", "90% are wanted"]),
+        (9, 1, [], ["a line: it is gone"], ["x.toml: a line: it is gone"]),
+    ],
+)
+def test_what_is_not_good_enough_is_said(noticed, unnoticed, unexplained, stale, why):
+    tally = explained.Tally(noticed, 5, unnoticed, unexplained)
+    assert explained.objections(tally, stale, "x.toml") == why
+
+
+class Shop:
+    """Stands for trials.Workshop: of the errors that are tried, `lived` say which live."""
+
+    sources = {FILE: "a + b;\nc + d;\n" + "".join(f"e{i} + f;\n" for i in range(20))}  # noqa: RUF012
+    lived: set[str] = set()  # noqa: RUF012
+
+    def __init__(self, *_, **__):
+        pass
+
+    def known(self, _):
+        return None
+
+    def attempt(self, mutant):
+        lives = mutant.line.text in self.lived
+        return trials.Result(trials.LIVED if lives else trials.NOTICED, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("lived", "entries", "status"),
+    [
+        (set(), [], 0),
+        ({"a + b;"}, [ENTRY], 0),  # of which nobody could notice it
+        ({"c + d;"}, [], 1),  # though 21 of 22 were noticed
+        ({"c + d;", "a + b;"}, [ENTRY], 1),
+        (set(), [ENTRY], 1),  # noticed, though an entry says that nobody does
+    ],
+)
+def test_the_exit_status_tells(monkeypatch, capsys, lived, entries, status):
+    loader = SourceFileLoader("mutate", str(setup.CI / "mutate"))
+    mutate = module_from_spec(spec_from_loader("mutate", loader))
+    loader.exec_module(mutate)
+    monkeypatch.setattr(Shop, "lived", lived)
+    monkeypatch.setattr(trials, "RECORD", stages.ROOT / "record.json")
+    for name, stand_in in {
+        "Workshop": Shop,
+        "_rewrite": _plus,
+        "_arguments": lambda: Namespace(
+            jobs=1, again=False, list=False, sample=100, seed=1, only=None
+        ),
+    }.items():
+        monkeypatch.setattr(mutate, name, stand_in)
+    for module, name, stand_in in [
+        (setup, "prepare", lambda _: None),
+        (setup, "mutator", lambda: None),
+        (explained, "read", lambda _: entries),
+    ]:
+        monkeypatch.setattr(module, name, stand_in)
+    assert mutate.body() == status
+    said = capsys.readouterr().out
+    assert ("FAILED: " in said) == (status != 0), said
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ typedef struct rc_buffer {
 
 /* Says that a call that ringcoll_start() has started, or a message that ringcoll_isend() or
  * ringcoll_irecv() has, is over: called exactly once for each, however it ended, with what
- * ringcoll_wait() returns of it; if that is not RC_OK,
- * ringcoll_error_message() and ringcoll_error_rank() say more.
+ * ringcoll_wait() returns of it; if that is not RC_OK, ringcoll_error_message() and
+ * ringcoll_error_rank() say more.
  *
  * When: as soon as the call has ended, in the order in which calls of a communicator were started.
  * It may be before ringcoll_start() has returned; *request is set by then. In other threads

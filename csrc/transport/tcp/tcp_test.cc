@@ -167,7 +167,6 @@ TEST_F(Wire, WhatIsSentIsWhatTheHeaderSays) {
   EXPECT_EQ(got, expected);
 }
 
-// Small socket buffers and an odd number of streams: every message is cut into pieces.
 // The kernel would give up on a peer that is stopped, or busy elsewhere, with its window full.
 TEST(Stream, OutlastsAPeerThatDoesNotRead) {
   Fd listener = listen_on(Address::parse("127.0.0.1:0"));
@@ -185,6 +184,7 @@ TEST(Stream, OutlastsAPeerThatDoesNotRead) {
   EXPECT_EQ(user_timeout_ms(stream.fd()), 0u);
 }
 
+// Small socket buffers and an odd number of streams: every message is cut into pieces.
 TEST(TcpStreams, KeepTheOrderUnderPressure) {
   constexpr uint64_t kMessages = 300;
   constexpr uint64_t kBytes = 20000;
