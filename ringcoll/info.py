@@ -21,6 +21,19 @@ OTHER_VARIABLES = {
 }
 
 
+# What a knob's row says of its owner and of the ranks (csrc/base/knobs.h).
+_COLUMNS = """\
+The **owner** is the layer or transport that reads it, a folder of `csrc/` or of `csrc/transport/`.
+Of the **ranks** of a job it says:
+
+| ranks | |
+|---|---|
+| agreed | they have the same value, or all of them fail when they start, with one error \
+that names the knob, two ranks and their values |
+| rank 0's | rank 0's counts; others have the same, or none |
+| own | each rank goes by its own |"""
+
+
 def library_info() -> dict[str, Any]:
     """What the library says of itself. Raises InvalidArgument if a knob is set to nonsense."""
     return cast("dict[str, Any]", json.loads(_core.info()))
@@ -41,16 +54,19 @@ def knobs_markdown(knobs: list[dict[str, str]]) -> str:
         "an unknown name that begins with `RINGCOLL_` is warned about. This page is written by",
         "`ringcoll info --knobs-markdown`.",
         "",
-        "| name | type | default | range | meaning |",
-        "|---|---|---|---|---|",
+        "| name | type | default | range | owner | ranks | meaning |",
+        "|---|---|---|---|---|---|---|",
     ]
     for knob in knobs:
         default = f"`{knob['default']}`" if knob["default"] else "(empty)"
-        cells = [f"`{knob['name']}`", knob["type"], default, knob["range"], knob["help"]]
+        cells = [f"`{knob['name']}`", knob["type"], default, knob["range"]]
+        cells += [knob["owner"], knob["agreement"], knob["help"]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     lines += [
         "",
         "Sizes in bytes take the suffixes K, M and G (powers of 1024).",
+        "",
+        _COLUMNS,
         "",
         "## Other variables",
         "",
@@ -90,9 +106,8 @@ def _print_tables(found: dict[str, Any], console: Console) -> None:
     _print_table(
         console, "schedules", found["schedules"], ["collective", "name", "summary", "cost"]
     )
-    _print_table(
-        console, "knobs", found["knobs"], ["name", "type", "default", "range", "value", "help"]
-    )
+    columns = ["name", "type", "default", "range", "owner", "agreement", "value", "help"]
+    _print_table(console, "knobs", found["knobs"], columns)
     console.print(escape(costs_text(found["costs"])))
 
 

@@ -10,6 +10,7 @@
 
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
+#include "transport/knobs.h"
 
 namespace ringcoll::testing {
 namespace {

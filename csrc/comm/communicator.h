@@ -40,7 +40,7 @@ class Communicator {
   Rank rank() const { return group_.rank(); }
   Rank size() const { return group_.size(); }
   const std::string& name() const { return name_; }
-  const Config& config() const { return group_.config(); }  // agreed
+  const Config& config() const { return group_.config(); }
   const Topology& topology() const { return group_.topology(); }
   const Costs& costs() const { return group_.costs(); }  // agreed
   Counters& counters() { return counters_; }

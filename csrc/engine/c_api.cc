@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/config.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "bootstrap/exchange.h"
@@ -15,6 +14,7 @@
 #include "engine/caller_struct.h"
 #include "engine/engine.h"
 #include "engine/messages.h"
+#include "transport/knobs.h"
 
 using namespace ringcoll;
 
@@ -103,7 +103,7 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   set_log_level_from(config);
   std::string name = options.name ? options.name : "world";
   if (options.rank == 0 && name == "world")
-    for (const std::string& warning : unknown_knobs(environment_names()))
+    for (const std::string& warning : all_knobs().unknown(environment_names()))
       log_warning("{}", warning);
   auto exchange = exchange_for(options, config, name);
   return std::make_unique<Engine>(config, name, *exchange);

@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
-#include "base/config.h"
 #include "engine/engine.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
 #include "topology/costs.h"
+#include "transport/knobs.h"
 #include "transport/transport.h"
 
 namespace ringcoll {
@@ -116,11 +116,13 @@ std::string info_json() {
                              {"summary", row.summary},
                              {"cost", row.cost},
                              {"where", name_of(row.where)}});
-  for (const Knob& knob : describe_knobs())
+  for (const Knob& knob : all_knobs().describe())
     knob_rows.push_back({{"name", knob.name},
                          {"type", knob.type},
                          {"default", knob.default_value},
                          {"range", knob.range},
+                         {"owner", knob.owner},
+                         {"agreement", knob.agreement},
                          {"help", knob.help},
                          {"value", knob.value}});
   return Json{{"version", RINGCOLL_VERSION},

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/config.h"
 #include "coll/select.h"
 #include "coll/terrain.h"
 #include "engine/engine.h"
 #include "topology/costs.h"
+#include "transport/knobs.h"
 
 namespace ringcoll {
 namespace {

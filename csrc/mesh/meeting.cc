@@ -34,10 +34,7 @@ void check_introduction(const Introduction& theirs, const Introduction& first, R
   if (!theirs.failure.empty())
     throw Error(Code::kTransport,
                 fmt::format("rank {}: {} [on {}]", rank, theirs.failure, location.host_name), rank);
-  check(theirs.own_secret == first.own_secret, Code::kInvalidArgument,
-        "RINGCOLL_SECRET is set on rank {} but not on rank {}: set it to the same value on all "
-        "ranks, or on none",
-        first.own_secret ? 0 : rank, first.own_secret ? rank : 0);
+  check_agreed(first.agreed, theirs.agreed, rank, location.host_name);
 }
 
 }  // namespace
@@ -52,7 +49,7 @@ std::vector<std::string> Mesh::round(Exchange& exchange, const std::string& mine
 
 // Who this rank is and where, and what it fails at, which the others are to hear.
 Introduction Mesh::introduce() {
-  Introduction mine{.version = RINGCOLL_VERSION, .own_secret = !config_.secret.empty()};
+  Introduction mine{.version = RINGCOLL_VERSION, .agreed = agreed_values(config_)};
   Location location;
   try {
     location = Location::here(config_, rank_);
@@ -65,12 +62,11 @@ Introduction Mesh::introduce() {
   mine.location = location.encode();
   mine.extent_bytes = affordable_extent();
   mine.costs_file = config_.costs;
-  if (rank_ == 0) mine.agreed = agreed_values(config_);
-  if (rank_ == 0 && !mine.own_secret) mine.secret = random_secret();
+  if (rank_ == 0 && config_.secret.empty()) mine.secret = random_secret();
   return mine;
 }
 
-// First round: who and where everybody is, rank 0's agreed knobs and secret.
+// First round: who and where everybody is, that the knobs are agreed, and rank 0's secret.
 void Mesh::agree(Exchange& exchange, Deadline deadline) {
   auto introductions = read_all(exchange.all_gather(introduce().encode(), deadline), rank_);
   const Introduction& first = introductions[0];
@@ -83,13 +79,12 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
     check_introduction(introductions[r], first, r, locations[r]);
     offers.push_back(std::move(introductions[r].offers));
   }
-  adopt_values(first.agreed, &config_);
   extent_bytes_ = static_cast<size_t>(config_.arena_bytes);
   for (const Introduction& theirs : introductions)
     extent_bytes_ = std::min(extent_bytes_, static_cast<size_t>(theirs.extent_bytes));
   topology_ = std::make_shared<const Topology>(find_placements(std::move(locations)));
   adopt_given_costs(introductions);
-  connector_->set_peers(offers, first.own_secret ? config_.secret : first.secret);
+  connector_->set_peers(offers, config_.secret.empty() ? first.secret : config_.secret);
   watch_health();
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_->crowded(r);
 }

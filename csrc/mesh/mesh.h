@@ -51,7 +51,7 @@ class Mesh {
 
   Rank rank() const { return rank_; }
   Rank size() const { return size_; }
-  const Config& config() const { return config_; }  // agreed
+  const Config& config() const { return config_; }
   const Topology& topology() const { return *topology_; }
   const Costs& costs() const { return costs_; }          // agreed
   double measuring_ms() const { return measuring_ms_; }  // how long this rank took to measure them

@@ -15,6 +15,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
 #include "mesh/mesh.h"
+#include "transport/knobs.h"
 
 namespace ringcoll::testing {
 

@@ -1,10 +1,13 @@
 #include "mesh/saying.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "net/wire.h"
+#include "transport/knobs.h"
 
 namespace ringcoll {
 namespace {
@@ -28,7 +31,6 @@ std::string Introduction::encode() const {
   writer.put(kMagic);
   writer.put(kWireVersion);
   writer.put_text(version);
-  writer.put<uint8_t>(own_secret);
   writer.put(extent_bytes);
   for (const std::string* text :
        {&failure, &location, &offers, &costs_file, &costs, &agreed, &secret})
@@ -56,7 +58,6 @@ Introduction Introduction::decode(std::string_view bytes) {
   reader.get<int32_t>();
   Introduction said;
   said.version = reader.get_text(kMaxShort);
-  said.own_secret = reader.get<uint8_t>() != 0;
   said.extent_bytes = reader.get<uint64_t>();
   for (std::string* text : {&said.failure, &said.location, &said.offers, &said.costs_file,
                             &said.costs, &said.agreed, &said.secret})
@@ -65,21 +66,30 @@ Introduction Introduction::decode(std::string_view bytes) {
   return said;
 }
 
-std::string agreed_values(const Config& c) {
+std::string agreed_values(const Config& config) {
   WireWriter writer;
-  writer.put_text(c.algorithm);
-  for (int64_t value : {c.arena_bytes, c.segment_bytes, c.slots, c.inline_bytes, c.tcp_streams})
-    writer.put(value);
+  for (const KnobRow& row : all_knobs().rows())
+    if (row.agreement == Agreement::kAgreed) writer.put_text(value_of(row, config));
   return writer.take();
 }
 
-void adopt_values(std::string_view bytes, Config* c) {
-  WireReader reader(bytes, "the knobs of rank 0");
-  c->algorithm = reader.get_text(kMaxText);
-  for (int64_t* value :
-       {&c->arena_bytes, &c->segment_bytes, &c->slots, &c->inline_bytes, &c->tcp_streams})
-    *value = reader.get<int64_t>();
-  reader.finish();
+void check_agreed(std::string_view first, std::string_view theirs, Rank rank,
+                  std::string_view host) {
+  if (theirs == first) return;
+  constexpr const char* kKnobs = "the knobs of a rank";
+  WireReader expected(first, kKnobs), said(theirs, kKnobs);
+  auto shown = [](const std::string& value) {
+    return value.empty() ? "(empty)" : fmt::format("\"{}\"", value);
+  };
+  for (const KnobRow& row : all_knobs().rows()) {
+    if (row.agreement != Agreement::kAgreed) continue;
+    std::string ours = expected.get_text(kMaxText), other = said.get_text(kMaxText);
+    check(ours == other, Code::kInvalidArgument,
+          "{} is {} on rank 0, but {} on rank {} [on {}]: set it to the same value on all ranks, "
+          "or on none",
+          row.name, shown(ours), shown(other), rank, host);
+  }
+  for (const WireReader* reader : {&expected, &said}) reader->finish();
 }
 
 std::string with_failure(const std::optional<Error>& failure, std::string_view said) {

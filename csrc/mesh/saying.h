@@ -23,10 +23,10 @@ struct Introduction {
   std::string failure;  // why this rank cannot go on; "": it can
   std::string location;
   std::string offers;
-  bool own_secret = false;
   uint64_t extent_bytes = 0;
   std::string costs_file, costs;  // RINGCOLL_COSTS and what is in it
-  std::string agreed, secret;     // of rank 0: knobs of all, and a secret if there is none
+  std::string agreed;             // its agreed_values()
+  std::string secret;             // of rank 0, for all, if RINGCOLL_SECRET is not set
 
   std::string encode() const;
   /// Looks at the release first. Ranks of different releases may cut and order their calls in
@@ -36,10 +36,13 @@ struct Introduction {
   static Introduction decode(std::string_view bytes);
 };
 
-/// The knobs that rank 0's are for all.
+/// The values of the knobs that the table says are agreed (Agreement::kAgreed), in its order.
 std::string agreed_values(const Config& config);
-/// Throws Error(kTransport).
-void adopt_values(std::string_view bytes, Config* config);
+/// That what `rank`, which is on `host`, says of them is what rank 0 says. Throws
+/// Error(kInvalidArgument) that names the first that differs, both values and both ranks, or
+/// Error(kTransport) where that cannot be read.
+void check_agreed(std::string_view first, std::string_view theirs, Rank rank,
+                  std::string_view host);
 
 /// In each later round: this, or what a rank raises, as the others are to raise it.
 std::string with_failure(const std::optional<Error>& failure, std::string_view said);

@@ -6,8 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "base/knobs_testing.h"
+#include "transport/knobs.h"
+
 namespace ringcoll {
 namespace {
+
+using testing::environment_of;
 
 // Everything that is shorter, or longer, is an error and nothing else.
 template <typename Decode>
@@ -22,7 +27,6 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
                     .failure = "f",
                     .location = "l",
                     .offers = "o",
-                    .own_secret = true,
                     .extent_bytes = 7,
                     .costs_file = "cf",
                     .costs = "c",
@@ -32,7 +36,6 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
   EXPECT_NO_THROW(Introduction::check_release(bytes, 1, 0));
   Introduction read = Introduction::decode(bytes);
   EXPECT_EQ(read.version, said.version);
-  EXPECT_EQ(read.own_secret, true);
   EXPECT_EQ(read.extent_bytes, 7u);
   for (auto field : {&Introduction::failure, &Introduction::location, &Introduction::offers,
                      &Introduction::costs_file, &Introduction::costs, &Introduction::agreed,
@@ -41,20 +44,23 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
   expect_whole(bytes, Introduction::decode);
 }
 
-TEST(Saying, KnobsOfRankZeroAreThoseOfAll) {
-  Config config = read_config([](const char*) -> const char* { return nullptr; }), other;
-  config.algorithm = "allreduce=ring";
-  config.slots = 9;
-  config.tcp_streams = 3;
-  std::string bytes = agreed_values(config);
-  adopt_values(bytes, &other);
-  EXPECT_EQ(other.algorithm, config.algorithm);
-  EXPECT_EQ(other.arena_bytes, config.arena_bytes);
-  EXPECT_EQ(other.segment_bytes, config.segment_bytes);
-  EXPECT_EQ(other.slots, 9);
-  EXPECT_EQ(other.inline_bytes, config.inline_bytes);
-  EXPECT_EQ(other.tcp_streams, 3);
-  expect_whole(bytes, [&](const std::string& damaged) { adopt_values(damaged, &other); });
+TEST(Saying, KnobsAreSaidInOneWayAndWhole) {
+  auto said = [](const char* bytes) {
+    return agreed_values(read_config(environment_of({{"RINGCOLL_ARENA_BYTES", bytes}})));
+  };
+  std::string first = said("1G");
+  EXPECT_EQ(first, said("1048576K"));
+  EXPECT_NO_THROW(check_agreed(first, first, 1, "h"));
+  expect_whole(first, [&](const std::string& damaged) { check_agreed(first, damaged, 1, "h"); });
+}
+
+TEST(Saying, ASecretIsNotSaid) {
+  auto said = [](const char* secret) {
+    return agreed_values(read_config(environment_of({{"RINGCOLL_SECRET", secret}})));
+  };
+  EXPECT_EQ(said("hunter2").find("hunter2"), std::string::npos);
+  EXPECT_EQ(said("hunter2"), said("another"));
+  EXPECT_NE(said("hunter2"), said(""));
 }
 
 TEST(Saying, AFailureIsRaisedAsItWas) {

@@ -524,16 +524,5 @@ TEST(Registry, NamesAreFoundAndTheChosenOnesComeFirst) {
   EXPECT_FALSE(find_transport("loopback")->automatic);
 }
 
-// base/ does not see this registry, and has the names in a list of its own.
-TEST(Registry, TheKnobTakesEveryName) {
-  for (const TransportRow& row : transports()) {
-    std::string name(row.name);
-    Config config = read_config([&](const char* knob) {
-      return std::string_view(knob) == "RINGCOLL_TRANSPORT" ? name.c_str() : nullptr;
-    });
-    EXPECT_EQ(config.transport, name);
-  }
-}
-
 }  // namespace
 }  // namespace ringcoll

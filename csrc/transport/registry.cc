@@ -5,6 +5,7 @@
 #include "transport/tcp/tcp.h"
 #include "transport/transport.h"
 #include "transport/verbs/verbs.h"
+#include "verbs/knobs.h"
 
 namespace ringcoll {
 namespace {
@@ -13,9 +14,9 @@ constexpr TransportRow kTransports[] = {
     {"shm", "shared memory of one host; payload is read where the sender packed it",
      LinkClass::kHost, true, probe_shm, make_shm},
     {"verbs", "RDMA by InfiniBand or RoCE v2; payload is written where the receiver wants it",
-     LinkClass::kNetwork, true, probe_verbs, make_verbs, verbs_found},
+     LinkClass::kNetwork, true, probe_verbs, make_verbs, verbs_found, verbs::knobs},
     {"tcp", "TCP over the chosen interface, RINGCOLL_TCP_STREAMS connections to each peer",
-     LinkClass::kNetwork, true, probe_tcp, make_tcp},
+     LinkClass::kNetwork, true, probe_tcp, make_tcp, nullptr, tcp_knobs},
     // Only by name: ranks that are threads are served by shm as well, like ranks that are not.
     {"loopback", "threads of one process; for tests", LinkClass::kProcess, false, probe_loopback,
      make_loopback},

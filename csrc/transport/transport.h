@@ -33,6 +33,7 @@ struct pollfd;
 namespace ringcoll {
 
 class Bell;
+struct KnobRow;
 
 /// What the sender says of a message besides its bytes, for the receiver's layer of the same kind:
 /// no transport looks into it. On the wire as it is.
@@ -306,6 +307,8 @@ struct TransportRow {
   std::unique_ptr<Transport> (*make)(const TransportOptions&);
   // What there is of it here, as JSON, for `ringcoll doctor`; null where the probe says it all.
   std::string (*found)(const Config&) = nullptr;
+  // Those that it alone reads, which name it as their owner; null: none.
+  const std::vector<KnobRow>& (*knobs)() = nullptr;
 };
 
 /// In order of preference: the first that both ends reach is used for a pair.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "verbs/fake/fake_testing.h"
+#include "verbs/knobs.h"
 #include "verbs/report.h"
 #include "verbs/selection.h"
 #include "verbs/table.h"
@@ -227,7 +228,7 @@ TEST(Selection, APortIsReadAgainAfterAnEvent) {
 }
 
 nlohmann::json report(const std::string& devices = "") {
-  Config config = read_config([](const char*) -> const char* { return nullptr; });
+  Config config = KnobTable(knobs()).read([](const char*) -> const char* { return nullptr; });
   config.devices = devices;
   Survey found = survey(no_sysfs());
   return nlohmann::json::parse(report_json(found, select_ports(found, config), config));

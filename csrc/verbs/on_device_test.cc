@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "verbs/events.h"
+#include "verbs/knobs.h"
 #include "verbs/pair_testing.h"
 #include "verbs/report.h"
 
@@ -23,7 +24,7 @@ class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
     found_ = survey();
-    chosen_ = select_ports(found_, read_config());
+    chosen_ = select_ports(found_, KnobTable(knobs()).read());
     if (chosen_.usable.empty()) GTEST_SKIP() << chosen_.why_none(found_);
     ends_.emplace(chosen_.usable[0], limits());
   }
@@ -50,7 +51,7 @@ class OnDevice : public testing::Test {
 };
 
 TEST_F(OnDevice, IsDescribed) {
-  std::string text = report_json(found_, chosen_, read_config());
+  std::string text = report_json(found_, chosen_, KnobTable(knobs()).read());
   std::printf("%s\n", text.c_str());
   const UsablePort& port = chosen_.usable[0];
   EXPECT_EQ(port.port.state, PortState::kActive);
@@ -272,7 +273,7 @@ TEST_F(OnDevice, ALinkThatGoesAndComesIsToldAndSurvived) {
   ASSERT_TRUE(set_interface(allowed, false));
   EXPECT_TRUE(comes(events, EventKind::kPortDown));
   Survey down = survey();
-  std::printf("%s\n", select_ports(down, read_config()).why_none(down).c_str());
+  std::printf("%s\n", select_ports(down, KnobTable(knobs()).read()).why_none(down).c_str());
   EXPECT_EQ(down.devices.at(0).ports.at(0).state, PortState::kDown);
   Slice meanwhile = slice_of(others.a.region, others.a.memory.data(), 4096);
   ASSERT_TRUE(others.a.pair.try_write(others.write(meanwhile)));

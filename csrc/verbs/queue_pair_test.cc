@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "verbs/fake/fake_testing.h"
+#include "verbs/knobs.h"
 #include "verbs/pair_testing.h"
 #include "verbs/table.h"
 
@@ -158,7 +159,7 @@ TEST(QueuePair, SecondsUntilADeviceGivesUp) {
   EXPECT_EQ(retry_seconds(0, 7), 0);
   Connection defaults;
   EXPECT_GT(retry_seconds(defaults.timeout_exponent, defaults.retries), 2.5);
-  Config config = read_config([](const char*) { return nullptr; });
+  Config config = KnobTable(knobs()).read([](const char*) { return nullptr; });
   EXPECT_EQ(config.qp_timeout, defaults.timeout_exponent);
   EXPECT_EQ(config.qp_retries, defaults.retries);
 }

@@ -14,7 +14,9 @@ from ringcoll.checkup.verdict import judge
 from ringcoll.cluster import Leader
 from ringcoll.cluster.hosts import Host, encode_views, rounds
 from ringcoll.cluster.pair import Aims, View
+from ringcoll.errors import Error
 from ringcoll.findings import Finding
+from ringcoll.info import library_info
 
 _EVERYTHING = Aims(round_trip=True, path_mtu=True, rate_s=0.2)
 
@@ -41,5 +43,13 @@ def check(leader: Leader) -> Checkup:
         leader.look(pairs, _EVERYTHING)
         leader.look([(b, a) for a, b in pairs], _EVERYTHING)
     leader.look_again(suspects(leader.views), _EVERYTHING)
-    findings = judge(leader.reports, leader.size, leader.hosts, leader.views)
+    findings = judge(leader.reports, leader.size, leader.hosts, leader.views, _agreement())
     return Checkup(leader.hosts, leader.views, findings + leader.unseen())
+
+
+def _agreement() -> dict[str, str]:
+    """Of each knob, whether ranks have it alike."""
+    try:
+        return {knob["name"]: knob["agreement"] for knob in library_info()["knobs"]}
+    except Error:  # a value that is refused: among the findings
+        return {}

@@ -9,10 +9,6 @@ from collections.abc import Iterator, Mapping
 from ringcoll.cluster.hosts import Host, Report, name_hosts, name_ranks, some
 from ringcoll.findings import FAILED, NOTE, Finding
 
-# Settings that hosts may well have of their own.
-_OF_A_HOST = {"RINGCOLL_INTERFACE", "RINGCOLL_HOSTID", "RINGCOLL_DEVICES", "RINGCOLL_GID_INDEX"}
-# Settings that count on rank 0; others have the same, or none.
-_OF_RANK_0 = {"RINGCOLL_TOPOLOGY", "RINGCOLL_COSTS"}
 _MUST_AGREE = {"ringcoll", "horovod"}
 
 
@@ -38,14 +34,18 @@ def find_failures(reports: Mapping[int, Report]) -> Iterator[Finding]:
             yield Finding(part, FAILED, f"{name_ranks(ranks)}: {detail}")
 
 
-def compare_settings(reports: Mapping[int, Report], hosts: list[Host]) -> Iterator[Finding]:
+def compare_settings(
+    reports: Mapping[int, Report], hosts: list[Host], agreement: Mapping[str, str]
+) -> Iterator[Finding]:
+    """``agreement``: of each knob, as ``ringcoll info`` has it; of others it is not known that they
+    may differ."""
     for name, values in sorted(_by_name(reports, "versions").items()):
         status = FAILED if name in _MUST_AGREE else NOTE
         remedy = "install the same on all hosts"
         yield from _differing(f"version of {name}", status, values, hosts, remedy)
     for name, values in sorted(_by_name(reports, "knobs").items()):
-        status = NOTE if name in _OF_A_HOST else FAILED
-        if name in _OF_RANK_0:
+        status = NOTE if agreement.get(name) == "own" else FAILED
+        if agreement.get(name) == "rank 0's":
             values = {rank: value for rank, value in values.items() if value or rank == 0}
         remedy = "set it to the same value on all ranks; does the launcher pass it on?"
         yield from _differing(name, status, values, hosts, remedy)

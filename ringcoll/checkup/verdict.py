@@ -13,14 +13,18 @@ from ringcoll.findings import Finding
 
 
 def judge(
-    reports: Mapping[int, Report], size: int, hosts: list[Host], views: Views
+    reports: Mapping[int, Report],
+    size: int,
+    hosts: list[Host],
+    views: Views,
+    agreement: Mapping[str, str],
 ) -> list[Finding]:
     """All findings about the job as a whole; none: all is well. ``views`` are by numbers of
-    ``hosts``."""
+    ``hosts``; ``agreement`` says which knobs ranks have alike."""
     return [
         *find_absent(reports, size),
         *find_failures(reports),
-        *compare_settings(reports, hosts),
+        *compare_settings(reports, hosts, agreement),
         *find_containers(reports, hosts),
         *find_unreached(hosts, views),
         *find_narrow(hosts, views),

@@ -315,7 +315,8 @@ def test_commands_of_ringcoll_exist(capsys):
 
 def test_knobs_exist(edited):
     known = set(re.findall(r"`(RINGCOLL_\w+)`", (ROOT / "docs" / "knobs.md").read_text()))
-    known |= set(re.findall(r'"(RINGCOLL_\w+)"', (edited / "csrc/base/config.cc").read_text()))
+    for path in edited.rglob("*.cc"):
+        known |= set(re.findall(r'"(RINGCOLL_\w+)"', path.read_text()))
     known |= set(re.findall(r"option\((RINGCOLL_\w+)", (ROOT / "CMakeLists.txt").read_text()))
     blocks = [edit.text for edit in ALL_EDITS]
     named = set(re.findall(r"RINGCOLL_\w+", "\n".join([SHELL, *SPANS, *blocks])))
@@ -405,4 +406,5 @@ def test_what_the_examples_add_is_in_the_package(checkout):
     assert [row["usable"] for row in info["transports"] if row["name"] == "mailbox"] == [True]
     (knob,) = (row for row in info["knobs"] if row["name"] == "RINGCOLL_MAILBOX_DEPTH")
     assert (knob["type"], knob["default"]) == ("integer", "32")
+    assert (knob["owner"], knob["agreement"]) == ("mailbox", "own")
     checkout.run(".venv/bin/python ci/check_layers.py && .venv/bin/python ci/check_sizes.py")

@@ -17,6 +17,14 @@ FAST, SLOW = 1e9, 1e8
 ETHERNET = {"name": "eth0", "address": "10.0.0.1", "mtu": 1500, "speed": 1000, "loopback": False}
 
 
+AGREEMENT = {
+    "RINGCOLL_SLOTS": "agreed",
+    "RINGCOLL_INTERFACE": "own",
+    "RINGCOLL_TOPOLOGY": "rank 0's",
+    "RINGCOLL_COSTS": "rank 0's",
+}
+
+
 def report(rank, name, **more):
     interface = ETHERNET | {"address": f"10.0.0.{rank + 1}"}
     told = {"hostname": name, "host": name, "machine": name, "interfaces": [interface]}
@@ -60,7 +68,7 @@ def test_hosts_of_one_name_are_told_apart():
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_nothing_is_said_of_hosts_that_are_alike(count):
     reports, hosts = cluster(count)
-    assert judge(reports, count, hosts, views(count)) == []
+    assert judge(reports, count, hosts, views(count), AGREEMENT) == []
 
 
 @pytest.mark.parametrize("count", [3, 4, 8])
@@ -148,14 +156,14 @@ def test_a_knob_that_differs(values, detail):
         rank: report(rank, f"h{rank}", knobs={"RINGCOLL_SLOTS": value})
         for rank, value in enumerate(values)
     }
-    [finding] = compare_settings(reports, find_hosts(reports))
+    [finding] = compare_settings(reports, find_hosts(reports), AGREEMENT)
     assert finding.status == "failed" and finding.detail.startswith(detail + ":"), finding
 
 
 def test_one_rank_of_a_host_is_not_called_the_host():
     reports = {rank: report(rank, f"h{rank // 2}") for rank in range(6)}
     reports[2]["knobs"] = {"RINGCOLL_SLOTS": "8"}
-    [finding] = compare_settings(reports, find_hosts(reports))
+    [finding] = compare_settings(reports, find_hosts(reports), AGREEMENT)
     assert finding.detail.startswith("rank 2 (h1): 8, elsewhere 4:")
 
 
@@ -163,15 +171,19 @@ def test_an_interface_of_another_mtu_or_speed():
     reports = {rank: report(rank, f"h{rank // 2}") for rank in range(6)}
     for rank in (2, 3):
         reports[rank]["interfaces"][0] |= {"mtu": 9000, "speed": 100}
-    mtu, speed = compare_settings(reports, find_hosts(reports))
+    mtu, speed = compare_settings(reports, find_hosts(reports), AGREEMENT)
     assert mtu.detail.startswith("host h1: 9000 bytes, elsewhere 1500 bytes:")
     assert speed.detail.startswith("host h1: 100 Mb/s, elsewhere 1000 Mb/s:")
 
 
-def test_interfaces_may_have_other_names():
+@pytest.mark.parametrize(
+    ("name", "status"), [("RINGCOLL_INTERFACE", "note"), ("RINGCOLL_OF_A_LATER_RELEASE", "failed")]
+)
+def test_a_knob_may_differ_where_the_table_says_so(name, status):
     reports, hosts = cluster(3)
-    reports[1]["knobs"] = reports[1]["knobs"] | {"RINGCOLL_INTERFACE": "ib1"}
-    assert [finding.status for finding in compare_settings(reports, hosts)] == ["note"]
+    reports[1]["knobs"] = reports[1]["knobs"] | {name: "ib1"}
+    found = compare_settings(reports, hosts, AGREEMENT)
+    assert [finding.status for finding in found] == [status]
 
 
 @pytest.mark.parametrize("name", ["RINGCOLL_TOPOLOGY", "RINGCOLL_COSTS"])
@@ -185,7 +197,7 @@ def test_interfaces_may_have_other_names():
 )
 def test_files_that_rank_0_reads(name, values, differing):
     reports = {r: report(r, f"h{r}", knobs={name: value}) for r, value in enumerate(values)}
-    found = compare_settings(reports, find_hosts(reports))
+    found = compare_settings(reports, find_hosts(reports), AGREEMENT)
     assert [finding.status for finding in found] == differing
 
 

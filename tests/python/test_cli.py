@@ -72,6 +72,14 @@ def test_info():
     found = json.loads(command("info", "--json").stdout)
     assert found["version"] == ringcoll.__version__
     assert {row["collective"] for row in found["schedules"]} >= {"allreduce", "alltoall", "barrier"}
+    said = {row["name"]: (row["owner"], row["agreement"]) for row in found["knobs"]}
+    assert said["RINGCOLL_SLOTS"] == ("coll", "agreed")
+    assert said["RINGCOLL_TCP_STREAMS"] == ("tcp", "agreed")
+    assert said["RINGCOLL_TOPOLOGY"] == ("topology", "rank 0's")
+    assert said["RINGCOLL_DEVICES"] == ("verbs", "own")
+    lines = [line.lstrip("│ ") for line in done.stdout.splitlines()]
+    (row,) = (line for line in lines if line.startswith("RINGCOLL_DEVICES "))
+    assert " verbs " in row and " own " in row
 
 
 def test_a_file_of_costs_is_shown_and_checked(tmp_path):
@@ -99,6 +107,7 @@ def test_the_page_of_knobs_does_not_depend_on_the_environment():
     assert command("info", "--knobs-markdown", RINGCOLL_LOG="error").stdout == page
     for knob in info.library_info()["knobs"]:
         assert f"| `{knob['name']}` | {knob['type']} |" in page
+        assert f" | {knob['owner']} | {knob['agreement']} | {knob['help']} |" in page
     assert "`RINGCOLL_STORE`" in page
 
 

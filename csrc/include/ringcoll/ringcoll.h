@@ -337,9 +337,9 @@ RINGCOLL_API void ringcoll_request_free(rc_request* request);
 
 /* JSON: version, abi, abi_revision, simd (the instruction set in use), transports (name, help,
  * usable, reason, and what was found of them), schedules (collective, name, summary, cost, where
- * they are offered), knobs (name, type, default, range, help, value) and costs (the file of
- * RINGCOLL_COSTS, or what is wrong with it). Needs no communicator. The string is malloc'ed; free
- * it with ringcoll_free. */
+ * they are offered), knobs (name, type, default, range, owner, agreement, help, value) and costs
+ * (the file of RINGCOLL_COSTS, or what is wrong with it). Needs no communicator. The string is
+ * malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_info(char** json);
 /* What collectives would take on a cluster, by the prices that schedules are chosen by
  * (docs/algorithms.md, "What a schedule costs"). Needs no communicator and looks at no environment.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/knobs.h"
 #include "transport/tcp/endpoint.h"
 
 namespace ringcoll {
@@ -195,6 +196,15 @@ Probe probe_tcp(const Config&) {
 std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {
   return std::make_unique<TcpTransport>(options.rank, static_cast<size_t>(options.size),
                                         streams_of(options), Framing(options));
+}
+
+const std::vector<KnobRow>& tcp_knobs() {
+  static const std::vector<KnobRow> rows = {
+      {"RINGCOLL_TCP_STREAMS", "tcp", Agreement::kAgreed,
+       knob::Integer{&Config::tcp_streams, 0, 16}, "0",
+       "TCP connections to each peer that carry data. 0: up to 4, as many as are seen to pay"},
+  };
+  return rows;
 }
 
 }  // namespace ringcoll

@@ -7,4 +7,5 @@
 namespace ringcoll {
 Probe probe_tcp(const Config& config);
 std::unique_ptr<Transport> make_tcp(const TransportOptions& options);
+const std::vector<KnobRow>& tcp_knobs();
 }  // namespace ringcoll
