@@ -45,6 +45,7 @@ def test_arrows_down_pass(tree):
         ("csrc/p2p/a.cc", '"coll/coll.h"', "p2p/ may not include coll/"),
         ("csrc/coll/a.cc", '"p2p/p2p.h"', "coll/ may not include p2p/"),
         ("csrc/python/a.cc", '"coll/coll.h"', "python/ may not include coll/"),
+        ("csrc/python/a.cc", '"base/base.h"', "python/ may not include base/"),
         ("csrc/transport/tcp/a.cc", '"transport/shm/shm.h"', "may not include another transport"),
         ("csrc/comm/a.cc", '"gone.h"', "is no file of csrc/"),
         ("csrc/include/ringcoll/more.h", '"base/base.h"', "the installed header stands alone"),
@@ -63,6 +64,12 @@ def test_a_violation_is_found_and_named(tree, file, include, why):
     assert len(found) == 1
     assert found[0].startswith(file)
     assert why in found[0]
+
+
+def test_the_front_may_see_what_collectives_are(tree):
+    tree("csrc/base/collectives.h", "")
+    tree("csrc/python/a.cc", '#include "base/collectives.h"')
+    assert check_layers.violations(tree.root) == []
 
 
 def test_owners_may(tree):
