@@ -1,5 +1,6 @@
 // What each collective is, in one table: who gives what to it and gets what of it (the table at
-// rc_call says it in words), whether it combines, whether it has a root.
+// rc_call says it in words), whether it combines, whether it has a root. Constants alone, so that
+// the Python front, which sees nothing else behind the C ABI, checks its tensors by them too.
 #pragma once
 
 #include <array>
@@ -23,7 +24,13 @@ struct CollectiveTraits {
   bool reduces;
   bool has_root;
 
-  bool is_vector() const { return input == Extent::kVector; }
+  constexpr bool is_vector() const { return input == Extent::kVector; }
+  /// Chunks may differ in length, as `counts` says.
+  constexpr bool takes_counts() const {
+    return input == Extent::kOwnChunk || input == Extent::kAllChunks;
+  }
+  /// What is received may be cut otherwise than what is sent, as `recv_counts` says.
+  constexpr bool takes_recv_counts() const { return output == Extent::kReceived; }
 };
 
 /// By rc_collective.

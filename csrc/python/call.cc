@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/collectives.h"
 #include "python/errors.h"
 
 namespace py = pybind11;
@@ -15,9 +16,11 @@ namespace py = pybind11;
 namespace ringcoll::python {
 namespace {
 
-constexpr std::array<std::string_view, RC_COLLECTIVE_COUNT> kCollectives = {
-    "allreduce", "allgather", "reduce_scatter", "broadcast", "reduce",
-    "gather",    "scatter",   "alltoall",       "barrier"};
+constexpr auto kCollectives = [] {
+  std::array<std::string_view, RC_COLLECTIVE_COUNT> names;
+  for (size_t i = 0; i < names.size(); i++) names[i] = kCollectiveTraits[i].name;
+  return names;
+}();
 constexpr std::array<std::string_view, RC_OP_COUNT> kOps = {"sum",     "average", "min",   "max",
                                                             "product", "bit_and", "bit_or"};
 
@@ -64,49 +67,44 @@ void check_counts(const Counts& counts, int size, const char* name) {
 /// As the C ABI wants it: there, 0 means 1 and -0.0 means 0.
 double factor(double given) { return given == 0 ? -0.0 : given; }
 
-bool rooted(rc_collective collective) {
-  return collective == RC_BROADCAST || collective == RC_REDUCE || collective == RC_GATHER ||
-         collective == RC_SCATTER;
-}
-
-bool takes_counts(rc_collective collective) {
-  return collective == RC_ALLGATHER || collective == RC_REDUCE_SCATTER || collective == RC_GATHER ||
-         collective == RC_SCATTER || collective == RC_ALLTOALL;
+/// Elements of a buffer of that extent.
+int64_t elements_of(Extent extent, int64_t count, const Parts& sent, const Parts& received) {
+  switch (extent) {
+    case Extent::kVector:
+      return count;
+    case Extent::kOwnChunk:
+      return sent.mine;
+    case Extent::kAllChunks:
+      return sent.all;
+    case Extent::kReceived:
+      return received.all;
+    case Extent::kNone:
+      break;
+  }
+  return kNone;
 }
 
 /// `count` is what rc_buffer.count means: one rank's part, or the whole where there are no parts.
 Shares shares_of(const rc_call& call, int64_t count, const Counts& counts,
                  const Counts& recv_counts, int rank, int size) {
+  const CollectiveTraits& traits = traits_of(call.collective);
   bool root = rank == call.root;
-  Parts parts = parts_of(counts, count, rank, size);
-  switch (call.collective) {
-    case RC_ALLREDUCE:
-      return {count, count};
-    case RC_BROADCAST:
-      return {root ? count : kNone, count, !root};
-    case RC_REDUCE:
-      return {count, root ? count : kNone};
-    case RC_ALLGATHER:
-      return {parts.mine, parts.all};
-    case RC_REDUCE_SCATTER:
-      return {parts.all, parts.mine};
-    case RC_GATHER:
-      return {parts.mine, root ? parts.all : kNone};
-    case RC_SCATTER:
-      return {root ? parts.all : kNone, parts.mine};
-    case RC_ALLTOALL:
-      return {parts.all, parts_of(recv_counts, count, rank, size).all};
-    case RC_BARRIER:
-      break;
-  }
-  return {kNone, kNone};
+  Parts sent = parts_of(counts, count, rank, size);
+  Parts received = parts_of(recv_counts, count, rank, size);
+  bool reads = is_looked_at(traits.reads, root), writes = is_looked_at(traits.writes, root);
+  bool may_write = writes || traits.writes == Whose::kAllButRoot;
+  return {.input = reads ? elements_of(traits.input, count, sent, received) : kNone,
+          .output = may_write ? elements_of(traits.output, count, sent, received) : kNone,
+          .output_needed = writes};
 }
 
-/// Elements of one part, from the tensor that tells.
+/// Elements of one part, from the tensor that tells: one that is a part, or else is cut into them.
 int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* output, int size) {
-  bool from_input = collective != RC_SCATTER && collective != RC_REDUCE_SCATTER && input;
-  const Tensor& known = from_input || !output ? *input : *output;
-  bool whole = collective == RC_ALLTOALL || (&known == input && !from_input);
+  const CollectiveTraits& traits = traits_of(collective);
+  bool by_output = !input || (output && traits.output == Extent::kOwnChunk);
+  const Tensor& known = by_output ? *output : *input;
+  Extent extent = by_output ? traits.output : traits.input;
+  bool whole = extent == Extent::kAllChunks || extent == Extent::kReceived;
   if (!whole) return known.count();
   if (known.count() % size != 0)
     raise_invalid(fmt::format("{} elements cannot be divided among {} ranks equally: pass counts",
@@ -114,10 +112,14 @@ int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* out
   return known.count() / size;
 }
 
+[[noreturn]] void raise_missing(const std::string& what) {
+  raise_invalid(fmt::format("{} is missing: this rank needs one", what));
+}
+
 /// The tensor's memory for the library, null where it looks at none.
 void* sized(const Tensor* tensor, int64_t expected, bool needed, const std::string& what) {
   if (expected == kNone) return nullptr;
-  if (!tensor && needed) raise_invalid(fmt::format("{} is missing: this rank needs one", what));
+  if (!tensor && needed) raise_missing(what);
   if (!tensor) return nullptr;
   if (tensor->count() != expected)
     raise_invalid(
@@ -131,21 +133,22 @@ Call::Call(const CallArguments& arguments, int rank, int size)
     : counts_(arguments.counts), recv_counts_(arguments.recv_counts) {
   call_.struct_size = sizeof(call_);
   call_.collective = lookup<rc_collective>(kCollectives, arguments.collective, "collective");
+  const CollectiveTraits& traits = traits_of(call_.collective);
   call_.op = lookup<rc_op>(kOps, arguments.op, "op");
   call_.root = arguments.root;
   call_.prescale = factor(arguments.prescale);
   call_.postscale = factor(arguments.postscale);
   call_.timeout_s = arguments.timeout_s;
-  if (rooted(call_.collective) && (call_.root < 0 || call_.root >= size))
+  if (traits.has_root && (call_.root < 0 || call_.root >= size))
     raise_invalid(fmt::format("root {} is not a rank: there are 0 to {}", call_.root, size - 1));
   check_counts(counts_, size, "counts");
   check_counts(recv_counts_, size, "recv_counts");
-  if ((counts_ && !takes_counts(call_.collective)) ||
-      (recv_counts_ && call_.collective != RC_ALLTOALL))
+  if ((counts_ && !traits.takes_counts()) || (recv_counts_ && !traits.takes_recv_counts()))
     raise_invalid("this collective takes no such counts");
-  if (call_.collective == RC_ALLTOALL && counts_.has_value() != recv_counts_.has_value())
-    raise_invalid("alltoall takes send_counts and recv_counts together, or neither");
-  if (call_.collective != RC_BARRIER) borrow(arguments, rank, size);
+  if (traits.takes_recv_counts() && counts_.has_value() != recv_counts_.has_value())
+    raise_invalid(
+        fmt::format("{} takes send_counts and recv_counts together, or neither", traits.name));
+  if (traits.input != Extent::kNone) borrow(arguments, rank, size);
   call_.buffers = buffers_.data();
   call_.buffer_count = static_cast<int64_t>(buffers_.size());
   call_.counts = counts_ ? counts_->data() : nullptr;
@@ -159,7 +162,7 @@ void Call::borrow(const CallArguments& arguments, int rank, int size) {
         fmt::format("there are {} inputs and {} outputs: one output for each input, and "
                     "at least one",
                     n, arguments.outputs.size()));
-  if (n > 1 && takes_counts(call_.collective))
+  if (n > 1 && traits_of(call_.collective).takes_counts())
     raise_invalid(fmt::format("{} takes one tensor, not {}", arguments.collective, n));
   tensors_.reserve(2 * n);  // pointers to its elements are kept below
   buffers_.reserve(n);
@@ -181,6 +184,8 @@ void Call::borrow_pair(const py::object& input, const py::object& output, const 
   if (!output.is_none()) out = &take(output, Access::kWrite, out_name);
   if (in_place) in = out;
   if (!in && !out) raise_invalid(fmt::format("{} and the output are both missing", in_name));
+  bool reads = is_looked_at(traits_of(call_.collective).reads, rank == call_.root);
+  if (reads && !in) raise_missing(in_name);  // before the output tells what it should have been
   int64_t count = counts_ ? (*counts_)[rank] : part_of(call_.collective, in, out, size);
   Shares shares = shares_of(call_, count, counts_, recv_counts_, rank, size);
   buffers_.push_back({sized(in, shares.input, true, in_name),

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/collectives.h"
 #include "schedule/families.h"
 
 namespace ringcoll {
@@ -35,22 +36,10 @@ int64_t space_of(Collective collective, const Problem& problem) {
   auto sum = [](std::span<const int64_t> counts) {
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   };
-  switch (collective) {
-    case RC_ALLREDUCE:
-    case RC_BROADCAST:
-    case RC_REDUCE:
-      return problem.counts[0];
-    case RC_ALLGATHER:
-    case RC_GATHER:
-    case RC_REDUCE_SCATTER:
-    case RC_SCATTER:
-      return sum(problem.counts);
-    case RC_ALLTOALL:
-      return sum(problem.counts) + sum(problem.recv_counts);
-    case RC_BARRIER:
-      break;
-  }
-  return 0;
+  const CollectiveTraits& traits = traits_of(collective);
+  if (traits.is_vector()) return problem.counts[0];
+  int64_t space = traits.takes_counts() ? sum(problem.counts) : 0;
+  return traits.takes_recv_counts() ? space + sum(problem.recv_counts) : space;
 }
 
 void add_round(Schedule& schedule, Step step) {

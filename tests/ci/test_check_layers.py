@@ -48,6 +48,7 @@ def test_arrows_down_pass(tree):
         ("csrc/p2p/a.cc", '"coll/coll.h"', "p2p/ may not include coll/"),
         ("csrc/coll/a.cc", '"p2p/p2p.h"', "coll/ may not include p2p/"),
         ("csrc/python/a.cc", '"coll/coll.h"', "python/ may not include coll/"),
+        ("csrc/python/a.cc", '"base/base.h"', "python/ may not include base/"),
         ("csrc/transport/tcp/a.cc", '"transport/shm/shm.h"', "may not include another transport"),
         ("csrc/mesh/a.cc", '"base/collectives.h"', "carries bytes"),
         ("csrc/transport/tcp/a.h", '"base/traits.h"', '"base/traits.h" brings base/collectives.h'),
@@ -95,6 +96,12 @@ def test_who_carries_bytes_is_below_the_calls():
     assert {"coll", "engine", *check_layers.PURE}.isdisjoint(check_layers.CARRIERS)
     below = check_layers.allowed_layers("coll") - {"coll", "base", *check_layers.PURE}
     assert below | {"p2p"} == check_layers.CARRIERS
+
+
+def test_the_front_may_see_what_collectives_are(tree):
+    tree("csrc/base/collectives.h", "")
+    tree("csrc/python/a.cc", '#include "base/collectives.h"')
+    assert check_layers.violations(tree.root) == []
 
 
 def test_owners_may(tree):
