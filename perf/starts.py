@@ -41,11 +41,14 @@ def parse_arguments() -> argparse.Namespace:
     add("--transports", default=",".join(starts.TRANSPORTS), help="default %(default)s")
     add("--rounds", type=int, default=3, help="starts of each; default %(default)s")
     add("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    add(
+        "--objects", type=Path, help="the folder that it was built in, for exchanges without meshes"
+    )
     add("--build", type=Path, default=build.CHECKOUT / "build/perf")
     add("--output", type=Path, default=build.PERF / "results", help="a directory")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.ranks, arguments.alone, arguments.rounds = "16", "32", 1
+        arguments.ranks, arguments.alone, arguments.rounds = "16", "64", 1
     return arguments
 
 
@@ -67,7 +70,7 @@ def cases(arguments: argparse.Namespace, results: Results) -> list[Case]:
 
 
 def measure(arguments: argparse.Namespace, results: Results) -> None:
-    tools = Tools(arguments.build.resolve(), arguments.library)
+    tools = Tools(arguments.build.resolve(), arguments.library, arguments.objects)
     for case in cases(arguments, results):
         for _ in range(1 if case.store == COUNTING else arguments.rounds):
             try:
@@ -88,7 +91,7 @@ def count_alone(arguments: argparse.Namespace, tools: Tools, results: Results) -
         key=lambda case: case.ranks,
         default=None,
     )
-    if largest is None or arguments.library:
+    if largest is None or not tools.has_objects():
         return
     outcomes = results.rounds[largest][-1].at_store["outcomes"]
     try:

@@ -77,26 +77,36 @@ def build_driver(name: str, directory: Path, flags: list[str]) -> Path:
 class Tools:
     """The programs, compiled from this checkout, against its library or another."""
 
-    def __init__(self, directory: Path, library: Path | None) -> None:
+    def __init__(self, directory: Path, library: Path | None, objects: Path | None = None) -> None:
+        """`objects`: the folder that another library was built in, if what is made of its objects
+        is wanted, too."""
         directory.mkdir(parents=True, exist_ok=True)
-        self._made = directory / "ringcoll"
         self._directory = directory
-        library = (library or build.build_library(self._made)).resolve()
+        if library is None:
+            objects = directory / "ringcoll"
+            library = build.build_library(objects)
+        self._objects = objects
+        library = library.resolve()
         self.library = library
         rpath = f"-Wl,-rpath,{library.parent}"
         self.starts = build_driver("ringcoll_starts", directory, [str(library), rpath])
         self.counting = build_driver("counting_store", directory, [])
 
+    def has_objects(self) -> bool:
+        return self._objects is not None
+
     def exchange_counts(self) -> Path:
-        """Made of the library's objects: only where the library is of this checkout."""
+        """Made of the library's objects: the C ABI takes no store that counts."""
         layers = ["base", "net", "bootstrap"]
         objects = [
             str(path)
             for layer in layers
-            for path in (self._made / "CMakeFiles" / f"{layer}_layer.dir").rglob("*.o")
+            for path in ((self._objects or Path()) / "CMakeFiles" / f"{layer}_layer.dir").rglob(
+                "*.o"
+            )
         ]
         if not objects:
-            raise StartError("exchange_counts: it needs the objects of a build of this checkout")
+            raise StartError(f"exchange_counts: no objects of a build in {self._objects}")
         return build_driver(
             "exchange_counts", self._directory, [*objects, "-lsodium", "-llz4", "-lfmt"]
         )

@@ -101,7 +101,9 @@ def test_a_quick_run_starts_ranks_and_counts(tmp_path: Path) -> None:
     ringcoll = pytest.importorskip("ringcoll")
     library = Path(ringcoll.__file__).parent / "libringcoll.so"
     command = [sys.executable, build.PERF / "starts.py", "--quick", "--stores", "tcp,file"]
-    command += ["--library", library, "--build", tmp_path / "build", "--output", tmp_path / "out"]
+    # Where ci/setup makes the package.
+    command += ["--library", library, "--objects", build.CHECKOUT / "build/dev"]
+    command += ["--build", tmp_path / "build", "--output", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     [document] = map(json.loads, (path.read_text() for path in tmp_path.glob("out/*.json")))
@@ -117,3 +119,13 @@ def test_a_quick_run_starts_ranks_and_counts(tmp_path: Path) -> None:
         if case["store"] == COUNTING:
             assert start["at_store"]["keys_left"] == 0
             assert start["at_store"]["outcomes"]
+    assert [one["ranks"] for one in document["counted"]] == [16, 64]
+    rounds = len(document["counted"][0]["blob_bytes"])
+    assert rounds > 1
+    for one in document["counted"]:
+        counts, ranks = one["counts"], one["ranks"]
+        # Each rank says what it has once and reads what all have said once in a round, or less
+        # where others do it for it; rank 0 asks nobody more than once for each round and rank.
+        assert len(counts["outcomes"]) == rounds
+        assert ranks - 1 <= counts["requests"]["set"] <= rounds * (ranks + 1)
+        assert 0 < counts["most_of_another"] <= counts["of_rank_0"] <= 3 * rounds * ranks
