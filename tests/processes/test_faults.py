@@ -4,6 +4,7 @@ left behind."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import random
 import re
@@ -59,14 +60,14 @@ def shape_of_error(outcome):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_sigkill_in_the_middle(start_ranks, transport, victim):
-    job = start_ranks(3, sum_for_ever, env={"RINGCOLL_TRANSPORT": transport})
+    job = start_ranks(4, sum_for_ever, env={"RINGCOLL_TRANSPORT": transport})
     job.wait_for("running")
     time.sleep(0.3)
     killed = time.monotonic()
     job.kill(victim)
     outcomes = job.join(20)
     assert outcomes[victim].exit_code == -signal.SIGKILL
-    for rank in {0, 1, 2} - {victim}:
+    for rank in {0, 1, 2, 3} - {victim}:
         assert shape_of_error(outcomes[rank]) == ("PeerLost", victim), outcomes[rank].output
         assert f"rank {victim}" in outcomes[rank].value[2]
         assert outcomes[rank].value[3] - killed < 1.0
@@ -99,38 +100,123 @@ def test_sigkill_while_the_others_are_idle(start_ranks, transport):
         ].output
 
 
+@contextlib.contextmanager
+def forked():
+    """A child of os.fork(), which has all that this process had open."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        yield [child]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@contextlib.contextmanager
+def by_subprocess():
+    """Another program, which keeps what is not closed on exec."""
+    with subprocess.Popen(["sleep", "60"], close_fds=False) as child:
+        try:
+            yield [child.pid]
+        finally:
+            child.kill()
+
+
+@contextlib.contextmanager
+def by_multiprocessing():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    try:
+        yield [child.pid]
+    finally:
+        child.kill()
+        child.join()
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_sigkill_of_a_rank_whose_children_live_on(start_ranks, transport):
-    """As workers of a data loader do: forked from a rank at work, they had what it had open."""
+@pytest.mark.parametrize("with_children", [forked, by_subprocess, by_multiprocessing])
+def test_sigkill_of_a_rank_whose_children_live_on(start_ranks, transport, with_children):
+    """Begun by a rank at work, they had what it had open; while they live its death is told as
+    soon as without them."""
 
     def body(world):
         world.allreduce(np.ones(10))
-        child = os.fork()
-        if child == 0:
-            time.sleep(30)
-            os._exit(0)
-        Path(f"child.{world.rank}").write_text(str(child))
-        try:
-            return sum_for_ever(world)
-        finally:
+        with with_children() as children:
+            Path(f"child.{world.rank}").write_text(" ".join(map(str, children)))
+            told = sum_for_ever(world)
             Path(f"mark.told{world.rank}").touch()
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            return told
 
     job = start_ranks(4, body, env={"RINGCOLL_TRANSPORT": transport})
     job.wait_for("running")
     time.sleep(0.3)
+    killed = time.monotonic()
     job.kill(2)
+    children = [int(pid) for pid in (job.folder / "child.2").read_text().split()]
     try:
-        for rank in (0, 1, 3):  # while its child lives
+        for rank in (0, 1, 3):
             job.wait_for(f"told{rank}", 10)
+        assert children and all(is_alive(child) for child in children)
     finally:
-        os.kill(int((job.folder / "child.2").read_text()), signal.SIGKILL)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         for file in job.folder.glob("child.*"):
             file.unlink()
     outcomes = job.join(20)
     for rank in (0, 1, 3):
         assert shape_of_error(outcomes[rank]) == ("PeerLost", 2), outcomes[rank].output
+        assert outcomes[rank].value[3] - killed < 1.0
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_groups_without_the_lost_rank_go_on(start_ranks, transport):
+    """With collectives, of which some are in flight when it is killed; groups with it fail."""
+
+    def body(world):
+        rest = world.split([3, 0, 2] if world.rank != 1 else [])
+        pair = world.split([0, 1] if world.rank < 2 else [2, 3])
+        x = np.ones(LARGE >> 5, "f4")
+        world.barrier()
+        Path("mark.running").touch()
+        if world.rank == 1:
+            time.sleep(60)
+        after, lost = 0, None
+        while rest.allreduce(np.array([after]), "min")[0] < 10:
+            handle = rest.allreduce_async(x)
+            assert (rest.allreduce(2 * x) == 6).all()
+            assert (handle.wait() == 3).all()
+            assert np.array_equal(rest.allgather(np.array([world.rank])), [3, 0, 2])
+            if world.rank > 1:
+                assert pair.allreduce(np.array([world.rank]))[0] == 5
+            try:
+                if lost is None:
+                    world.allreduce(np.ones(10))
+            except ringcoll.PeerLost as error:
+                lost = error.rank
+            after += Path("mark.killed").exists()
+        if world.rank == 0:
+            with pytest.raises(ringcoll.PeerLost, match="rank 1"):
+                pair.allreduce(np.ones(1))
+        return lost
+
+    job = start_ranks(4, body, env={"RINGCOLL_TRANSPORT": transport})
+    job.wait_for("running")
+    time.sleep(0.3)
+    job.kill(1)
+    (job.folder / "mark.killed").touch()
+    outcomes = job.join(30)
+    assert outcomes[1].exit_code == -signal.SIGKILL
+    for rank in (0, 2, 3):
+        assert outcomes[rank].value == 1, outcomes[rank].output
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

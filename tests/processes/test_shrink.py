@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -37,28 +42,117 @@ def goes_on(world):
     return seen
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_ranks_that_are_killed_are_done_without(start_ranks, transport):
+def went_on(outcomes, killed):
+    """Those who were not killed, together, and with the right sums before and after."""
+    size = len(outcomes)
+    left = [rank for rank in range(size) if rank not in killed]
+    for rank in killed:
+        assert outcomes[rank].exit_code == -signal.SIGKILL
+    for rank in left:
+        seen = outcomes[rank].value
+        assert seen is not None, outcomes[rank].output
+        assert seen[-1] == (len(left), float(len(left))), seen
+        assert all(size == total for size, total in seen), seen
+    # Whoever was last in the first step may have heard of the loss in it.
+    assert any((size, float(size)) in outcomes[rank].value for rank in left)
+
+
+@pytest.mark.parametrize(("transport", "size"), [("shm", 8), ("tcp", 6)])
+def test_ranks_that_are_killed_are_done_without(start_ranks, transport, size):
     """One, and then two at once that are not side by side, and rank 0 among them."""
-    job = start_ranks(6, goes_on, env={"RINGCOLL_TRANSPORT": transport})
-    job.wait_for("at6")
+    job = start_ranks(size, goes_on, env={"RINGCOLL_TRANSPORT": transport})
+    job.wait_for(f"at{size}")
     job.kill(3)
-    job.wait_for("at5")
+    job.wait_for(f"at{size - 1}")
     time.sleep(0.1)
     job.kill(0)
     job.kill(4)
+    job.wait_for(f"at{size - 3}")
+    (job.folder / "mark.over").touch()
+    went_on(job.join(30), killed=[0, 3, 4])
+
+
+class Rendezvous(BaseHTTPRequestHandler):
+    """horovodrun's server, in short."""
+
+    values: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self):
+        self.values[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200)
+
+    def do_GET(self):
+        found = self.values.get(self.path)
+        self._answer(404 if found is None else 200, found or b"")
+
+    def do_DELETE(self):
+        self.values.pop(self.path, None)
+        self._answer(200)
+
+    def _answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class OfAServer:
+    """A store that ends when its server is stopped."""
+
+    def __init__(self):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Rendezvous)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"horovod://127.0.0.1:{self._server.server_port}/{time.monotonic_ns()}"
+
+    def end(self, _):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class OfRankZero:
+    """A store that ends with that rank, which serves it."""
+
+    def __init__(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+    def end(self, job):
+        job.kill(0)
+
+
+class OfAFolder:
+    """A store that ends when its files are removed."""
+
+    url = None  # of the job's folder
+
+    def end(self, job):
+        shutil.rmtree(job.folder / "store")
+
+
+@pytest.mark.parametrize("kind", [OfAFolder, OfRankZero, OfAServer])
+def test_nobody_needs_the_store_any_more(start_ranks, kind):
+    """It is where the ranks met. Those who are left go on without it, twice."""
+    store = kind()
+
+    def body(rank, size, url):
+        return goes_on(ringcoll.init(rank, size, store.url or url))
+
+    job = start_ranks(5, body, connect=False)
+    job.wait_for("at5")
+    store.end(job)
+    killed = [0, 3]
+    job.kill(0)
+    job.wait_for("at4")
+    job.kill(3)
     job.wait_for("at3")
     (job.folder / "mark.over").touch()
-    outcomes = job.join(30)
-    for rank in (0, 3, 4):
-        assert outcomes[rank].exit_code == -signal.SIGKILL
-    for rank in (1, 2, 5):
-        seen = outcomes[rank].value
-        assert seen is not None, outcomes[rank].output
-        assert seen[-1] == (3, 3.0), seen
-        assert all(size == total for size, total in seen), seen
-    # Whoever was last in the first step may have heard of the loss in it.
-    assert any((6, 6.0) in outcomes[rank].value for rank in (1, 2, 5))
+    went_on(job.join(30), killed)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
