@@ -30,6 +30,10 @@ class Exchange {
   /// one place.
   virtual bool is_over_store() const { return false; }
 
+  /// The rank has died. Who waits at the end for those that have not read the last outcome does not
+  /// wait for it.
+  virtual void has_died(Rank /*rank*/) {}
+
   /// `look` is called, a few times a second, by an all_gather that waits for other ranks; what it
   /// throws ends the wait. Over a function of the caller it is not called.
   void while_waiting(std::function<void()> look) { look_ = std::move(look); }

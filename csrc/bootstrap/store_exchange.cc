@@ -6,11 +6,13 @@
 //   <session>.<round>.all    the outcome, by rank 0: all records, or the error that all raise
 //   <session>.conflict       somebody has found that two processes claim one rank
 //
-// At the end rank 0 waits (not long) until the others have removed their records, which they do
-// when they have read the last outcome, and removes the rest.
+// At the end rank 0 waits (not long) until the others, but those that have died, have removed their
+// records, which they do when they have read the last outcome, and removes the rest.
 #include <sodium.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -86,6 +88,7 @@ class StoreExchange : public Exchange {
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
   bool is_over_store() const override { return true; }
+  void has_died(Rank rank) override { dead_.insert(rank); }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
 
  private:
@@ -132,7 +135,8 @@ class StoreExchange : public Exchange {
   Claim session_;  // the claim of rank 0
   uint64_t round_ = 0;
   std::string last_outcome_key_;
-  std::vector<std::string> unread_;  // records of the last round, which their ranks remove
+  std::map<Rank, std::string> unread_;  // records of the last round, which their ranks remove
+  std::set<Rank> dead_;
   std::optional<Error> failed_;
 };
 
@@ -163,7 +167,7 @@ Outcome StoreExchange::gather(const std::string& mine, Deadline deadline) {
     outcome.error = error;
     // Of all who have come, collected or not: they are to read the verdict.
     unread_.clear();
-    for (Rank rank = 1; rank < size_; rank++) unread_.push_back(record_key(rank));
+    for (Rank rank = 1; rank < size_; rank++) unread_[rank] = record_key(rank);
   }
   // The deadline may just have passed: the verdict is to be told all the same.
   store_->set(outcome_key(), outcome.encode(), request());
@@ -198,7 +202,7 @@ std::vector<Record> StoreExchange::collect(const std::string& mine, Deadline dea
       look_for_trouble();
       if (deadline.passed()) throw missing(records);
     }
-    unread_.push_back(wanted);
+    unread_[rank] = wanted;
     records[rank] = Record::decode(*bytes);
     check_record(rank, records[rank]);
   }
@@ -250,9 +254,10 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
 
 void StoreExchange::clean_up() {
   Deadline linger(seconds(kLingerSeconds));
-  for (const std::string& record : unread_) {
-    bool there = store_->try_get(record, request()).has_value();
-    for (; there && !linger.passed(); there = store_->try_get(record, request()).has_value())
+  for (const auto& [rank, record] : unread_) {
+    auto is_there = [&] { return store_->try_get(record, request()).has_value(); };
+    bool there = is_there();
+    for (; there && !dead_.contains(rank) && !linger.passed(); there = is_there())
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     // Its rank was killed, or is stopped.
     if (there) store_->remove(record, request());

@@ -38,8 +38,6 @@ constexpr double kTimeoutSeconds = 60;
 // blame one who has heard earlier and ended; but not each time: such a step is tried again.
 constexpr Duration kInTime = std::chrono::seconds(1);
 constexpr int kTries = 3;
-// Rank 0 leaves the store after the others, or so much later (bootstrap/store_exchange.cc).
-constexpr Duration kLingersAtTheStore = std::chrono::seconds(2);
 // Who has said nothing by then has not noticed.
 constexpr Duration kAtLast = std::chrono::seconds(20);
 // Starts for each rank that is killed, spread over its system calls. Where in its share of them is
@@ -64,6 +62,7 @@ class MetExchange final : public Exchange {
     if (met_) std::exchange(met_, {})();
     return blobs;
   }
+  void has_died(Rank rank) override { inner_->has_died(rank); }
 
  private:
   std::unique_ptr<Exchange> inner_;
@@ -229,9 +228,7 @@ class DeathAtAnyStep : public ::testing::TestWithParam<Case> {
       std::string said = job.said(rank);
       Duration took = job.since_the_kill();
       EXPECT_TRUE(said.starts_with("PeerLost ")) << "rank " << rank << ": " << said;
-      bool lingers = rank == 0 && of.at == At::kStart;
-      if (took > kInTime + (lingers ? kLingersAtTheStore : Duration::zero()) ||
-          !said.starts_with(fmt::format("PeerLost {}: ", of.dies)))
+      if (took > kInTime || !said.starts_with(fmt::format("PeerLost {}: ", of.dies)))
         trouble += fmt::format("rank {} after {} s: {}\n", rank, to_seconds(took), said);
     }
     return trouble;

@@ -64,6 +64,8 @@ Mesh::Mesh(Config config, Exchange& exchange)
     // The others learn why from this rank, and not that it has left.
     Error raised = fail(as_error(error));
     if (whole_) whole_->leave();
+    if (raised.code() == Code::kPeerLost && raised.rank() != kNobody)
+      exchange.has_died(raised.rank());
     throw raised;
   }
   rounds.while_waiting({});
