@@ -188,38 +188,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def levels_of(arguments: argparse.Namespace) -> list[Level]:
     """The levels that the command line describes."""
-    ranks, leaf = arguments.ranks, arguments.leaf
-    if arguments.ports > ranks:
-        raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
-    hosts = [Level(level="host", ranks=ranks, ports=arguments.ports)]
-    if arguments.sockets > 1:
-        if ranks % arguments.sockets or arguments.sockets == ranks or arguments.crowded:
-            raise InvalidArgument(
-                f"--sockets {arguments.sockets}: each has as many of the {ranks} ranks, at least "
-                "two, with a core each"
-            )
-        hosts.insert(0, Level(level="socket", ranks=ranks // arguments.sockets))
-    if arguments.hosts == 1:
-        _refuse_links(arguments)
-        levels = hosts
-    elif leaf is None:
-        levels = [*hosts, Level(level="network", ranks=arguments.hosts * ranks)]
-    elif leaf >= arguments.hosts:
-        raise InvalidArgument(
-            f"--leaf {leaf}: a leaf has fewer hosts than there are in all, which is "
-            f"{arguments.hosts}"
-        )
-    else:
-        levels = [
-            *hosts,
-            Level(level="leaf", ranks=leaf * ranks),
-            Level(level="spine", ranks=arguments.hosts * ranks),
-        ]
+    hosts, above = _hosts_of(arguments), _levels_above(arguments)
     if arguments.costs is not None:
         if arguments.latency is not None or arguments.oversubscription != 1:
             raise InvalidArgument("--costs gives the latency and the rate of uplinks already")
-        return _with_costs(hosts, levels[len(hosts) :], arguments.costs)
-    above = levels[len(hosts) :]
+        return _with_costs(hosts, above, arguments.costs)
     for i, level in enumerate(above):
         if arguments.latency is not None:
             level["latency_us"] = arguments.latency * (i + 1)  # twice as many links
@@ -229,11 +202,42 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
     if len(above) == 2:
         if arguments.network is None:
             raise InvalidArgument("--leaf wants --network, or --costs with the uplinks' rate")
-        of_leaf = arguments.network * arguments.ports * leaf
+        of_leaf = arguments.network * arguments.ports * arguments.leaf
         above[1]["group_bytes_per_us"] = of_leaf / arguments.oversubscription
     elif arguments.oversubscription != 1:
         raise InvalidArgument("--oversubscription is that of leaves: give --leaf too")
-    return levels
+    return [*hosts, *above]
+
+
+def _hosts_of(arguments: argparse.Namespace) -> list[Level]:
+    """Hosts, after what they are made up of."""
+    ranks, sockets = arguments.ranks, arguments.sockets
+    if arguments.ports > ranks:
+        raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
+    hosts = Level(level="host", ranks=ranks, ports=arguments.ports)
+    if sockets == 1:
+        return [hosts]
+    if ranks % sockets or sockets == ranks or arguments.crowded:
+        raise InvalidArgument(
+            f"--sockets {sockets}: each has as many of the {ranks} ranks, at least two, with a "
+            "core each"
+        )
+    return [Level(level="socket", ranks=ranks // sockets), hosts]
+
+
+def _levels_above(arguments: argparse.Namespace) -> list[Level]:
+    ranks, leaf = arguments.hosts * arguments.ranks, arguments.leaf
+    if arguments.hosts == 1:
+        _refuse_links(arguments)
+        return []
+    if leaf is None:
+        return [Level(level="network", ranks=ranks)]
+    if leaf >= arguments.hosts:
+        raise InvalidArgument(
+            f"--leaf {leaf}: a leaf has fewer hosts than there are in all, which is "
+            f"{arguments.hosts}"
+        )
+    return [Level(level="leaf", ranks=leaf * arguments.ranks), Level(level="spine", ranks=ranks)]
 
 
 def _refuse_links(arguments: argparse.Namespace) -> None:
