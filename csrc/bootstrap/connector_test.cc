@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
+#include "base/error_testing.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/gate.h"
 #include "bootstrap/networks.h"
@@ -20,6 +20,8 @@
 
 namespace ringcoll {
 namespace {
+
+using testing::error_of;
 
 Config on_loopback() {
   Config config;
@@ -46,16 +48,6 @@ struct Job {
   std::vector<std::unique_ptr<Connector>> connectors;
   std::vector<std::string> all;
 };
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kInternal, ""};
-}
 
 bool contains(const Error& error, const std::string& part) {
   return std::string(error.what()).find(part) != std::string::npos;

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
+#include "base/error_testing.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/networks.h"
 #include "net/event_loop.h"
@@ -24,6 +24,8 @@
 
 namespace ringcoll {
 namespace {
+
+using testing::error_of;
 
 constexpr GroupNumber kGroup = 7;
 const Duration kForEver = seconds(INFINITY);
@@ -130,16 +132,6 @@ std::vector<Rank> all_of(Dials& dials) {
   }
   std::ranges::sort(peers);
   return peers;
-}
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kInternal, ""};
 }
 
 double seconds_to_connect(Rank peers) {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
+#include "base/error_testing.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/http_client.h"
 #include "bootstrap/http_server_testing.h"
@@ -20,17 +20,9 @@
 namespace ringcoll {
 namespace {
 
-Deadline soon() { return Deadline(seconds(20)); }
+using testing::error_of;
 
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kInternal, ""};
-}
+Deadline soon() { return Deadline(seconds(20)); }
 
 bool contains(const Error& error, const std::string& part) {
   return std::string(error.what()).find(part) != std::string::npos;
@@ -59,7 +51,7 @@ class Directory {
 };
 
 /// A place for a store of each kind.
-class EveryStore : public testing::TestWithParam<const char*> {
+class EveryStore : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     std::string kind = GetParam();
@@ -74,7 +66,7 @@ class EveryStore : public testing::TestWithParam<const char*> {
   HttpServerForTests server_;
   std::string url_;
 };
-INSTANTIATE_TEST_SUITE_P(Stores, EveryStore, testing::Values("local", "file", "tcp", "horovod"),
+INSTANTIATE_TEST_SUITE_P(Stores, EveryStore, ::testing::Values("local", "file", "tcp", "horovod"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(EveryStore, CarriesBytes) {

@@ -12,10 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
+#include "base/error_testing.h"
 
 namespace ringcoll {
 namespace {
+
+using testing::error_of;
 
 struct Connected {
   Fd client, server;
@@ -33,16 +35,6 @@ Connected connect_pair(const char* address) {
   Fd client = try_connect(local_address(listener.get()), Deadline(seconds(10)), &error);
   EXPECT_TRUE(client) << error;
   return {std::move(client), accept_one(listener.get())};
-}
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return {Code::kInternal, ""};
 }
 
 bool has_ipv6() {

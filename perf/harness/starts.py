@@ -97,13 +97,14 @@ class Tools:
 
     def exchange_counts(self) -> Path:
         """Made of the library's objects: the C ABI takes no store that counts."""
-        layers = ["base", "net", "bootstrap"]
+        made = (self._objects or Path()) / "CMakeFiles"
+        folders = [made / f"{layer}_layer.dir" for layer in ("base", "net", "bootstrap")]
+        # A build keeps the objects of sources that are gone.
         objects = [
             str(path)
-            for layer in layers
-            for path in ((self._objects or Path()) / "CMakeFiles" / f"{layer}_layer.dir").rglob(
-                "*.o"
-            )
+            for folder in folders
+            for path in folder.rglob("*.o")
+            if (build.CHECKOUT / path.relative_to(folder).with_suffix("")).exists()
         ]
         if not objects:
             raise StartError(f"exchange_counts: no objects of a build in {self._objects}")
