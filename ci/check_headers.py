@@ -22,10 +22,15 @@ def _include_flags(root: Path) -> list[str]:
     return [*flags, "-isystem", pybind11.get_include()]
 
 
-def _compile(root: Path, header: Path, language: list[str]) -> str:
+# What CMakeLists.txt builds with; a caller's own flags may be the strictest.
+_OURS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
+_CALLERS = ["-Wall", "-Wextra", "-pedantic"]
+
+
+def _compile(root: Path, header: Path, language: list[str], warnings: list[str]) -> str:
     """ "" if the header compiles alone, otherwise the compiler's words."""
     command = ["g++" if "c++" in language else "gcc", "-fsyntax-only", "-fvisibility=hidden"]
-    command += ["-Wall", "-Wextra", "-Werror", "-DFMT_HEADER_ONLY", *_include_flags(root)]
+    command += [*warnings, "-Werror", "-DFMT_HEADER_ONLY", *_include_flags(root)]
     # Included twice from an empty source, so that a missing guard is found as well.
     text = f'#include "{header}"\n#include "{header}"\n'
     done = subprocess.run(
@@ -37,19 +42,18 @@ def _compile(root: Path, header: Path, language: list[str]) -> str:
 def failures(root: Path) -> dict[str, str]:
     """Headers that do not compile alone, with the compiler's words."""
     jobs = [
-        (header, ["-x", "c++", "-std=c++20"]) for header in sorted((root / "csrc").rglob("*.h"))
+        (header, ["-x", "c++", "-std=c++20"], _OURS)
+        for header in sorted((root / "csrc").rglob("*.h"))
     ]
     installed = root / "csrc" / "include" / "ringcoll" / "ringcoll.h"
     if installed.exists():
-        jobs += [(installed, ["-x", "c", f"-std={std}", "-pedantic"]) for std in ("c99", "c11")]
-        jobs += [
-            (installed, ["-x", "c++", f"-std={std}", "-pedantic"]) for std in ("c++11", "c++20")
-        ]
+        jobs += [(installed, ["-x", "c", f"-std={std}"], _CALLERS) for std in ("c99", "c11")]
+        jobs += [(installed, ["-x", "c++", f"-std={std}"], _CALLERS) for std in ("c++11", "c++20")]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         said = pool.map(lambda job: _compile(root, *job), jobs)
         return {
             f"{header.relative_to(root)} ({language[1]})": text
-            for (header, language), text in zip(jobs, said, strict=True)
+            for (header, language, _), text in zip(jobs, said, strict=True)
             if text
         }
 
