@@ -43,7 +43,7 @@ const std::vector<KnobRow>& core_knobs() {
        "schedule by name, \"ring\" or \"allreduce=ring,broadcast=binomial\". Empty: by cost"},
       {"RINGCOLL_SEGMENT_BYTES", "coll", kAgreed, knob::Bytes{&Config::segment_bytes, 0, kGiB}, "0",
        "bytes of one piece (segment) of a large collective in its pipeline. 0: between hosts by "
-       "the costs of the links, on one host by whether ranks share cores"},
+       "the costs of the links, on one host by what caches hold"},
       {"RINGCOLL_SLOTS", "coll", kAgreed, knob::Integer{&Config::slots, 0, 64}, "0",
        "pieces of a large collective, or small calls, in flight. 0: by the costs of the links"},
       {"RINGCOLL_INLINE_BYTES", "transport", kAgreed,

@@ -12,11 +12,12 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the two cores that work on it, twice as much where nothing
-// is combined; where ranks share cores, it should be large against a change of context.
+// A piece should stay in the caches of the cores that work on it, twice as much where nothing is
+// combined. So it is where ranks share cores: what the next one reads is still there. A rank's part
+// of what is copied should be large against its change of context, though.
 constexpr int64_t kDomainPieceBytes = 256 << 10;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
-constexpr int64_t kOversubscribedPieceBytes = 2 << 20;
+constexpr int64_t kCopiedBytesOfSharedCore = 128 << 10;
 // Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
 constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
 constexpr int64_t kMostNetworkPieceBytes = 4 << 20;
@@ -121,13 +122,18 @@ int64_t Selector::best_slots() {
   return best;
 }
 
+int64_t Selector::domain_piece_bytes(Collective collective) const {
+  if (traits_of(collective).reduces) return kDomainPieceBytes;
+  int64_t shared = kCopiedBytesOfSharedCore * terrain_.fabric.ranks();
+  return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
+}
+
 /// Bytes of a piece to try.
 std::vector<int64_t> Selector::piece_sizes(Collective collective) const {
   int64_t most = largest_piece_bytes_;
   if (terrain_.segment_bytes > 0) return {std::min(terrain_.segment_bytes, most)};
   if (terrain_.one_domain) {
-    int64_t piece = traits_of(collective).reduces ? kDomainPieceBytes : kCopiedPieceBytes;
-    return {std::min(terrain_.oversubscribed ? kOversubscribedPieceBytes : piece, most)};
+    return {std::min(domain_piece_bytes(collective), most)};
   }
   std::vector<int64_t> sizes;
   for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)

@@ -89,6 +89,20 @@ TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
   EXPECT_EQ(choose(two, RC_ALLREDUCE, 64).row->name, "recursive_doubling");
 }
 
+// What is combined stays in the caches, whoever has the cores; of what is copied a rank's part is
+// large against its change of context.
+TEST(Select, PiecesOfAHostFitIntoCaches) {
+  for (bool share : {false, true})
+    for (Rank ranks : {2, 4, 8}) {
+      Terrain terrain = cluster(1, ranks, 1);
+      terrain.one_domain = true;
+      terrain.oversubscribed = terrain.fabric.crowded = share;
+      EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, 256 << 10);
+      int64_t copied = share && ranks == 8 ? kMiB : kMiB / 2;
+      EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).stretch, copied);
+    }
+}
+
 // A ring or a halving that takes every pair for a wire of its own sends each host's bytes through
 // its one port several times. What is chosen sends them once: 2n(H-1)/H.
 TEST(Select, LargeVectorsGoOverEachPortOnce) {
