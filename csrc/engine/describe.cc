@@ -94,6 +94,8 @@ std::string stats_json(Engine& engine) {
               {"receives_kept", uint64_t{messages.kept}},
               {"receives_read", uint64_t{messages.read}},
               {"receives_helped", uint64_t{messages.helped}},
+              {"send_bytes_packed", uint64_t{messages.packed_bytes}},
+              {"receive_bytes_unpacked", uint64_t{messages.unpacked_bytes}},
               {"rejected_connections", comm.group().mesh().rejected_connections()}}
       .dump();
 }

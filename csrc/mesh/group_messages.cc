@@ -80,6 +80,20 @@ bool GroupMessages::sends_from_anywhere(Rank peer) const {
   return parts_.links()[peer].transport->sends_from_anywhere();
 }
 
+// Between hosts there is one transport (mesh/reach.h), whose calls of lend() these are.
+uint64_t GroupMessages::lend(Rank peer, Loan loan, uint64_t oldest) {
+  const Parts::Link& link = parts_.links()[peer];
+  if (link.row->link != LinkClass::kNetwork) return 0;
+  size_t in_flight = oldest > 0 ? lent_ - oldest + 1 : 0;
+  link.transport->lend(std::span(&loan, 1), in_flight);
+  lent_++;
+  return loan.granted ? lent_ : 0;
+}
+
+void GroupMessages::revoke() noexcept {
+  for (Transport* part : used_) part->revoke();
+}
+
 // ---- Opening ----
 
 bool GroupMessages::try_open(Rank rank) {

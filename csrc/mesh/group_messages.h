@@ -65,6 +65,8 @@ class GroupMessages final : public MessageChannels {
   std::span<std::byte> staging() override { return staging_; }
   uint64_t inline_bytes() const override;
   bool sends_from_anywhere(Rank peer) const override;
+  uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
+  void revoke() noexcept override;
   void wait(Duration limit, uint64_t bytes) override;
   void wake() override;
 
@@ -105,6 +107,7 @@ class GroupMessages final : public MessageChannels {
   std::vector<Rank> near_closed_;  // within this host, and not connected
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
+  uint64_t lent_ = 0;  // loans that the network's transport was asked for
   std::vector<pollfd> fds_;
   Spreader spreader_;
   std::shared_ptr<News> news_;

@@ -41,6 +41,14 @@ class MessageChannels {
   virtual uint64_t inline_bytes() const = 0;
   /// Whether a message to the peer can be sent from any memory as it lies (tcp, loopback).
   virtual bool sends_from_anywhere(Rank peer) const = 0;
+  /// Lends memory of the caller's, of which messages to an open peer are then sent as they lie, and
+  /// to which, if it is `written`, they come without a copy (Transport::lend). Returns its number,
+  /// greater than those before; 0: not granted, as always where links take none. `oldest`: the
+  /// least number of what was lent and is still used; 0: nothing is.
+  virtual uint64_t lend(Rank peer, Loan loan, uint64_t oldest) = 0;
+  /// Of no use any more while something is lent, and no other thread is in wait(): when it has
+  /// returned, neither a device nor a peer touches that. What is on its way may be lost with it.
+  virtual void revoke() noexcept = 0;
   /// Blocks until on some open channel a message or a credit may be there, a peer opens one, wake()
   /// is called, or `limit` has passed. May return early. The caller has just seen nothing move.
   /// `bytes`: that a peer on the host may be copying now; it polls for as much longer.

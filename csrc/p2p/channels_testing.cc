@@ -16,7 +16,8 @@ std::vector<Behaviour> behaviours() {
           {.name = "calm", .reads_peer = true, .one_in = 0},
           {.name = "alone", .staging_bytes = 0, .reads_peer = true},
           {.name = "lends", .reads_peer = true, .takes_lent = true},
-          {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2}};
+          {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2},
+          {.name = "registers", .registers = true}};
 }
 
 class FakeWorld::Channel final : public Endpoint {
@@ -63,6 +64,8 @@ class FakeWorld::Channels final : public MessageChannels {
   std::span<std::byte> staging() override { return seat().staging; }
   uint64_t inline_bytes() const override { return world_.behaviour_.inline_bytes; }
   bool sends_from_anywhere(Rank) const override { return world_.behaviour_.from_anywhere; }
+  uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
+  void revoke() noexcept override;
   void wait(Duration limit, uint64_t bytes) override;
   void wake() override;
 
@@ -144,7 +147,8 @@ uint64_t FakeWorld::Channel::try_send(const Envelope& envelope, const void* data
   } else {
     auto& staging = world_.seats_[rank_]->staging;
     bool staged = from >= staging.data() && from + bytes <= staging.data() + staging.size();
-    invariant(staged || how.takes_lent, "{} bytes are sent from where they cannot be", bytes);
+    invariant(staged || how.takes_lent || world_.is_lent(rank_, data, bytes, false),
+              "{} bytes are sent from where they cannot be", bytes);
     message.data = from;
     message.borrowed = true;
     message.lent = !staged;
@@ -158,6 +162,7 @@ uint64_t FakeWorld::Channel::try_send(const Envelope& envelope, const void* data
 
 void FakeWorld::Channel::revoke() noexcept {
   std::lock_guard lock(world_.mutex_);
+  invariant(!world_.seats_[rank_]->waits, "rank {} gives up while another thread waits", rank_);
   Pipe& pipe = out();
   for (uint64_t n = pipe.taken + 1; n <= pipe.sent; n++) pipe.at(n).gone |= pipe.at(n).lent;
 }
@@ -202,7 +207,11 @@ bool FakeWorld::Channel::try_recv(void* place, uint64_t capacity, View* view) {
   invariant(!pipe.offered || pipe.place == to, "another place than before");
   invariant(capacity >= message.bytes, "no room for a message that was looked at");
   const std::byte* data = message.data ? message.data : message.copy.data();
-  bool placed = world_.behaviour_.from_anywhere && to;
+  invariant(!message.lent || !world_.behaviour_.registers ||
+                world_.is_lent(peer_, message.data, message.bytes, false),
+            "what is being sent is not lent any more");
+  bool placed =
+      to && (world_.behaviour_.from_anywhere || world_.is_lent(rank_, to, message.bytes, true));
   if (placed) std::copy_n(data, message.bytes / 2, to);
   pipe.offered = true;
   pipe.place = to;
@@ -267,9 +276,39 @@ bool FakeWorld::Channels::progress() {
   return moved;
 }
 
+uint64_t FakeWorld::Channels::lend(Rank /*peer*/, Loan loan, uint64_t oldest) {
+  std::lock_guard lock(world_.mutex_);
+  if (!world_.behaviour_.registers) return 0;
+  auto& loans = seat().loans;
+  loans.erase(loans.begin(), oldest > 0 ? loans.lower_bound(oldest) : loans.end());
+  uint64_t number = ++seat().last_loan;
+  if (world_.unlucky()) return 0;
+  loans[number] = loan;
+  return number;
+}
+
+void FakeWorld::Channels::revoke() noexcept {
+  std::lock_guard lock(world_.mutex_);
+  seat().loans.clear();
+  for (Rank peer = 0; peer < world_.size_; peer++) {
+    Pipe& pipe = world_.pipe(rank_, peer);
+    for (uint64_t n = pipe.taken + 1; n <= pipe.sent; n++) pipe.at(n).gone = true;
+  }
+}
+
+bool FakeWorld::is_lent(Rank rank, const void* data, uint64_t bytes, bool written) const {
+  const auto* first = static_cast<const std::byte*>(data);
+  return std::ranges::any_of(seats_[rank]->loans, [&](const auto& each) {
+    const Loan& loan = each.second;
+    return loan.data <= first && first + bytes <= loan.data + loan.bytes &&
+           (loan.written || !written);
+  });
+}
+
 void FakeWorld::Channels::wait(Duration limit, uint64_t /*bytes*/) {
   if (world_.on_wait) world_.on_wait(rank_);
   std::unique_lock lock(world_.mutex_);
+  seat().waits = true;
   world_.waits_++;
   // What was put off comes without an event.
   if (world_.behaviour_.one_in > 0) limit = std::min<Duration>(limit, std::chrono::milliseconds(1));
@@ -277,6 +316,7 @@ void FakeWorld::Channels::wait(Duration limit, uint64_t /*bytes*/) {
                           [this] { return seat().woken || seat().events != seat().seen; });
   seat().seen = seat().events;
   seat().woken = false;
+  seat().waits = false;
 }
 
 void FakeWorld::Channels::wake() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,10 +29,12 @@ struct Behaviour {
   bool reads_peer = false;     // copies out of the peer's memory
   bool from_anywhere = false;  // sends memory as it lies, and reads it late
   bool takes_lent = false;     // the same where it is asked to
+  bool registers = false;      // grants loans, sends from them, and writes to them
   int one_in = 4;              // what can be put off is, once in so many times; 0: never
 };
-/// As shm with and without process_vm_readv, with it for short messages as well, tcp and verbs are,
-/// and with next to no memory; where who reads has no help, or often too late.
+/// As shm with and without process_vm_readv, with it for short messages as well, tcp and verbs are
+/// (where nothing and where everything can be registered), and with next to no memory; where who
+/// reads has no help, or often too late.
 std::vector<Behaviour> behaviours();
 
 class FakeWorld {
@@ -45,7 +48,7 @@ class FakeWorld {
   void break_link(Rank from, Rank to, Code code);
   /// How often anybody's wait() has blocked.
   int waits() const { return waits_; }
-  /// Messages that were lent (Endpoint::takes_lent).
+  /// Messages that were sent from where they lay (Endpoint::takes_lent, MessageChannels::lend).
   int lent() const { return lent_; }
 
   /// Called first of all by wait() and wake() of a rank, without any lock: what may happen while
@@ -80,6 +83,9 @@ class FakeWorld {
     uint64_t events = 0, seen = 0;
     bool woken = false;
     bool memory_gone = false;
+    bool waits = false;
+    std::map<uint64_t, Loan> loans;  // by their numbers
+    uint64_t last_loan = 0;
     std::condition_variable changed;
     std::unique_ptr<MessageChannels> channels;
     std::vector<std::unique_ptr<Endpoint>> endpoints;
@@ -91,6 +97,7 @@ class FakeWorld {
   Pipe& pipe(Rank from, Rank to) { return pipes_[from * size_ + to]; }
   void notify(Rank rank);
   void let_leave(Pipe& pipe, Rank to);
+  bool is_lent(Rank rank, const void* data, uint64_t bytes, bool written) const;
 
   const Rank size_;
   const Behaviour behaviour_;

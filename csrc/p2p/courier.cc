@@ -169,6 +169,32 @@ void Courier::withdraw(Transfer* transfer, const Error& error) {
   end(transfer, error);
 }
 
+// ---- Memory of the caller's ----
+
+// So that a long message goes as it lies, and comes to where it belongs, where a device moves it.
+// Lent is all that the caller has given: memory that comes back is known by its address and length.
+void Courier::lend(Peer& with, Transfer* transfer) {
+  uint64_t moves = transfer->receives ? transfer->received.bytes : transfer->bytes;
+  if (with.reads || with.from_anywhere || moves <= limits_.short_bytes) return;
+  Loan loan{.data = transfer->data, .bytes = transfer->bytes, .written = transfer->receives};
+  transfer->loan = channels_.lend(with.rank, loan, oldest_loan());
+}
+
+uint64_t Courier::oldest_loan() const {
+  uint64_t oldest = 0;
+  for (const Peer* each : open_)
+    for (const Transfers* used : {&each->asked, &each->leaving, &each->awaited})
+      for (const Transfer* transfer = used->front(); transfer; transfer = Transfers::next(transfer))
+        if (transfer->loan > 0 && (oldest == 0 || transfer->loan < oldest)) oldest = transfer->loan;
+  return oldest;
+}
+
+void Courier::pack(Filled* filled, Staging::Chunk chunk, const std::byte* data, uint64_t bytes) {
+  *filled = {chunk, bytes};
+  if (bytes > 0) std::memcpy(chunk.data(), data, bytes);
+  counts_.packed_bytes += bytes;
+}
+
 // ---- The channels ----
 
 void Courier::want_channel(Peer& to) {
@@ -297,6 +323,8 @@ const Error* Courier::trouble_of(const Transfer& transfer) const {
 
 void Courier::give_up() {
   seal_.break_it();
+  // Else what was sent from the arena would be lost with the links.
+  if (oldest_loan() > 0) channels_.revoke();
   for (Peer* each : open_)
     if (!each->broken) each->channel->revoke();
   gave_up_ = true;
@@ -376,7 +404,10 @@ void Courier::take(Peer& from, const View& view) {
   Incoming& in = from.incoming;
   in.begun = false;
   const Head head = in.head;
-  if (in.bytes > 0 && in.place) copy_bytes(in.place, view.data, in.bytes);
+  if (in.bytes > 0 && in.place && in.place != view.data) {
+    std::memcpy(in.place, view.data, in.bytes);
+    counts_.unpacked_bytes += in.bytes;
+  }
   switch (head.word) {
     case Word::kShort:
       return take_short(from);
@@ -389,6 +420,7 @@ void Courier::take(Peer& from, const View& view) {
     case Word::kWant: {
       Transfer* send = announced(from, head.where);
       from.announced.remove(send);
+      lend(from, send);
       return from.asked.push(send);
     }
     case Word::kHelp: {

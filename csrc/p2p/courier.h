@@ -46,8 +46,10 @@ struct MessageCounts {
   Count sent, sent_bytes;          // messages whose send has ended well, and their bytes
   Count received, received_bytes;  // the same of receives
   Count kept;                      // short messages that came before their receive
-  Count read;    // long messages copied out of the sender's memory, at least in part
-  Count helped;  // long messages of which the sender sent a part while the rest was read
+  Count read;            // long messages copied out of the sender's memory, at least in part
+  Count helped;          // long messages of which the sender sent a part while the rest was read
+  Count packed_bytes;    // copied to the arena, to be sent from there
+  Count unpacked_bytes;  // copied to a receive from where the channel had put them
 };
 
 /// One thread at a time.
@@ -58,6 +60,7 @@ class Courier {
     uint64_t small_bytes = 8 << 10;   // the longest for which there are chunks of their own
     uint64_t kept_bytes = 256 << 10;  // of one sender
     uint64_t stretch_bytes = 512 << 10;
+    uint64_t lent_bytes = 2 << 20;     // a stretch that a device takes: it costs a round trip
     uint64_t staged_bytes = 64 << 10;  // a stretch that is copied to be sent
     // Copied out of a peer's memory at a time; if it does not help, as many as before together.
     uint64_t read_bytes = 64 << 10;
@@ -123,11 +126,6 @@ class Courier {
     Staging::Chunk chunk;
     uint64_t bytes = 0;
     bool empty() const { return chunk.empty(); }
-    void fill(Staging::Chunk from, const std::byte* data, uint64_t count) {
-      chunk = from;
-      bytes = count;
-      if (bytes > 0) std::memcpy(chunk.data(), data, count);
-    }
   };
   /// How a short message goes that has a chunk of its own in the arena, or could be read.
   enum Way : size_t { kByArena, kAsItLies };
@@ -167,6 +165,9 @@ class Courier {
 
   Peer& peer(Rank rank);
   const Peer* find_peer(Rank rank) const { return peers_[static_cast<size_t>(rank)].get(); }
+  void pack(Filled* filled, Staging::Chunk chunk, const std::byte* data, uint64_t bytes);
+  void lend(Peer& peer, Transfer* transfer);
+  uint64_t oldest_loan() const;
   void want_channel(Peer& peer);
   bool open_channels();
   void adopt(Rank rank);
@@ -211,6 +212,7 @@ class Courier {
   bool send_stretch(Peer& peer);
   bool send_help(Peer& peer);
   bool is_far_ahead(Peer& peer) const;
+  uint64_t most_of_stretch(const Peer& peer, const Transfer& send) const;
   uint64_t send_staged(Peer& peer, const Head& head, Filled* filled);
   void sent_from(Peer& peer, Transfer* send, uint64_t number);
   void end_sent(Transfer* send);

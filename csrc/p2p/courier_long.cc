@@ -53,6 +53,7 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
       note(from, {.word = Word::kHelp, .where = number});
     return reading_.push(receive);
   }
+  lend(from, receive);
   note(from, {.word = Word::kWant, .where = number});
   from.awaited.push(receive);
 }

@@ -58,7 +58,7 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
     Staging::Chunk chunk = staging_.take(send->bytes);
     *announce = chunk.empty();
     if (*announce) return false;
-    to.short_chunk.fill(chunk, send->data, send->bytes);
+    pack(&to.short_chunk, chunk, send->data, send->bytes);
   }
   uint64_t number = as_it_lies ? to.channel->try_send(Envelope::of(head), send->data, send->bytes)
                                : send_staged(to, head, &to.short_chunk);
@@ -97,20 +97,23 @@ bool Courier::is_far_ahead(Peer& to) const {
   return sent > kStretchesAhead && to.channel->completed() + kStretchesAhead < sent;
 }
 
+uint64_t Courier::most_of_stretch(const Peer& to, const Transfer& send) const {
+  if (to.from_anywhere) return limits_.stretch_bytes;
+  if (send.loan > 0) return limits_.lent_bytes;
+  return std::max(staging_.large_bytes(), inline_bytes_);
+}
+
 bool Courier::send_stretch(Peer& to) {
   Transfer* send = to.asked.front();
   if (!send || !to.notes.empty() || !to.queue.empty() || is_far_ahead(to)) return false;
   Head head{.word = Word::kStretch, .bytes = send->moved, .where = send->number};
   const std::byte* from = send->data + send->moved;
-  uint64_t left = send->bytes - send->moved;
-  uint64_t bytes =
-      std::min(left, to.from_anywhere ? limits_.stretch_bytes
-                                      : std::max(staging_.large_bytes(), inline_bytes_));
-  bool as_it_lies = to.from_anywhere || bytes <= inline_bytes_;
+  uint64_t bytes = std::min(send->bytes - send->moved, most_of_stretch(to, *send));
+  bool as_it_lies = to.from_anywhere || send->loan > 0 || bytes <= inline_bytes_;
   if (!as_it_lies && to.stretch_chunk.empty()) {
     auto chunk = staging_.take_large();
     if (chunk.empty()) return false;
-    to.stretch_chunk.fill(chunk, from, bytes);
+    pack(&to.stretch_chunk, chunk, from, bytes);
   }
   uint64_t number = as_it_lies ? to.channel->try_send(Envelope::of(head), from, bytes)
                                : send_staged(to, head, &to.stretch_chunk);
@@ -136,7 +139,7 @@ bool Courier::send_help(Peer& to) {
   if (to.stretch_chunk.empty()) {
     auto chunk = staging_.take_large();
     if (chunk.empty()) return false;
-    to.stretch_chunk.fill(chunk, send->data + left - bytes, bytes);
+    pack(&to.stretch_chunk, chunk, send->data + left - bytes, bytes);
   }
   Head head{.word = Word::kStretch, .bytes = left - bytes, .where = send->number};
   uint64_t number = send_staged(to, head, &to.stretch_chunk);

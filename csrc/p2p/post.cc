@@ -83,11 +83,7 @@ bool Post::step(Lock& lock, Body&& body) {
 
 void Post::begin(Lock& lock, Transfer& transfer) {
   check(!closing_, Code::kAborted, "the communicator is being closed");
-  if (!failed_ && options_.health.poisoned()) end_all(options_.health.error());
-  if (failed_) {
-    wake_if_due(lock);
-    throw failed_->within(transfer.describe());
-  }
+  if (failed_ || options_.health.poisoned()) refuse(lock, transfer);
   if (!courier_) {
     channels_ = &make_channels_();
     courier_ = std::make_unique<Courier>(*channels_, options_.limits,
@@ -105,6 +101,15 @@ void Post::begin(Lock& lock, Transfer& transfer) {
   });
   if (const Error* error = courier_->trouble_of(transfer)) fail_group(lock, *error);
   wake_if_due(lock);
+}
+
+// Who is blocked ends the others, and is told.
+void Post::refuse(Lock& lock, const Transfer& transfer) {
+  if (!failed_ && blocked_) wake_due_ = true;
+  if (!failed_ && !blocked_) end_all(options_.health.error());
+  Error error = (failed_ ? *failed_ : options_.health.error()).within(transfer.describe());
+  wake_if_due(lock);
+  throw error;
 }
 
 // Who is blocked takes the lock first of all: woken under it, it would sleep again at once.

@@ -81,6 +81,7 @@ class Post {
   Lock enter();
   void let_others_in(Lock& lock);
   void begin(Lock& lock, Transfer& transfer);
+  [[noreturn]] void refuse(Lock& lock, const Transfer& transfer);
   bool await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
   void sleep(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
   void over(Transfer* transfer);

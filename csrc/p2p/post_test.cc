@@ -469,7 +469,24 @@ TEST(Post, ABrokenChannelFailsTheGroupWhenSomebodyNeedsIt) {
   EXPECT_TRUE(office.health[0]->poisoned());
 }
 
+// Whoever is blocked uses the channels, so that nobody else may give them up.
+TEST_P(PostOver, AFailureThatIsFoundWhileAnotherThreadWaitsIsLeftToThatOne) {
+  Office office(3, GetParam());
+  std::thread sender([&] { send(office[1], "hello", 0, 1); });
+  EXPECT_EQ(receive(office[0], 1, 1), "hello");
+  sender.join();
+  office.world.break_link(0, 1, Code::kTransport);
+  int before = office.world.waits();
+  auto waits =
+      std::async(std::launch::async, [&] { return error_of([&] { receive(office[0], 2, 9); }); });
+  // Once for the news of the link, which nobody needs, and then for what does not come.
+  while (office.world.waits() < before + 2) std::this_thread::yield();
+  EXPECT_EQ(error_of([&] { send(office[0], text_of(500, 1), 1, 1); }).code(), Code::kTransport);
+  EXPECT_EQ(waits.get().code(), Code::kTransport);
+}
+
 // Every rank sends to every rank, in several threads, in ways that are drawn by lot.
+
 TEST_P(PostOver, RandomThreadsOfRandomRanks) {
   constexpr int kThreads = 3, kMessages = 40;
   Office office(3, GetParam());

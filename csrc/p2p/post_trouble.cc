@@ -115,17 +115,22 @@ bool Post::react_to_breaks(Lock& lock) {
   return error.has_value();
 }
 
-// The cause behind the error may be on its way.
+// The cause behind the error may be on its way. Who is blocked has the channels: it finds the group
+// poisoned when it is back, and ends all.
 void Post::fail_group(Lock& lock, const Error& error) {
   if (failed_) return;
   const Error raised = as_error(error);  // the courier's own may be gone meanwhile
   lock.unlock();
   options_.health.fail(raised);
   lock.lock();
-  end_all(options_.health.error());
+  if (blocked_)
+    wake_due_ = true;
+  else
+    end_all(options_.health.error());
 }
 
 void Post::end_all(const Error& error) {
+  invariant(!blocked_, "messages are given up while their channels are waited for");
   if (!failed_) failed_ = error;
   if (courier_) courier_->give_up();
   while (Transfer* each = all_.front()) {

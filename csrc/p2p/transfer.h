@@ -91,6 +91,7 @@ struct Transfer {
   Stage stage = Stage::kFresh;
   uint64_t order = 0;   // among the receives that were posted
   uint64_t number = 0;  // of the announcement, or of the last message that reads `data`
+  uint64_t loan = 0;    // the number of `data`'s (MessageChannels::lend); 0: it is not lent
   uint64_t moved = 0;   // bytes of a long message that were sent, or have come, from its beginning
   uint64_t helped = 0;  // bytes that were sent, or have come, from its end, while it was read
   uint64_t remote = 0;  // where the peer has it

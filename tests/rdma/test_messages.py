@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,71 @@ def test_from_any_rank_beside_calls(start_ranks):
 
     outcomes = start_ranks(3, body, env=VERBS).join(120)
     assert [outcome.value for outcome in outcomes] == [[1, 2], [], []], outcomes[0].output
+
+
+def test_long_ones_from_memory_that_comes_back_are_not_copied(start_ranks):
+    def body(world):
+        peer, copied = 1 - world.rank, []
+        x, y = np.zeros(300_000, "i4"), np.zeros(300_000, "i4")
+        for turn in range(4):
+            x[:] = np.arange(x.size) * (world.rank + 1) + turn
+            receive = world.irecv(y, peer, 1)
+            world.send(x, peer, 1)
+            receive.wait()
+            assert (y == np.arange(y.size) * (peer + 1) + turn).all()
+            stats = world.stats()
+            copied.append((stats["send_bytes_packed"], stats["receive_bytes_unpacked"]))
+        return copied
+
+    outcomes = start_ranks(2, body, env=VERBS).join(120)
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.output
+        # It is registered when it comes for the second time.
+        assert outcome.value == [(1_200_000, 1_200_000)] * 4
+
+
+def test_memory_that_was_freed_is_not_sent_again(start_ranks):
+    def body(world):
+        peer, addresses = 1 - world.rank, set()
+        for turn in range(8):
+            x, y = np.full(1 << 20, turn + world.rank, "i4"), np.zeros(1 << 20, "i4")
+            addresses |= {x.ctypes.data, y.ctypes.data}
+            receive = world.irecv(y, peer, 1)
+            world.send(x, peer, 1)
+            receive.wait()
+            assert (y == turn + peer).all()
+            del x, y
+        return len(addresses)
+
+    outcomes = start_ranks(2, body, env=VERBS).join(150)
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.output
+        assert outcome.value < 16, "no address came back, so that this shows nothing"
+
+
+def test_after_an_abort_nothing_is_written_to_what_was_lent(start_ranks):
+    def body(world):
+        peer, (x, y) = 1 - world.rank, np.ones((2, 4 << 20), "u1")
+        for _ in range(3):  # which registers both
+            receive = world.irecv(y, peer, 1)
+            world.send(x, peer, 1)
+            receive.wait()
+        world.barrier()
+        handles = [world.isend(x, peer, 2), world.irecv(y, peer, 2)]
+        if world.rank == 0:
+            time.sleep(0.02)
+            world.abort("that is enough")
+        for handle in handles:
+            with contextlib.suppress(ringcoll.Error):
+                handle.wait()
+        x[:] = y[:] = 7
+        time.sleep(0.5)
+        return bool((y == 7).all())
+
+    outcomes = start_ranks(2, body, env=VERBS).join(120)
+    for outcome in outcomes:
+        assert outcome.error is None, outcome.output
+        assert outcome.value
 
 
 def test_a_killed_peer_ends_what_is_pending(start_ranks):
