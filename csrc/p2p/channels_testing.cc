@@ -17,7 +17,7 @@ std::vector<Behaviour> behaviours() {
           {.name = "alone", .staging_bytes = 0, .reads_peer = true},
           {.name = "lends", .reads_peer = true, .takes_lent = true},
           {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2},
-          {.name = "registers", .registers = true}};
+          {.name = "registers", .registers = true, .one_in = 2}};
 }
 
 class FakeWorld::Channel final : public Endpoint {
@@ -29,7 +29,8 @@ class FakeWorld::Channel final : public Endpoint {
   bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
-  bool progress() override { return false; }
+  bool progress() override;
+  bool busy() const override;
   void wait(Duration) override {}
   void wake() override {}
   bool reads_peer() const override { return world_.behaviour_.reads_peer; }
@@ -116,12 +117,14 @@ void FakeWorld::break_link(Rank from, Rank to, Code code) {
   notify(to);
 }
 
-// A sender's memory is read when the kernel gets to it.
+// A sender's memory is read when the kernel gets to it, or the receiver has said where it wants it,
+// and the sender looks.
 void FakeWorld::let_leave(Pipe& pipe, Rank to) {
   for (uint64_t n = pipe.released + 1; n <= pipe.sent; n++) {
     Message& message = pipe.at(n);
     if (message.left) continue;
-    if (behaviour_.from_anywhere && unlucky()) return;
+    bool later = behaviour_.from_anywhere || (behaviour_.registers && message.bytes > 0);
+    if (later && unlucky()) return;
     message.left = true;
     if (behaviour_.from_anywhere && message.bytes > 0) {
       message.copy.assign(message.data, message.data + message.bytes);
@@ -158,6 +161,18 @@ uint64_t FakeWorld::Channel::try_send(const Envelope& envelope, const void* data
   pipe.sent++;
   world_.let_leave(pipe, peer_);
   return pipe.sent;
+}
+
+bool FakeWorld::Channel::progress() {
+  std::lock_guard lock(world_.mutex_);
+  world_.let_leave(out(), peer_);
+  return false;
+}
+
+bool FakeWorld::Channel::busy() const {
+  std::lock_guard lock(world_.mutex_);
+  const Pipe& pipe = world_.pipe(rank_, peer_);
+  return std::ranges::any_of(pipe.messages, [](const Message& message) { return !message.left; });
 }
 
 void FakeWorld::Channel::revoke() noexcept {

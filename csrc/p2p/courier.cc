@@ -281,7 +281,14 @@ bool Courier::settle(Peer& with) {
   return moved;
 }
 
-bool Courier::quiet() const { return owed_ == 0 && !lends(); }
+// What a channel has queued moves only if somebody comes (Endpoint::busy).
+bool Courier::owes() const {
+  return owed_ > 0 || std::ranges::any_of(open_, [](const Peer* each) {
+           return !each->broken && each->channel->busy();
+         });
+}
+
+bool Courier::quiet() const { return !owes() && !lends(); }
 
 bool Courier::lends() const {
   return std::ranges::any_of(peers_, [](const auto& each) {

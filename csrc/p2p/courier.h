@@ -89,8 +89,11 @@ class Courier {
   /// The same, and looks at what it passes over most of the time: before a wait.
   bool advance_thoroughly();
 
-  /// Whether something is left to be said that a peer may wait for, though no transfer is left.
-  bool owes() const { return owed_ > 0; }
+  /// Whether something is left to be said that a peer may wait for.
+  bool has_notes() const { return owed_ > 0; }
+  /// Whether that, or what channels have queued, is to be moved though no transfer is left. Not
+  /// while another thread is in their wait().
+  bool owes() const;
   /// Whether it owes nothing, and no channel has memory of a caller.
   bool quiet() const;
   bool lends() const;

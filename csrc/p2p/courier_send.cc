@@ -122,10 +122,7 @@ bool Courier::send_stretch(Peer& to) {
   send->moved += bytes;
   if (send->moved < send->bytes) return true;
   to.asked.remove(send);
-  if (as_it_lies)
-    sent_from(to, send, number);
-  else
-    end(send);
+  sent_from(to, send, number);
   return true;
 }
 

@@ -95,7 +95,7 @@ void Post::begin(Lock& lock, Transfer& transfer) {
     courier_->begin(&transfer);
     // The peer's part can begin; the rest is for who waits.
     Rank peer = transfer.receives ? transfer.received.source : transfer.peer;
-    wake_due_ |= blocked_ && (transfer.stage != Stage::kOver || courier_->owes());
+    wake_due_ |= blocked_ && (transfer.stage != Stage::kOver || courier_->has_notes());
     if (!blocked_ && peer >= 0 && peer != options_.rank) courier_->push(peer);
     return true;
   });
@@ -322,6 +322,7 @@ void Post::block(Lock& lock, std::optional<Clock::time_point> limit) {
 
 // ---- The library's thread ----
 
+// Of who has the role, or while nobody has it.
 bool Post::work_left() const { return started_ > 0 || (courier_ && courier_->owes()); }
 
 void Post::call_thread() {
@@ -339,7 +340,7 @@ void Post::work() {
     while (Transfer* transfer = untold_.pop()) tell(lock, *transfer);
     if (stopping_) return;
     bool quiet = seen == drives_;  // for as long as a nap
-    if (quiet && work_left() && !driven_ && !closing_ && !waited_for()) {
+    if (quiet && !driven_ && !closing_ && work_left() && !waited_for()) {
       drive(lock, nullptr, {});
       hand_over();
       idle = 0;
@@ -363,7 +364,7 @@ void Post::nap(Lock& lock) {
 void Post::sleep_until_called(Lock& lock) {
   asleep_ = true;
   work_.wait(lock, [this] {
-    return stopping_ || !untold_.empty() || (work_left() && !driven_ && !closing_);
+    return stopping_ || !untold_.empty() || (!driven_ && !closing_ && work_left());
   });
   asleep_ = false;
 }

@@ -210,6 +210,17 @@ TEST_P(PostOver, ASenderHearsOfTheEndThoughTheReceiverDoesSomethingElse) {
   receiver.join();
 }
 
+TEST_P(PostOver, WhatHasBeenSentArrivesThoughItsSenderDoesSomethingElse) {
+  Office office(2, GetParam(), 5);
+  for (int i = 0; i < 30; i++)
+    for (size_t bytes : {20, 90, 500, 2000}) {
+      std::string text = text_of(bytes, i);
+      auto sent = std::async(std::launch::async, [&] { send(office[0], text, 1, 1); });
+      ASSERT_EQ(receive(office[1], 0, 1), text) << i;
+      sent.get();
+    }
+}
+
 TEST_P(PostOver, AReceiveWithoutAMessageTimesOutAlone) {
   Office office(2, GetParam());
   std::string room(10, '-');

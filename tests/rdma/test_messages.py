@@ -105,7 +105,10 @@ def test_after_an_abort_nothing_is_written_to_what_was_lent(start_ranks):
             world.send(x, peer, 1)
             receive.wait()
         world.barrier()
-        handles = [world.isend(x, peer, 2), world.irecv(y, peer, 2)]
+        handles = []
+        with contextlib.suppress(ringcoll.Error):  # the other may be earlier
+            handles.append(world.irecv(y, peer, 2))
+            handles.append(world.isend(x, peer, 2))
         if world.rank == 0:
             time.sleep(0.02)
             world.abort("that is enough")
