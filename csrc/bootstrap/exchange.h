@@ -30,12 +30,15 @@ class Exchange {
   /// one place.
   virtual bool is_over_store() const { return false; }
 
-  /// The rank has died. Who waits at the end for those that have not read the last outcome does not
-  /// wait for it.
+  /// After the last all_gather: waits, for a moment, for those that have not read its outcome, where
+  /// that lies in a place that goes with this. Else the destructor does.
+  virtual void finish() {}
+  /// The rank has died. Who waits for those that have not read the last outcome does not wait for
+  /// it.
   virtual void has_died(Rank /*rank*/) {}
 
-  /// `look` is called, a few times a second, by an all_gather that waits for other ranks; what it
-  /// throws ends the wait. Over a function of the caller it is not called.
+  /// `look` is called, a few times a second, by an all_gather that waits for other ranks, and by
+  /// finish(); what it throws ends the wait. Over a function of the caller it is not called.
   void while_waiting(std::function<void()> look) { look_ = std::move(look); }
 
  protected:

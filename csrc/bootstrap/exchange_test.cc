@@ -264,6 +264,42 @@ TEST(StoreExchange, RankZeroLingersForWhoReadsTheLastOutcomeLate) {
   EXPECT_EQ(read, std::vector<std::string>(2, "x"));
 }
 
+/// Of a rank that dies when it could read the outcome.
+class DyingStore final : public LateStore {
+ public:
+  explicit DyingStore(std::unique_ptr<Store> inner) : LateStore(std::move(inner), 0) {}
+  std::optional<std::string> wait(const std::string& key, Deadline deadline) override {
+    auto found = LateStore::wait(key, deadline);
+    dead_ = key.ends_with(".all") && found;
+    if (dead_) throw Error(Code::kAborted, "killed");
+    return found;
+  }
+  void remove(const std::string& key, Deadline deadline) override {
+    if (!dead_) LateStore::remove(key, deadline);
+  }
+
+ private:
+  bool dead_ = false;
+};
+
+TEST(StoreExchange, RankZeroDoesNotLingerForWhoIsSeenToHaveDied) {
+  std::thread dies([] {
+    auto store = std::make_unique<DyingStore>(open_store("local://dies", "", 1, 2, soon()));
+    auto exchange = make_store_exchange(std::move(store), "p", 1, 2);
+    EXPECT_THROW(exchange->all_gather("x", soon()), Error);
+  });
+  auto exchange = make_store_exchange(open_store("local://dies", "", 0, 2, soon()), "p", 0, 2);
+  exchange->all_gather("x", soon());
+  dies.join();
+  auto began = Clock::now();
+  exchange->while_waiting([] { throw Error(Code::kPeerLost, "it has died", 1); });
+  EXPECT_THROW(exchange->finish(), Error);
+  exchange->has_died(1);
+  exchange.reset();
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(1));
+  EXPECT_FALSE(open_store("local://dies", "", 0, 2, soon())->try_get("psession", soon()));
+}
+
 TEST(StoreExchange, TwoThatClaimRankZeroOverwriteEachOther) {
   HttpServerForTests server;
   std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());

@@ -79,7 +79,8 @@ class StoreExchange : public Exchange {
   }
   ~StoreExchange() override {
     try {
-      if (rank_ == 0 && !session_.token.empty()) clean_up();
+      while_waiting({});
+      finish();
     } catch (const Error& error) {
       log_warning("keys may be left in the store: {}", error.what());
     }
@@ -88,6 +89,7 @@ class StoreExchange : public Exchange {
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
   bool is_over_store() const override { return true; }
+  void finish() override;
   void has_died(Rank rank) override { dead_.insert(rank); }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
 
@@ -113,6 +115,7 @@ class StoreExchange : public Exchange {
   void look_for_trouble();
   Error tell_rival(const Claim& rival);
   Error missing(const std::vector<Record>& records) const;
+  void await_readers();
   void clean_up();
 
   // The others.
@@ -136,6 +139,7 @@ class StoreExchange : public Exchange {
   uint64_t round_ = 0;
   std::string last_outcome_key_;
   std::map<Rank, std::string> unread_;  // records of the last round, which their ranks remove
+  bool finished_ = false;
   std::set<Rank> dead_;
   std::optional<Error> failed_;
 };
@@ -252,16 +256,34 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
       ranks.empty() ? kNobody : ranks.front());
 }
 
-void StoreExchange::clean_up() {
-  Deadline linger(seconds(kLingerSeconds));
-  for (const auto& [rank, record] : unread_) {
-    auto is_there = [&] { return store_->try_get(record, request()).has_value(); };
-    bool there = is_there();
-    for (; there && !dead_.contains(rank) && !linger.passed(); there = is_there())
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    // Its rank was killed, or is stopped.
-    if (there) store_->remove(record, request());
+void StoreExchange::finish() {
+  if (rank_ != 0 || session_.token.empty() || std::exchange(finished_, true)) return;
+  try {
+    await_readers();
+  } catch (...) {
+    finished_ = false;  // it may be told who is not to be waited for, and tried again
+    throw;
   }
+  clean_up();
+}
+
+void StoreExchange::await_readers() {
+  Deadline linger(seconds(kLingerSeconds));
+  for (auto unread = unread_.begin(); unread != unread_.end();) {
+    const auto& [rank, record] = *unread;
+    bool waits = !dead_.contains(rank) && !linger.passed();
+    if (!waits || !store_->try_get(record, request())) {
+      unread = waits ? unread_.erase(unread) : std::next(unread);
+      continue;
+    }
+    look();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void StoreExchange::clean_up() {
+  // Of ranks that were killed, or are stopped.
+  for (const auto& [rank, record] : unread_) store_->remove(record, request());
   if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
   store_->remove(key("conflict"), request());
   auto session = read_session();

@@ -62,6 +62,7 @@ class MetExchange final : public Exchange {
     if (met_) std::exchange(met_, {})();
     return blobs;
   }
+  void finish() override { inner_->finish(); }
   void has_died(Rank rank) override { inner_->has_died(rank); }
 
  private:

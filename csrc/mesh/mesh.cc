@@ -54,13 +54,17 @@ Mesh::Mesh(Config config, Exchange& exchange)
   if (exchange.is_over_store() && size_ > kMostOverStore)
     tree = make_tree_exchange(rank_, size_, *connector_);
   Exchange& rounds = tree ? *tree : exchange;
-  rounds.while_waiting([this] { health_->throw_if_poisoned(); });
+  auto look = [this] { health_->throw_if_poisoned(); };
+  rounds.while_waiting(look);
+  exchange.while_waiting(look);
   try {
     join_ring();
     make_transports(rounds, deadline);
     settle_costs(rounds);
+    exchange.finish();
   } catch (const std::exception& error) {  // std::bad_alloc, too
     rounds.while_waiting({});
+    exchange.while_waiting({});
     // The others learn why from this rank, and not that it has left.
     Error raised = fail(as_error(error));
     if (whole_) whole_->leave();
@@ -68,7 +72,7 @@ Mesh::Mesh(Config config, Exchange& exchange)
       exchange.has_died(raised.rank());
     throw raised;
   }
-  rounds.while_waiting({});
+  exchange.while_waiting({});  // the tree goes
 }
 
 Mesh::~Mesh() { whole_->leave(); }
