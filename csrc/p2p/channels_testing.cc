@@ -293,6 +293,7 @@ bool FakeWorld::Channels::progress() {
 
 uint64_t FakeWorld::Channels::lend(Rank /*peer*/, Loan loan, uint64_t oldest) {
   std::lock_guard lock(world_.mutex_);
+  invariant(!seat().waits, "rank {} lends while another thread waits", rank_);
   if (!world_.behaviour_.registers) return 0;
   auto& loans = seat().loans;
   loans.erase(loans.begin(), oldest > 0 ? loans.lower_bound(oldest) : loans.end());

@@ -12,12 +12,6 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-Transfer* find(const Transfers& transfers, uint64_t number) {
-  Transfer* found = transfers.front();
-  while (found && found->number != number) found = Transfers::next(found);
-  return found;
-}
-
 }  // namespace
 
 void Courier::take_announcement(Peer& from, const Head& head) {
@@ -53,7 +47,6 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
       note(from, {.word = Word::kHelp, .where = number});
     return reading_.push(receive);
   }
-  lend(from, receive);
   note(from, {.word = Word::kWant, .where = number});
   from.awaited.push(receive);
 }

@@ -22,10 +22,12 @@ bool Courier::send(Peer& to) {
 }
 
 bool Courier::send_note(Peer& to) {
-  if (to.notes.empty() || to.channel->try_send(Envelope::of(to.notes.front()), nullptr, 0) == 0)
-    return false;
+  if (to.notes.empty()) return false;
+  const Head note = to.notes.front();
+  if (to.channel->try_send(Envelope::of(note), nullptr, 0) == 0) return false;
   to.notes.pop_front();
   owed_--;
+  if (note.word == Word::kWant) lend(to, find(to.awaited, note.where));  // before anything comes
   return true;
 }
 

@@ -43,7 +43,8 @@ inline void fill(std::vector<std::byte>& memory, Rank from, uint64_t order) {
 class Ranks {
  public:
   Ranks(Rank size, const Behaviour& behaviour, uint64_t seed, Courier::Limits limits = kSmall)
-      : world(size, behaviour, seed), random(seed) {
+      // Of one seed they would draw the same, and whose turn it is would say how it goes.
+      : world(size, behaviour, ~seed), random(seed) {
     for (Rank rank = 0; rank < size; rank++)
       couriers.push_back(std::make_unique<Courier>(
           world.channels(rank), limits, [](Transfer* transfer) { owner(transfer).over = true; }));

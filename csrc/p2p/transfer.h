@@ -109,4 +109,11 @@ struct Transfer {
 };
 using Transfers = List<Transfer, &Transfer::place>;
 
+/// Of those the one with this number; null: there is none.
+inline Transfer* find(const Transfers& transfers, uint64_t number) {
+  Transfer* found = transfers.front();
+  while (found && found->number != number) found = Transfers::next(found);
+  return found;
+}
+
 }  // namespace ringcoll
