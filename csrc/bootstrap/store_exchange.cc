@@ -269,6 +269,7 @@ void StoreExchange::finish() {
 
 void StoreExchange::await_readers() {
   Deadline linger(seconds(kLingerSeconds));
+  Duration pause = std::chrono::microseconds(50);  // most of them are about to
   for (auto unread = unread_.begin(); unread != unread_.end();) {
     const auto& [rank, record] = *unread;
     bool waits = !dead_.contains(rank) && !linger.passed();
@@ -277,7 +278,8 @@ void StoreExchange::await_readers() {
       continue;
     }
     look();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(pause);
+    pause = std::min<Duration>(2 * pause, std::chrono::milliseconds(5));
   }
 }
 

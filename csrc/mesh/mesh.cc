@@ -61,7 +61,6 @@ Mesh::Mesh(Config config, Exchange& exchange)
     join_ring();
     make_transports(rounds, deadline);
     settle_costs(rounds);
-    exchange.finish();
   } catch (const std::exception& error) {  // std::bad_alloc, too
     rounds.while_waiting({});
     exchange.while_waiting({});
@@ -72,7 +71,17 @@ Mesh::Mesh(Config config, Exchange& exchange)
       exchange.has_died(raised.rank());
     throw raised;
   }
-  exchange.while_waiting({});  // the tree goes
+  finish(exchange);
+}
+
+// Who is lost by now, or has failed in its first call, is no matter of the start: calls raise it.
+void Mesh::finish(Exchange& exchange) {
+  try {
+    exchange.finish();
+  } catch (const Error& error) {
+    if (error.code() == Code::kPeerLost && error.rank() != kNobody) exchange.has_died(error.rank());
+  }
+  exchange.while_waiting({});
 }
 
 Mesh::~Mesh() { whole_->leave(); }

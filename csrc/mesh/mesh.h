@@ -118,6 +118,7 @@ class Mesh {
   void forget_lost();
   void free_extents();
   Seats seats() const;
+  static void finish(Exchange& exchange);
   void make_transports(Exchange& exchange, Deadline deadline);
   bool make_transport(const TransportRow& row, const TransportOptions& options, bool named);
   void settle_networks(const std::vector<Addresses>& addresses);
