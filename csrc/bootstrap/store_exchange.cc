@@ -264,7 +264,11 @@ void StoreExchange::finish() {
     finished_ = false;  // it may be told who is not to be waited for, and tried again
     throw;
   }
-  clean_up();
+  try {
+    clean_up();
+  } catch (const Error& error) {
+    log_warning("keys may be left in the store: {}", error.what());
+  }
 }
 
 void StoreExchange::await_readers() {

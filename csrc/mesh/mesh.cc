@@ -79,6 +79,7 @@ void Mesh::finish(Exchange& exchange) {
   try {
     exchange.finish();
   } catch (const Error& error) {
+    log_debug("not all have read the last outcome: {}", error.what());
     if (error.code() == Code::kPeerLost && error.rank() != kNobody) exchange.has_died(error.rank());
   }
   exchange.while_waiting({});

@@ -43,7 +43,8 @@ class WaitOnASharedCpu : public ::testing::Test {
     constexpr int kTurns = 200;
     std::vector<int> polls;
     // Who came early would sleep, and who sleeps is not told here that it is its turn.
-    for (turn++; turn < 0;) ::sched_yield();
+    Deadline deadline(std::chrono::seconds(20));
+    for (turn++; turn < 0 && !deadline.passed();) ::sched_yield();
     for (int mine = mesh.rank(); mine < kTurns; mine += 2) {
       int count = 0;
       wait(mesh, [&] { return count++, turn == mine; }, bytes);

@@ -81,7 +81,9 @@ TEST_P(CourierOver, WhatHasBeenSentOutlivesItsSender) {
     Ranks ranks(2, GetParam(), bytes);
     Letter& receive = ranks.receive(1, 0, 3, bytes);
     Letter& send = ranks.send(0, 1, 3, bytes);
-    while (!send.over || !ranks.couriers[0]->quiet()) ranks.advance_one();
+    for (int i = 0; i < 10'000 && !(send.over && ranks.couriers[0]->quiet()); i++)
+      ranks.advance_one();
+    ASSERT_TRUE(send.over);
     ranks.couriers[0]->give_up();
     auto content = std::exchange(send.memory, {});
     ranks.settle();

@@ -15,22 +15,15 @@
 #include <thread>
 #include <vector>
 
+#include "base/error_testing.h"
 #include "mesh/lifelines_testing.h"
-#include "p2p/channels_testing.h"
+#include "p2p/couriers_testing.h"
 
 namespace ringcoll {
 namespace {
 
-using testing::Behaviour, testing::contains, testing::describe, testing::FakeWorld, testing::Node,
-    testing::soon;
-
-constexpr Courier::Limits kSmall{.short_bytes = 100,
-                                 .small_bytes = 80,
-                                 .kept_bytes = 1000,
-                                 .stretch_bytes = 150,
-                                 .staged_bytes = 130,
-                                 .read_bytes = 170,
-                                 .most_read_bytes = 400};
+using testing::Behaviour, testing::contains, testing::describe, testing::error_of,
+    testing::FakeWorld, testing::kSmall, testing::Node, testing::soon;
 
 /// Ranks of one group, each with what messages need.
 class Office {
@@ -104,16 +97,6 @@ std::string text_of(size_t bytes, int seed) {
   std::string text(bytes, '\0');
   for (size_t i = 0; i < bytes; i++) text[i] = static_cast<char>('a' + (seed * 31 + i * 7) % 26);
   return text;
-}
-
-template <typename Body>
-Error error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(Code::kInternal, "nothing was thrown");
 }
 
 class PostOver : public ::testing::TestWithParam<Behaviour> {};
@@ -491,7 +474,8 @@ TEST_P(PostOver, AFailureThatIsFoundWhileAnotherThreadWaitsIsLeftToThatOne) {
   auto waits =
       std::async(std::launch::async, [&] { return error_of([&] { receive(office[0], 2, 9); }); });
   // Once for the news of the link, which nobody needs, and then for what does not come.
-  while (office.world.waits() < before + 2) std::this_thread::yield();
+  Deadline deadline(std::chrono::seconds(10));
+  while (office.world.waits() < before + 2 && !deadline.passed()) std::this_thread::yield();
   EXPECT_EQ(error_of([&] { send(office[0], text_of(500, 1), 1, 1); }).code(), Code::kTransport);
   EXPECT_EQ(waits.get().code(), Code::kTransport);
 }
