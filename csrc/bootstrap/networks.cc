@@ -78,6 +78,7 @@ std::vector<Offer> decode_offers(std::string_view text) {
   check(count >= 1 && count <= kMostOffers, Code::kTransport,
         "the addresses of a rank: {} of them, 1 to {} are allowed", count, kMostOffers);
   std::vector<Offer> offers;
+  offers.reserve(count);
   for (uint32_t i = 0; i < count; i++) {
     Offer offer;
     offer.stack = reader.get<uint64_t>();

@@ -103,20 +103,22 @@ struct Turn {
   std::vector<Rank> chain;  // who measures, and waits meanwhile; the alone first
 };
 
-// Who exchanges messages in step with this rank: the ranks of its lane in its cell and in those on
-// both sides of it, as far as they have that lane; inside a host all ranks. Itself if it is alone.
-std::vector<Rank> row_of(const Topology& topology, Rank self, int level) {
-  for (const auto& [cells] : sections_of(topology, level))
-    for (size_t own = 0; own < cells.size(); own++) {
-      size_t lane = std::ranges::find(cells[own], self) - cells[own].begin();
-      if (lane == cells[own].size()) continue;
-      size_t begin = own, end = own + 1;
-      while (begin > 0 && cells[begin - 1].size() > lane) begin--;
-      while (end < cells.size() && cells[end].size() > lane) end++;
-      std::vector<Rank> row;
-      for (size_t cell = begin; cell < end; cell++) row.push_back(cells[cell][lane]);
-      return row;
-    }
+// Of the sections of a level, who exchanges messages in step with this rank: the ranks of its lane
+// in its cell and in those on both sides of it, as far as they have that lane; inside a host all
+// ranks. Itself if it is alone.
+std::vector<Rank> row_of(std::span<const Section> sections, Rank self) {
+  for (const Section& section : sections) {
+    auto at = static_cast<size_t>(std::ranges::find(section.ranks, self) - section.ranks.begin());
+    if (at == section.ranks.size()) continue;
+    auto own = static_cast<size_t>(std::ranges::upper_bound(section.begin, at) -
+                                   section.begin.begin() - 1);
+    size_t lane = at - section.begin[own], begin = own, end = own + 1;
+    while (begin > 0 && section.cell(begin - 1).size() > lane) begin--;
+    while (end < section.cells() && section.cell(end).size() > lane) end++;
+    std::vector<Rank> row;
+    for (size_t cell = begin; cell < end; cell++) row.push_back(section.cell(cell)[lane]);
+    return row;
+  }
   return {self};
 }
 
@@ -145,11 +147,12 @@ std::vector<Rank> ranks_beside(const Topology& topology, Rank self) {
 
 // The cells' lanes that have a partner, or inside a host all its ranks, wait for one another along
 // the ring.
-std::vector<Turn> turns_of(const Topology& topology, Rank self, int level) {
+std::vector<Turn> turns_of(std::span<const Section> sections, Rank self, int level) {
   std::vector<Turn> turns;
-  for (const Section& section : sections_of(topology, level)) {
-    if (level == 0 && std::ranges::count(section.ranks(), self) > 0 && section.cells.size() > 1) {
-      Turn turn{.several = section.cells.size() > 3, .chain = section.ranks()};
+  for (const Section& section : sections) {
+    if (std::ranges::count(section.ranks, self) == 0) continue;
+    if (level == 0 && section.cells() > 1) {
+      Turn turn{.several = section.cells() > 3, .chain = section.ranks};
       size_t at = std::ranges::find(turn.chain, self) - turn.chain.begin();
       if ((at ^ 1) < turn.chain.size()) turn.partner = turn.chain[at ^ 1];
       turn.alone = at < 2;
@@ -157,14 +160,14 @@ std::vector<Turn> turns_of(const Topology& topology, Rank self, int level) {
     }
     if (level == 0) continue;
     for (const CellPair& pair : pairs_of(section, level)) {
-      const auto *mine = &section.cells[pair.a], *theirs = &section.cells[pair.b];
-      if (std::ranges::count(*mine, self) == 0) std::swap(mine, theirs);
-      size_t lane = std::ranges::find(*mine, self) - mine->begin();
-      size_t lanes = std::min(mine->size(), theirs->size());
+      auto mine = section.cell(pair.a), theirs = section.cell(pair.b);
+      if (std::ranges::count(mine, self) == 0) std::swap(mine, theirs);
+      size_t lane = std::ranges::find(mine, self) - mine.begin();
+      size_t lanes = std::min(mine.size(), theirs.size());
       if (lane >= lanes) continue;
-      auto chain = std::span(*mine).first(lanes);
+      auto chain = mine.first(lanes);
       turns.push_back(
-          {pair.round, (*theirs)[lane], lane == 0, lanes > 1, {chain.begin(), chain.end()}});
+          {pair.round, theirs[lane], lane == 0, lanes > 1, {chain.begin(), chain.end()}});
     }
   }
   return turns;
@@ -235,7 +238,7 @@ class Meter {
 
   LinkSample measure(const Turn& turn);
   Duration stream_length(Rank peer) const;
-  double exchange_in_step();
+  double exchange_in_step(const std::vector<Rank>& row);
   void exchange(Rank peer);
   void take_distance(Rank peer);
   double ping(Rank peer, Duration limit);
@@ -280,9 +283,10 @@ Duration Meter::stream_length(Rank peer) const {
 LevelSamples Meter::measure(int level) {
   level_ = level;
   LevelSamples samples;
+  auto sections = sections_of(topology_, level);
   std::optional<double> in_step_us;
-  if (is_in_step(topology_, level, share_)) in_step_us = exchange_in_step();
-  for (const Turn& turn : turns_of(topology_, self_, level)) samples[turn.round] = measure(turn);
+  if (is_in_step(topology_, level, share_)) in_step_us = exchange_in_step(row_of(sections, self_));
+  for (const Turn& turn : turns_of(sections, self_, level)) samples[turn.round] = measure(turn);
   if (in_step_us) samples[0].latency_us = *in_step_us, samples[1].latency_us = 0;
   return samples;
 }
@@ -324,8 +328,7 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
 // other neighbour, so that none is done while others have not begun: pairs that share two cores
 // would else have them to themselves, one pair after the other. Between hosts rows would; there the
 // ranks of a host exchange messages first in each round, and what that takes is taken off.
-double Meter::exchange_in_step() {
-  auto row = row_of(topology_, self_, level_);
+double Meter::exchange_in_step(const std::vector<Rank>& row) {
   auto neighbours = neighbours_in(row, self_);
   std::vector<Rank> beside;
   if (!is_inside_host()) beside = neighbours_in(ranks_beside(topology_, self_), self_);
@@ -559,10 +562,11 @@ std::vector<Rank> measured_peers(const Topology& topology, Rank self,
   std::vector<Rank> peers;
   for (int level = 0; level < topology.levels(); level++) {
     if (!wanted[level]) continue;
-    for (const Turn& turn : turns_of(topology, self, level))
+    auto sections = sections_of(topology, level);
+    for (const Turn& turn : turns_of(sections, self, level))
       if (turn.partner != kNobody) peers.push_back(turn.partner);
     if (!is_in_step(topology, level, share)) continue;
-    for (const auto& row : {row_of(topology, self, level), ranks_beside(topology, self)})
+    for (const auto& row : {row_of(sections, self), ranks_beside(topology, self)})
       for (Rank peer : neighbours_in(row, self)) peers.push_back(peer);
   }
   std::ranges::sort(peers);

@@ -83,22 +83,20 @@ class LevelMiddle {
       : samples_(samples), level_(level) {}
 
   void add(const Section& section) {
-    for (Rank rank : section.ranks())
+    for (Rank rank : section.ranks)
       for (int round = 0; round < kMeasuringRounds; round++)
         latency_.add(of(rank, round).latency_us);
     for (const CellPair& pair : pairs_of(section, level_)) {
-      const auto &a = section.cells[pair.a], &b = section.cells[pair.b];
+      auto a = section.cell(pair.a), b = section.cell(pair.b);
       size_t lanes = std::min(a.size(), b.size());
-      for (const auto* cell : {&a, &b})
-        for (size_t lane = 0; lane < lanes; lane++)
-          rank_.add(of((*cell)[lane], pair.round).rank_bytes_per_us);
+      for (auto cell : {a, b})
+        for (Rank rank : cell.first(lanes)) rank_.add(of(rank, pair.round).rank_bytes_per_us);
       if (level_ == 0) continue;
-      add_group(std::span(a).first(lanes), pair.round, lanes);
-      add_group(std::span(b).first(lanes), pair.round, lanes);
+      add_group(a.first(lanes), pair.round, lanes);
+      add_group(b.first(lanes), pair.round, lanes);
     }
     // All ranks of a host share its memory, also the odd one that had nobody to measure with.
-    if (level_ == 0 && section.cells.size() > 1)
-      add_group(section.ranks(), 0, section.cells.size());
+    if (level_ == 0 && section.cells() > 1) add_group(section.ranks, 0, section.cells());
   }
 
   struct Found {
@@ -210,34 +208,23 @@ LevelCost default_cost(const std::string& level, bool is_host, bool crowded) {
   return {level, 0.3, 8000, 16000};
 }
 
-std::vector<Rank> Section::ranks() const {
-  std::vector<Rank> all;
-  for (const auto& cell : cells) all.insert(all.end(), cell.begin(), cell.end());
-  return all;
-}
-
 std::vector<Section> sections_of(const Topology& topology, int level) {
   std::vector<Section> sections;
-  std::vector<size_t> section_of, cell_of;  // by group, one more than the number
-  auto numbered = [](std::vector<size_t>& numbers, int group) -> size_t& {
-    auto at = static_cast<size_t>(group);
-    if (numbers.size() <= at) numbers.resize(at + 1);
-    return numbers[at];
-  };
+  auto cell_of = [&](Rank rank) { return level == 0 ? rank : topology.group_of(level - 1, rank); };
+  int section = -1, cell = -1;
   for (Rank rank : topology.ring_order()) {
-    size_t& at = numbered(section_of, topology.group_of(level, rank));
-    if (at == 0) at = (sections.emplace_back(), sections.size());
-    auto& cells = sections[at - 1].cells;
-    size_t& cell = numbered(cell_of, level == 0 ? rank : topology.group_of(level - 1, rank));
-    if (cell == 0) cell = (cells.emplace_back(), cells.size());
-    cells[cell - 1].push_back(rank);
+    bool opens = std::exchange(section, topology.group_of(level, rank)) != section;
+    if (opens) sections.emplace_back();
+    auto& [ranks, begin] = sections.back();
+    if (std::exchange(cell, cell_of(rank)) != cell || opens) begin.push_back(ranks.size());
+    ranks.push_back(rank);
   }
   return sections;
 }
 
 std::vector<CellPair> pairs_of(const Section& section, int level) {
   std::vector<CellPair> pairs;
-  size_t cells = section.cells.size();
+  size_t cells = section.cells();
   for (size_t c = 0; c + 1 < cells; c += 2) pairs.push_back({c, c + 1, 0});
   if (level > 0 && cells > 1 && cells % 2 == 1) pairs.push_back({cells - 2, cells - 1, 1});
   return pairs;

@@ -49,10 +49,16 @@ std::string describe(std::span<const LevelCost> levels);
 LevelCost default_cost(const std::string& level, bool is_host, bool crowded);
 
 /// Who measures with whom. A section is one group of a level, made of the cells below it: groups of
-/// the level before, or at level 0 single ranks. Cells and their ranks in ring order.
+/// the level before, or at level 0 single ranks. Each is a stretch of the ring.
 struct Section {
-  std::vector<std::vector<Rank>> cells;
-  std::vector<Rank> ranks() const;
+  std::vector<Rank> ranks;    // in ring order
+  std::vector<size_t> begin;  // of each cell, in `ranks`
+
+  size_t cells() const { return begin.size(); }
+  std::span<const Rank> cell(size_t number) const {
+    size_t end = number + 1 < begin.size() ? begin[number + 1] : ranks.size();
+    return std::span(ranks).subspan(begin[number], end - begin[number]);
+  }
 };
 std::vector<Section> sections_of(const Topology& topology, int level);
 

@@ -122,8 +122,8 @@ TEST(Pairs, InsideAHostAreNeighbours) {
   Topology topology = on_hosts({"a", "a", "b", "a", "b", "a", "a"});
   auto sections = sections_of(topology, 0);
   ASSERT_EQ(sections.size(), 2u);
-  EXPECT_EQ(sections[0].ranks(), (std::vector<Rank>{0, 1, 3, 5, 6}));
-  EXPECT_EQ(sections[1].ranks(), (std::vector<Rank>{2, 4}));
+  EXPECT_EQ(sections[0].ranks, (std::vector<Rank>{0, 1, 3, 5, 6}));
+  EXPECT_EQ(sections[1].ranks, (std::vector<Rank>{2, 4}));
   EXPECT_EQ(pairs_of(sections[0], 0).size(), 2u);  // the fifth has nobody
 }
 
@@ -134,7 +134,7 @@ TEST(Pairs, BetweenHostsReachEveryHost) {
     for (int i = 0; i < 3 * hosts; i++) names.push_back(std::to_string(i % hosts));
     auto sections = sections_of(on_hosts(names), 1);
     ASSERT_EQ(sections.size(), 1u);
-    ASSERT_EQ(sections[0].cells.size(), static_cast<size_t>(hosts));
+    ASSERT_EQ(sections[0].cells(), static_cast<size_t>(hosts));
     std::vector<std::vector<int>> rounds(hosts);
     for (const CellPair& pair : pairs_of(sections[0], 1))
       for (size_t cell : {pair.a, pair.b}) rounds[cell].push_back(pair.round);
@@ -221,7 +221,8 @@ TEST(Pairs, BetweenSocketsAreLanesOfThese) {
   Topology topology = testing::on_sockets(1, 3);
   auto sections = sections_of(topology, 1);
   ASSERT_EQ(sections.size(), 1u);
-  EXPECT_EQ(sections[0].cells, (std::vector<std::vector<Rank>>{{0, 2, 4}, {1, 3, 5}}));
+  EXPECT_EQ(sections[0].ranks, (std::vector<Rank>{0, 2, 4, 1, 3, 5}));
+  EXPECT_EQ(sections[0].begin, (std::vector<size_t>{0, 3}));
   EXPECT_EQ(sections_of(topology, 0).size(), 2u);
 }
 

@@ -71,10 +71,11 @@ std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
 constexpr std::array kPlacesBelow = {&Location::socket, &Location::numa_node, &Location::cache};
 static_assert(kPlacesBelow.size() == kBelowHosts.size());
 
-/// The first `kinds` of them.
-std::vector<int> path_below(const Location& location, size_t kinds) {
-  std::vector<int> path;
-  for (size_t kind = 0; kind < kinds; kind++) path.push_back(location.*kPlacesBelow[kind]);
+/// The first `kinds` of them, the others alike.
+using PathBelow = std::array<int, kPlacesBelow.size()>;
+PathBelow path_below(const Location& location, size_t kinds) {
+  PathBelow path{};
+  for (size_t kind = 0; kind < kinds; kind++) path[kind] = location.*kPlacesBelow[kind];
   return path;
 }
 
@@ -118,7 +119,7 @@ void Topology::find_level_below() {
     std::vector<bool> bound(hosts_.size(), true);
     for (Rank rank = 0; rank < size(); rank++)
       if (at(rank).*kPlacesBelow[kind] < 0) bound[host_of(rank)] = false;
-    std::map<std::pair<int, std::vector<int>>, int> numbers;
+    std::map<std::pair<int, PathBelow>, int> numbers;
     std::vector<int> groups;
     for (Rank rank = 0; rank < size(); rank++) {
       int host = host_of(rank);
@@ -164,12 +165,12 @@ void Topology::find_order() {
   for (const Host& host : arrange(std::move(hosts), 0)) {
     // Sockets in the order of their lowest ranks, and so on, so that the lowest rank is the host's
     // first.
-    std::map<std::vector<int>, Rank> first_of;
+    std::array<std::map<PathBelow, Rank>, kBelowHosts.size()> first_of;  // by kind
     std::vector<std::array<Rank, kBelowHosts.size() + 1>> keys;
     for (Rank rank : hosts_[host.number]) {
       std::array<Rank, kBelowHosts.size() + 1> key{};
       for (size_t kind = 0; kind < kBelowHosts.size(); kind++)
-        key[kind] = first_of.try_emplace(path_below(at(rank), kind + 1), rank).first->second;
+        key[kind] = first_of[kind].try_emplace(path_below(at(rank), kind + 1), rank).first->second;
       key.back() = rank;
       keys.push_back(key);
     }
@@ -210,7 +211,9 @@ void Topology::find_crowded() {
   for (Rank rank = 0; rank < size(); rank++)
     machines[locations_[rank].machine][locations_[rank].cpus].push_back(rank);
   crowded_.resize(locations_.size());
-  for (const auto& [machine, sets] : machines)
+  for (const auto& [machine, sets] : machines) {
+    size_t crowd = 0;
+    std::set<int> their_cpus;
     for (const auto& [mine, alike] : sets) {
       std::set<int> all;
       size_t ranks = 0;
@@ -221,26 +224,15 @@ void Topology::find_crowded() {
         ranks += others.size();
         all.insert(theirs.begin(), theirs.end());
       }
-      for (Rank rank : alike) crowded_[rank] = ranks > all.size();
+      if (ranks <= all.size()) continue;
+      for (Rank rank : alike) crowded_[rank] = true;
+      crowd += alike.size();
+      their_cpus.insert(mine.begin(), mine.end());
     }
-}
-
-int Topology::ranks_for_each_cpu() const {
-  struct Crowd {
-    size_t ranks = 0;
-    std::set<int> cpus;
-  };
-  std::map<std::string_view, Crowd> machines;
-  for (Rank rank = 0; rank < size(); rank++) {
-    if (!crowded(rank)) continue;
-    Crowd& crowd = machines[at(rank).machine];
-    crowd.ranks++;
-    crowd.cpus.insert(at(rank).cpus.begin(), at(rank).cpus.end());
+    if (crowd == 0) continue;
+    size_t for_each = (crowd + their_cpus.size() - 1) / their_cpus.size();
+    ranks_for_each_cpu_ = std::max(ranks_for_each_cpu_, static_cast<int>(for_each));
   }
-  size_t most = 1;
-  for (const auto& [machine, crowd] : machines)
-    most = std::max(most, (crowd.ranks + crowd.cpus.size() - 1) / crowd.cpus.size());
-  return static_cast<int>(most);
 }
 
 std::string Topology::describe(Rank rank) const {

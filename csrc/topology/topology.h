@@ -32,7 +32,7 @@ class Topology {
   bool crowded(Rank rank) const { return crowded_[rank]; }
   /// How many of the crowded ranks there are for each of their CPUs, rounded up, on the machine
   /// where that is most; 1 if no rank is crowded.
-  int ranks_for_each_cpu() const;
+  int ranks_for_each_cpu() const { return ranks_for_each_cpu_; }
   /// At least 1, of which one is that of hosts. The last has one group with all ranks. A level that
   /// joins nothing that the one below does not join is left out.
   int levels() const { return static_cast<int>(names_.size()); }
@@ -70,6 +70,7 @@ class Topology {
   int host_level_ = 0;
   std::vector<std::vector<int>> groups_;  // by level, by rank
   std::vector<bool> crowded_;
+  int ranks_for_each_cpu_ = 1;
   std::vector<Rank> order_;
 };
 
