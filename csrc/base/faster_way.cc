@@ -10,19 +10,19 @@ FasterWay::FasterWay(Options options)
     : options_(std::move(options)),
       per_byte_(options_.weights.size(), std::vector<double>(kTrials)) {}
 
-void FasterWay::did(uint64_t bytes, Duration time) {
+void FasterWay::did(uint64_t bytes, std::optional<Duration> time) {
   if (bytes < options_.least_bytes) return;
-  bool asked = asks(bytes);
-  double per_byte = to_seconds(time) / static_cast<double>(bytes);
+  bool counts = time && asks(bytes);
+  double per_byte = counts ? to_seconds(*time) / static_cast<double>(bytes) : 0;
   if (settled()) {
     works_++;
     rested_bytes_ += bytes;
     uint64_t rest = best_ == 0 ? options_.rest_bytes : options_.rest_of_others_bytes;
-    if (rested_bytes_ >= rest || (asked && has_changed(per_byte))) try_again();
+    if (rested_bytes_ >= rest || (counts && has_changed(per_byte))) try_again();
     return;
   }
   warm_bytes_ += bytes;
-  if (!asked) return;
+  if (!counts) return;
   size_t way = trial_ / kTrials;
   per_byte_[way][trial_ % kTrials] = options_.weights[way] * per_byte;
   trial_++;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,11 +36,12 @@ class FasterWay {
            (settled() ? works_ % kCheckEvery == 0 : warm_bytes_ >= options_.warm_up_bytes);
   }
   /// The way by which to do it.
-  size_t next(uint64_t bytes) const {
-    return bytes >= options_.least_bytes && !settled() ? trial_ / kTrials : best(bytes);
-  }
-  /// It is done; it took `time`, if that was asked for.
-  void did(uint64_t bytes, Duration time);
+  size_t next(uint64_t bytes) const { return is_trying(bytes) ? trial_ / kTrials : best(bytes); }
+  /// Whether the next work is to find out which way is the fastest.
+  bool is_trying(uint64_t bytes) const { return bytes >= options_.least_bytes && !settled(); }
+  /// It is done; it took `time`, if that was asked for. None: what it took says nothing, and it is
+  /// asked for again.
+  void did(uint64_t bytes, std::optional<Duration> time);
   /// The fastest as far as is known.
   size_t best(uint64_t bytes) const { return bytes < options_.least_bytes ? 0 : best_; }
 

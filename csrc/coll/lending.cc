@@ -71,9 +71,12 @@ bool Lending::is_taken_by(std::span<const Rank> peers) const {
       peers, [&](Rank peer) { return peer == comm_.rank() || comm_.channel(peer).takes_lent(); });
 }
 
-void Lending::end() {
-  if (FasterWay* way = std::exchange(way_, nullptr))
-    way->did(bytes_, asked_at_ ? Clock::now() - *asked_at_ : Duration::zero());
+void Lending::end(bool packed_on_trial) {
+  FasterWay* way = std::exchange(way_, nullptr);
+  if (!way) return;
+  std::optional<Duration> took;
+  if (asked_at_ && !packed_on_trial) took = Clock::now() - *asked_at_;
+  way->did(bytes_, took);
 }
 
 }  // namespace ringcoll

@@ -48,8 +48,9 @@ class Lending {
   /// Whether peers have to agree, who do when they are connected.
   bool asks_peers() const { return lends_ && borrowers_.within_host; }
   bool is_taken_by(std::span<const Rank> peers) const;
-  /// The call has ended well.
-  void end();
+  /// The call has ended well. `packed_on_trial`: it was packed in a way that may be far from the
+  /// fastest, and what it took says nothing of packing.
+  void end(bool packed_on_trial);
 
  private:
   bool may_lend() const;

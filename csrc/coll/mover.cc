@@ -68,6 +68,7 @@ void Mover::pack(const PieceMemory& memory, const Packing& packing) {
   uint64_t all = packing.range.count * element_bytes_;
   counters_.bytes_packed += all;
   if (prescale_ != 1) return pack(memory, packing, copy_bytes);
+  tried_ |= (beyond_caches_ ? ways_.pack_from_memory : ways_.pack).is_trying(all);
   if (beyond_caches_) {
     constexpr CopyLoop* kLoops[] = {copy_bytes, fetch_bytes, stream_bytes};
     in_the_faster_way(ways_.pack_from_memory, all,

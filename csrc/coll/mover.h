@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "coll/call.h"
 #include "coll/copy_ways.h"
@@ -48,6 +49,9 @@ class Mover {
   /// Where a transport that copies anyway should put what is received for `receipt`; null if it has
   /// no single place.
   std::byte* place_for(const PieceMemory& memory, const Receipt& receipt) const;
+
+  /// Whether, since this was last asked, something was packed to find out which way is the fastest.
+  bool has_tried() { return std::exchange(tried_, false); }
 
   size_t element_bytes() const { return element_bytes_; }
   /// The input may be read by pack() only, since it is scaled there.
@@ -92,6 +96,7 @@ class Mover {
   ScaleKernel scale_ = nullptr;
   Counters& counters_;
   CopyWays& ways_;
+  bool tried_ = false;
 };
 
 }  // namespace ringcoll

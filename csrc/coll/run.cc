@@ -112,7 +112,7 @@ void Run::prepare() {
 bool Run::advance() {
   bool over = choice_->pieces == 1 ? advance_alone() : advance_pipeline();
   if (!over || !all_completed(lent_)) return false;  // the caller's memory is the caller's again
-  lending_.end();
+  lending_.end(mover_->has_tried());
   return true;
 }
 
