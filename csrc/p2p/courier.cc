@@ -5,9 +5,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "base/log.h"
 
 namespace ringcoll {
@@ -19,10 +19,6 @@ using Stage = Transfer::Stage;
 constexpr uint64_t kThorough = 16;
 // Messages of one peer that are taken before the next peer's turn.
 constexpr int kMostAtOnce = 64;
-
-void copy_bytes(std::byte* to, const std::byte* from, uint64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
 
 }  // namespace
 
@@ -191,7 +187,7 @@ uint64_t Courier::oldest_loan() const {
 
 void Courier::pack(Filled* filled, Staging::Chunk chunk, const std::byte* data, uint64_t bytes) {
   *filled = {chunk, bytes};
-  if (bytes > 0) std::memcpy(chunk.data(), data, bytes);
+  copy_bytes(chunk.data(), data, bytes);
   counts_.packed_bytes += bytes;
 }
 
@@ -412,7 +408,7 @@ void Courier::take(Peer& from, const View& view) {
   in.begun = false;
   const Head head = in.head;
   if (in.bytes > 0 && in.place && in.place != view.data) {
-    std::memcpy(in.place, view.data, in.bytes);
+    copy_bytes(in.place, view.data, in.bytes);
     counts_.unpacked_bytes += in.bytes;
   }
   switch (head.word) {

@@ -2,9 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "p2p/courier.h"
 
 namespace ringcoll {
@@ -150,7 +150,7 @@ void Courier::take_help(Peer& from, const View& view) {
     throw corrupt(from, "a stretch that is not the next");
   uint64_t there = std::min(bytes, std::max(receive->moved, head.bytes) - head.bytes);
   if (there < bytes)
-    std::memcpy(receive->data + head.bytes + there, view.data + there, bytes - there);
+    copy_bytes(receive->data + head.bytes + there, view.data + there, bytes - there);
   receive->helped += bytes;
   end_if_whole(from, receive);
 }

@@ -1,5 +1,7 @@
-// Copies. memcpy is what the C library has tuned, and within the caches nothing written here was
-// faster. Beyond them it knows less than the caller does (docs/design.md, "Copies").
+// Copies beyond the caches, of which the C library knows less than the caller does (docs/design.md,
+// "Copies"). Within them nothing written here was faster than its memcpy.
+#include "base/copy.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -80,10 +82,6 @@ namespace ringcoll {
 HWY_EXPORT(fetch);
 HWY_EXPORT(stream);
 
-void copy_bytes(void* to, const void* from, size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
 void fetch_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
   // Through a block in the first-level cache, since memcpy knows how to write what lies in another
@@ -95,9 +93,9 @@ void fetch_bytes(void* to, const void* from, size_t bytes) {
   size_t done = 0;
   for (; done + kFourPages <= bytes; done += kFourPages) {
     if (HWY_DYNAMIC_DISPATCH(fetch)(block, in + done, kFourPages) < kFourPages) break;
-    std::memcpy(out + done, block, kFourPages);
+    copy_bytes(out + done, block, kFourPages);
   }
-  std::memcpy(out + done, in + done, bytes - done);
+  copy_bytes(out + done, in + done, bytes - done);
 }
 
 void stream_bytes(void* to, const void* from, size_t bytes) {

@@ -33,10 +33,8 @@ enum class Operands : uint8_t { kInCaches, kInMemory };
 CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands = Operands::kInCaches);
 ScaleKernel scale_kernel(DataType dtype);
 
-/// memcpy for the pipeline; nothing if to == from.
-void copy_bytes(void* to, const void* from, size_t bytes);
-/// The same for a source that is in no cache: it is read from four pages at a time, which some
-/// processors do faster and others do not.
+/// copy_bytes() (base/copy.h) for a source that is in no cache: it is read from four pages at a
+/// time, which some processors do faster and others do not.
 void fetch_bytes(void* to, const void* from, size_t bytes);
 /// The same for a destination that is in no cache and not soon read, such as the output of a call
 /// larger than the caches: stores that bypass them. Not for the arena, which a peer reads; nor for

@@ -478,7 +478,6 @@ void expect_copies(Copy copy) {
   copy(nullptr, nullptr, 0);
 }
 
-TEST(CopyBytes, CopiesAnythingAndNothing) { expect_copies(copy_bytes); }
 TEST_P(Kernels, FetchBytesCopiesAnythingAndNothing) { expect_copies(fetch_bytes); }
 TEST_P(Kernels, StreamBytesCopiesAnythingAndNothing) { expect_copies(stream_bytes); }
 

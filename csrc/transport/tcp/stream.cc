@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "net/socket.h"
 
@@ -69,7 +69,7 @@ uint64_t Stream::unacknowledged() const {
 uint64_t Stream::take_read_ahead(std::byte* to, uint64_t bytes) {
   uint64_t taken = std::min<uint64_t>(bytes, end_ - begin_);
   if (taken == 0) return 0;
-  std::memcpy(to, ahead_.data() + begin_, taken);
+  copy_bytes(to, ahead_.data() + begin_, taken);
   begin_ += taken;
   return taken;
 }
