@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <type_traits>
 #include <utility>
 
 namespace ringcoll {
@@ -56,20 +58,75 @@ bool FasterWay::has_changed(double per_byte) {
   return changed_ == patience_;
 }
 
+void FasterWayInStep::did(uint64_t bytes, std::optional<Duration> time) {
+  bool is_trial = asks();
+  bytes_ += bytes;
+  if (!is_trying()) {
+    if (bytes_ >= options_.rest_bytes) way_ = bytes_ = 0;
+    return;
+  }
+  if (!is_trial) return;
+  if (time) per_byte_[way_].push_back(to_seconds(*time) / static_cast<double>(bytes));
+  if (++trial_ < kTrials) return;
+  trial_ = bytes_ = 0;
+  if (++way_ == kWays) settle();
+}
+
+void FasterWayInStep::settle() {
+  tried_ = true;
+  bool known = std::ranges::all_of(per_byte_, [](auto& times) { return times.size() >= kFewest; });
+  // Without the longest eighth, in which somebody was stopped. Ranks that share cores run in turn:
+  // a work whose data has come already is short, and the next one long.
+  auto usual = [](std::vector<double>& times) {
+    std::ranges::sort(times);
+    times.resize(times.size() - times.size() / 8);
+    return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+  };
+  if (known) best_ = usual(per_byte_[1]) < usual(per_byte_[0]) ? 1 : 0;
+  for (auto& times : per_byte_) times.clear();
+}
+
+namespace {
+
 // What was not in use for a while (an arena) is in nobody's caches. A way that is slower by half is
 // tried at the cost of one percent.
-FasterWay& FasterWays::about(uint64_t bytes) {
-  constexpr uint64_t kFewest = 3, kMost = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
+constexpr uint64_t kFewestWarm = 3, kMostWarm = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
+// The first time, ways to pack are tried meanwhile (coll/copy_ways.h): three, as long each.
+constexpr uint64_t kWaysMeanwhile = 3;
+
+uint64_t warm_up_of(uint64_t about) {
+  return std::clamp(kWarmUpBytes, kFewestWarm * about, kMostWarm * about);
+}
+uint64_t rest_of(uint64_t about) {
+  return kRestOfATrial * (warm_up_of(about) + FasterWay::kTrials * about);
+}
+
+FasterWay make(std::type_identity<FasterWay>, uint64_t about) {
+  FasterWay::Options options{.weights = {1, 1},
+                             .warm_up_bytes = warm_up_of(about),
+                             .rest_bytes = rest_of(about),
+                             .rest_of_others_bytes = rest_of(about)};
+  return FasterWay(std::move(options));
+}
+
+FasterWayInStep make(std::type_identity<FasterWayInStep>, uint64_t about) {
+  uint64_t one_way = kWarmUpBytes + FasterWay::kTrials * about;
+  return FasterWayInStep({.first_warm_up_bytes = warm_up_of(about) + kWaysMeanwhile * one_way,
+                          .warm_up_bytes = warm_up_of(about),
+                          .rest_bytes = rest_of(about)});
+}
+
+}  // namespace
+
+template <typename Way>
+Way& BySize<Way>::about(uint64_t bytes) {
   int size = std::bit_width(bytes);
   if (auto known = by_size_.find(size); known != by_size_.end()) return known->second;
-  uint64_t about = uint64_t{1} << size;
-  uint64_t warm_up = std::clamp(kWarmUpBytes, kFewest * about, kMost * about);
-  uint64_t rest = kRestOfATrial * (warm_up + FasterWay::kTrials * about);
-  FasterWay::Options options{.weights = {1, 1},
-                             .warm_up_bytes = warm_up,
-                             .rest_bytes = rest,
-                             .rest_of_others_bytes = rest};
-  return by_size_.try_emplace(size, std::move(options)).first->second;
+  return by_size_.try_emplace(size, make(std::type_identity<Way>(), uint64_t{1} << size))
+      .first->second;
 }
+
+template class BySize<FasterWay>;
+template class BySize<FasterWayInStep>;
 
 }  // namespace ringcoll

@@ -2,6 +2,7 @@
 // "Copies"). Pure. One thread at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -70,15 +71,57 @@ class FasterWay {
   int patience_ = kChanged;  // twice as much after each time that nothing came of it
 };
 
-/// One of two ways for each power of two of bytes: what is faster for short messages need not be
-/// for long ones, and times for a byte differ.
-class FasterWays {
+/// The faster of two ways where ranks do a work together, each its part in the way that it has
+/// found, and all take the time of all. When a way is tried follows from what was done alone, and
+/// so is the same on all ranks: each would time the ways of the others else.
+class FasterWayInStep {
  public:
-  /// For about so many.
-  FasterWay& about(uint64_t bytes);
+  struct Options {
+    uint64_t first_warm_up_bytes = 0;  // of each way, the first time
+    uint64_t warm_up_bytes = 0;        // and later
+    uint64_t rest_bytes = 256 << 20;
+  };
+  explicit FasterWayInStep(const Options& options) : options_(options) {}
+
+  size_t next() const { return is_trying() ? way_ : best_; }
+  /// Whether the time of the next work is asked for.
+  bool asks() const { return is_trying() && bytes_ >= warm_up_bytes(); }
+  bool is_trying() const { return way_ < kWays; }
+  /// It is done; it took `time`. None: it was not asked for, or says nothing. Of a way of which
+  /// little is known so, nothing is found.
+  void did(uint64_t bytes, std::optional<Duration> time);
+
+  static constexpr size_t kTrials = 16, kFewest = 8;
 
  private:
-  std::map<int, FasterWay> by_size_;
+  static constexpr size_t kWays = 2;
+
+  uint64_t warm_up_bytes() const {
+    return tried_ ? options_.warm_up_bytes : options_.first_warm_up_bytes;
+  }
+  void settle();
+
+  Options options_;
+  std::array<std::vector<double>, kWays> per_byte_;
+  size_t best_ = 0;
+  size_t way_ = 0;      // that is tried; kWays: none
+  size_t trial_ = 0;    // of it
+  uint64_t bytes_ = 0;  // by it, or since it is known which is faster
+  bool tried_ = false;  // both, once
 };
+
+/// One of two ways for each power of two of bytes: what is faster for short messages need not be
+/// for long ones, and times for a byte differ.
+template <typename Way>
+class BySize {
+ public:
+  /// For about so many.
+  Way& about(uint64_t bytes);
+
+ private:
+  std::map<int, Way> by_size_;
+};
+using FasterWays = BySize<FasterWay>;
+using FasterWaysInStep = BySize<FasterWayInStep>;
 
 }  // namespace ringcoll

@@ -131,6 +131,84 @@ TEST(FasterWay, AFewWorksThatTookLongChangeNothing) {
   }
 }
 
+constexpr FasterWayInStep::Options kShort{
+    .first_warm_up_bytes = 8 * kBytes, .warm_up_bytes = 4 * kBytes, .rest_bytes = 100 * kBytes};
+
+/// Works until no way is tried, each as fast as is said, of which only every `known`-th tells.
+/// Returns how many works that took.
+int try_both(FasterWayInStep& ways, const std::vector<Duration>& times, int known = 1) {
+  int works = 0;
+  for (; ways.is_trying(); works++) {
+    std::optional<Duration> time;
+    if (ways.asks() && works % known == 0) time = times[ways.next()];
+    ways.did(kBytes, time);
+  }
+  return works;
+}
+
+void rest(FasterWayInStep& ways) {
+  while (!ways.is_trying()) {
+    EXPECT_FALSE(ways.asks());
+    ways.did(kBytes, {});
+  }
+}
+
+TEST(FasterWayInStep, IsTheOneThatUsuallyTakesLess) {
+  FasterWayInStep one(kShort), other(kShort);
+  try_both(one, {microseconds(10), microseconds(11)});
+  EXPECT_EQ(one.next(), 0u);
+  try_both(other, {microseconds(11), microseconds(10)});
+  EXPECT_EQ(other.next(), 1u);
+  rest(other);
+  try_both(other, {microseconds(10), microseconds(11)});
+  EXPECT_EQ(other.next(), 0u);
+}
+
+// By the median the first would be the faster one.
+TEST(FasterWayInStep, CountsShortWorksAndLong) {
+  FasterWayInStep ways(kShort);
+  for (int work = 0; ways.is_trying(); work++) {
+    bool first = ways.next() == 0, stopped = work % FasterWayInStep::kTrials == 3;
+    bool waits_for_nothing = work % FasterWayInStep::kTrials < 9;
+    ways.did(kBytes, microseconds(first ? (waits_for_nothing ? 5 : 40) : stopped ? 10'000 : 12));
+  }
+  EXPECT_EQ(ways.next(), 1u);
+}
+
+// Whatever ranks find, they try the same at the same time, also if not all could tell the time.
+TEST(FasterWayInStep, IsTriedAtTheSameTimeByAll) {
+  FasterWayInStep one(kShort), other(kShort);
+  bool differed = false;
+  for (int work = 0; work < 1000; work++) {
+    ASSERT_EQ(one.is_trying(), other.is_trying()) << work;
+    if (one.is_trying()) {
+      ASSERT_EQ(one.next(), other.next()) << work;
+    }
+    differed |= one.next() != other.next();
+    one.did(kBytes, microseconds(one.next() == 0 ? 10 : 11));
+    other.did(kBytes,
+              work % 5 > 0 ? std::optional<Duration>(microseconds(work % 97)) : std::nullopt);
+  }
+  EXPECT_TRUE(differed);
+}
+
+TEST(FasterWayInStep, WarmsUpLongerTheFirstTime) {
+  FasterWayInStep ways(kShort);
+  constexpr int kTimed = 2 * FasterWayInStep::kTrials;
+  EXPECT_EQ(try_both(ways, {microseconds(1), microseconds(2)}), 2 * 8 + kTimed);
+  rest(ways);
+  EXPECT_EQ(try_both(ways, {microseconds(1), microseconds(2)}), 2 * 4 + kTimed);
+}
+
+TEST(FasterWayInStep, StaysAsItIsWhereLittleIsKnown) {
+  FasterWayInStep ways(kShort);
+  try_both(ways, {microseconds(2), microseconds(1)}, 3);
+  EXPECT_EQ(ways.next(), 0u);
+  rest(ways);
+  try_both(ways, {microseconds(2), microseconds(1)});
+  EXPECT_EQ(ways.next(), 1u);
+}
+
 TEST(FasterWays, AreChosenForEachPowerOfTwo) {
   FasterWays ways;
   FasterWay& little = ways.about(20'000);

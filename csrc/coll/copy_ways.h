@@ -29,7 +29,7 @@ struct CopyWays {
   }
 
   /// Of End, for messages of about so many bytes, by what the call takes.
-  FasterWay& ends_of(Collective collective, uint64_t bytes) {
+  FasterWayInStep& ends_of(Collective collective, uint64_t bytes) {
     return ends_[collective].about(bytes);
   }
   // Of Store: to the arena, from caches.
@@ -39,7 +39,7 @@ struct CopyWays {
   FasterWay combine_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
 
  private:
-  std::array<FasterWays, RC_COLLECTIVE_COUNT> ends_;
+  std::array<FasterWaysInStep, RC_COLLECTIVE_COUNT> ends_;
 
   // A peer that finds nothing in this core's caches reads from memory, which this rank does not
   // see: near, 16 KiB are packed past the caches in 0.33 us and through them in 0.45, and the call

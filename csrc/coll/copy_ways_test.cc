@@ -14,10 +14,10 @@ constexpr uint64_t kBytes = 32 << 10;
 
 TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
   CopyWays ways(true);
-  FasterWay& little = ways.ends_of(RC_ALLGATHER, kBytes);
+  FasterWayInStep& little = ways.ends_of(RC_ALLGATHER, kBytes);
   EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 2 * kBytes), &little);
   EXPECT_NE(&ways.ends_of(RC_BROADCAST, kBytes), &little);
-  EXPECT_EQ(little.next(kBytes), CopyWays::kFromCaller);
+  EXPECT_EQ(little.next(), CopyWays::kFromCaller);
 }
 
 TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {

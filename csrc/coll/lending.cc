@@ -47,12 +47,10 @@ void Lending::choose_within_host(const Partition& partition, uint64_t least, boo
   bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call_->dtype);
   lends_ = bytes_ >= least;
   if (!lends_) return;
-  FasterWay& way = ways_.ends_of(call_->collective, bytes_);
-  lends_ = way.next(bytes_) == CopyWays::kFromCaller;
-  if (!alone) return;
-  way_ = &way;
+  way_ = &ways_.ends_of(call_->collective, bytes_);
+  lends_ = way_->next() == CopyWays::kFromCaller;
   asked_at_.reset();
-  if (way.asks(bytes_)) asked_at_ = Clock::now();
+  if (alone && way_->asks()) asked_at_ = Clock::now();
 }
 
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
@@ -72,7 +70,7 @@ bool Lending::is_taken_by(std::span<const Rank> peers) const {
 }
 
 void Lending::end(bool packed_on_trial) {
-  FasterWay* way = std::exchange(way_, nullptr);
+  FasterWayInStep* way = std::exchange(way_, nullptr);
   if (!way) return;
   std::optional<Duration> took;
   if (asked_at_ && !packed_on_trial) took = Clock::now() - *asked_at_;

@@ -61,7 +61,7 @@ class Lending {
   CopyWays& ways_;
   const Call* call_ = nullptr;
   bool lends_ = false;
-  FasterWay* way_ = nullptr;  // that has chosen so, or not; null: nothing is to be learned
+  FasterWayInStep* way_ = nullptr;  // that has chosen so, or not; null: there was no choice
   uint64_t bytes_ = 0;
   std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
 };

@@ -335,10 +335,10 @@ TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
       buffers[runner->rank()] = {mine.data(), mine.data(), static_cast<int64_t>(mine.size())};
     }
     CopyWays& of_root = runners[0]->ways();
-    FasterWay& ends = of_root.ends_of(RC_BROADCAST, kBytes);
+    FasterWayInStep& ends = of_root.ends_of(RC_BROADCAST, kBytes);
     std::mt19937 random(1);
     int calls = 0, usual = 0;  // of which so many began when the way to pack was known
-    for (; ends.is_trying(kBytes) && calls < kMostCalls; calls++) {
+    for (; ends.is_trying() && calls < kMostCalls; calls++) {
       usual += !of_root.pack.is_trying(kBytes);
       for (auto& runner : runners)
         runner->begin(
@@ -346,7 +346,7 @@ TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
       run_all(runners, random);
     }
     EXPECT_LT(calls, kMostCalls);
-    EXPECT_GE(usual, static_cast<int>(FasterWay::kTrials)) << "of " << calls;
+    EXPECT_GE(usual, static_cast<int>(FasterWayInStep::kTrials)) << "of " << calls;
   });
 }
 
