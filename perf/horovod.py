@@ -14,21 +14,30 @@ from pathlib import Path
 
 from harness import distance, figures, fused_calls, machine, program, report, resnet50, rounds
 from harness.build import PERF
-from harness.horovod_jobs import OURS, UNSPREAD, add_arguments, find_jobs, unspread
+from harness.horovod_jobs import (
+    BEFORE,
+    OURS,
+    UNSPREAD,
+    add_arguments,
+    find_jobs,
+    unspread,
+    with_before,
+)
 from harness.jobs import JobError, Spec, end_on_sigterm
 
 METHOD = (
     "Horovod jobs of {ranks} ranks on one host, started by horovodrun with Horovod's defaults. A "
     "step submits its gradients (float32) one by one with allreduce_async_, op Average, and "
-    "waits for all, and comes a random time of up to 2 ms after the one before; its time is that "
-    "of its slowest rank. The median step of a visit; the median over rounds. Every round visits "
-    "each job in turn, the others stopped. A ratio is the median over rounds of a job's time "
-    "divided by that under RINGCOLL in the same round. Averages are compared, element by "
-    "element, before a case is timed. Before and after each visit the round trip of a cache line "
-    "between the two cores is taken (one core, near, far); visits in which that changed do not "
-    "count, and each state has its own tables. The allreduces that a step's tensors are fused "
-    f"into are counted afterwards, in timelines. The peer {UNSPREAD} is RINGCOLL whose threads "
-    "stay where the kernel puts them."
+    "waits for all, and comes a random time of up to 2 ms after the one before, in which the "
+    "ranks sleep, or compute where it is said; its time is that of its slowest rank. The median "
+    "step of a visit; the median over rounds. Every round visits each job in turn, the others "
+    "stopped. A ratio is the median over rounds of a job's time divided by that under RINGCOLL "
+    "in the same round. Averages are compared, element by element, before a case is timed. "
+    "Before and after each visit the round trip of a cache line between the two cores is taken "
+    "(one core, near, far); visits in which that changed do not count, and each state has its "
+    "own tables. The allreduces that a step's tensors are fused into are counted afterwards, in "
+    f"timelines. The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them, "
+    f"{BEFORE} (if there is one) RINGCOLL with another build of the library."
 )
 
 # At the gradients of the ResNet-50; two threads of a core are near, too.
@@ -36,6 +45,9 @@ TARGETS = {
     (distance.ONE_CORE, distance.NEAR): {"GLOO": 7, "MPI": 5},
     (distance.FAR,): {"GLOO": 5, "MPI": 4},
 }
+
+# Of a step of one small tensor that a rank submits while it is awake; a size that no other has.
+AWAKE_BYTES = 8
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -46,8 +58,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="default 9")
     parser.add_argument("--visit", type=float, help="seconds of one visit, default 0.8")
     parser.add_argument("--minutes", type=float, default=5, help="fewer rounds rather than longer")
+    parser.add_argument("--before", type=Path, help="another libringcoll.so, measured beside")
     add_arguments(parser)
     arguments = parser.parse_args()
+    if arguments.before and not arguments.before.is_file():
+        parser.error(f"--before: {arguments.before} is no file")
     arguments.rounds = arguments.rounds or (2 if arguments.quick else 9)
     arguments.visit = arguments.visit or (0.1 if arguments.quick else 0.8)
     return arguments
@@ -77,7 +92,7 @@ def measure(
         rounds.run_rounds(jobs, arguments.ranks, plan, results)
     finally:
         rounds.close_jobs(jobs)
-    word = next(iter(plan.words.values()))
+    word = plan.words[max(plan.words)]
     count_fused([spec for spec in specs if spec.name != UNSPREAD], arguments, word, results)
 
 
@@ -87,10 +102,10 @@ def main() -> int:
     arguments = parse_arguments()
     end_on_sigterm()
     specs, missing = find_jobs(arguments.operations.split(","), arguments.library)
-    specs += unspread(specs)
+    specs += [*unspread(specs), *with_before(specs, arguments.before)]
     shapes = resnet50.gradient_shapes(arguments.classes)
     gradients = 4 * resnet50.elements(shapes)
-    sizes = [4, figures.MIB, gradients, (16 if arguments.quick else 256) * figures.MIB]
+    sizes = [4, AWAKE_BYTES, figures.MIB, gradients, (16 if arguments.quick else 256) * figures.MIB]
     results = report.Results(
         title="Horovod: the gradients of a ResNet-50",
         ours=OURS,
@@ -102,7 +117,10 @@ def main() -> int:
         ],
         machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},
-        labels={gradients: f"ResNet-50: {len(shapes)} tensors, {gradients / 1e6:.1f} MB"},
+        labels={
+            AWAKE_BYTES: f"{AWAKE_BYTES} B, after computing",
+            gradients: f"ResNet-50: {len(shapes)} tensors, {gradients / 1e6:.1f} MB",
+        },
         missing=missing,
     )
     limit = 60 * arguments.minutes / len(sizes)
@@ -110,12 +128,13 @@ def main() -> int:
     arguments.build.mkdir(parents=True, exist_ok=True)
     watch = distance.Watch(arguments.build)
     plan.take_distance = watch.take if watch.take() else None
+    plan.words[AWAKE_BYTES] = f"computing:{AWAKE_BYTES}"
     plan.words[gradients] = f"resnet50:{arguments.classes}"
     return program.measure_and_write(
         results,
         lambda: measure(specs, arguments, plan, results),
         arguments.output,
-        "horovod",
+        "horovod-before" if arguments.before else "horovod",
         quick=arguments.quick,
     )
 

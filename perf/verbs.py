@@ -43,15 +43,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ucx-gid-index", type=int, help="for Open MPI's UCX (Soft-RoCE: 0)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--visit", type=float, default=0.4, help="seconds of one visit")
-    parser.add_argument("--library", type=Path, help="a libringcoll.so instead of a build of this")
+    program.add_libraries(parser)
     parser.add_argument("--build", type=Path, default=build.CHECKOUT / "build/perf")
     parser.add_argument("--output", type=Path, default=build.PERF / "results", help="a directory")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    try:
+        program.check_libraries(arguments)
+    except ValueError as wrong:
+        parser.error(str(wrong))
+    return arguments
 
 
 def find(arguments: argparse.Namespace) -> tuple[list[Spec], dict[str, str]]:
     """What can be started, and why the rest cannot."""
-    options = peers.Options(arguments.build.resolve(), arguments.library)
+    options = peers.Options(
+        arguments.build.resolve(),
+        arguments.library,
+        before=arguments.before,
+        before_include=program.include_of(arguments.before_header),
+    )
     options.build.mkdir(parents=True, exist_ok=True)
     ours = peers.FINDERS[figures.OURS](options)
     source = build.DRIVERS / "verbs_stream.c"
@@ -62,6 +72,10 @@ def find(arguments: argparse.Namespace) -> tuple[list[Spec], dict[str, str]]:
         replace(ours, environment=by["verbs"]),
         replace(ours, name=TCP, environment=by["tcp"]),
     ]
+    if arguments.before:
+        before = peers.library_before(options, arguments.before)
+        over_verbs = {**before.environment, "RINGCOLL_TRANSPORT": "verbs"}
+        specs.append(replace(before, environment=over_verbs))
     try:
         specs.append(replace(peers.openmpi_over_ucx(options, arguments.ucx_gid_index), name=UCX))
     except (peers.Missing, build.BuildError) as reason:
@@ -79,6 +93,9 @@ def in_guest(arguments: argparse.Namespace) -> int:
     guest = [str(build.CHECKOUT / "ci/rdma-vm"), "--cpus=2", "--memory=4096", "--timeout=1200"]
     inside = [sys.executable, str(Path(__file__).resolve()), "--here", f"--library={library}"]
     inside += ["--ucx-gid-index=0"]
+    if arguments.before:
+        inside += [f"--before={arguments.before.resolve()}"]
+        inside += [f"--before-header={arguments.before_header.resolve()}"]
     inside += [f"--rounds={arguments.rounds}", f"--visit={arguments.visit}", f"--output={output}"]
     return subprocess.run([*guest, f"--out={output}", "--", *inside], check=False).returncode
 
@@ -119,7 +136,10 @@ def main() -> int:
         missing=missing,
     )
     return program.measure_and_write(
-        results, lambda: measure(specs, arguments, results), arguments.output, "verbs"
+        results,
+        lambda: measure(specs, arguments, results),
+        arguments.output,
+        "verbs-before" if arguments.before else "verbs",
     )
 
 

@@ -2,10 +2,12 @@
 
 Started by horovodrun. It is a training script as far as Horovod can tell: it submits a step's
 gradients one by one as backpropagation would, in place, and waits for all of them.
-`run <case> <steps> 1` is its command; a case is `resnet50:<classes>` or a number of bytes.
+`run <case> <steps> 1` is its command; a case is `resnet50:<classes>` or a number of bytes, or
+`computing:` and one of these.
 
-Between steps a job would compute: a step begins after a random pause, the same on all ranks, so
-that it meets Horovod's cycles at every phase. One after another they would all meet the same.
+A step begins after a random pause, the same on all ranks, so that it meets Horovod's cycles at
+every phase. One after another they would all meet the same. In the pause a rank sleeps, as one that
+waits for its data does, and processors with it; or it computes.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import resnet50
 
 LONGEST_PAUSE_S = 2e-3  # two cycles of Horovod's default
+COMPUTING = "computing:"
 UNTIMED_STEPS = 2  # after another job was measured, and for Horovod to cache the responses
 
 
@@ -41,11 +44,19 @@ class Rank:
             self._step()
         seconds = []
         for _ in range(steps):
-            time.sleep(self._random.uniform(0, LONGEST_PAUSE_S))
+            self._pause(self._random.uniform(0, LONGEST_PAUSE_S))
             start = time.perf_counter()
             self._step()
             seconds.append(time.perf_counter() - start)
         return times_line(seconds)
+
+    def _pause(self, seconds: float) -> None:
+        if not self._case.startswith(COMPUTING):
+            time.sleep(seconds)
+            return
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
 
     def _prepare(self, case: str) -> None:
         """Fills the gradients, averages them once, and compares every element."""
@@ -70,6 +81,7 @@ class Rank:
 
 
 def shapes_of(case: str) -> list[resnet50.Shape]:
+    case = case.removeprefix(COMPUTING)
     if case.startswith("resnet50:"):
         return resnet50.gradient_shapes(int(case.partition(":")[2]))
     return [(int(case) // 4,)]

@@ -15,6 +15,7 @@ from .build import CHECKOUT, DRIVERS, PERF
 from .jobs import Spec
 
 OURS = "RINGCOLL"
+BEFORE = "RINGCOLL before"
 UNSPREAD = "RINGCOLL_SPREAD=0"
 LAUNCHERS = {OURS: "--gloo", "GLOO": "--gloo", "MPI": "--mpi"}
 # A job that is stopped while others are measured must not find its deadlines passed.
@@ -79,9 +80,18 @@ def find_jobs(
 
 def unspread(specs: list[Spec]) -> list[Spec]:
     """The job under RINGCOLL, if there is one, once more without the moves to other CPUs."""
-    variable, value = UNSPREAD.split("=")
+    return _once_more(specs, UNSPREAD, *UNSPREAD.split("="))
+
+
+def with_before(specs: list[Spec], library: Path | None) -> list[Spec]:
+    """The job under RINGCOLL, if there is one, once more with another libringcoll.so, if one is
+    named. Its C ABI must be that of the installed ringcoll, as Horovod's side of it stays."""
+    return _once_more(specs, BEFORE, "RINGCOLL_LIBRARY", str(library.resolve())) if library else []
+
+
+def _once_more(specs: list[Spec], name: str, variable: str, value: str) -> list[Spec]:
     return [
-        dataclasses.replace(spec, name=UNSPREAD, environment={**spec.environment, variable: value})
+        dataclasses.replace(spec, name=name, environment={**spec.environment, variable: value})
         for spec in specs
         if spec.name == OURS
     ]
