@@ -91,8 +91,9 @@ namespace {
 // What was not in use for a while (an arena) is in nobody's caches. A way that is slower by half is
 // tried at the cost of one percent.
 constexpr uint64_t kFewestWarm = 3, kMostWarm = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
-// The first time, ways to pack are tried meanwhile (coll/copy_ways.h): three, as long each.
-constexpr uint64_t kWaysMeanwhile = 3;
+// The first time, what a way is made of is tried meanwhile: three ways to pack, say
+// (coll/copy_ways.h), as long each, of pieces that are no longer than this.
+constexpr uint64_t kWaysMeanwhile = 3, kMostOfAPiece = 1 << 20;
 
 uint64_t warm_up_of(uint64_t about) {
   return std::clamp(kWarmUpBytes, kFewestWarm * about, kMostWarm * about);
@@ -110,7 +111,7 @@ FasterWay make(std::type_identity<FasterWay>, uint64_t about) {
 }
 
 FasterWayInStep make(std::type_identity<FasterWayInStep>, uint64_t about) {
-  uint64_t one_way = kWarmUpBytes + FasterWay::kTrials * about;
+  uint64_t one_way = kWarmUpBytes + FasterWay::kTrials * std::min(about, kMostOfAPiece);
   return FasterWayInStep({.first_warm_up_bytes = warm_up_of(about) + kWaysMeanwhile * one_way,
                           .warm_up_bytes = warm_up_of(about),
                           .rest_bytes = rest_of(about)});

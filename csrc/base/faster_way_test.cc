@@ -136,12 +136,13 @@ constexpr FasterWayInStep::Options kShort{
 
 /// Works until no way is tried, each as fast as is said, of which only every `known`-th tells.
 /// Returns how many works that took.
-int try_both(FasterWayInStep& ways, const std::vector<Duration>& times, int known = 1) {
+int try_both(FasterWayInStep& ways, const std::vector<Duration>& times, int known = 1,
+             uint64_t bytes = kBytes) {
   int works = 0;
   for (; ways.is_trying(); works++) {
     std::optional<Duration> time;
     if (ways.asks() && works % known == 0) time = times[ways.next()];
-    ways.did(kBytes, time);
+    ways.did(bytes, time);
   }
   return works;
 }
@@ -207,6 +208,15 @@ TEST(FasterWayInStep, StaysAsItIsWhereLittleIsKnown) {
   rest(ways);
   try_both(ways, {microseconds(2), microseconds(1)});
   EXPECT_EQ(ways.next(), 1u);
+}
+
+// A broadcast of all parameters at the start of a job, say.
+TEST(FasterWaysInStep, LongWorksAreKnownAfterFew) {
+  constexpr uint64_t kLong = 200 << 20;
+  FasterWaysInStep ways;
+  int works = try_both(ways.about(kLong), {microseconds(20'000), microseconds(10'000)}, 1, kLong);
+  EXPECT_LE(works, 2 * (static_cast<int>(FasterWayInStep::kTrials) + 6));
+  EXPECT_EQ(ways.about(kLong).next(), 1u);
 }
 
 TEST(FasterWays, AreChosenForEachPowerOfTwo) {
