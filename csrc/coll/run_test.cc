@@ -320,8 +320,8 @@ TEST(ARun, DoesNotOverwriteWhatAPeerHasNotRead) {
 }
 
 // Which way to pack is found out by calls that pack. What these take does not tell how fast packing
-// is: a broadcast of 256 KiB was lent in every second job for good, at three times the time, since
-// its trial of the arena fell into that of stores past the caches.
+// is: a broadcast of 256 KiB was lent where the arena was faster, since its trial of the arena fell
+// into that of stores past the caches.
 TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
   constexpr uint64_t kBytes = 256 << 10;
   static constexpr int kMostCalls = 1000;
