@@ -1,9 +1,7 @@
 #include "base/faster_way.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
-#include <type_traits>
 #include <utility>
 
 namespace ringcoll {
@@ -11,6 +9,13 @@ namespace ringcoll {
 FasterWay::FasterWay(Options options)
     : options_(std::move(options)),
       per_byte_(options_.weights.size(), std::vector<double>(kTrials)) {}
+
+FasterWay FasterWay::of_two(uint64_t about) {
+  return FasterWay({.weights = {1, 1},
+                    .warm_up_bytes = warm_up_bytes_of(about),
+                    .rest_bytes = rest_bytes_of(about),
+                    .rest_of_others_bytes = rest_bytes_of(about)});
+}
 
 void FasterWay::did(uint64_t bytes, std::optional<Duration> time) {
   if (bytes < options_.least_bytes) return;
@@ -88,46 +93,16 @@ void FasterWayInStep::settle() {
 
 namespace {
 
-// What was not in use for a while (an arena) is in nobody's caches. A way that is slower by half is
-// tried at the cost of one percent.
 constexpr uint64_t kFewestWarm = 3, kMostWarm = 64, kWarmUpBytes = 4 << 20, kRestOfATrial = 50;
-// The first time, what a way is made of is tried meanwhile: three ways to pack, say
-// (coll/copy_ways.h), as long each, of pieces that are no longer than this.
-constexpr uint64_t kWaysMeanwhile = 3, kMostOfAPiece = 1 << 20;
-
-uint64_t warm_up_of(uint64_t about) {
-  return std::clamp(kWarmUpBytes, kFewestWarm * about, kMostWarm * about);
-}
-uint64_t rest_of(uint64_t about) {
-  return kRestOfATrial * (warm_up_of(about) + FasterWay::kTrials * about);
-}
-
-FasterWay make(std::type_identity<FasterWay>, uint64_t about) {
-  FasterWay::Options options{.weights = {1, 1},
-                             .warm_up_bytes = warm_up_of(about),
-                             .rest_bytes = rest_of(about),
-                             .rest_of_others_bytes = rest_of(about)};
-  return FasterWay(std::move(options));
-}
-
-FasterWayInStep make(std::type_identity<FasterWayInStep>, uint64_t about) {
-  uint64_t one_way = kWarmUpBytes + FasterWay::kTrials * std::min(about, kMostOfAPiece);
-  return FasterWayInStep({.first_warm_up_bytes = warm_up_of(about) + kWaysMeanwhile * one_way,
-                          .warm_up_bytes = warm_up_of(about),
-                          .rest_bytes = rest_of(about)});
-}
 
 }  // namespace
 
-template <typename Way>
-Way& BySize<Way>::about(uint64_t bytes) {
-  int size = std::bit_width(bytes);
-  if (auto known = by_size_.find(size); known != by_size_.end()) return known->second;
-  return by_size_.try_emplace(size, make(std::type_identity<Way>(), uint64_t{1} << size))
-      .first->second;
+uint64_t warm_up_bytes_of(uint64_t about) {
+  return std::clamp(kWarmUpBytes, kFewestWarm * about, kMostWarm * about);
 }
 
-template class BySize<FasterWay>;
-template class BySize<FasterWayInStep>;
+uint64_t rest_bytes_of(uint64_t about) {
+  return kRestOfATrial * (warm_up_bytes_of(about) + FasterWay::kTrials * about);
+}
 
 }  // namespace ringcoll

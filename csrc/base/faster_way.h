@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -30,6 +31,8 @@ class FasterWay {
     uint64_t rest_of_others_bytes = 256 << 20;
   };
   explicit FasterWay(Options options);
+  /// Of two that are timed where they are paid for, for works of about so many bytes.
+  static FasterWay of_two(uint64_t about);
 
   /// Whether the time of the next work, on so many bytes, is asked for.
   bool asks(uint64_t bytes) const {
@@ -110,18 +113,29 @@ class FasterWayInStep {
   bool tried_ = false;  // both, once
 };
 
-/// One of two ways for each power of two of bytes: what is faster for short messages need not be
-/// for long ones, and times for a byte differ.
+/// Of works of about so many bytes: what was not in use for a while (an arena) is in nobody's
+/// caches, and a way that is slower by half is tried at the cost of one percent.
+uint64_t warm_up_bytes_of(uint64_t about);
+uint64_t rest_bytes_of(uint64_t about);
+
+/// A choice for each power of two of bytes: what is faster for short messages need not be for long
+/// ones, and times for a byte differ.
 template <typename Way>
 class BySize {
  public:
-  /// For about so many.
-  Way& about(uint64_t bytes);
+  /// `make`: the choice for works of about so many bytes.
+  explicit BySize(Way (*make)(uint64_t about)) : make_(make) {}
+
+  Way& about(uint64_t bytes) {
+    int size = std::bit_width(bytes);
+    auto known = by_size_.find(size);
+    if (known != by_size_.end()) return known->second;
+    return by_size_.try_emplace(size, make_(uint64_t{1} << size)).first->second;
+  }
 
  private:
+  Way (*make_)(uint64_t about);
   std::map<int, Way> by_size_;
 };
-using FasterWays = BySize<FasterWay>;
-using FasterWaysInStep = BySize<FasterWayInStep>;
 
 }  // namespace ringcoll

@@ -210,17 +210,8 @@ TEST(FasterWayInStep, StaysAsItIsWhereLittleIsKnown) {
   EXPECT_EQ(ways.next(), 1u);
 }
 
-// A broadcast of all parameters at the start of a job, say.
-TEST(FasterWaysInStep, LongWorksAreKnownAfterFew) {
-  constexpr uint64_t kLong = 200 << 20;
-  FasterWaysInStep ways;
-  int works = try_both(ways.about(kLong), {microseconds(20'000), microseconds(10'000)}, 1, kLong);
-  EXPECT_LE(works, 2 * (static_cast<int>(FasterWayInStep::kTrials) + 6));
-  EXPECT_EQ(ways.about(kLong).next(), 1u);
-}
-
-TEST(FasterWays, AreChosenForEachPowerOfTwo) {
-  FasterWays ways;
+TEST(BySize, IsChosenForEachPowerOfTwo) {
+  BySize<FasterWay> ways(FasterWay::of_two);
   FasterWay& little = ways.about(20'000);
   EXPECT_EQ(&ways.about(30'000), &little);
   EXPECT_NE(&ways.about(40'000), &little);

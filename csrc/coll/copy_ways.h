@@ -2,6 +2,7 @@
 // time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -16,7 +17,7 @@ struct CopyWays {
   /// Of a call that only copies, within a host.
   enum End : size_t { kFromCaller, kFromArena };
   enum Store : size_t { kThroughCaches, kPastCaches };
-  enum Fetch : size_t { kInOrder, kFromFourPages, kInOrderPastCaches };
+  enum Fetch : size_t { kInOrder, kFromFourPages, kInOrderPastCaches, kFetches };
 
   /// `by_cores`: whoever reads what is packed is a core, not a card or the kernel, and each rank
   /// has one of its own, without which times say who was run when.
@@ -39,7 +40,20 @@ struct CopyWays {
   FasterWay combine_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
 
  private:
-  std::array<FasterWaysInStep, RC_COLLECTIVE_COUNT> ends_;
+  // The first time, ways to pack are tried meanwhile, as long each, of pieces that are no longer
+  // than this; what a call takes says nothing until then.
+  static constexpr uint64_t kMostOfAPiece = 1 << 20;
+  static FasterWayInStep ends_about(uint64_t bytes) {
+    uint64_t of_packing = kTurnBytes + FasterWay::kTrials * std::min(bytes, kMostOfAPiece);
+    uint64_t warm_up = warm_up_bytes_of(bytes);
+    return FasterWayInStep({.first_warm_up_bytes = warm_up + kFetches * of_packing,
+                            .warm_up_bytes = warm_up,
+                            .rest_bytes = rest_bytes_of(bytes)});
+  }
+  struct EndsBySize : BySize<FasterWayInStep> {
+    EndsBySize() : BySize(ends_about) {}
+  };
+  std::array<EndsBySize, RC_COLLECTIVE_COUNT> ends_;
 
   // A peer that finds nothing in this core's caches reads from memory, which this rank does not
   // see: near, 16 KiB are packed past the caches in 0.33 us and through them in 0.45, and the call

@@ -20,6 +20,35 @@ TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
   EXPECT_EQ(little.next(), CopyWays::kFromCaller);
 }
 
+// A broadcast of all parameters at the start of a job, say.
+TEST(CopyWays, EndsOfLongCallsAreKnownAfterFew) {
+  constexpr uint64_t kLong = 200 << 20;
+  CopyWays ways(true);
+  FasterWayInStep& ends = ways.ends_of(RC_BROADCAST, kLong);
+  int calls = 0;
+  for (; ends.is_trying(); calls++)
+    ends.did(kLong, microseconds(ends.next() == CopyWays::kFromCaller ? 20'000 : 10'000));
+  EXPECT_LE(calls, 2 * (static_cast<int>(FasterWayInStep::kTrials) + 6));
+  EXPECT_EQ(ends.next(), CopyWays::kFromArena);
+}
+
+// What packing takes says nothing until its own ways have been tried.
+TEST(CopyWays, EndsAreTimedWhenWaysToPackAreKnown) {
+  for (uint64_t bytes : {64 << 10, 512 << 10}) {
+    CopyWays ways(true);
+    FasterWayInStep& ends = ways.ends_of(RC_BROADCAST, bytes);
+    for (; ends.is_trying(); ends.did(bytes, microseconds(10))) {
+      if (ends.asks() && ends.next() == CopyWays::kFromArena) {
+        EXPECT_FALSE(ways.pack_from_memory.is_trying(bytes)) << bytes;
+        EXPECT_FALSE(ways.pack.is_trying(bytes)) << bytes;
+      }
+      if (ends.next() == CopyWays::kFromCaller) continue;
+      ways.pack_from_memory.did(bytes, microseconds(10));
+      ways.pack.did(bytes, microseconds(10));
+    }
+  }
+}
+
 TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {
   CopyWays network(false);
   FasterWay& pack = network.pack;

@@ -237,8 +237,8 @@ class Courier {
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
   OwnMemory own_;
-  FasterWays ways_;   // of Way, by what a send takes
-  FasterWays reads_;  // of Read, by what reading takes
+  BySize<FasterWay> ways_{FasterWay::of_two};   // of Way, by what a send takes
+  BySize<FasterWay> reads_{FasterWay::of_two};  // of Read, by what reading takes
   MessageCounts counts_;
   Seal seal_;
 };
