@@ -239,6 +239,24 @@ TEST(Courier, WhoeverHasNoHelpReadsMoreAtATime) {
   EXPECT_TRUE(ranks.couriers[0]->quiet());
 }
 
+// Both ways have their turns to be timed.
+TEST(Courier, ALongMessageMayBeReadWithoutHelp) {
+  Ranks ranks(2, kCalm, 1);
+  auto read_next = [&] {
+    Letter& send = ranks.send(0, 1, 1, 5000);
+    Letter& receive = ranks.receive(1, 0, 1, 5000);
+    while (!receive.over)
+      for (auto& courier : ranks.couriers) courier->advance_thoroughly();
+    ranks.settle();
+    EXPECT_EQ(receive.memory, send.memory);
+    return receive.helped == 0;
+  };
+  int alone = 0;
+  for (int i = 0; i < 200 && alone == 0; i++) alone += read_next();
+  EXPECT_EQ(alone, 1);
+  EXPECT_GE(ranks.couriers[1]->counts().helped, FasterWay::kTrials);
+}
+
 /// A long message that is announced, and a shorter one behind it.
 struct LongBeforeShort : ::testing::Test {
   LongBeforeShort() {
