@@ -25,28 +25,30 @@ Borrowers Borrowers::of(const Communicator& comm) {
   return borrowers;
 }
 
+void Lending::prepare(const Call& call, const Partition& partition) {
+  bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call.dtype);
+  uint64_t all = static_cast<uint64_t>(partition.elements()) * size_of(call.dtype);
+  bool within_host = borrowers_.within_host && !borrowers_.at.empty();
+  inline_ = within_host && all <= static_cast<uint64_t>(comm_.config().inline_bytes);
+  least_ = kLeastLoanBytes;
+  if (within_host)
+    least_ = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
+  may_lend_ = !borrowers_.at.empty() && bytes_ > 0;
+  if (within_host) may_lend_ = may_lend_ && !call.reduces() && bytes_ >= least_;
+}
+
 void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bool alone) {
   call_ = &call;
   way_ = nullptr;
-  lends_ = may_lend() && partition.longest_strip() > 0;
-  size_t least = kLeastLoanBytes;
-  if (asks_peers()) {
-    least = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
-    choose_within_host(partition, least, alone);
-  }
-  if (lends_) comm_.group().lend(partition.loans(least), in_flight);
-}
-
-bool Lending::may_lend() const {
-  return !borrowers_.at.empty() && !(borrowers_.within_host && call_->reduces());
+  lends_ = may_lend_;
+  if (!lends_) return;
+  if (borrowers_.within_host) choose_within_host(alone);
+  if (lends_) comm_.group().lend(partition.loans(least_), in_flight);
 }
 
 // From the caller's memory or from the arena, whichever is faster. A call beside others takes as
 // long as they take, and tells nothing.
-void Lending::choose_within_host(const Partition& partition, uint64_t least, bool alone) {
-  bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call_->dtype);
-  lends_ = bytes_ >= least;
-  if (!lends_) return;
+void Lending::choose_within_host(bool alone) {
   way_ = &ways_.ends_of(call_->collective, bytes_);
   lends_ = way_->next() == CopyWays::kFromCaller;
   asked_at_.reset();
@@ -56,12 +58,12 @@ void Lending::choose_within_host(const Partition& partition, uint64_t least, boo
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
 // what is received replaces what is still to be sent to somebody else.
 bool Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
-  if (!lends_ || call_->collective == RC_BARRIER) return false;
+  if ((!lends_ && !inline_) || call_->collective == RC_BARRIER) return false;
   const rc_buffer& first = call_->buffers[0];
   bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
   bool one_each = !call_->is_vector() || fragments.size() == 1;
   return one_each && !exchanges && !fragments.empty() && mover.outputs_are_sendable() &&
-         std::ranges::all_of(fragments, &Fragment::lent);
+         (inline_ || std::ranges::all_of(fragments, &Fragment::lent));
 }
 
 bool Lending::is_taken_by(std::span<const Rank> peers) const {

@@ -38,11 +38,15 @@ class Lending {
   Lending(Communicator& comm, const Borrowers& borrowers, CopyWays& ways)
       : comm_(comm), borrowers_(borrowers), ways_(ways) {}
 
-  /// Decides for a call, which outlives the decision, and lends what is worth it, before fragments
-  /// are made of the partition. `in_flight`: how many calls before it lend and have not ended;
-  /// `alone`: none has not, so that the time that it takes is its own.
+  /// For calls like this one: what follows from how long they are.
+  void prepare(const Call& call, const Partition& partition);
+  /// Decides for such a call, which outlives the decision, and lends what is worth it, before
+  /// fragments are made of the partition. `in_flight`: how many calls before it lend and have not
+  /// ended; `alone`: none has not, so that the time that it takes is its own.
   void begin(const Call& call, Partition& partition, size_t in_flight, bool alone);
   bool lends() const { return lends_; }
+  /// Links copy what this call sends, whatever it is, when it is sent.
+  bool is_inline() const { return inline_; }
   /// Whether a piece that lies so can be sent as it lies.
   bool of_piece(std::span<const Fragment> fragments, const Mover& mover) const;
   /// Whether peers have to agree, who do when they are connected.
@@ -53,16 +57,20 @@ class Lending {
   void end(bool packed_on_trial);
 
  private:
-  bool may_lend() const;
-  void choose_within_host(const Partition& partition, uint64_t least, bool alone);
+  void choose_within_host(bool alone);
 
   Communicator& comm_;
   const Borrowers& borrowers_;
   CopyWays& ways_;
+  // Of calls like this one.
+  bool may_lend_ = false;
+  bool inline_ = false;
+  uint64_t bytes_ = 0;  // of the longest strip
+  uint64_t least_ = 0;  // that are worth lending
+  // Of this one.
   const Call* call_ = nullptr;
   bool lends_ = false;
   FasterWayInStep* way_ = nullptr;  // that has chosen so, or not; null: there was no choice
-  uint64_t bytes_ = 0;
   std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
 };
 

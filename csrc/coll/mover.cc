@@ -18,11 +18,12 @@ constexpr int64_t kBeyondCachesBytes = 8 << 20;
 // Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
 template <typename Visit>
 void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&& visit) {
-  auto it = fragments.begin();
-  if (fragments.size() > 1) {
-    it = std::ranges::upper_bound(fragments, range.first, {}, &Fragment::first);
-    if (it != fragments.begin()) --it;
+  if (fragments.size() == 1 && fragments[0].holds(range)) {
+    if (range.count > 0) visit(fragments[0], range);
+    return;
   }
+  auto it = std::ranges::upper_bound(fragments, range.first, {}, &Fragment::first);
+  if (it != fragments.begin()) --it;
   for (; range.count > 0; ++it) {
     invariant(it != fragments.end(), "element {} is outside the caller's buffers", range.first);
     int64_t count = std::min(range.count, it->end() - range.first);
@@ -102,7 +103,9 @@ void Mover::pack(const PieceMemory& memory, const Packing& packing, CopyLoop* co
 const std::byte* Mover::source(const PieceMemory& memory, Storage storage, int64_t first) const {
   if (storage != Storage::kInput && storage != Storage::kOutput)
     return bank(memory, storage, first);
-  auto after = std::ranges::upper_bound(memory.fragments, first, {}, &Fragment::first);
+  auto after = memory.fragments.end();
+  if (memory.fragments.size() > 1)
+    after = std::ranges::upper_bound(memory.fragments, first, {}, &Fragment::first);
   invariant(after != memory.fragments.begin(), "element {} is outside the caller's buffers", first);
   const Fragment& f = *std::prev(after);
   const std::byte* base = storage == Storage::kInput ? f.input : f.output;

@@ -124,6 +124,12 @@ int64_t Partition::longest_strip() const {
   return longest;
 }
 
+int64_t Partition::elements() const {
+  int64_t all = 0;
+  for (const Strip& strip : strips_) all += strip.count;
+  return all;
+}
+
 void Partition::counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const {
   counts->clear();
   for (const Strip& strip : strips_)
@@ -147,6 +153,17 @@ void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* 
       local += count;
       from += count;
     }
+  }
+}
+
+void Partition::readdress(std::span<Fragment> fragments) const {
+  auto tensor = tensors_.begin();
+  for (Fragment& fragment : fragments) {
+    while (tensor->count == 0) ++tensor;
+    fragment.input = tensor->input;
+    fragment.output = tensor->output;
+    fragment.lent = false;
+    ++tensor;
   }
 }
 

@@ -29,6 +29,7 @@ struct Fragment {
   bool lent = false;  // all of it to the network
 
   int64_t end() const { return first + count; }
+  bool holds(Range range) const { return range.first >= first && range.end() <= end(); }
 };
 
 /// Of a call.
@@ -44,9 +45,12 @@ class Partition {
 
   size_t strips() const { return strips_.size(); }
   int64_t longest_strip() const;
+  int64_t elements() const;
   /// Elements of each strip in piece `k`, if pieces take `stretch` elements of a strip.
   void counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const;
   void fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const;
+  /// Those of a call in one piece, where they are after a replace(). None of them is lent.
+  void readdress(std::span<Fragment> fragments) const;
   /// Where a piece with these strip counts has inputs and outputs.
   Ends ends_of(std::span<const int64_t> counts) const;
   /// A bit pattern that, with the counts, determines ends_of().

@@ -105,6 +105,7 @@ void Run::prepare() {
   partition_.reset(*call_, comm_.rank(), plans_.order());
   choice_ = &plans_.choice(*call_, partition_);
   mover_.emplace(*call_, comm_.counters(), ways_);
+  lending_.prepare(*call_, partition_);
   repeated_ = nullptr;
   outline_ = outline;
 }
@@ -193,7 +194,10 @@ void Run::end_tick() {
 bool Run::begin(Piece& piece) {
   if (!piece.slot) {
     piece.index = started_;
-    partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
+    if (repeated_ && !lending_.lends())
+      partition_.readdress(piece.fragments);
+    else
+      partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
     piece.zero_copy = lending_.of_piece(piece.fragments, *mover_);
     piece.planned = &planned_for(piece);
     piece.slot = slots_.take();
@@ -310,6 +314,7 @@ bool Run::send(Piece& piece, size_t round) {
 
 // Whose memory may be written again only after `sent` is complete.
 void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
+  if (lending_.is_inline()) return;
   const Action& action = piece.plan().actions[round];
   bool lent = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
   if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();

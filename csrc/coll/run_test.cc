@@ -31,7 +31,7 @@ class Runner {
  public:
   explicit Runner(Communicator& comm)
       : comm_(comm),
-        plans_(comm.rank(), comm.topology().ring_order(), {}, terrain_of(comm)),
+        plans_(comm.rank(), comm.topology().ring_order(), Borrowers::of(comm).at, terrain_of(comm)),
         slots_(comm.group().mesh().arena(), comm.group().extent(),
                static_cast<size_t>(plans_.selector().slots()),
                static_cast<size_t>(plans_.selector().bank_bytes()), {.turning = 1}) {}
@@ -74,7 +74,7 @@ class Runner {
     drop_oldest();
   }
   size_t most_in_flight() const { return most_in_flight_; }
-  uint64_t messages_sent() const { return comm_.counters().messages_sent; }
+  const Counters& counters() const { return comm_.counters(); }
   /// As who executes does before it waits.
   void move_sends() {
     for (Rank peer = 0; peer < comm_.size(); peer++)
@@ -350,6 +350,35 @@ TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
   });
 }
 
+// Links of a host copy it when it is sent, so nothing is packed first; nor does its end wait for
+// the peer to have read what was sent before.
+TEST(ARun, OfAFewBytesIsSentFromTheCallersMemory) {
+  in_one_thread(2, "shm", [](auto& runners) {
+    constexpr int64_t kPacked = 2048, kShort = 4;
+    std::vector<int32_t> packed[2], few[2];
+    for (auto& runner : runners) {
+      runner->lend();
+      packed[runner->rank()].assign(kPacked, runner->rank() == 0 ? 7 : 0);
+      few[runner->rank()].assign(kShort, runner->rank() == 0 ? 8 : 0);
+    }
+    // While the other one does nothing.
+    auto ends = [&](Rank rank, std::vector<int32_t>& data) {
+      rc_buffer buffer{data.data(), data.data(), static_cast<int64_t>(data.size())};
+      runners[rank]->begin(testing::call_of(RC_BROADCAST, RC_INT32, RC_SUM, {&buffer, 1}));
+      bool over = false;
+      for (int turn = 0; turn < 5 && !over; turn++) over = runners[rank]->advance();
+      return over;
+    };
+    ASSERT_TRUE(ends(0, packed[0]) && ends(0, few[0]));
+    EXPECT_EQ(runners[0]->counters().bytes_packed, kPacked * sizeof(int32_t));
+    EXPECT_EQ(runners[0]->counters().bytes_sent_zero_copy, 0u);
+    few[0].assign(kShort, -1);  // which is the caller's again
+    ASSERT_TRUE(ends(1, packed[1]) && ends(1, few[1]));
+    EXPECT_EQ(packed[1], std::vector<int32_t>(kPacked, 7));
+    EXPECT_EQ(few[1], std::vector<int32_t>(kShort, 8));
+  });
+}
+
 // To all peers at once where all share memory; between hosts each in its round.
 TEST(ARun, SendsEarlyWhatDependsOnNothing) {
   constexpr Rank kSize = 4;
@@ -367,10 +396,10 @@ TEST(ARun, SendsEarlyWhatDependsOnNothing) {
         buffers[r] = {in[r].data(), out[r].data(), exchanges ? 1 : kSize};
         runner->begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffers[r], 1}));
       }
-      uint64_t before = runners[2]->messages_sent();
+      uint64_t before = runners[2]->counters().messages_sent;
       while (!runners[2]->advance() && runners[2]->run().want().what != Want::What::kMessage) {
       }
-      sent = runners[2]->messages_sent() - before;
+      sent = runners[2]->counters().messages_sent - before;
       std::mt19937 random(4);
       run_all(runners, random);
       std::vector<int32_t> wanted =
