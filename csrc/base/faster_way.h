@@ -113,9 +113,10 @@ class FasterWayInStep {
   bool tried_ = false;  // both, once
 };
 
-/// Of works of about so many bytes: what was not in use for a while (an arena) is in nobody's
-/// caches, and a way that is slower by half is tried at the cost of one percent.
+/// For works of about so many bytes. What was not in use for a while (an arena) is in nobody's
+/// caches, and a way is not timed before it has moved so much.
 uint64_t warm_up_bytes_of(uint64_t about);
+/// And after that much all are tried again: one that is slower by half costs one percent so.
 uint64_t rest_bytes_of(uint64_t about);
 
 /// A choice for each power of two of bytes: what is faster for short messages need not be for long

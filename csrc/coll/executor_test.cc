@@ -484,6 +484,35 @@ TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
     });
 }
 
+// Links of a host copy what is sent, if it is so short; what is combined may be written before.
+TEST(Executor, WithinAHostAFewBytesAreNotPacked) {
+  struct Case {
+    rc_collective collective;
+    int64_t bytes;  // of all that a rank has, to send and received
+    bool packed;
+  };
+  static constexpr int64_t kMost = 1024;
+  testing::run_world(2, testing::test_config("shm"), [](Member& m) {
+    ASSERT_EQ(m.comm.config().inline_bytes, kMost);
+    for (Case one : {Case{RC_BROADCAST, kMost, false}, Case{RC_BROADCAST, kMost + 4, true},
+                     Case{RC_ALLGATHER, kMost, false}, Case{RC_ALLGATHER, kMost + 8, true},
+                     Case{RC_REDUCE_SCATTER, kMost, false}, Case{RC_ALLTOALL, kMost, false},
+                     Case{RC_ALLTOALL, kMost + 16, true}, Case{RC_ALLREDUCE, 4, true}}) {
+      auto elements = one.bytes / 4;
+      bool chunks = one.collective == RC_ALLGATHER || one.collective == RC_REDUCE_SCATTER;
+      int64_t parts = one.collective == RC_ALLTOALL ? 4 : chunks ? m.size : 1;
+      std::vector<float> in(elements, 1.0f), out(elements);
+      rc_buffer buffer{in.data(), out.data(), elements / parts};
+      uint64_t before = m.comm.counters().bytes_packed;
+      run(m, call_of(one.collective, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+      bool sends = m.rank == 0 || one.collective != RC_BROADCAST;
+      EXPECT_EQ(m.comm.counters().bytes_packed > before, sends && one.packed)
+          << one.collective << ", " << one.bytes << " bytes, rank " << m.rank;
+    }
+    EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
+  });
+}
+
 // The kernel copies what is lent, which costs a microsecond. With a root, who packs and who unpacks
 // work at the same time.
 TEST(Executor, WithinAHostWhatIsShortIsPacked) {

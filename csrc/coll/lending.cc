@@ -34,7 +34,7 @@ void Lending::prepare(const Call& call, const Partition& partition) {
   if (within_host)
     least_ = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
   may_lend_ = !borrowers_.at.empty() && bytes_ > 0;
-  if (within_host) may_lend_ = may_lend_ && !call.reduces() && bytes_ >= least_;
+  if (within_host) may_lend_ = bytes_ >= least_ && !inline_ && !call.reduces();
 }
 
 void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bool alone) {

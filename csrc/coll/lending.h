@@ -24,8 +24,9 @@ namespace ringcoll {
 /// there is none, those on the host.
 struct Borrowers {
   std::vector<bool> at;  // by position; empty: nobody
-  /// By links of the host, which read it where they would read the arena. So only what is not
-  /// combined with anything gains by it, and that not on all machines (CopyWays::ends_of).
+  /// By links of the host, which read it where they would read the arena. So of what is not copied
+  /// when it is sent, only what is not combined with anything gains by it, and that not on all
+  /// machines (CopyWays::ends_of).
   bool within_host = false;
 
   static Borrowers of(const Communicator& comm);
@@ -45,7 +46,8 @@ class Lending {
   /// ended; `alone`: none has not, so that the time that it takes is its own.
   void begin(const Call& call, Partition& partition, size_t in_flight, bool alone);
   bool lends() const { return lends_; }
-  /// Links copy what this call sends, whatever it is, when it is sent.
+  /// Links of the host copy whatever this call sends when it is sent (Endpoint::try_send): it lends
+  /// nothing, sends from the caller's memory where the plan can, and waits for no reader.
   bool is_inline() const { return inline_; }
   /// Whether a piece that lies so can be sent as it lies.
   bool of_piece(std::span<const Fragment> fragments, const Mover& mover) const;

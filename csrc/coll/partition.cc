@@ -159,7 +159,6 @@ void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* 
 void Partition::readdress(std::span<Fragment> fragments) const {
   auto tensor = tensors_.begin();
   for (Fragment& fragment : fragments) {
-    while (tensor->count == 0) ++tensor;
     fragment.input = tensor->input;
     fragment.output = tensor->output;
     fragment.lent = false;

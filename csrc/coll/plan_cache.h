@@ -36,8 +36,8 @@ class PlanCache {
 
   /// For the call that `partition` is of. References stay good until a trim().
   const Choice& choice(const Call& call, const Partition& partition);
-  /// For a piece of it with these elements in each strip. `zero_copy`: its memory is lent;
-  /// `pack_all`: its input is read by packing only.
+  /// For a piece of it with these elements in each strip. `zero_copy`: it
+  /// can be sent as it lies; `pack_all`: its input is read by packing only.
   Planned& plan(const Call& call, const ScheduleRow& row, const Partition& partition,
                 std::span<const int64_t> counts, bool zero_copy, bool pack_all);
   /// With no call in flight: forgets some if there are too many.

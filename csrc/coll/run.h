@@ -92,7 +92,7 @@ class Run {
     int64_t index = 0;
     Planned* planned = nullptr;
     Slot* slot = nullptr;    // null: not begun
-    bool zero_copy = false;  // its memory is lent, so that it can be sent as it lies
+    bool zero_copy = false;  // it can be sent as it lies (Lending::of_piece)
     std::vector<Fragment> fragments;
     std::vector<Sent> sent;  // by round
     PieceMemory memory;

@@ -18,7 +18,7 @@ struct Counters {
   Count calls;
   Count messages_sent;
   Count bytes_sent;
-  Count bytes_sent_zero_copy;  // of them, from the caller's memory
+  Count bytes_sent_zero_copy;  // of them, read in the caller's memory by the peer or a device
   Count bytes_received;
   Count bytes_packed;    // copied from inputs into the arena
   Count bytes_unpacked;  // copied to outputs

@@ -85,6 +85,33 @@ TEST_P(Conformance, SmallMessagesNeedNotLieInTheArena) {
   }
 }
 
+// Also behind one that nobody has received, so that none of them is complete.
+TEST(WithinAHost, SmallMessagesHaveBeenCopiedWhenTheyAreSent) {
+  constexpr uint64_t kBytes = kTestInlineBytes + 1, kSmall = 5;
+  int tried = 0;
+  for (const auto& name : testing::transport_names()) {
+    const TransportRow& row = *find_transport(name);
+    if (row.link == LinkClass::kNetwork) continue;
+    tried++;
+    World world(row, 2, kArenaBytes);
+    fill(world[0].arena.data(), kBytes, 1);
+    send(world[0][1], envelope_of(1), world[0].arena.data(), kBytes);
+    for (uint64_t number = 2; number < 2 + kSmall; number++) {
+      std::vector<std::byte> data(kTestInlineBytes);
+      fill(data.data(), data.size(), number);
+      send(world[0][1], envelope_of(number), data.data(), data.size());
+      fill(data.data(), data.size(), 0);
+    }
+    EXPECT_EQ(world[0][1].completed(), 0u) << name;
+    for (uint64_t number = 1; number < 2 + kSmall; number++) {
+      View view = receive(world[1][0]);
+      EXPECT_TRUE(filled(view.data, view.bytes, number)) << name << ", " << number;
+      world[1][0].release();
+    }
+  }
+  EXPECT_EQ(tried, 2);
+}
+
 TEST_P(Conformance, CarriesAHugeMessage) {
   constexpr uint64_t kHuge = 64 << 20;
   World world(row(), 2, kHuge);

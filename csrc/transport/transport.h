@@ -100,7 +100,8 @@ class Endpoint {
   /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … 0: no credit now,
   /// nothing was taken; progress(), then again. `data` must stay unchanged until completed() has
   /// reached the number. It lies in the arena or in memory that was lent, unless bytes <=
-  /// Config::inline_bytes.
+  /// Config::inline_bytes; what is so short has been copied when this returns but for links of a
+  /// network, whatever completed() says.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
