@@ -312,7 +312,8 @@ bool Run::send(Piece& piece, size_t round) {
   return true;
 }
 
-// Whose memory may be written again only after `sent` is complete.
+// Whose memory may be written again only after `sent` is complete; at once, if links copy all that
+// the call sends.
 void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
   if (lending_.is_inline()) return;
   const Action& action = piece.plan().actions[round];

@@ -245,8 +245,9 @@ TEST(Courier, ALongMessageMayBeReadWithoutHelp) {
   auto read_next = [&] {
     Letter& send = ranks.send(0, 1, 1, 5000);
     Letter& receive = ranks.receive(1, 0, 1, 5000);
-    while (!receive.over)
+    for (int turn = 0; turn < 20 && !receive.over; turn++)
       for (auto& courier : ranks.couriers) courier->advance_thoroughly();
+    EXPECT_TRUE(receive.over);
     ranks.settle();
     EXPECT_EQ(receive.memory, send.memory);
     return receive.helped == 0;
