@@ -9,10 +9,11 @@ from typing import Any
 from support import setup
 from support.stages import ROOT, VENV, StageFailed, must, run
 
+_LIMIT_S = 300
 _RESULT = re.compile(r'\{"framework".*\}')
 
 
-def train(script: str, operations: str, *, ranks: int = 2, limit_s: float = 300) -> dict[str, Any]:
+def train(script: str, operations: str, *arguments: str, ranks: int = 2) -> dict[str, Any]:
     """Runs examples/`script` with HOROVOD_CPU_OPERATIONS=`operations`; returns its line of JSON.
 
     The same command for every backend. It names the Gloo launcher: where Horovod has MPI too,
@@ -21,8 +22,8 @@ def train(script: str, operations: str, *, ranks: int = 2, limit_s: float = 300)
     launch = [str(VENV / "bin" / "horovodrun"), "--gloo", "-np", str(ranks)]
     env = setup.tools_env() | {"HOROVOD_CPU_OPERATIONS": operations}
     log = f"{script.removesuffix('.py')}-{operations.lower()}"
-    command = [*launch, str(setup.PYTHON), str(ROOT / "examples" / script)]
-    outcome = must(run(command, log, env=env, limit_s=limit_s))
+    command = [*launch, str(setup.PYTHON), str(ROOT / "examples" / script), *arguments]
+    outcome = must(run(command, log, env=env, limit_s=_LIMIT_S))
     found = _RESULT.findall(outcome.log.read_text(errors="replace"))
     if len(found) != 1:
         raise StageFailed(f"{script} printed {len(found)} results, not one; see {outcome.log}")

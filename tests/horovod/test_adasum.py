@@ -48,39 +48,52 @@ def check_formula(ranks):
     return len(cases)
 
 
-@pytest.mark.parametrize("np_ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
-def test_torch(start, tmp_path, np_ranks):
-    timeline = tmp_path / "timeline.json"
-    done = start(
-        "adasum.py",
-        tmp_path,
-        np=np_ranks,
-        HOROVOD_CPU_OPERATIONS="RINGCOLL",
-        HOROVOD_TIMELINE=str(timeline),
-    ).wait(240)
-    assert done.status == 0, done.output
-    assert check_formula(results_of(tmp_path, np_ranks)) == 4 * (5 + 4 + 4 + 2) + 2 + 2
-    assert "RINGCOLL_ADASUM" in timeline.read_text()
+@pytest.fixture(scope="module")
+def torch_job(tmp_path_factory, launch):
+    """torch_job(operations, np) -> the folder of a job of torch, which has ended well."""
+    jobs = {}
+
+    def run(operations, np_ranks):
+        start = operations, np_ranks
+        if start not in jobs:
+            folder = tmp_path_factory.mktemp("adasum")
+            timeline = {"HOROVOD_TIMELINE": str(folder / "timeline.json")}
+            launcher = "mpirun" if operations == "MPI" else "horovodrun --gloo"
+            named = {"HOROVOD_CPU_OPERATIONS": operations, **timeline}
+            job = launch(folder, "adasum.py", folder, np=np_ranks, launcher=launcher, **named)
+            jobs[start] = folder, None
+            jobs[start] = folder, job.wait(240)
+        folder, done = jobs[start]
+        assert done is not None, f"{start} did not end when it ran first"
+        assert done.status == 0, f"{operations}: {done.output}"
+        return folder
+
+    return run
 
 
-@pytest.mark.parametrize("np_ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
-def test_mpi_makes_the_same(start, tmp_path, np_ranks):
-    found = {}
-    for backend in ("MPI", "RINGCOLL"):
-        folder = tmp_path / backend
-        folder.mkdir()
-        done = start(
-            "adasum.py", folder, np=np_ranks, launcher="mpirun", HOROVOD_CPU_OPERATIONS=backend
-        ).wait(240)
-        assert done.status == 0, f"{backend}: {done.output}"
-        found[backend] = results_of(folder, np_ranks)[0]
-    compared = [key for key in found["MPI"] if key.endswith(" found")]
+SIZES = pytest.mark.parametrize("np_ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
+
+
+@SIZES
+def test_torch(torch_job, np_ranks):
+    folder = torch_job("RINGCOLL", np_ranks)
+    assert check_formula(results_of(folder, np_ranks)) == 4 * (5 + 4 + 4 + 2) + 2 + 2
+    assert "RINGCOLL_ADASUM" in (folder / "timeline.json").read_text()
+
+
+@SIZES
+def test_mpi_makes_the_same(torch_job, np_ranks):
+    theirs, ours = (
+        results_of(torch_job(operations, np_ranks), np_ranks)[0]
+        for operations in ("MPI", "RINGCOLL")
+    )
+    compared = [key for key in theirs if key.endswith(" found")]
     assert len(compared) == 3 * (5 + 4 + 4 + 2) + 2 + 2
     for key in compared:
-        theirs, ours = found["MPI"][key], found["RINGCOLL"][key]
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, key
-        atol = TOLERANCE[str(theirs.dtype)] * np.max(np.abs(theirs), initial=0)
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol, err_msg=key)
+        expected, found = theirs[key], ours[key]
+        assert found.dtype == expected.dtype and found.shape == expected.shape, key
+        atol = TOLERANCE[str(expected.dtype)] * np.max(np.abs(expected), initial=0)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=atol, err_msg=key)
 
 
 def test_tensorflow(start, tmp_path):

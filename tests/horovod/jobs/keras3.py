@@ -1,8 +1,10 @@
 """Keras 3: `model.fit` on all ranks against one process that has the whole batches.
 
-Every rank trains that reference by itself, with an ordinary optimizer.
+Every rank trains that reference by itself, with an ordinary optimizer, once for all cases that have
+the same.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -74,13 +76,20 @@ def agree(case, distributed, reference, tolerance=2e-5):
         np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=case)
 
 
+@functools.cache
+def trained_alone(make, build=dense, batches=1):
+    """The reference: a model that has seen all ranks' batches, `batches` of them a step."""
+    model, data = build(), WORDS if build is words else INPUTS
+    fit(model, make(), whole(data), whole(TARGETS), BATCH * size * batches)
+    return model
+
+
 def compare(
     case,
     make,
     reference=None,
     *,
     build=dense,
-    data=INPUTS,
     tolerance=2e-5,
     batches=1,
     eager=False,
@@ -88,13 +97,13 @@ def compare(
     **options,
 ):
     """Trains with what `wrap` makes of `make()`; the reference with `reference()`."""
-    ours, theirs = build(), build()
+    ours = build()
     options = {
         name: o(ours) if callable(o) and name == "groups" else o for name, o in options.items()
     }
+    data = WORDS if build is words else INPUTS
     fit(ours, wrap(make(), **options), mine(data), mine(TARGETS), BATCH, run_eagerly=eager)
-    fit(theirs, (reference or make)(), whole(data), whole(TARGETS), BATCH * size * batches)
-    agree(case, ours, theirs, tolerance)
+    agree(case, ours, trained_alone(reference or make, build, batches), tolerance)
 
 
 def sgd(rate=0.1, **options):
@@ -141,7 +150,7 @@ def options():
     compare("groups of variables", sgd, groups=of_layers)
     compare("groups of variables, eager", sgd, groups=of_layers, eager=True)
     for as_dense in (False, True):
-        compare(f"sparse {as_dense}", sgd, build=words, data=WORDS, sparse_as_dense=as_dense)
+        compare(f"sparse {as_dense}", sgd, build=words, sparse_as_dense=as_dense)
 
 
 def accumulation():
@@ -185,7 +194,7 @@ def own_loops():
     """A user's own loop, with `apply` and `apply_gradients`."""
     for how in ("eager", "function"):
         for call in ("apply", "apply_gradients"):
-            ours, theirs = dense(), dense()
+            ours = dense()
             optimizer = hvd.DistributedOptimizer(sgd())
             optimizer.build(ours.trainable_variables)
 
@@ -203,13 +212,12 @@ def own_loops():
             run = tf.function(step) if how == "function" else step
             for inputs, targets in zip(INPUTS[:, rank], TARGETS[:, rank], strict=True):
                 run(tf.constant(inputs), tf.constant(targets))
-            fit(theirs, sgd(), whole(INPUTS), whole(TARGETS), BATCH * size)
-            agree(f"{call} {how}", ours, theirs)
+            agree(f"{call} {how}", ours, trained_alone(sgd))
 
 
 def trained_with_tape(how, grouped):
     """The distributed tape, given the variables of a model, and an ordinary optimizer."""
-    ours, theirs = dense(seed=1 + rank), dense()
+    ours = dense(seed=1 + rank)
     hvd_tensorflow.broadcast_variables(ours.variables, root_rank=0, inplace=how == "eager")
     optimizer = sgd()
     optimizer.build(ours.trainable_variables)
@@ -225,8 +233,7 @@ def trained_with_tape(how, grouped):
     run = tf.function(step) if how == "function" else step
     for inputs, targets in zip(INPUTS[:, rank], TARGETS[:, rank], strict=True):
         run(tf.constant(inputs), tf.constant(targets))
-    fit(theirs, sgd(), whole(INPUTS), whole(TARGETS), BATCH * size)
-    agree(f"tape {how} {grouped}", ours, theirs)
+    agree(f"tape {how} {grouped}", ours, trained_alone(sgd))
 
 
 def tapes():
