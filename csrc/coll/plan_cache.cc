@@ -38,13 +38,14 @@ const Choice& PlanCache::choice(const Call& call, const Partition& partition) {
 }
 
 Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Partition& partition,
-                         std::span<const int64_t> counts, bool zero_copy, bool pack_all) {
+                         std::span<const int64_t> counts, SentFrom from, bool pack_all) {
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
-  key_.push_back(static_cast<int64_t>(partition.ends_key() << 2 | zero_copy << 1 | pack_all));
+  auto ends = partition.ends_key() << 2 | static_cast<uint64_t>(from);
+  key_.push_back(static_cast<int64_t>(ends << 1 | pack_all));
   key_.insert(key_.end(), counts.begin(), counts.end());
-  return plans_.get(key_, [&] { return make(call, row, partition, counts, zero_copy, pack_all); });
+  return plans_.get(key_, [&] { return make(call, row, partition, counts, from, pack_all); });
 }
 
 void PlanCache::trim() {
@@ -53,7 +54,7 @@ void PlanCache::trim() {
 }
 
 Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partition& partition,
-                        std::span<const int64_t> counts, bool zero_copy, bool pack_all) const {
+                        std::span<const int64_t> counts, SentFrom from, bool pack_all) const {
   auto size = static_cast<Rank>(order_.size());
   Problem problem{.rank = self_,
                   .size = size,
@@ -72,7 +73,8 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
   std::ranges::sort(planned.peers);
   planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
   Ends ends = partition.ends_of(counts);
-  if (zero_copy) ends.zero_copy = lent_to_;
+  if (from != SentFrom::kArena) ends.zero_copy = lent_to_;
+  ends.copied_when_sent = from == SentFrom::kCallerAtOnce;
   planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
   return planned;
 }

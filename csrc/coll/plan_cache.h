@@ -14,6 +14,10 @@
 
 namespace ringcoll {
 
+/// Where what is sent lies: in the arena, or with the caller where the plan can leave it there, for
+/// the transport to read when it gets there, or to copy at once.
+enum class SentFrom : uint8_t { kArena, kCaller, kCallerAtOnce };
+
 /// What a rank does in a piece, and with whom.
 struct Planned {
   Plan plan;
@@ -36,10 +40,10 @@ class PlanCache {
 
   /// For the call that `partition` is of. References stay good until a trim().
   const Choice& choice(const Call& call, const Partition& partition);
-  /// For a piece of it with these elements in each strip. `zero_copy`: it
-  /// can be sent as it lies; `pack_all`: its input is read by packing only.
+  /// For a piece of it with these elements in each strip. `pack_all`: its input is read by packing
+  /// only.
   Planned& plan(const Call& call, const ScheduleRow& row, const Partition& partition,
-                std::span<const int64_t> counts, bool zero_copy, bool pack_all);
+                std::span<const int64_t> counts, SentFrom from, bool pack_all);
   /// With no call in flight: forgets some if there are too many.
   void trim();
   /// Whether a trim() is due.
@@ -49,7 +53,7 @@ class PlanCache {
 
  private:
   Planned make(const Call& call, const ScheduleRow& row, const Partition& partition,
-               std::span<const int64_t> counts, bool zero_copy, bool pack_all) const;
+               std::span<const int64_t> counts, SentFrom from, bool pack_all) const;
 
   std::vector<Rank> order_;     // position to rank
   std::vector<Rank> position_;  // rank to position

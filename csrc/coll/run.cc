@@ -245,7 +245,9 @@ Planned& Run::planned_for(Piece& piece) {
 }
 
 Planned& Run::plan_of_counts(bool zero_copy) {
-  return plans_.plan(*call_, *choice_->row, partition_, counts_, zero_copy, mover_->pack_all());
+  SentFrom from = SentFrom::kArena;
+  if (zero_copy) from = lending_.is_inline() ? SentFrom::kCallerAtOnce : SentFrom::kCaller;
+  return plans_.plan(*call_, *choice_->row, partition_, counts_, from, mover_->pack_all());
 }
 
 bool Run::advance(Piece& piece) {

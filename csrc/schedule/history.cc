@@ -138,6 +138,7 @@ void History::send(const Step& step, int round) {
               "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
               round, range_of(atom).count, range_of(atom).first);
     versions_[version].sent = true;
+    versions_[version].last_sent = round;
     // A message is one piece of memory.
     invariant(banks_.relate(sent[first], version, false),
               "schedule of rank {}, round {}: no bank can hold all of what it sends", rank_, round);
@@ -153,7 +154,8 @@ void History::receive(const Step& step, int round) {
               "schedule of rank {}, round {}: combines into {} elements from {} that it does not "
               "have",
               rank_, round, range_of(atom).count, range_of(atom).first);
-    add_version({.atom = atom, .operand = reduces ? before : kNoVersion, .received = true});
+    VersionId operand = reduces ? before : kNoVersion;
+    add_version({.atom = atom, .operand = operand, .received = true, .round = round});
     // What leaves in this round may not be overwritten in this round: both peers would wait for
     // each other.
     bool leaves = sent_first <= atom && atom < sent_end;
@@ -171,7 +173,8 @@ void History::fold_inside(const Step& step, int round) {
     invariant(inputs_[atom] != kNoVersion && versions_[before].received,
               "schedule of rank {}, round {}: folds its input of {} elements from {} into nothing",
               rank_, round, range_of(atom).count, range_of(atom).first);
-    add_version({.atom = atom, .operand = before, .folds_input = true, .received = true});
+    add_version(
+        {.atom = atom, .operand = before, .folds_input = true, .received = true, .round = round});
     banks_.relate(inputs_[atom], current_[atom], true);
   }
 }
@@ -227,7 +230,9 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
   for (size_t v = 0; v < versions_.size(); v++) {
     Version& version = versions_[v];
     bool contained = reduces && sends[v] == 1 && of_atom[version.atom] == 2;
-    version.zero_copy = version.sent && can_stay(version, contained, pack_all);
+    bool is_read = version.received || !pack_all;
+    version.zero_copy =
+        version.sent && is_read && can_stay(version, contained, ends.copied_when_sent);
   }
   // A message that cannot go so takes what it carries out of other messages too.
   for (bool settled = false; !std::exchange(settled, true);)
@@ -242,13 +247,14 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
 // A result stays where the caller wants it. An input stays if its memory, which may be that of the
 // output, is not written before it has been read: not at all, or only by a received result that
 // contains it (`contained`: it left once, and what is received next is that result), so that
-// whoever sent the result has read it.
-bool History::can_stay(const Version& version, bool contained, bool pack_all) const {
+// whoever sent the result has read it, or by one that is received when all that it is sent in has
+// been copied.
+bool History::can_stay(const Version& version, bool contained, bool copied_when_sent) const {
   bool wanted = wanted_[version.atom];
   if (version.received) return version.final && wanted;
-  if (pack_all) return false;
   const Version& last = versions_[current_[version.atom]];
-  return version.final || !wanted || (contained && last.operand == kNoVersion);
+  bool copied = copied_when_sent && version.last_sent <= last.round;
+  return version.final || !wanted || copied || (contained && last.operand == kNoVersion);
 }
 
 bool History::can_go(const Message& message, const Ends& ends) const {

@@ -49,6 +49,8 @@ struct Version {
   VersionId operand = kNoVersion;  // what is combined with what is received
   bool folds_input = false;        // and that is the rank's own input
   bool received = false;           // false: the input
+  int round = -1;                  // in which it is received
+  int last_sent = -1;              // the last round in which it is sent
   bool sent = false;
   bool zero_copy = false;      // sent from the caller's memory
   bool copied_inside = false;  // source of a step from the rank to itself
@@ -90,7 +92,7 @@ class History {
   void fold_inside(const Step& step, int round);
   void settle_needs();
   void settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all);
-  bool can_stay(const Version& version, bool contained, bool pack_all) const;
+  bool can_stay(const Version& version, bool contained, bool copied_when_sent) const;
   bool can_go(const Message& message, const Ends& ends) const;
 
   Rank rank_;

@@ -86,6 +86,9 @@ struct Ends {
   std::vector<Range> outputs;
   /// By position: those that can be sent what lies in the caller's memory. Empty: none.
   std::vector<bool> zero_copy;
+  /// To them a message is copied when it is sent, which a round's is before anything is received in
+  /// that round: its memory may then be written again at once.
+  bool copied_when_sent = false;
 };
 
 /// `pack_all`: read the input by packing only (a prescale is applied there).

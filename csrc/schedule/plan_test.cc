@@ -44,6 +44,8 @@ constexpr std::array kModes = {
     PlanOptions{.in_place = true, .shuffle = 5, .zero_copy = ZeroCopy::kAll},
     PlanOptions{.in_place = true, .shuffle = 6, .zero_copy = ZeroCopy::kOtherHosts},
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .zero_copy = ZeroCopy::kAll},
+    PlanOptions{
+        .in_place = true, .shuffle = 8, .zero_copy = ZeroCopy::kAll, .copied_when_sent = true},
 };
 
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
@@ -93,7 +95,11 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
       for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
         for (bool early : {false, true}) {
           PlanOptions options = {
-              .in_place = true, .shuffle = shuffle, .zero_copy = zero_copy, .sends_early = early};
+              .in_place = true,
+              .shuffle = shuffle,
+              .zero_copy = zero_copy,
+              .copied_when_sent = zero_copy == ZeroCopy::kAll && shuffle % 2 == 0,
+              .sends_early = early};
           ASSERT_EQ(check(call, made, options), "") << call.name() << ", order " << shuffle;
         }
   }
@@ -148,6 +154,24 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
   expect(broken([&](Plan& p) { p.actions[2].send_to = kNobody; }), "waits for ever");
   expect(broken([&](Plan& p) { p.actions[0].send_from = Storage::kInput; }),
          "outside of the banks");
+}
+
+// A plan that sends its input when half of a sum has replaced it: right where half of a sum is due.
+TEST(PlanSimulator, SendsWhatIsThereWhenItIsSent) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 4, 0, {4});
+  PlanOptions options = {.in_place = true, .zero_copy = ZeroCopy::kAll, .copied_when_sent = true};
+  auto plans = simulator::make_plans(
+      call, simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call),
+      options);
+  for (Plan& plan : plans) {
+    ASSERT_EQ(plan.actions[0].send_from, Storage::kInput);
+    plan.actions[0].receipts[0].output_too = true;
+    plan.actions[1].send_from = Storage::kInput;
+  }
+  EXPECT_EQ(simulator::check_plans(call, plans, options), "");
+  options.in_place = false;
+  std::string what = simulator::check_plans(call, plans, options);
+  EXPECT_NE(what.find("not the contributions"), std::string::npos) << what;
 }
 
 TEST(PlanSimulator, NoticesThatTheCallersMemoryIsOverwrittenTooEarly) {
@@ -268,6 +292,31 @@ TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
   Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
   Plan plan = lower(schedule, 4, call.ends(0, ZeroCopy::kAll), false, 0);
   EXPECT_EQ(plan.actions[0].send_from, Storage::kBank0);
+}
+
+// Unless it has been copied by then.
+TEST(Lowering, InputThatIsCopiedWhenItIsSentIsNotPacked) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
+  Ends ends = call.ends(0, ZeroCopy::kAll);
+  ends.copied_when_sent = true;
+  Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
+  Plan plan = lower(schedule, 4, ends, false, 0);
+  EXPECT_TRUE(plan.pack.empty());
+  EXPECT_EQ(plan.actions[0].send_from, Storage::kInput);
+  ASSERT_EQ(plan.actions[0].receipts.size(), 1u);
+  EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kOutput);
+  EXPECT_EQ(lower(schedule, 4, ends, true, 0).actions[0].send_from, Storage::kBank0);  // prescaled
+}
+
+TEST(Lowering, InputThatIsSentAfterTheResultCameIsPacked) {
+  Schedule schedule = {
+      {.recv_from = 1, .recv = {0, 4}, .combine = Combine::kReduce},
+      {.send_to = 1, .send = {0, 4}, .sends_input = true},
+  };
+  Ends ends = {{{0, 4}}, {{0, 4}}, {false, true}, true};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[1].send_from, Storage::kBank0);
+  std::swap(schedule[0], schedule[1]);
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
 }
 
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {

@@ -1,4 +1,3 @@
-// see the header
 #include "schedule/simulator_testing.h"
 
 #include <fmt/core.h>
@@ -342,6 +341,7 @@ class PlanRunner {
       machine.read.resize(machine.plan.actions.size());
       machine.early.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
+      machine.copies.resize(machine.plan.actions.size());
       machine.ends = call.ends(rank, options.zero_copy);
       machines_.push_back(std::move(machine));
     }
@@ -388,6 +388,7 @@ class PlanRunner {
     /// Of each element of each storage (index_of): the rounds in which it was sent and which
     /// nothing was done to wait for.
     std::array<std::vector<std::vector<int>>, 4> sent;
+    std::vector<Memory> copies;  // of each round: the message, if it is copied when it is sent
   };
 
   Memory& output_of(Machine& machine) { return options_.in_place ? machine.input : machine.output; }
@@ -470,7 +471,10 @@ class PlanRunner {
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
       if (!memory[e].known)
         fail(machine, fmt::format("{}, but does not have element {}", sending(step_of(action)), e));
-      machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(round));
+      if (options_.copied_when_sent)
+        machine.copies[round].push_back(memory[e]);
+      else
+        machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(round));
     }
   }
 
@@ -510,6 +514,8 @@ class PlanRunner {
 
   void apply(Machine& machine, Machine& peer, const Action& action, const Receipt& receipt) {
     const Action& sending = peer.plan.actions[machine.round];
+    const Memory& copy = peer.copies[machine.round];
+    if (options_.copied_when_sent) return apply(machine, peer, copy, -action.recv.first, receipt);
     int64_t shift = sending.send.first - action.recv.first;
     apply(machine, peer, memory_at(peer, sending.send_from), shift, receipt);
   }
@@ -578,9 +584,11 @@ class PlanRunner {
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options) {
   std::vector<Plan> plans;
-  for (Rank rank = 0; rank < call.size; rank++)
-    plans.push_back(lower(schedules[rank], call.space(rank), call.ends(rank, options.zero_copy),
-                          options.pack_all, rank));
+  for (Rank rank = 0; rank < call.size; rank++) {
+    Ends ends = call.ends(rank, options.zero_copy);
+    ends.copied_when_sent = options.copied_when_sent;
+    plans.push_back(lower(schedules[rank], call.space(rank), ends, options.pack_all, rank));
+  }
   return plans;
 }
 

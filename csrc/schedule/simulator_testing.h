@@ -54,7 +54,8 @@ struct PlanOptions {
   bool pack_all = false;  // the input is gone after packing
   unsigned shuffle = 0;   // which rank runs ahead of which
   ZeroCopy zero_copy = ZeroCopy::kNone;
-  bool sends_early = false;  // what may go before all rounds does
+  bool copied_when_sent = false;  // with zero_copy: all messages are
+  bool sends_early = false;       // what may go before all rounds does
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options);
@@ -69,9 +70,10 @@ struct Cost {
 };
 Cost count_cost(const Call& call, const std::vector<Schedule>& schedules);
 
-/// Runs plans on memory without copying messages: a receiver reads the sender's bank when it gets
-/// there, long after the sender has gone on. "" if the results are right, each rank waits only for
-/// sends of earlier rounds, and nothing overwrites what a peer may still read; else what is wrong.
+/// Runs plans on memory without copying messages, unless told that they are copied when they are
+/// sent: a receiver reads the sender's bank when it gets there, long after the sender has gone on.
+/// "" if the results are right, each rank waits only for sends of earlier rounds, and nothing
+/// overwrites what a peer may still read; else what is wrong.
 std::string check_plans(const Call& call, const std::vector<Plan>& plans,
                         const PlanOptions& options);
 
