@@ -40,6 +40,10 @@ def words(seed=1):
     return started(keras.Sequential([keras.Input((3,), dtype="int32"), *layers]), seed)
 
 
+def inputs_of(build):
+    return WORDS if build is words else INPUTS
+
+
 def started(model, seed):
     """The model with weights that are the same wherever the seed is."""
     numbers = np.random.default_rng(seed)
@@ -79,7 +83,7 @@ def agree(case, distributed, reference, tolerance=2e-5):
 @functools.cache
 def trained_alone(make, build=dense, batches=1):
     """The reference: a model that has seen all ranks' batches, `batches` of them a step."""
-    model, data = build(), WORDS if build is words else INPUTS
+    model, data = build(), inputs_of(build)
     fit(model, make(), whole(data), whole(TARGETS), BATCH * size * batches)
     return model
 
@@ -101,7 +105,7 @@ def compare(
     options = {
         name: o(ours) if callable(o) and name == "groups" else o for name, o in options.items()
     }
-    data = WORDS if build is words else INPUTS
+    data = inputs_of(build)
     fit(ours, wrap(make(), **options), mine(data), mine(TARGETS), BATCH, run_eagerly=eager)
     agree(case, ours, trained_alone(reference or make, build, batches), tolerance)
 
