@@ -213,12 +213,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if not REPORTS:
         return
     skip = report.longrepr if isinstance(report.longrepr, tuple) else None
+    text = skip[2] if skip else report.longreprtext
+    if report.outcome == "failed":  # of two guests each tells its end of the cables
+        text += f"\n{_network()}"
     line = {
         "node": report.nodeid,
         "when": report.when,
         "outcome": report.outcome,
         "seconds": report.duration,
-        "text": skip[2] if skip else report.longreprtext,
+        "text": text,
     }
     with (Path(REPORTS) / f"reports.{INDEX}").open("a") as file:
         file.write(json.dumps(line) + "\n")
