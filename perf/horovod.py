@@ -33,7 +33,8 @@ METHOD = (
     "step of a visit; the median over rounds. Every round visits each job in turn, the others "
     "stopped. A ratio is the median over rounds of a job's time divided by that under RINGCOLL "
     "in the same round. Averages are compared, element by element, before a case is timed. "
-    "Before and after each visit the round trip of a cache line between the two cores is taken "
+    "Where there are two CPUs, the round trip of a cache line between them is taken before and "
+    "after each visit "
     "(one core, near, far); visits in which that changed do not count, and each state has its "
     "own tables. The allreduces that a step's tensors are fused into are counted afterwards, in "
     f"timelines. The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them, "
@@ -126,8 +127,7 @@ def main() -> int:
     limit = 60 * arguments.minutes / len(sizes)
     plan = rounds.Plan(sizes, arguments.rounds, arguments.visit, limit, one_call=True)
     arguments.build.mkdir(parents=True, exist_ok=True)
-    watch = distance.Watch(arguments.build)
-    plan.take_distance = watch.take if watch.take() else None
+    plan.take_distance = distance.taker(arguments.build)
     plan.words[AWAKE_BYTES] = f"computing:{AWAKE_BYTES}"
     plan.words[gradients] = f"resnet50:{arguments.classes}"
     return program.measure_and_write(

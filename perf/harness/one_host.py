@@ -23,9 +23,9 @@ HOW_ROUNDS = (
     "ringcoll's in the same round: above 1, ringcoll is faster."
 )
 HOW_FAR = (
-    "Before and after each visit the round trip of a cache line between the two cores is taken "
-    "(one core, near, far); visits in which that changed do not count, and each state has its own "
-    "tables."
+    "Where there are two CPUs, the round trip of a cache line between them is taken before and "
+    "after each visit (one core, near, far); visits in which that changed do not count, and each "
+    "state has its own tables."
 )
 
 
@@ -117,6 +117,5 @@ def plan(arguments: argparse.Namespace, sizes: list[int], parts: int) -> rounds.
     """`parts`: measurements like this that have the program's minutes together."""
     limit = 60 * arguments.minutes / (max(1, len(sizes)) * parts)
     made = rounds.Plan(sizes, arguments.rounds, arguments.visit, limit, passes=arguments.passes)
-    watch = distance.Watch(arguments.build)
-    made.take_distance = watch.take if watch.take() else None
+    made.take_distance = distance.taker(arguments.build)
     return made

@@ -37,6 +37,17 @@ def test_it_is_taken_where_there_are_two_cpus(tmp_path: Path) -> None:
     assert (distance.describe(tmp_path) == "unknown") != TWO_CPUS
 
 
+@needs_cc
+def test_it_is_asked_for_where_ranks_have_two_cpus_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not TWO_CPUS:
+        pytest.skip("there is one CPU")
+    for cpus, asked in ((2, True), (3, False), (1, False)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cpus: set(range(n)))
+        assert (distance.taker(tmp_path) is not None) == asked
+
+
 class Scripted:
     """Jobs that take what they are told, at distances that are told."""
 
