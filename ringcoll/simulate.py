@@ -89,9 +89,11 @@ def predict(
     """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first, or
     before them what they are made up of: "socket", "numa_node" or "cache".
 
-    ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs; combined_bytes_per_us
-    of a core; crowded=True where hosts have more ranks than cores; messages=True for all messages
-    of the row that algorithm names. Raises InvalidArgument that names the field.
+    ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs (without
+    segment_bytes the pieces of one host are those of cores with 512 KiB of second-level cache);
+    combined_bytes_per_us of a core; crowded=True where hosts have more ranks than cores;
+    messages=True for all messages of the row that algorithm names. Raises InvalidArgument that
+    names the field.
     """
     request = {"collective": collective, "dtype": dtype, "levels": levels, "sizes": sizes, **more}
     return cast(Prediction, json.loads(_core.simulate(json.dumps(request))))

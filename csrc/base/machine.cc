@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <fstream>
 
@@ -25,5 +26,7 @@ std::string namespace_id(const std::string& kind) {
   ssize_t length = ::readlink(("/proc/self/ns/" + kind).c_str(), target, sizeof target);
   return length > 0 ? std::string(target, static_cast<size_t>(length)) : "";
 }
+
+int64_t core_cache_bytes() { return std::max<int64_t>(0, ::sysconf(_SC_LEVEL2_CACHE_SIZE)); }
 
 }  // namespace ringcoll

@@ -1,6 +1,7 @@
 // Which machine this process runs on, and in which part of it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace ringcoll {
@@ -12,5 +13,7 @@ std::string machine_id();
 /// "net:[4026531840]" of "net": equal in one namespace and in no other of this kernel; "" without
 /// /proc.
 std::string namespace_id(const std::string& kind);
+/// The second-level cache that a core has for itself, of the core that asks; 0 if it is not known.
+int64_t core_cache_bytes();
 
 }  // namespace ringcoll

@@ -12,10 +12,11 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the cores that work on it, twice as much where nothing is
-// combined. So it is where ranks share cores: what the next one reads is still there. A rank's part
-// of what is copied should be large against its change of context, though.
-constexpr int64_t kDomainPieceBytes = 256 << 10;
+// A piece should stay in the caches of the cores that work on it: what is combined in half of a
+// core's own, where each rank has one. So it should where ranks share cores: what the next one
+// reads is still there. A rank's part of what is copied should be large against its change of
+// context, though.
+constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
 constexpr int64_t kCopiedBytesOfSharedCore = 128 << 10;
 // Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
@@ -123,7 +124,10 @@ int64_t Selector::best_slots() {
 }
 
 int64_t Selector::domain_piece_bytes(Collective collective) const {
-  if (traits_of(collective).reduces) return kDomainPieceBytes;
+  if (traits_of(collective).reduces) {
+    if (terrain_.oversubscribed) return kDomainPieceBytes;
+    return std::clamp(terrain_.core_cache_bytes / 2, kDomainPieceBytes, kMostDomainPieceBytes);
+  }
   int64_t shared = kCopiedBytesOfSharedCore * terrain_.fabric.ranks();
   return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
 }

@@ -18,12 +18,13 @@ namespace ringcoll {
 /// What the choice depends on besides the call.
 struct Terrain {
   Fabric fabric;
-  bool one_domain = false;      // all pairs by shared memory
-  bool oversubscribed = false;  // more ranks than cores on some host
-  int64_t segment_bytes = 0;    // RINGCOLL_SEGMENT_BYTES
-  int64_t arena_bytes = 0;      // RINGCOLL_ARENA_BYTES: the slots share it
-  int64_t slots = 0;            // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
-  std::string algorithm;        // RINGCOLL_ALGORITHM
+  bool one_domain = false;       // all pairs by shared memory
+  bool oversubscribed = false;   // more ranks than cores on some host
+  int64_t core_cache_bytes = 0;  // second-level, of the core that has the least; 0: unknown
+  int64_t segment_bytes = 0;     // RINGCOLL_SEGMENT_BYTES
+  int64_t arena_bytes = 0;       // RINGCOLL_ARENA_BYTES: the slots share it
+  int64_t slots = 0;             // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
+  std::string algorithm;         // RINGCOLL_ALGORITHM
 
   /// Ranks read each other's memory, and each has a core, and so caches, of its own.
   bool one_domain_of_own_cores() const { return one_domain && !oversubscribed; }

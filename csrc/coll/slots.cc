@@ -1,8 +1,8 @@
 #include "coll/slots.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+
+#include "base/machine.h"
 
 namespace ringcoll {
 namespace {
@@ -14,7 +14,7 @@ constexpr size_t kUsualCacheBytes = 1 << 20, kMostTurnBytes = 8 << 20;
 
 // So much is written until a place is written again: twice what a core's own cache holds.
 size_t bytes_to_turn_through() {
-  int64_t cache = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  int64_t cache = core_cache_bytes();
   return std::min(2 * (cache > 0 ? static_cast<size_t>(cache) : kUsualCacheBytes), kMostTurnBytes);
 }
 

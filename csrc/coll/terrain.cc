@@ -1,6 +1,7 @@
 // see the header
 #include "coll/terrain.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -31,12 +32,20 @@ std::vector<Rank> ports_of(const Communicator& comm) {
   return ports;
 }
 
+int64_t least_core_cache(const Topology& topology) {
+  int least = topology.at(0).core_cache_kib;
+  for (Rank rank = 1; rank < topology.size(); rank++)
+    least = std::min(least, topology.at(rank).core_cache_kib);
+  return int64_t{least} << 10;
+}
+
 }  // namespace
 
 Terrain terrain_of(const Communicator& comm) {
   Terrain terrain;
   terrain.one_domain = comm.group().one_domain();
   terrain.oversubscribed = comm.group().oversubscribed();
+  terrain.core_cache_bytes = least_core_cache(comm.topology());
   terrain.segment_bytes = comm.config().segment_bytes;
   terrain.arena_bytes = static_cast<int64_t>(comm.group().extent().size());
   terrain.slots = comm.config().slots;

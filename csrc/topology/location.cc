@@ -14,7 +14,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x34434c52;  // "RLC4": the version is in it
+constexpr uint32_t kMagic = 0x35434c52;  // "RLC5": the version is in it
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxListBytes = 16 << 10;
 
@@ -38,6 +38,7 @@ Location Location::here(const Config& config, Rank rank) {
   location.socket = socket_of(location.cpus);
   location.numa_node = numa_node_of(location.cpus);
   location.cache = cache_of(location.cpus);
+  location.core_cache_kib = static_cast<int>(core_cache_bytes() >> 10);
   location.hints = Hints::of(config.topology, rank == 0);
   return location;
 }
@@ -46,7 +47,7 @@ std::string Location::encode() const {
   WireWriter writer;
   writer.put(kMagic);
   writer.put<int32_t>(pid);
-  for (int what : {socket, numa_node, cache}) writer.put<int32_t>(what);
+  for (int what : {socket, numa_node, cache, core_cache_kib}) writer.put<int32_t>(what);
   writer.put_text(cpu_list(cpus));
   writer.put<uint8_t>(host_given);
   for (const std::string* text : {&machine, &host_id, &host_name})
@@ -66,7 +67,8 @@ Location Location::decode(std::string_view blob) {
         "the location of a rank is not of this version of ringcoll; install the same on all hosts");
   Location location;
   location.pid = reader.get<int32_t>();
-  for (int* what : {&location.socket, &location.numa_node, &location.cache})
+  for (int* what :
+       {&location.socket, &location.numa_node, &location.cache, &location.core_cache_kib})
     *what = reader.get<int32_t>();
   auto cpus = parse_cpu_list(reader.get_text(kMaxListBytes));
   location.host_given = reader.get<uint8_t>() != 0;
@@ -82,11 +84,12 @@ Location Location::decode(std::string_view blob) {
   location.placement_source = reader.get_text(kMaxTopologyBytes);
   reader.finish();
   check(cpus && std::ranges::is_sorted(*cpus) &&
-            std::min({location.socket, location.numa_node, location.cache}) >= -1,
+            std::min({location.socket, location.numa_node, location.cache}) >= -1 &&
+            location.core_cache_kib >= 0,
         Code::kTransport,
         "the location of a rank: its CPUs are no list, or its socket, NUMA node and cache are {}, "
-        "{} and {}",
-        location.socket, location.numa_node, location.cache);
+        "{} and {}, or a core's cache {} KiB",
+        location.socket, location.numa_node, location.cache, location.core_cache_kib);
   location.cpus = std::move(*cpus);
   return location;
 }

@@ -25,9 +25,10 @@ struct Location {
   int socket = -1;
   int numa_node = -1;
   int cache = -1;
-  std::vector<int> cpus;  // that this process may run on, rising; empty = unknown
-  Hints hints;            // what this rank was told of the network; empty after find_placements()
-  Placement placement;    // of the host; empty: nothing is known
+  std::vector<int> cpus;   // that this process may run on, rising; empty = unknown
+  int core_cache_kib = 0;  // a core's own second-level cache; 0 = unknown
+  Hints hints;             // what this rank was told of the network; empty after find_placements()
+  Placement placement;     // of the host; empty: nothing is known
   std::string placement_source;  // "RINGCOLL_TOPOLOGY=/etc/x.conf"; "": not looked for yet
 
   /// Of this process. `config.hostid` is the host's id and name; "": those that may be able to map

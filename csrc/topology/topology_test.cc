@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "topology/hosts_testing.h"
 #include "topology/numa.h"
 
@@ -156,6 +157,7 @@ TEST(Location, KnowsThisProcess) {
   EXPECT_EQ(here.cache, cache_of(here.cpus));
   EXPECT_EQ(here.pid, getpid());
   EXPECT_EQ(here.cpus, allowed_cpus());
+  EXPECT_EQ(here.core_cache_kib, core_cache_bytes() >> 10);
   EXPECT_FALSE(here.cpus.empty());
   EXPECT_FALSE(here.host_id.empty());
   EXPECT_FALSE(here.host_name.empty());
@@ -183,6 +185,7 @@ TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   location.cpus = {0, 1, 2, 5, 7, 8};
   location.socket = 64;
   location.cache = 72;
+  location.core_cache_kib = 2048;
   location.host_given = true;
   std::string blob = location.encode();
   Location copy = Location::decode(blob);
@@ -194,12 +197,14 @@ TEST(Location, SurvivesTheWireAndRefusesWhatIsNone) {
   EXPECT_EQ(copy.socket, 64);
   EXPECT_EQ(copy.numa_node, -1);
   EXPECT_EQ(copy.cache, 72);
+  EXPECT_EQ(copy.core_cache_kib, 2048);
   EXPECT_EQ(copy.cpus, location.cpus);
   for (size_t cut = 0; cut < blob.size(); cut++)
     EXPECT_THROW(Location::decode(std::string_view(blob).substr(0, cut)), Error) << cut;
   EXPECT_THROW(Location::decode(blob + "x"), Error);
   EXPECT_THROW(Location::decode(std::string(blob.size(), '\xff')), Error);
-  for (int Location::* what : {&Location::socket, &Location::numa_node, &Location::cache}) {
+  for (int Location::* what :
+       {&Location::socket, &Location::numa_node, &Location::cache, &Location::core_cache_kib}) {
     Location wrong = location;
     wrong.*what = -2;
     EXPECT_THROW(Location::decode(wrong.encode()), Error);
