@@ -34,9 +34,9 @@ METHOD = (
     "stopped. A ratio is the median over rounds of a job's time divided by that under RINGCOLL "
     "in the same round. Averages are compared, element by element, before a case is timed. "
     "Where there are two CPUs, the round trip of a cache line between them is taken before and "
-    "after each visit "
-    "(one core, near, far); visits in which that changed do not count, and each state has its "
-    "own tables. The allreduces that a step's tensors are fused into are counted afterwards, in "
+    "after each visit (one core, near, far); visits in which that changed do not count, and each "
+    "state has its own tables. The allreduces that a step's tensors are fused into are counted "
+    "afterwards, in "
     f"timelines. The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them, "
     f"{BEFORE} (if there is one) RINGCOLL with another build of the library."
 )

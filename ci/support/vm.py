@@ -259,9 +259,10 @@ def _port(number: int, name: str, descriptor: int) -> list[str]:
 def _cable(number: int, which: int, descriptor: int) -> list[str]:
     """QEMU's options for one end of a cable.
 
-    A frame has a buffer of its own, and each side always tells the other of what it has added:
-    QEMU before 9.1 waits for ever where the guest adds too few of several buffers for a frame in
-    the moment in which QEMU asks to be told of more (qemu/qemu#267). That cable is dead then.
+    A frame has a buffer of its own, for QEMU before 9.1 waits for ever where the guest adds too few
+    of several buffers for a frame in the moment in which QEMU asks to be told of more
+    (qemu/qemu#267): cables were dead now and then, and nothing else that was found explains it.
+    Without event indices, a side that has missed being told once is told with what comes next.
     """
     mac = f"52:54:00:77:{which:02x}:{number + 1:02x}"  # by which ci/guest/start knows the cable
     card = f"virtio-net-pci,netdev=cable{which},mac={mac},host_mtu=9000,romfile="
