@@ -29,4 +29,6 @@ std::string namespace_id(const std::string& kind) {
 
 int64_t core_cache_bytes() { return std::max<int64_t>(0, ::sysconf(_SC_LEVEL2_CACHE_SIZE)); }
 
+size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
 }  // namespace ringcoll

@@ -1,6 +1,7 @@
 // Which machine this process runs on, and in which part of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -15,5 +16,6 @@ std::string machine_id();
 std::string namespace_id(const std::string& kind);
 /// The second-level cache that a core has for itself, of the core that asks; 0 if it is not known.
 int64_t core_cache_bytes();
+size_t page_bytes();
 
 }  // namespace ringcoll

@@ -12,7 +12,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x4c434752;  // "RGCL"
+constexpr uint32_t kAuthMagic = 0x4c434752;  // "RGCL"
 constexpr uint16_t kVersion = 2;
 constexpr size_t kNonceBytes = 32;
 using Nonce = std::array<uint8_t, kNonceBytes>;
@@ -92,7 +92,7 @@ constexpr std::string_view kActive = "ringcoll active ", kPassive = "ringcoll pa
 bool equal(const Mac& a, const Mac& b) { return sodium_memcmp(a.data(), b.data(), a.size()) == 0; }
 
 Verdict conclude(const VerdictMessage& message, const Mac& expected) {
-  if (message.magic != kMagic) return Verdict::kStranger;
+  if (message.magic != kAuthMagic) return Verdict::kStranger;
   auto verdict = static_cast<Verdict>(message.code);
   switch (verdict) {
     case Verdict::kAccepted:
@@ -170,7 +170,7 @@ Verdict prove(int fd, const std::string& secret, const Identity& identity, Deadl
 
 Prover::Prover(const std::string& secret, const Identity& identity)
     : secret_(secret),
-      hello_(bytes_of(Hello{kMagic, kVersion, 0, identity.from, identity.to, identity.channel,
+      hello_(bytes_of(Hello{kAuthMagic, kVersion, 0, identity.from, identity.to, identity.channel,
                             identity.group, fresh_nonce()})) {}
 
 size_t Prover::wanted() const {
@@ -190,8 +190,8 @@ std::string Prover::answer(std::string_view message) {
 
 std::string Prover::take_challenge(std::string_view message) {
   auto challenge = message_of<Challenge>(message);
-  over_ = challenge.magic != kMagic || challenge.version != kVersion;
-  verdict_ = challenge.magic == kMagic ? Verdict::kOtherVersion : Verdict::kStranger;
+  over_ = challenge.magic != kAuthMagic || challenge.version != kVersion;
+  verdict_ = challenge.magic == kAuthMagic ? Verdict::kOtherVersion : Verdict::kStranger;
   if (over_) return "";
   challenge_ = message;
   Mac proof = sign(secret_, kActive, hello_, challenge_);
@@ -225,8 +225,8 @@ std::string Challenger::refuse(Verdict verdict, std::string last_words) {
 
 std::string Challenger::take_hello(std::string_view message) {
   auto hello = message_of<Hello>(message);
-  if (hello.magic != kMagic) return refuse(Verdict::kStranger, "");
-  challenge_ = bytes_of(Challenge{kMagic, kVersion, 0, fresh_nonce()});
+  if (hello.magic != kAuthMagic) return refuse(Verdict::kStranger, "");
+  challenge_ = bytes_of(Challenge{kAuthMagic, kVersion, 0, fresh_nonce()});
   // The challenge tells the other end which version this one speaks.
   if (hello.version != kVersion) return refuse(Verdict::kOtherVersion, challenge_);
   hello_ = message;
@@ -236,7 +236,7 @@ std::string Challenger::take_hello(std::string_view message) {
 
 std::string Challenger::take_proof(std::string_view message) {
   auto say = [](Verdict verdict, const Mac& mac = {}) {
-    return bytes_of(VerdictMessage{kMagic, static_cast<uint32_t>(verdict), mac});
+    return bytes_of(VerdictMessage{kAuthMagic, static_cast<uint32_t>(verdict), mac});
   };
   auto no = [&](Verdict verdict) { return refuse(verdict, say(verdict)); };
   if (!equal(message_of<Mac>(message), sign(policy_.secret, kActive, hello_, challenge_)))

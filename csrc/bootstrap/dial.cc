@@ -19,7 +19,7 @@ constexpr Duration kRetryPause = std::chrono::milliseconds(50);
 constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
 // How often who waits for a peer to connect looks whether that still listens, and how long at each
 // of its addresses.
-constexpr Duration kLook = std::chrono::milliseconds(200);
+constexpr Duration kDialLook = std::chrono::milliseconds(200);
 
 // Where a network has its patience from when it is begun.
 constexpr Clock::time_point kNotBegun = Clock::time_point::max();
@@ -246,7 +246,7 @@ Connector::State::Inward::Inward(State& state, const Target& to, Deadline deadli
     : Dial(state, to, deadline),
       networks_(state.networks_for(to.peer, to.channel)),
       places_(places),
-      next_(Clock::now() + kLook) {}
+      next_(Clock::now() + kDialLook) {}
 
 std::string Connector::State::Inward::link() const {
   return fmt::format("waiting at {} for rank {} to connect to rank {}, channel {}",
@@ -293,7 +293,7 @@ void Connector::State::Inward::look(short events) {
     return;
   }
   for (int error = 0;; error = 0) {
-    next_ = Clock::now() + kLook;
+    next_ = Clock::now() + kDialLook;
     if (!place_.take(places_)) return;
     look_ = begin_connect(address(), &error);
     if (error == 0 || !is_refusal(error)) return;
@@ -308,7 +308,7 @@ bool Connector::State::Inward::is_refusal(int error) {
   place_.give_back();
   if (error != ECONNREFUSED) {
     refused_.clear();
-    next_ = Clock::now() + kLook;
+    next_ = Clock::now() + kDialLook;
     return false;
   }
   refused_.push_back(std::move(text));

@@ -21,15 +21,15 @@ constexpr double kConnectSeconds = 1;
 // dropped: a request that is not answered in so long is made again, with twice the patience. None
 // does harm when it comes twice. A socket whose data nobody acknowledges breaks after 30 s
 // (tune()), which would be an error of another kind.
-constexpr Duration kFirstPatience = std::chrono::milliseconds(600);
-constexpr Duration kMostPatience = std::chrono::seconds(20);
+constexpr Duration kFirstHttpPatience = std::chrono::milliseconds(600);
+constexpr Duration kMostHttpPatience = std::chrono::seconds(20);
 // Horovod's server lets five connections wait until it accepts them, and the kernel drops all
 // others that come meanwhile: it would ask again after 1, 3 and 7 s, so that ranks which start
 // together would take that long. To connect has this part of the patience.
 constexpr int kPartToConnect = 6;
 // The server is written in Python, and starts a thread for each request: about a millisecond.
 constexpr Duration kRequest = std::chrono::milliseconds(1);
-constexpr Duration kRetryPause = std::chrono::milliseconds(100);
+constexpr Duration kHttpRetryPause = std::chrono::milliseconds(100);
 constexpr const char* kDefaultScope = "ringcoll";
 
 class HttpStore : public Store {
@@ -73,9 +73,9 @@ class HttpStore : public Store {
                        Deadline deadline) {
     std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
     Deadline give_up(std::min(deadline.left(), seconds(kConnectSeconds)));
-    Duration patience = kFirstPatience;
+    Duration patience = kFirstHttpPatience;
     for (size_t tries = 0;; tries++) {
-      Duration pause = kRetryPause;
+      Duration pause = kHttpRetryPause;
       try {
         const Address& server = servers_[tries % servers_.size()];
         Duration all = std::min(deadline.left(), patience);
@@ -93,7 +93,7 @@ class HttpStore : public Store {
                                   name_, error.what()));
         if (is_late) {
           pause = any_up_to(patience / kPartToConnect);
-          patience = std::min(2 * patience, kMostPatience);
+          patience = std::min(2 * patience, kMostHttpPatience);
         }
       }
       std::this_thread::sleep_for(std::min(pause, deadline.left()));

@@ -20,7 +20,7 @@ constexpr int kMostUnderWay = 256 << 10;
 // For the other end to tell what it saw.
 constexpr Duration kPatience = std::chrono::milliseconds(300);
 // Between two looks at what has arrived.
-constexpr Duration kLook = std::chrono::microseconds(100);
+constexpr Duration kRateLook = std::chrono::microseconds(100);
 constexpr size_t kFewLooks = 6;
 // Read at a time, so that other work of the loop goes on.
 constexpr int kMostReads = 16;
@@ -122,7 +122,7 @@ void Sink::look(Stream& stream) {
   auto now = Clock::now();
   if (stream.begin == Clock::time_point{}) stream.begin = now;
   if (stream.bytes < kTrialWarmBytes && now - stream.begin < kTrialWarmTime) return;
-  if (!stream.seen.empty() && now - stream.seen.back().at < kLook) return;
+  if (!stream.seen.empty() && now - stream.seen.back().at < kRateLook) return;
   stream.seen.push_back({now, stream.bytes});
   if (!is_enough(stream.seen)) return;
   double rate = rate_of(stream.seen);

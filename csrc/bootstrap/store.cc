@@ -7,13 +7,6 @@
 #include "base/error.h"
 
 namespace ringcoll {
-namespace {
-
-// A request that has begun is given this much time, however little the caller would wait for the
-// key.
-constexpr double kRequestSeconds = 30;
-
-}  // namespace
 
 std::optional<std::string> Store::wait(const std::string& key, Deadline deadline) {
   Duration longest = longest_pause();

@@ -16,6 +16,10 @@
 
 namespace ringcoll {
 
+/// A request that has begun is given this much time, however little the caller would wait for the
+/// key.
+constexpr double kRequestSeconds = 30;
+
 /// Values are bytes. One thread at a time. What fails throws Error(kTransport) or Error(kTimeout)
 /// naming the store, the cause and the remedy.
 class Store {

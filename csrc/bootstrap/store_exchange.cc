@@ -33,7 +33,6 @@ constexpr double kLingerSeconds = 2;
 // How long a rank that finds its place taken waits for rank 0 to show that the other was of an
 // earlier job.
 constexpr double kStaleSeconds = 2;
-constexpr double kRequestSeconds = 30;
 constexpr size_t kMaxPrefixBytes = 40;
 constexpr size_t kMaxNamed = 16;
 

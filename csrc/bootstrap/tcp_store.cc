@@ -33,7 +33,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x54534352;  // "RCST"
+constexpr uint32_t kTcpStoreMagic = 0x54534352;  // "RCST"
 constexpr uint32_t kStoreChannel = UINT32_MAX;
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(200);
@@ -247,7 +247,7 @@ class Server {
   static bool find_request(const Client& client, Request* request, size_t* bytes) {
     if (client.in.size() < sizeof *request) return true;
     std::memcpy(request, client.in.data(), sizeof *request);
-    if (request->magic != kMagic || request->key_bytes > kMaxKeyBytes ||
+    if (request->magic != kTcpStoreMagic || request->key_bytes > kMaxKeyBytes ||
         request->value_bytes > kMaxValueBytes || request->operation < 1 || request->operation > 4)
       return false;
     size_t whole = sizeof *request + request->key_bytes + request->value_bytes;
@@ -273,7 +273,7 @@ class Server {
   }
 
   bool answer(Client& client, Answer answer) {
-    client.head = {kMagic, static_cast<uint32_t>(answer.status),
+    client.head = {kTcpStoreMagic, static_cast<uint32_t>(answer.status),
                    answer.value ? static_cast<uint32_t>(answer.value->size()) : 0, 0};
     client.value = std::move(answer.value);
     client.sent = 0;
@@ -425,8 +425,8 @@ class ClientStore : public Store {
           value.size(), kMaxKeyBytes, kMaxValueBytes);
     std::string message;
     append(&message,
-           Request{kMagic, static_cast<uint32_t>(operation), static_cast<uint32_t>(key.size()),
-                   static_cast<uint32_t>(value.size())});
+           Request{kTcpStoreMagic, static_cast<uint32_t>(operation),
+                   static_cast<uint32_t>(key.size()), static_cast<uint32_t>(value.size())});
     message += key + value;
     talk([&](const std::string& link) {
       send_all(fd_.get(), message.data(), message.size(), deadline, link);
@@ -438,8 +438,8 @@ class ClientStore : public Store {
     talk([&](const std::string& link) {
       Response response;
       recv_all(fd_.get(), &response, sizeof response, deadline, link);
-      check(response.magic == kMagic && response.value_bytes <= kMaxValueBytes, Code::kTransport,
-            "{}: an answer that makes no sense", link);
+      check(response.magic == kTcpStoreMagic && response.value_bytes <= kMaxValueBytes,
+            Code::kTransport, "{}: an answer that makes no sense", link);
       received = {static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
       recv_all(fd_.get(), received.value.data(), received.value.size(), deadline, link);
     });

@@ -20,15 +20,15 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x54584352;  // "RCXT"
-constexpr Duration kLook = std::chrono::milliseconds(200);
+constexpr uint32_t kTreeMagic = 0x54584352;  // "RCXT"
+constexpr Duration kTreeLook = std::chrono::milliseconds(200);
 // By so much longer than its child does a rank wait: who waits for the one that is missing names it
 // first.
 constexpr Duration kSlack = std::chrono::milliseconds(200);
 
 // On the wire as it is; so many bytes follow.
 struct Header {
-  uint32_t magic = kMagic;
+  uint32_t magic = kTreeMagic;
   uint32_t bytes = 0;
 };
 static_assert(sizeof(Header) == 8);
@@ -140,7 +140,7 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
                       link.peer),
           link.peer);
     pollfd entry{link.fd.get(), events, 0};
-    ::poll(&entry, 1, Deadline(std::min(kLook, deadline.left())).left_ms());
+    ::poll(&entry, 1, Deadline(std::min(kTreeLook, deadline.left())).left_ms());
   }
 }
 
@@ -156,7 +156,7 @@ std::string TreeExchange::receive(const Link& link, Deadline deadline) {
   };
   Header header;
   fill(reinterpret_cast<char*>(&header), sizeof header);
-  check(header.magic == kMagic && header.bytes <= kMaxValueBytes, Code::kTransport,
+  check(header.magic == kTreeMagic && header.bytes <= kMaxValueBytes, Code::kTransport,
         "{}: what came is no message of a round", name);
   std::string bytes(header.bytes, 0);
   fill(bytes.data(), bytes.size());

@@ -19,7 +19,7 @@ constexpr size_t kLargeNetworkPieceBytes = 1 << 20;
 // After so many calls the distance of a peer is looked at, which takes some nanoseconds.
 constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
-constexpr Duration kLongestDrain = std::chrono::seconds(5);
+constexpr Duration kLongestReading = std::chrono::seconds(5);
 
 // Between hosts a piece waits for the network, and there are more slots to give pages to: 16 calls
 // of 64 KiB took 50 ms each there until all had theirs. And none where ranks share CPUs, which the
@@ -56,7 +56,7 @@ Executor::Executor(Communicator& comm)
       flights_(slots_.size()) {}
 
 Executor::~Executor() {
-  Deadline deadline(std::min(kLongestDrain, seconds(comm_.config().timeout_s)));
+  Deadline deadline(std::min(kLongestReading, seconds(comm_.config().timeout_s)));
   try {
     for (const Slot& slot : slots_.all())
       for (const Sent& sent : slot.unread)

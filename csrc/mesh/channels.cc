@@ -35,9 +35,6 @@ constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 // rank that makes calls. Hosts move the processors of virtual machines every few seconds.
 constexpr Duration kOldDistance = std::chrono::seconds(1);
 
-// How long a rank that leaves waits for its last messages to be with those who are still there.
-constexpr Duration kLongestDrain = std::chrono::seconds(1);
-
 // A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
 // run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);

@@ -22,6 +22,9 @@ namespace ringcoll {
 
 class Group;
 
+/// How long a rank that leaves waits for its last messages to be with those who are still there.
+constexpr Duration kLongestDrain = std::chrono::seconds(1);
+
 /// Counted by one thread at a time, read by any.
 class Count {
  public:

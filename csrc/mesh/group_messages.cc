@@ -19,11 +19,9 @@ namespace {
 // descriptors.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
 // Polls before the clock is looked at. Where ranks share CPUs each of them gives the CPU away.
-constexpr int kPolls = 64;
-// How long a rank that leaves moves what it has queued, and then waits for its last messages to be
-// with those who are still there.
+constexpr int kPollsAClock = 64;
+// How long a rank that leaves moves what it has queued.
 constexpr Duration kLongestFlush = std::chrono::seconds(5);
-constexpr Duration kLongestDrain = std::chrono::seconds(1);
 
 timespec to_timespec(Duration time) {
   auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(time, Duration::zero()));
@@ -261,7 +259,7 @@ bool GroupMessages::spin(Deadline over, uint64_t bytes) {
   for (int turn = 1;; turn++) {
     if (stirs(nullptr)) return true;
     if (yields) ::sched_yield();
-    if ((yields || turn % kPolls == 0) && spinning.passed()) return false;
+    if ((yields || turn % kPollsAClock == 0) && spinning.passed()) return false;
   }
 }
 

@@ -5,13 +5,13 @@
 namespace ringcoll::lifeline {
 namespace {
 
-constexpr uint32_t kMagic = 0x4e494c52;  // "RLIN"
+constexpr uint32_t kLifelineMagic = 0x4e494c52;  // "RLIN"
 constexpr uint8_t kVersion = 3;
 constexpr auto kLastType = static_cast<uint8_t>(Type::kBallot);
 
 std::string encode_with(Header header, std::string_view text) {
   text = text.substr(0, kMaxTextBytes);
-  header.magic = kMagic;
+  header.magic = kLifelineMagic;
   header.version = kVersion;
   header.text_bytes = static_cast<uint16_t>(text.size());
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
@@ -40,7 +40,7 @@ std::string encode(Type type, GroupNumber group, const Error& error) {
 }
 
 bool is_sound(const Header& header, Rank size) {
-  bool known = header.magic == kMagic && header.version == kVersion && header.type >= 1 &&
+  bool known = header.magic == kLifelineMagic && header.version == kVersion && header.type >= 1 &&
                header.type <= kLastType && header.rank >= kNobody && header.rank < size;
   if (!known || header.text_bytes > kMaxTextBytes) return false;
   bool error = header.code >= RC_INVALID_ARGUMENT && header.code <= RC_ABORTED;

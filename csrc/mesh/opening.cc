@@ -13,7 +13,7 @@ namespace ringcoll {
 namespace {
 
 // How often who waits for another thread's lifeline looks around.
-constexpr Duration kLook = std::chrono::milliseconds(20);
+constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -66,8 +66,8 @@ void Opening::advance() {
   auto missing = std::ranges::find_if(
       peers_, [](const Peer& peer) { return peer.state != Peer::State::kOpen; });
   health_.set_waiting_for(missing->rank);
-  if (dials_.empty()) return mesh_.wait_for_lifelines(kLook);
-  if (auto made = dials_.next(others_lines_ > 0 ? kLook : seconds(INFINITY)))
+  if (dials_.empty()) return mesh_.wait_for_lifelines(kOpeningLook);
+  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : seconds(INFINITY)))
     take(std::move(*made));
 }
 

@@ -8,7 +8,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr const char* kWhat = "what a rank reaches";
+constexpr const char* kReach = "what a rank reaches";
 
 }  // namespace
 
@@ -58,21 +58,21 @@ std::string Reached::encode() const {
 }
 
 Reached Reached::decode(std::string_view text, Rank size) {
-  WireReader reader(text, kWhat);
+  WireReader reader(text, kReach);
   Reached reached{.offered = reader.get<TransportBits>()};
   auto stretches = reader.get<uint32_t>();
   check(stretches <= static_cast<uint32_t>(size), Code::kTransport, "{}: {} stretches of {} ranks",
-        kWhat, stretches, size);
+        kReach, stretches, size);
   int64_t ranks = 0;
   for (uint32_t i = 0; i < stretches; i++) {
     Stretch stretch{.ranks = reader.get<Rank>()};
     stretch.bits = reader.get<TransportBits>();
-    check(stretch.ranks > 0, Code::kTransport, "{}: a stretch of {} ranks", kWhat, stretch.ranks);
+    check(stretch.ranks > 0, Code::kTransport, "{}: a stretch of {} ranks", kReach, stretch.ranks);
     ranks += stretch.ranks;
     reached.stretches.push_back(stretch);
   }
   reader.finish();
-  check(ranks == size, Code::kTransport, "{}: {} ranks instead of {}", kWhat, ranks, size);
+  check(ranks == size, Code::kTransport, "{}: {} ranks instead of {}", kReach, ranks, size);
   return reached;
 }
 

@@ -13,11 +13,11 @@ namespace ringcoll {
 namespace {
 
 // Stand first in every release, so that others can tell which it is.
-constexpr uint32_t kMagic = 0x4954'4c52;  // "RLTI"
+constexpr uint32_t kSayingMagic = 0x4954'4c52;  // "RLTI"
 // Changes when ranks of different builds could not understand each other.
 constexpr int32_t kWireVersion = 9;
 
-constexpr const char* kWhat = "what a rank says of itself";
+constexpr const char* kSaying = "what a rank says of itself";
 constexpr size_t kMaxShort = 64;
 constexpr size_t kMaxText = 64 << 10;
 // Of a location, in which there may be a file of a topology, and of a file of costs.
@@ -28,7 +28,7 @@ constexpr float kMostFloat = std::numeric_limits<float>::max();
 
 std::string Introduction::encode() const {
   WireWriter writer;
-  writer.put(kMagic);
+  writer.put(kSayingMagic);
   writer.put(kWireVersion);
   writer.put_text(version);
   writer.put(extent_bytes);
@@ -39,8 +39,9 @@ std::string Introduction::encode() const {
 }
 
 void Introduction::check_release(std::string_view bytes, Rank rank, Rank own) {
-  WireReader reader(bytes, kWhat);
-  check(bytes.size() >= sizeof kMagic && reader.get<uint32_t>() == kMagic, Code::kTransport,
+  WireReader reader(bytes, kSaying);
+  check(bytes.size() >= sizeof kSayingMagic && reader.get<uint32_t>() == kSayingMagic,
+        Code::kTransport,
         "the introduction of rank {} cannot be read: another program, or another version of "
         "ringcoll, uses the same store",
         rank);
@@ -53,7 +54,7 @@ void Introduction::check_release(std::string_view bytes, Rank rank, Rank own) {
 }
 
 Introduction Introduction::decode(std::string_view bytes) {
-  WireReader reader(bytes, kWhat);
+  WireReader reader(bytes, kSaying);
   reader.get<uint32_t>();
   reader.get<int32_t>();
   Introduction said;

@@ -16,7 +16,7 @@ namespace ringcoll {
 namespace {
 
 // How long it waits for news before it looks at everything again.
-constexpr Duration kLook = std::chrono::milliseconds(5);
+constexpr Duration kShrinkLook = std::chrono::milliseconds(5);
 
 /// One rank's part in it.
 class Shrinking {
@@ -41,7 +41,7 @@ class Shrinking {
       }
       close_ring();
       if (deadline.passed()) throw late();
-      group_.health().wait_for_news(kLook);
+      group_.health().wait_for_news(kShrinkLook);
     }
   }
 

@@ -8,7 +8,7 @@
 namespace ringcoll {
 namespace {
 
-Schedule make_broadcast(const Problem& problem) {
+Schedule make_chain_broadcast(const Problem& problem) {
   return chain_broadcast(Circle(problem, problem.root), {0, problem.counts[0]});
 }
 
@@ -41,7 +41,7 @@ ScheduleRow broadcast_chain() {
           .name = "chain",
           .summary = "each rank passes the vector on to the next",
           .cost = "steps 1 + ceil((P-2)/P), bytes n",
-          .make = make_broadcast,
+          .make = make_chain_broadcast,
           .traffic = broadcast_traffic};
 }
 
@@ -50,7 +50,7 @@ ScheduleRow reduce_chain() {
           .name = "chain",
           .summary = "each rank adds its vector to what the next hands it, and passes it on",
           .cost = "steps 1 + ceil((P-2)/P), bytes n",
-          .make = [](const Problem& problem) { return transposed(make_broadcast(problem)); },
+          .make = [](const Problem& problem) { return transposed(make_chain_broadcast(problem)); },
           .traffic = [](const Problem& problem) { return transposed(broadcast_traffic(problem)); }};
 }
 

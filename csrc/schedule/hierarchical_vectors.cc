@@ -9,12 +9,12 @@
 namespace ringcoll {
 namespace {
 
-struct Cluster : HostView {
+struct RootedCluster : HostView {
   Range whole;
   Rank root;
   Rank root_host;
 
-  Cluster(const Problem& problem, int64_t elements)
+  RootedCluster(const Problem& problem, int64_t elements)
       : HostView(problem), whole{0, elements}, root(problem.root), root_host(hosts().of(root)) {}
   /// One rank of each host, `of_host[h]`, in the order in which the root's host reaches them.
   Circle across(const std::vector<Rank>& of_host) const {
@@ -26,7 +26,7 @@ struct Cluster : HostView {
 };
 
 /// The root gives each rank of its host its share.
-Schedule scatter_shares(const Cluster& c) {
+Schedule scatter_shares(const RootedCluster& c) {
   Schedule schedule;
   Rank size = c.hosts().size_of(c.root_host), first = c.hosts().first(c.root_host);
   Chunks shares = even_chunks(c.whole, size);
@@ -41,7 +41,7 @@ Schedule scatter_shares(const Cluster& c) {
 }
 
 /// The ranks of a host give one another their shares; the root has them all.
-Schedule gather_shares(const Cluster& c) {
+Schedule gather_shares(const RootedCluster& c) {
   Circle circle = host_circle(c.hosts(), c.rank, c.hosts().first(c.host));
   Schedule schedule = pairwise_allgather(circle, even_chunks(c.whole, circle.size));
   for (Step& step : schedule) {
@@ -53,7 +53,7 @@ Schedule gather_shares(const Cluster& c) {
 
 // rounds R-1 + H-1 + R-1, bytes n
 Schedule make_direct_chain(const Problem& problem) {
-  Cluster c(problem, problem.counts[0]);
+  RootedCluster c(problem, problem.counts[0]);
   Schedule schedule = scatter_shares(c);
   LaneLevel level = lanes_between(c.hosts(), c.whole);
   std::vector<Schedule> turns(level.turns);
@@ -68,7 +68,7 @@ Schedule make_direct_chain(const Problem& problem) {
 }
 
 std::vector<Traffic> direct_chain_traffic(const Problem& problem) {
-  Cluster c(problem, kPricedElements);
+  RootedCluster c(problem, kPricedElements);
   Rank hosts = c.hosts().count();
   std::vector<Traffic> rounds = linear_scatter_traffic(host_circle(c.hosts(), c.root, c.root),
                                                        1.0 / c.hosts().size_of(c.root_host));
@@ -97,7 +97,7 @@ std::vector<Traffic> direct_chain_traffic(const Problem& problem) {
 
 // steps ceil(lg H) + ceil(lg R), bytes n (ceil(lg H)+ceil(lg R))
 Schedule make_binomial_binomial(const Problem& problem) {
-  Cluster c(problem, problem.counts[0]);
+  RootedCluster c(problem, problem.counts[0]);
   std::vector<Rank> leaders;
   for (Rank h = 0; h < c.hosts().count(); h++)
     leaders.push_back(h == c.root_host ? c.root : c.hosts().first(h));

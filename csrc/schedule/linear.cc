@@ -26,7 +26,7 @@ Schedule gather(const Circle& circle, const Chunks& chunks, bool by_rank) {
   return schedule;
 }
 
-Schedule make_broadcast(const Problem& problem) {
+Schedule linear_broadcast(const Problem& problem) {
   Circle circle = from_root(problem);
   Range all = {0, problem.counts[0]};
   Schedule schedule;
@@ -39,11 +39,11 @@ Schedule make_broadcast(const Problem& problem) {
   return schedule;
 }
 
-std::vector<Traffic> gather_traffic(const Problem& problem) {
+std::vector<Traffic> one_by_one_to_root(const Problem& problem) {
   return linear_gather_traffic(from_root(problem), 1.0 / problem.size);
 }
 
-std::vector<Traffic> scatter_traffic(const Problem& problem) {
+std::vector<Traffic> one_by_one_from_root(const Problem& problem) {
   return linear_scatter_traffic(from_root(problem), 1.0 / problem.size);
 }
 
@@ -71,7 +71,7 @@ ScheduleRow broadcast_direct() {
           .name = "direct",
           .summary = "every rank reads the root's memory",
           .cost = "steps P-1, bytes n(P-1)",
-          .make = make_broadcast,
+          .make = linear_broadcast,
           .where = Where::kOneDomain};
 }
 
@@ -84,7 +84,7 @@ ScheduleRow gather_direct() {
               [](const Problem& problem) {
                 return gather(from_root(problem), Chunks(problem.counts), true);
               },
-          .traffic = gather_traffic};
+          .traffic = one_by_one_to_root};
 }
 
 ScheduleRow scatter_direct() {
@@ -96,7 +96,7 @@ ScheduleRow scatter_direct() {
               [](const Problem& problem) {
                 return backwards(gather(from_root(problem), Chunks(problem.counts), true));
               },
-          .traffic = scatter_traffic};
+          .traffic = one_by_one_from_root};
 }
 
 }  // namespace ringcoll

@@ -27,14 +27,14 @@ Schedule remaining_allgather(const Circle& circle, const Chunks& chunks) {
 }
 
 // steps ceil(lg P) + P-1, bytes 2n(P-1)/P
-Schedule make_broadcast(const Problem& problem) {
+Schedule scatter_allgather_broadcast(const Problem& problem) {
   Circle circle(problem, problem.root);
   Chunks chunks = even_chunks(problem);
   return compose(binomial_scatter(circle, chunks), remaining_allgather(circle, chunks));
 }
 
 // steps 2(P-1), bytes n
-Schedule make_reduce(const Problem& problem) {
+Schedule reduce_scatter_gather_reduce(const Problem& problem) {
   Circle circle(problem, problem.root);
   Chunks chunks = even_chunks(problem);
   return compose(ring_reduce_scatter(circle, chunks), linear_gather(circle, chunks));
@@ -55,7 +55,7 @@ ScheduleRow broadcast_scatter_allgather() {
           .name = "scatter_allgather",
           .summary = "chunks down a binomial tree, then round a ring",
           .cost = "steps ceil(lg P) + P-1, bytes 2n(P-1)/P",
-          .make = make_broadcast};
+          .make = scatter_allgather_broadcast};
 }
 
 ScheduleRow reduce_scatter_gather() {
@@ -63,7 +63,7 @@ ScheduleRow reduce_scatter_gather() {
           .name = "scatter_gather",
           .summary = "reduce-scatter round a ring, then every chunk to the root",
           .cost = "steps 2(P-1), bytes n",
-          .make = make_reduce,
+          .make = reduce_scatter_gather_reduce,
           .traffic = reduce_traffic};
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine.h"
 
 namespace ringcoll {
 namespace {
@@ -30,8 +31,6 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; older headers lack it
 #endif
-
-size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 

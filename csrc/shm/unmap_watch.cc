@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine.h"
 
 namespace ringcoll {
 namespace {
@@ -27,8 +28,6 @@ namespace {
 #endif
 
 constexpr const char* kDoing = "watching for memory that is freed";
-
-size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 [[noreturn]] void fail(const char* call, int error) {
   throw Error(Code::kTransport,

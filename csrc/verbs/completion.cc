@@ -51,13 +51,13 @@ Operation operation_of(ibv_wc_opcode opcode) {
   }
 }
 
-struct Words {
+struct StatusWords {
   const char* name;
   const char* cause;
 };
 
 // In the order of Status.
-constexpr Words kWords[] = {
+constexpr StatusWords kStatusWords[] = {
     {"success", "the peer has the bytes"},
     {"local length error",
      "the message is longer than the port allows, or than the receive that it met"},
@@ -95,10 +95,10 @@ constexpr Words kWords[] = {
     {"general error", "the device failed in a way of its own; the vendor error says more"},
     {"unknown error", "a status that a connected queue pair should not give"},
 };
-static_assert(std::size(kWords) == static_cast<size_t>(Status::kOther) + 1);
+static_assert(std::size(kStatusWords) == static_cast<size_t>(Status::kOther) + 1);
 
-const Words& words_of(Status status) {
-  return kWords[std::min(static_cast<size_t>(status), std::size(kWords) - 1)];
+const StatusWords& words_of(Status status) {
+  return kStatusWords[std::min(static_cast<size_t>(status), std::size(kStatusWords) - 1)];
 }
 
 }  // namespace

@@ -45,13 +45,13 @@ constexpr Row kRows[] = {
     {IBV_EVENT_CQ_ERR, EventKind::kCompletionQueueLost, EventScope::kOther},
 };
 
-struct Words {
+struct EventWords {
   const char* name;
   const char* meaning;
 };
 
 // In the order of EventKind.
-constexpr Words kWords[] = {
+constexpr EventWords kEventWords[] = {
     {"port up", "the link is back"},
     {"port down",
      "the link is lost: check cable, switch and interface; what is in flight is "
@@ -71,10 +71,10 @@ constexpr Words kWords[] = {
     {"connection established", "nothing to do"},
     {"other event", "nothing to do"},
 };
-static_assert(std::size(kWords) == static_cast<size_t>(EventKind::kOther) + 1);
+static_assert(std::size(kEventWords) == static_cast<size_t>(EventKind::kOther) + 1);
 
-const Words& words_of(EventKind kind) {
-  return kWords[std::min(static_cast<size_t>(kind), std::size(kWords) - 1)];
+const EventWords& words_of(EventKind kind) {
+  return kEventWords[std::min(static_cast<size_t>(kind), std::size(kEventWords) - 1)];
 }
 
 // Reads the element while the event is not acknowledged: afterwards it may be gone.

@@ -18,10 +18,6 @@ const UsablePort* find(const std::vector<UsablePort>& ports, const Device& devic
   return nullptr;
 }
 
-std::string place_of(const Device& device, const Port& port) {
-  return Link{device.name, port.number}.text();
-}
-
 std::string others(const std::vector<UsablePort>& shared, const std::string& place) {
   std::vector<std::string> names;
   for (const UsablePort& port : shared)

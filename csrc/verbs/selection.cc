@@ -25,10 +25,6 @@ PortWish parse_device(const std::string& item, const std::string& all) {
   return wish;
 }
 
-std::string place_of(const Device& device, const Port& port) {
-  return Link{device.name, port.number}.text();
-}
-
 std::string down(const Port& port) {
   std::string state = fmt::format("the port is {} ({})", name_of(port.state), port.physical_state);
   if (port.link_layer == LinkLayer::kEthernet)
@@ -87,6 +83,10 @@ struct Considered {
 };
 
 }  // namespace
+
+std::string place_of(const Device& device, const Port& port) {
+  return Link{device.name, port.number}.text();
+}
 
 std::vector<PortWish> parse_devices(const std::string& text) {
   std::vector<PortWish> wishes;

@@ -51,6 +51,8 @@ Selection select_ports(const Survey& survey, std::span<const PortWish> wishes, c
 /// By the knobs RINGCOLL_DEVICES and RINGCOLL_GID_INDEX.
 Selection select_ports(const Survey& survey, const Config& config);
 
+/// "mlx5_0:2".
+std::string place_of(const Device& device, const Port& port);
 /// Why a port cannot be used, with the remedy; "" if it can.
 std::string objection(const Device& device, const Port& port, const GidChoice& gid);
 

@@ -56,12 +56,12 @@ struct Pair {
 };
 
 /// Of a transport, and of a part of one.
-struct Address {
+struct LoopbackAddress {
   uint32_t magic = 0x326c'6372;  // "rcl2"
   int32_t rank = 0;
   uint64_t nonce = 0;
 };
-static_assert(sizeof(Address) == 16 && sizeof(Address) <= kMaxPartAddressBytes);
+static_assert(sizeof(LoopbackAddress) == 16 && sizeof(LoopbackAddress) <= kMaxPartAddressBytes);
 
 /// Who is there, and the pairs that talk. Of the process, since ranks that are threads have nothing
 /// else in common.
@@ -308,15 +308,15 @@ class LoopbackTransport final : public Transport {
   ~LoopbackTransport() override { Registry::get().remove(nonce_); }
 
   std::string address() const override {
-    Address address{.rank = rank_, .nonce = nonce_};
+    LoopbackAddress address{.rank = rank_, .nonce = nonce_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
   std::string reach(Rank peer, std::string_view text) override {
-    Address theirs;
+    LoopbackAddress theirs;
     if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
     std::memcpy(&theirs, text.data(), sizeof theirs);
-    if (theirs.magic != Address().magic)
+    if (theirs.magic != LoopbackAddress().magic)
       return "its address is not one of this version of ringcoll";
     if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
     // A member of a part is in this process, as the whole has found, but may have left the part.

@@ -19,7 +19,6 @@
 namespace ringcoll {
 namespace {
 
-using shm::Address;
 using shm::Layout;
 using shm::PartAddress;
 
@@ -297,7 +296,7 @@ class ShmTransport final : public Transport {
 };
 
 std::string ShmTransport::address() const {
-  Address address;
+  shm::Address address;
   address.rank = common_.rank;
   address.size = size_;
   address.pid = ::getpid();
@@ -314,7 +313,7 @@ std::string ShmTransport::address() const {
 }
 
 std::string ShmTransport::reach(Rank peer, std::string_view text) {
-  Address theirs;
+  shm::Address theirs;
   if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
   std::memcpy(&theirs, text.data(), sizeof theirs);
   if (theirs.magic != shm::kMagic || theirs.version != shm::kVersion)

@@ -23,14 +23,14 @@ namespace {
 
 // The sockets' own addresses are the connector's business (bootstrap); what both ends must agree on
 // is how many there are. Of a transport, and of a part of one.
-struct Address {
+struct TcpAddress {
   uint32_t magic = tcp::kMagic;
   uint16_t version = tcp::kVersion;
   uint8_t streams = 0;  // asked for; 0: as many as pay
   uint8_t most = 0;     // that this rank can open
   int32_t rank = 0;
 };
-static_assert(sizeof(Address) == 12 && sizeof(Address) <= kMaxPartAddressBytes);
+static_assert(sizeof(TcpAddress) == 12 && sizeof(TcpAddress) <= kMaxPartAddressBytes);
 
 // Streams of a link where nobody has asked for a number. More did not pay where it was tried
 // (perf/README.md).
@@ -88,16 +88,16 @@ class TcpTransport final : public Transport {
         fds_(fds ? *fds : *own_fds_) {}
 
   std::string address() const override {
-    Address address{.streams = static_cast<uint8_t>(streams_.wanted),
-                    .most = static_cast<uint8_t>(streams_.most),
-                    .rank = rank_};
+    TcpAddress address{.streams = static_cast<uint8_t>(streams_.wanted),
+                       .most = static_cast<uint8_t>(streams_.most),
+                       .rank = rank_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
   // That the connection can be made is shown by the lifeline, which every pair has before any data
   // stream.
   std::string reach(Rank peer, std::string_view text) override {
-    Address theirs;
+    TcpAddress theirs;
     if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
     std::memcpy(&theirs, text.data(), sizeof theirs);
     if (theirs.magic != tcp::kMagic || theirs.version != tcp::kVersion)

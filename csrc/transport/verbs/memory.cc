@@ -1,13 +1,13 @@
 #include "transport/verbs/memory.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/machine.h"
 
 namespace ringcoll::rdma {
 namespace {
@@ -23,7 +23,7 @@ std::byte* map(size_t bytes) {
 }
 
 size_t in_pages(size_t bytes) {
-  auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  size_t page = page_bytes();
   return (std::max<size_t>(bytes, 1) + page - 1) / page * page;
 }
 

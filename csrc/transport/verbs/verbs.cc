@@ -96,12 +96,12 @@ std::unique_ptr<Endpoint> Links::connect(Rank peer, size_t number, std::vector<F
 }
 
 /// Of a part; where the ports are, the whole has told.
-struct PartAddress {
+struct VerbsPartAddress {
   uint32_t magic = rdma::kMagic;
   uint32_t version = rdma::kVersion;
   int32_t rank = 0;
 };
-static_assert(sizeof(PartAddress) <= kMaxPartAddressBytes);
+static_assert(sizeof(VerbsPartAddress) <= kMaxPartAddressBytes);
 
 class VerbsPart final : public Transport {
  public:
@@ -113,7 +113,7 @@ class VerbsPart final : public Transport {
         links_(ports, part.rank, part.extent) {}
 
   std::string address() const override {
-    PartAddress address{.rank = rank_};
+    VerbsPartAddress address{.rank = rank_};
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
   std::string reach(Rank peer, std::string_view text) override;
@@ -141,7 +141,7 @@ class VerbsPart final : public Transport {
 };
 
 std::string VerbsPart::reach(Rank peer, std::string_view text) {
-  PartAddress theirs;
+  VerbsPartAddress theirs;
   if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
   std::memcpy(&theirs, text.data(), sizeof theirs);
   if (theirs.magic != rdma::kMagic || theirs.version != rdma::kVersion)
