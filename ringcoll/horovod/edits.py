@@ -20,6 +20,14 @@ BUILD_EDITS = [
     Edit(
         "CMakeLists.txt", r"^set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)", "instead"
     ),
+    # Names and lines are what a backtrace wants. All there is takes half as much time again, for a
+    # wheel of 40 MB instead of 8.
+    Edit(
+        "CMakeLists.txt",
+        r'^string\(REPLACE "-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO .*\)$',
+        '\nstring(REPLACE "-g" "-g1" CMAKE_CXX_FLAGS_RELWITHDEBINFO'
+        ' "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")',
+    ),
     Edit(
         "horovod/torch/CMakeLists.txt",
         r"set\(CMAKE_CXX_STANDARD 14\)",

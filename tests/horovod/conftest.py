@@ -192,6 +192,28 @@ def launch():
     return _launch
 
 
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory, launch):
+    """folder_of(script, *arguments, limit_s=120, **options) -> the folder of a job that has ended
+    well. What is started alike in a module runs once, when it is first asked for. The folder is the
+    script's first argument, and where it is run."""
+    jobs = {}
+
+    def run(script, *arguments, limit_s=120, **options):
+        start = script, arguments, tuple(sorted(options.items()))
+        if start not in jobs:
+            folder = tmp_path_factory.mktemp(Path(script).stem)
+            job = launch(folder, script, folder, *arguments, **options)
+            jobs[start] = folder, None
+            jobs[start] = folder, job.wait(limit_s)
+        folder, done = jobs[start]
+        assert done is not None, f"{start} did not end when it ran first"
+        assert done.status == 0, f"{start}: {done.output[-6000:]}"
+        return folder
+
+    return run
+
+
 @pytest.fixture
 def start(tmp_path, launch):
     """The same in a folder of the test's own; a job that is left is ended with the test."""

@@ -49,24 +49,18 @@ def check_formula(ranks):
 
 
 @pytest.fixture(scope="module")
-def torch_job(tmp_path_factory, launch):
+def torch_job(folder_of):
     """torch_job(operations, np) -> the folder of a job of torch, which has ended well."""
-    jobs = {}
 
     def run(operations, np_ranks):
-        start = operations, np_ranks
-        if start not in jobs:
-            folder = tmp_path_factory.mktemp("adasum")
-            timeline = {"HOROVOD_TIMELINE": str(folder / "timeline.json")}
-            launcher = "mpirun" if operations == "MPI" else "horovodrun --gloo"
-            named = {"HOROVOD_CPU_OPERATIONS": operations, **timeline}
-            job = launch(folder, "adasum.py", folder, np=np_ranks, launcher=launcher, **named)
-            jobs[start] = folder, None
-            jobs[start] = folder, job.wait(240)
-        folder, done = jobs[start]
-        assert done is not None, f"{start} did not end when it ran first"
-        assert done.status == 0, f"{operations}: {done.output}"
-        return folder
+        return folder_of(
+            "adasum.py",
+            limit_s=240,
+            np=np_ranks,
+            launcher="mpirun" if operations == "MPI" else "horovodrun --gloo",
+            HOROVOD_CPU_OPERATIONS=operations,
+            HOROVOD_TIMELINE="timeline.json",
+        )
 
     return run
 

@@ -13,33 +13,16 @@ LIVES = ("sets", "backwards", "halves", "lists")
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory, launch):
+def seen(folder_of):
     """seen(life, operations, controller=…, launcher=…) -> what each rank saw in it. A job lives all
     its lives in one go."""
-    jobs = {}
 
     def run(life, operations, controller="", launcher="mpirun"):
-        start = (operations, controller, launcher)
-        if start not in jobs:
-            folder = tmp_path_factory.mktemp("communicators")
-            lives = LIVES if launcher == "mpirun" else ("world",)
-            environment = {"HOROVOD_CPU_OPERATIONS": operations}
-            if controller:
-                environment["HOROVOD_CONTROLLER"] = controller
-            job = launch(
-                folder,
-                "communicators.py",
-                folder,
-                *lives,
-                np=SIZE,
-                launcher=launcher,
-                **environment,
-            )
-            jobs[start] = folder, None
-            jobs[start] = folder, job.wait()
-        folder, done = jobs[start]
-        assert done is not None, f"{start} did not end when it ran first"
-        assert done.status == 0, done.output
+        lives = LIVES if launcher == "mpirun" else ("world",)
+        named = {"HOROVOD_CPU_OPERATIONS": operations}
+        if controller:
+            named["HOROVOD_CONTROLLER"] = controller
+        folder = folder_of("communicators.py", *lives, np=SIZE, launcher=launcher, **named)
         return [json.loads((folder / f"rank{rank}.json").read_text())[life] for rank in range(SIZE)]
 
     return run

@@ -53,7 +53,7 @@ AUTOTUNE = {
 
 @dataclass(frozen=True)
 class Start:
-    """How a job is started; what is started alike runs once."""
+    """How a job is started."""
 
     script: str
     themes: tuple[str, ...]
@@ -69,34 +69,20 @@ class Start:
             named["HOROVOD_CONTROLLER"] = self.controller
         return named
 
-    def label(self):
-        parts = (self.script, *self.themes[:1], self.size, self.operations, self.controller)
-        return "-".join(str(part) for part in (*parts, self.launcher[-4:], self.types))
-
 
 @pytest.fixture(scope="module")
-def folder_of(tmp_path_factory, launch):
-    """folder_of(start) -> where the records of the job are, which has ended well."""
-    jobs = {}
+def records(folder_of):
+    """records(start) -> the folder of the records of the job, which has ended well."""
 
     def run(start):
-        if start not in jobs:
-            folder = tmp_path_factory.mktemp(start.label(), numbered=False)
-            job = launch(
-                folder,
-                f"{start.script}.py",
-                folder,
-                *start.themes,
-                np=start.size,
-                launcher=start.launcher,
-                **start.environment(),
-            )
-            jobs[start] = folder, None
-            jobs[start] = folder, job.wait(LIMIT_S)
-        folder, done = jobs[start]
-        assert done is not None, f"{start} did not end when it ran first"
-        assert done.status == 0, f"{start}: {done.output[-6000:]}"
-        return folder
+        return folder_of(
+            f"{start.script}.py",
+            *start.themes,
+            limit_s=LIMIT_S,
+            np=start.size,
+            launcher=start.launcher,
+            **start.environment(),
+        )
 
     return run
 
@@ -154,7 +140,7 @@ def wrong_by_chance(values):
     return len(shapes) == 1 and values[0].dtype.kind != "U"
 
 
-def same_results(folder_of, expected, actual, name, at_least):
+def same_results(records, expected, actual, name, at_least):
     """Fails with what differs between the jobs of two Starts.
 
     A reducescatter of GLOO may be wrong by chance: with parts that halving does not give, its last
@@ -163,14 +149,14 @@ def same_results(folder_of, expected, actual, name, at_least):
     GLOO only types and shapes are compared there.
     """
     size = expected.size
-    different = differences(folder_of(expected), folder_of(actual), name, size, at_least)
+    different = differences(records(expected), records(actual), name, size, at_least)
     of_gloo = [start.operations == "GLOO" for start in (expected, actual)]
     for (rank, case), values in [*different.items()]:
         if "reducescatter" not in case or not any(of_gloo) or not wrong_by_chance(values):
             continue
         if not all(of_gloo):
             mpi = replace(expected, operations="MPI", controller="MPI", launcher="mpirun")
-            right = load(folder_of(mpi), name, rank).found[case]
+            right = load(records(mpi), name, rank).found[case]
             if not agree(f"{name} {case}", right, values[of_gloo.index(False)]):
                 continue
         del different[rank, case]
@@ -181,9 +167,9 @@ def same_results(folder_of, expected, actual, name, at_least):
     assert not different, "\n".join(texts[:20])
 
 
-def against_gloo(folder_of, script, themes, size, name, at_least, types="some"):
+def against_gloo(records, script, themes, size, name, at_least, types="some"):
     gloo = Start(script, themes, size, "GLOO", types=types)
-    same_results(folder_of, gloo, replace(gloo, operations="RINGCOLL"), name, at_least)
+    same_results(records, gloo, replace(gloo, operations="RINGCOLL"), name, at_least)
 
 
 # Three ranks: parts of unequal length, and neither powers of two nor one peer alone.
@@ -196,32 +182,32 @@ SIZES = [
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", TORCH)
-def test_torch(folder_of, theme, size):
-    against_gloo(folder_of, "differential", TORCH, size, theme, at_least=40)
+def test_torch(records, theme, size):
+    against_gloo(records, "differential", TORCH, size, theme, at_least=40)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", TENSORFLOW)
-def test_tensorflow(folder_of, theme, size):
+def test_tensorflow(records, theme, size):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    against_gloo(folder_of, "differential", (*TENSORFLOW,), size, theme, TENSORFLOW[theme])
+    against_gloo(records, "differential", (*TENSORFLOW,), size, theme, TENSORFLOW[theme])
 
 
 # test_types.py runs every type once; here it is TensorFlow's graphs that take minutes.
 @pytest.mark.exhaustive
-def test_tensorflow_with_all_types(folder_of):
+def test_tensorflow_with_all_types(records):
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     for theme, at_least in TENSORFLOW.items():
-        against_gloo(folder_of, "differential", (theme,), 3, theme, at_least, types="all")
+        against_gloo(records, "differential", (theme,), 3, theme, at_least, types="all")
 
 
-def test_there_are_thousands_of_cases(folder_of):
-    folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
+def test_there_are_thousands_of_cases(records):
+    folder = records(Start("differential", TORCH, 3, "RINGCOLL"))
     assert len(load(folder, "torch_operations", 0).results()) > 2500
 
 
-def test_all_ranks_get_the_same_bits(folder_of):
-    folder = folder_of(Start("differential", TORCH, 3, "RINGCOLL"))
+def test_all_ranks_get_the_same_bits(records):
+    folder = records(Start("differential", TORCH, 3, "RINGCOLL"))
     first, *others = (load(folder, "torch_operations", rank) for rank in range(3))
     for other in others:
         shared = [case for case in first.results() & other.results() if "allreduce" in case]
@@ -242,28 +228,28 @@ def test_all_ranks_get_the_same_bits(folder_of):
         pytest.param("MPI", "MPI", "mpirun", marks=pytest.mark.exhaustive),
     ],
 )
-def test_all_controllers_and_mpi(folder_of, operations, controller, launcher):
+def test_all_controllers_and_mpi(records, operations, controller, launcher):
     """What MPI refuses (it has no float16 product, for one) is all that may differ."""
     themes = ("torch_operations", "torch_joins", "torch_bad_input")
     gloo = Start("differential", TORCH, 3, "GLOO")
     other = Start("differential", themes, 3, operations, controller, launcher)
     for theme in themes:
-        same_results(folder_of, gloo, other, theme, at_least=40)
+        same_results(records, gloo, other, theme, at_least=40)
 
 
 @pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.exhaustive), 4])
-def test_process_sets(folder_of, size):
-    against_gloo(folder_of, "process_sets", (), size, "process_sets", at_least=500)
+def test_process_sets(records, size):
+    against_gloo(records, "process_sets", (), size, "process_sets", at_least=500)
 
 
-def test_settings(folder_of):
+def test_settings(records):
     """Cache, cycle, fusion, affinity, completion, groups, timeline, between many inits.
 
     GLOO has one life: a second one of a job that is not elastic may meet addresses of the first,
     and end the process.
     """
-    gloo = folder_of(Start("lives", ("timeline",), 2, "GLOO"))
-    folder = folder_of(Start("lives", ("settings",), 2, "RINGCOLL"))
+    gloo = records(Start("lives", ("timeline",), 2, "GLOO"))
+    folder = records(Start("lives", ("settings",), 2, "RINGCOLL"))
     for rank in range(2):
         expected = load(gloo, "lives", rank)
         assert len(expected.results()) >= 100
@@ -277,9 +263,9 @@ def test_settings(folder_of):
 
 
 @pytest.mark.parametrize("operations", ["GLOO", "RINGCOLL"])
-def test_the_timeline_is_a_trace(folder_of, operations):
+def test_the_timeline_is_a_trace(records, operations):
     life = "timeline" if operations == "GLOO" else "settings"
-    folder = folder_of(Start("lives", (life,), 2, operations))
+    folder = records(Start("lives", (life,), 2, operations))
     events = json.loads((folder / "timeline.json").read_text())
     names = {event.get("name") for event in events}
     for activity in ("ALLREDUCE", "ALLGATHER", "BCAST", "REDUCESCATTER"):
@@ -302,9 +288,9 @@ def test_the_timeline_is_a_trace(folder_of, operations):
     assert begun and not any(begun.values())
 
 
-def test_the_stall_inspector_ends_the_job(folder_of):
+def test_the_stall_inspector_ends_the_job(records):
     """Under GLOO such a job hangs when there is no cache."""
-    folder = folder_of(Start("lives", ("stalls",), 2, "RINGCOLL"))
+    folder = records(Start("lives", ("stalls",), 2, "RINGCOLL"))
     for rank, who in enumerate(("alone", "others")):
         found = load(folder, "lives", rank).found
         for capacity in (0, 1024):
@@ -314,17 +300,17 @@ def test_the_stall_inspector_ends_the_job(folder_of):
         assert found["after the stalls"].tolist() == [2.0, 2.0]
 
 
-def test_who_waits_is_told_when_others_leave(folder_of):
+def test_who_waits_is_told_when_others_leave(records):
     """Horovod 0.28.1 hangs in one of a few lives."""
-    folder = folder_of(Start("lives", ("departures",), 2, "RINGCOLL"))
+    folder = records(Start("lives", ("departures",), 2, "RINGCOLL"))
     found = load(folder, "lives", 0).found
     told = {case for case, value in found.items() if "has been shut down" in str(value)}
     assert told >= {f"{what} {life}" for what in ("waiting", "next") for life in range(30)}
 
 
-def test_the_autotuner_tunes(folder_of):
-    against_gloo(folder_of, "lives", ("autotune",), 2, "lives", at_least=1000)
-    folder = folder_of(Start("lives", ("autotune",), 2, "RINGCOLL"))
+def test_the_autotuner_tunes(records):
+    against_gloo(records, "lives", ("autotune",), 2, "lives", at_least=1000)
+    folder = records(Start("lives", ("autotune",), 2, "RINGCOLL"))
     with open(folder / "autotune.csv") as file:
         rows = list(csv.reader(file))
     assert len(rows) > 2
