@@ -17,42 +17,36 @@ ROOT = Path(__file__).resolve().parent.parent
 _TIDY = Path(sys.executable).parent / "clang-tidy"
 
 
-def units(build: Path) -> list[str]:
-    """What the build's database of commands compiles of the library: files of csrc/, or those that
-    CMake has made of a layer each, in which all its sources are included. Most of the time is taken
-    by reading the same headers, so that one file of a layer takes a quarter of the time."""
+def sources(build: Path) -> list[str]:
+    """Files of csrc/ in the build's database of commands, without the tests."""
     commands = json.loads((build / "compile_commands.json").read_text())
     files = {Path(command["file"]) for command in commands}
-    kept = [path for path in files if path.is_relative_to(ROOT / "csrc") or "Unity" in path.parts]
+    kept = [path for path in files if path.is_relative_to(ROOT / "csrc")]
     return sorted(str(path) for path in kept if not path.stem.endswith(("_test", "_testing")))
 
 
-def findings(build: Path, unit: str) -> set[str]:
-    """What clang-tidy finds in a unit and the files of csrc/ that it includes."""
+def findings(build: Path, source: str) -> set[str]:
+    """What clang-tidy finds in a source and the headers of csrc/ that it includes."""
     # clang deprecates what libstdc++ 12 uses itself, and does not know all of g++'s warnings.
     tolerant = ["-Wno-deprecated-declarations", "-Wno-unknown-warning-option"]
-    options = [f"--extra-arg={flag}" for flag in tolerant]
-    if "Unity" in Path(unit).parts:
-        options.append("--checks=-bugprone-suspicious-include")  # of a .cc, which is what they do
-    command = [str(_TIDY), "-p", str(build), "--quiet", *options, unit]
+    extra = [f"--extra-arg={flag}" for flag in tolerant]
+    command = [str(_TIDY), "-p", str(build), "--quiet", *extra, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = {line for line in done.stdout.splitlines() if "error:" in line or "warning:" in line}
     if done.returncode and not lines:
-        lines = {f"{unit}: clang-tidy failed: {done.stderr.strip()[-500:]}"}
-    if any("redefinition of" in line for line in lines):
-        lines.add("a layer is read as one source: a name of one file must not be another's")
+        lines = {f"{source}: clang-tidy failed: {done.stderr.strip()[-500:]}"}
     return lines
 
 
 def main() -> int:
     build = Path(sys.argv[1])
-    files = units(build)
+    files = sources(build)
     if not files:
         print(f"{build}/compile_commands.json names no source of csrc/")
         return 1
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = set().union(*pool.map(lambda unit: findings(build, unit), files))
-    print("\n".join(sorted(found)) if found else f"clang-tidy: nothing in {len(files)} units")
+        found = set().union(*pool.map(lambda source: findings(build, source), files))
+    print("\n".join(sorted(found)) if found else f"clang-tidy: nothing in {len(files)} sources")
     return 1 if found else 0
 
 

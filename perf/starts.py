@@ -26,8 +26,9 @@ METHOD = (
     "Processor time is that of all ranks, without the server's. Descriptors and memory: what a "
     "rank's process has more of than before, by its ranks; of rank 0 / of the others. Requests and "
     "bytes are those at Horovod's server and, in runs that are not timed, at a store that counts "
-    "and speaks as it does. Exchanges alone: as many bytes as a rank of the largest mesh says, "
-    "without meshes, over a store in memory that counts."
+    "and speaks as it does. Exchanges alone: as many bytes as the rank of the largest mesh says "
+    "that says most, here random ones, which cannot be compressed; without meshes, over a store in "
+    "memory that counts."
 )
 
 
@@ -85,7 +86,7 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
 
 
 def count_alone(arguments: argparse.Namespace, tools: Tools, results: Results) -> None:
-    """With as many bytes as a rank of the largest mesh said."""
+    """With as many bytes as the rank of the largest mesh said that had most to say."""
     largest = max(
         (case for case in results.rounds if case.store == COUNTING),
         key=lambda case: case.ranks,
@@ -93,10 +94,10 @@ def count_alone(arguments: argparse.Namespace, tools: Tools, results: Results) -
     )
     if largest is None or not tools.has_objects():
         return
-    outcomes = results.rounds[largest][-1].at_store["outcomes"]
+    records = results.rounds[largest][-1].at_store["records"]
     try:
-        empty = starts.count_exchange(tools, 64, [0])["outcomes"][0] / 64
-        said = [max(0, round(bytes / largest.ranks - empty)) for bytes in outcomes]
+        [empty] = starts.count_exchange(tools, 2, [0])["records"]
+        said = [bytes - empty for bytes in records]
         for ranks in [largest.ranks, *numbers(arguments.alone)]:
             counts = starts.count_exchange(tools, ranks, said)
             results.counted.append(Counted(ranks, said, counts))

@@ -126,7 +126,7 @@ def _transports(transports: list[dict[str, Any]], knobs: list[dict[str, str]]) -
 def _rdma(found: dict[str, Any]) -> Iterator[Finding]:
     """Devices, ports and GIDs, which of them is used and why not the others; the limits."""
     for row in found["refused"]:
-        yield Finding(f"RDMA {row['place']}", NOTE, row["why"])
+        yield Finding(f"RDMA {row['name']}", NOTE, row["why"])
     for device in found["devices"]:
         if device["problem"]:
             yield Finding(f"RDMA {device['name']}", NOTE, device["problem"])
@@ -134,7 +134,7 @@ def _rdma(found: dict[str, Any]) -> Iterator[Finding]:
             yield _port(port)
             for gid in port["gids"]:
                 detail = f"{gid['gid']}, {gid['type']}, {gid['interface'] or 'no interface'}"
-                part = f"RDMA {port['place']} gid {gid['index']}"
+                part = f"RDMA {port['name']} gid {gid['index']}"
                 yield Finding(part, OK, f"{detail}; {_verdict(gid)}")
     if not found["devices"]:
         return
@@ -152,7 +152,7 @@ def _rdma(found: dict[str, Any]) -> Iterator[Finding]:
 
 def _port(port: dict[str, Any]) -> Finding:
     if port["problem"]:
-        return Finding(f"RDMA {port['place']}", NOTE, port["problem"])
+        return Finding(f"RDMA {port['name']}", NOTE, port["problem"])
     parts = [
         port["link_layer"],
         f"{port['state']} ({port['physical_state']})",
@@ -165,7 +165,7 @@ def _port(port: dict[str, Any]) -> Finding:
     if port["interface"]:
         parts.append(port["interface"])
     status = OK if port["chosen"] else NOTE
-    return Finding(f"RDMA {port['place']}", status, f"{', '.join(parts)}; {_verdict(port)}")
+    return Finding(f"RDMA {port['name']}", status, f"{', '.join(parts)}; {_verdict(port)}")
 
 
 def _verdict(row: dict[str, Any]) -> str:

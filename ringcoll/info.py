@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_tables(found: dict[str, Any], console: Console) -> None:
     console.print(
-        f"ringcoll {found['version']}, ABI {found['abi']}.{found['abi_revision']}, vector "
+        f"ringcoll {found['release']}, ABI {found['abi']}.{found['abi_revision']}, vector "
         f"instructions {found['simd']}"
     )
     _print_table(console, "transports", found["transports"], ["name", "help", "usable", "reason"])

@@ -21,7 +21,7 @@ constexpr Duration kBlind = std::chrono::milliseconds(5);
 }  // namespace
 
 Connector::State::Batch::Batch(State& state, GroupNumber group, Deadline deadline)
-    : state_(state), group_(group), deadline_(deadline), places_(Dials::kMostInFlight) {}
+    : state_(state), group_(group), deadline_(deadline), permits_(Dials::kMostInFlight) {}
 
 Connector::State::Batch::~Batch() {
   std::lock_guard lock(state_.mutex);
@@ -30,18 +30,18 @@ Connector::State::Batch::~Batch() {
 
 void Connector::State::Batch::dial(Rank peer, uint64_t channel) {
   if (peer > state_.rank) return call(peer, channel);
-  add(std::make_unique<Inward>(state_, target(peer, channel), deadline_, places_));
+  add(std::make_unique<Inward>(state_, target(peer, channel), deadline_, permits_));
 }
 
 void Connector::State::Batch::call(Rank peer, uint64_t channel) {
   add(std::make_unique<Outward>(state_, target(peer, channel), state_.networks_for(peer, channel),
-                                deadline_, deadline_, places_));
+                                deadline_, deadline_, permits_));
 }
 
 void Connector::State::Batch::try_network(Rank peer, uint64_t channel, int network,
                                           Deadline reach) {
   add(std::make_unique<Outward>(state_, target(peer, channel), std::vector<int>{network}, reach,
-                                deadline_, places_));
+                                deadline_, permits_));
 }
 
 // What need not be told anything takes no descriptor.

@@ -60,10 +60,10 @@ class Connector::State::Batch {
   const Deadline deadline_;
   Fd news_;  // readable when there is news of what was accepted, or interrupted
   bool has_news_ = true;
-  Places places_;
+  Permits permits_;
   std::map<Rank, size_t> turns_;
   size_t begun_ = 0;
-  std::map<Key, Entry> dials_;  // after the places
+  std::map<Key, Entry> dials_;  // after the permits
   std::deque<Made> made_;
   std::vector<pollfd> fds_;     // that sleep() polls,
   std::vector<Entry*> polled_;  // and whose they are, from the second on

@@ -35,12 +35,12 @@ bool has_passed(Clock::time_point time) { return Clock::now() >= time; }
 // ---- What this rank makes ----
 
 Connector::State::Outward::Outward(State& state, const Target& to, std::vector<int> networks,
-                                   Deadline reach, Deadline deadline, Places& places)
+                                   Deadline reach, Deadline deadline, Permits& permits)
     : Dial(state, to, deadline),
       networks_(std::move(networks)),
       patience_(kFirstPatience),
       reach_(networks_.size() == 1 ? Clock::now() + reach.left() : kNotBegun),
-      places_(places) {}
+      permits_(permits) {}
 
 // It may be tried again, and the peer's is welcome.
 Connector::State::Outward::~Outward() {
@@ -60,7 +60,7 @@ pollfd Connector::State::Outward::polled() const {
 
 Clock::time_point Connector::State::Outward::due() const {
   if (stage_ == Stage::kConnecting) return std::min(reach_, end_);
-  bool may_begin = stage_ == Stage::kIdle && (place_ || places_.any());
+  bool may_begin = stage_ == Stage::kIdle && (permit_ || permits_.any());
   return may_begin ? std::min(pause_over_, end_) : end_;
 }
 
@@ -110,7 +110,7 @@ bool Connector::State::Outward::enter() {
 
 bool Connector::State::Outward::begin() {
   if (!has_passed(pause_over_)) return false;
-  if (!place_.take(places_)) {
+  if (!permit_.take(permits_)) {
     check(!has_passed(end_), Code::kTimeout,
           "{}: not begun before the deadline, for as many others as are dialled at a time did not "
           "answer",
@@ -187,7 +187,7 @@ bool Connector::State::Outward::try_again() {
   check(!has_passed(std::min(reach_, end_)), code_of(Verdict::kClosed), "{}: {}", link(),
         explain(Verdict::kClosed));
   fd_.reset();
-  place_.give_back();
+  permit_.give_back();
   pause_over_ = std::min(Clock::now() + kRetryPause, reach_);
   stage_ = Stage::kIdle;
   return true;
@@ -222,7 +222,7 @@ bool Connector::State::Outward::made() {
 // not answered.
 void Connector::State::Outward::go_on_to_next(const Error& error) {
   fd_.reset();
-  place_.give_back();
+  permit_.give_back();
   if (networks_.size() == 1 || error.code() == Code::kInvalidArgument) throw Error(error);
   in_doubt_ |= error.code() == Code::kTimeout;
   causes_ += fmt::format("{}{}", causes_.empty() ? "" : "; ", error.what());
@@ -242,10 +242,11 @@ void Connector::State::Outward::go_on_to_next(const Error& error) {
 
 // ---- What the peer makes ----
 
-Connector::State::Inward::Inward(State& state, const Target& to, Deadline deadline, Places& places)
+Connector::State::Inward::Inward(State& state, const Target& to, Deadline deadline,
+                                 Permits& permits)
     : Dial(state, to, deadline),
       networks_(state.networks_for(to.peer, to.channel)),
-      places_(places),
+      permits_(permits),
       next_(Clock::now() + kDialLook) {}
 
 std::string Connector::State::Inward::link() const {
@@ -294,7 +295,7 @@ void Connector::State::Inward::look(short events) {
   }
   for (int error = 0;; error = 0) {
     next_ = Clock::now() + kDialLook;
-    if (!place_.take(places_)) return;
+    if (!permit_.take(permits_)) return;
     look_ = begin_connect(address(), &error);
     if (error == 0 || !is_refusal(error)) return;
   }
@@ -305,7 +306,7 @@ void Connector::State::Inward::look(short events) {
 bool Connector::State::Inward::is_refusal(int error) {
   std::string text = address().text();
   look_.reset();
-  place_.give_back();
+  permit_.give_back();
   if (error != ECONNREFUSED) {
     refused_.clear();
     next_ = Clock::now() + kDialLook;

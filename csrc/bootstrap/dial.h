@@ -18,17 +18,17 @@
 namespace ringcoll {
 
 /// Descriptors that those have in flight that are made together. One thread.
-class Places {
+class Permits {
  public:
-  explicit Places(size_t free) : free_(free) {}
+  explicit Permits(size_t free) : free_(free) {}
   bool any() const { return free_ > 0; }
 
   /// None, or one that is given back.
-  class Place {
+  class Permit {
    public:
     /// True: it has one.
-    bool take(Places& places) {
-      if (of_ == nullptr && places.any()) of_ = &places, places.free_--;
+    bool take(Permits& permits) {
+      if (of_ == nullptr && permits.any()) of_ = &permits, permits.free_--;
       return of_ != nullptr;
     }
     void give_back() {
@@ -36,13 +36,13 @@ class Places {
       of_ = nullptr;
     }
     explicit operator bool() const { return of_ != nullptr; }
-    Place() = default;
-    ~Place() { give_back(); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
+    Permit() = default;
+    ~Permit() { give_back(); }
+    Permit(const Permit&) = delete;
+    Permit& operator=(const Permit&) = delete;
 
    private:
-    Places* of_ = nullptr;
+    Permits* of_ = nullptr;
   };
 
  private:
@@ -89,7 +89,7 @@ class Connector::State::Outward final : public Dial {
   /// Over these networks, in turn, until one answers. Of one alone, `reach` is until when the
   /// connection has to be made, before it is authenticated.
   Outward(State& state, const Target& to, std::vector<int> networks, Deadline reach,
-          Deadline deadline, Places& places);
+          Deadline deadline, Permits& permits);
   ~Outward() override;
 
   bool advance(short events) override;
@@ -122,8 +122,8 @@ class Connector::State::Outward final : public Dial {
   Clock::time_point reach_;  // until when the connection has to be made
   std::string causes_;       // why others of this turn of several did not do
   bool in_doubt_ = false;    // one of them has not answered
-  Places& places_;
-  Places::Place place_;
+  Permits& permits_;
+  Permits::Permit permit_;
   Stage stage_ = Stage::kIdle;
   Clock::time_point pause_over_{};
   bool entered_ = false;  // as one that is dialled here, of those that either may make
@@ -135,7 +135,7 @@ class Connector::State::Outward final : public Dial {
 /// That the peer makes. Looks now and then whether it still listens.
 class Connector::State::Inward final : public Dial {
  public:
-  Inward(State& state, const Target& to, Deadline deadline, Places& places);
+  Inward(State& state, const Target& to, Deadline deadline, Permits& permits);
 
   bool advance(short events) override;
   pollfd polled() const override { return {look_.get(), POLLOUT, 0}; }
@@ -154,8 +154,8 @@ class Connector::State::Inward final : public Dial {
   }
 
   const std::vector<int> networks_;
-  Places& places_;
-  Places::Place place_;
+  Permits& permits_;
+  Permits::Permit permit_;
   Fd look_;                           // a connection to the peer that is being made
   Clock::time_point next_;            // when a look begins, or this one has to have an answer
   std::vector<std::string> refused_;  // addresses of the peer, in this look

@@ -30,8 +30,9 @@ class Exchange {
   /// one place.
   virtual bool is_over_store() const { return false; }
 
-  /// After the last all_gather: waits, for a moment, for those that have not read its outcome,
-  /// where that lies in a place that goes with this. Else the destructor does.
+  /// After the last all_gather: waits, as long as that might have, for those that have not read its
+  /// outcome, where that lies in a place that goes with this. Else the destructor does, for a
+  /// moment.
   virtual void finish() {}
   /// The rank has died. Who waits for those that have not read the last outcome does not wait for
   /// it.

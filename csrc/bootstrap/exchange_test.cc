@@ -255,10 +255,12 @@ TEST(StoreExchange, RankZeroLingersForWhoReadsTheLastOutcomeLate) {
     auto store = open_store("local://late", "", rank, 2, soon());
     auto exchange =
         make_store_exchange(std::make_unique<LateStore>(std::move(store), late_s), "p", rank, 2);
-    return exchange->all_gather("x", soon());
+    auto blobs = exchange->all_gather("x", soon());
+    exchange->finish();
+    return blobs;
   };
   std::vector<std::string> read;
-  std::thread late([&] { EXPECT_NO_THROW(read = gather(1, 1.5)); });
+  std::thread late([&] { EXPECT_NO_THROW(read = gather(1, 3)); });
   gather(0, 0);
   late.join();
   EXPECT_EQ(read, std::vector<std::string>(2, "x"));

@@ -28,7 +28,8 @@ namespace {
 // Rank 0 decides at the deadline, and its verdict, which names the missing ranks, is worth this
 // much more patience.
 constexpr double kVerdictSeconds = 1;
-// How long rank 0 waits at the end for ranks that have not read the last outcome.
+// How long rank 0, where it does not say when it finishes or has failed, waits at the end for ranks
+// that have not read the last outcome: those who have failed as well may never do.
 constexpr double kLingerSeconds = 2;
 // How long a rank that finds its place taken waits for rank 0 to show that the other was of an
 // earlier job.
@@ -79,7 +80,7 @@ class StoreExchange : public Exchange {
   ~StoreExchange() override {
     try {
       while_waiting({});
-      finish();
+      leave(Deadline(seconds(kLingerSeconds)));
     } catch (const Error& error) {
       log_warning("keys may be left in the store: {}", error.what());
     }
@@ -88,7 +89,12 @@ class StoreExchange : public Exchange {
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
   bool is_over_store() const override { return true; }
-  void finish() override;
+  // Who is stopped meanwhile, by a debugger or a hypervisor, reads it when it goes on: for as long
+  // as any other round would have waited for it.
+  void finish() override {
+    double patience = failed_ ? kLingerSeconds : to_seconds(deadline_.left());
+    leave(Deadline(seconds(std::max(patience, kLingerSeconds))));
+  }
   void has_died(Rank rank) override { dead_.insert(rank); }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
 
@@ -114,7 +120,8 @@ class StoreExchange : public Exchange {
   void look_for_trouble();
   Error tell_rival(const Claim& rival);
   Error missing(const std::vector<Record>& records) const;
-  void await_readers();
+  void leave(Deadline linger);
+  void await_readers(Deadline linger);
   void clean_up();
 
   // The others.
@@ -141,11 +148,13 @@ class StoreExchange : public Exchange {
   bool finished_ = false;
   std::set<Rank> dead_;
   std::optional<Error> failed_;
+  Deadline deadline_{Duration::zero()};  // of the last all_gather
 };
 
 std::vector<std::string> StoreExchange::all_gather(const std::string& mine, Deadline deadline) {
   if (failed_) throw *failed_;
   if (size_ == 1) return {mine};
+  deadline_ = deadline;
   try {
     Outcome outcome = rank_ == 0 ? gather(mine, deadline) : contribute(mine, deadline);
     if (outcome.error) throw *outcome.error;
@@ -255,10 +264,10 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
       ranks.empty() ? kNobody : ranks.front());
 }
 
-void StoreExchange::finish() {
+void StoreExchange::leave(Deadline linger) {
   if (rank_ != 0 || session_.token.empty() || std::exchange(finished_, true)) return;
   try {
-    await_readers();
+    await_readers(linger);
   } catch (...) {
     finished_ = false;  // it may be told who is not to be waited for, and tried again
     throw;
@@ -270,8 +279,7 @@ void StoreExchange::finish() {
   }
 }
 
-void StoreExchange::await_readers() {
-  Deadline linger(seconds(kLingerSeconds));
+void StoreExchange::await_readers(Deadline linger) {
   Duration pause = std::chrono::microseconds(50);  // most of them are about to
   for (auto unread = unread_.begin(); unread != unread_.end();) {
     const auto& [rank, record] = *unread;

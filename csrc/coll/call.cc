@@ -46,7 +46,7 @@ int64_t extent_of(const Call& call, Extent extent, const rc_buffer& buffer, Rank
 }
 
 // Where in the longer of its two buffers the shorter one of a call in place lies, in elements.
-int64_t place_of_own(const Call& call, Rank rank) {
+int64_t index_of_own(const Call& call, Rank rank) {
   const CollectiveTraits& traits = traits_of(call.collective);
   if (traits.input != Extent::kOwnChunk && traits.output != Extent::kOwnChunk) return 0;
   int64_t before = 0;
@@ -54,11 +54,11 @@ int64_t place_of_own(const Call& call, Rank rank) {
   return before;
 }
 
-// In place, an output element lies where the input element of the same place in the call lies. Any
+// In place, an output element lies where the input element of the same index in the call lies. Any
 // other overlap would be written before it is read, in a later piece of the call.
 bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   auto in = static_cast<const std::byte*>(b.input), out = static_cast<const std::byte*>(b.output);
-  auto own = place_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
+  auto own = index_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
   if (traits_of(call.collective).input == Extent::kOwnChunk) return in == out + own;
   if (traits_of(call.collective).output == Extent::kOwnChunk) return out == in + own;
   return in == out &&

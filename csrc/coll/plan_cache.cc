@@ -7,7 +7,7 @@ namespace ringcoll {
 namespace {
 
 // What is kept for calls that differ.
-constexpr size_t kMostShapes = 1024;
+constexpr size_t kMostCallsKept = 1024;
 
 std::vector<Rank> positions_of(const std::vector<Rank>& order) {
   std::vector<Rank> position(order.size());
@@ -28,8 +28,8 @@ PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_
       self_(position_[rank]),
       lent_to_(std::move(lent_to)),
       selector_(checked(std::move(terrain))),
-      choices_(kMostShapes),
-      plans_(kMostShapes) {}
+      choices_(kMostCallsKept),
+      plans_(kMostCallsKept) {}
 
 const Choice& PlanCache::choice(const Call& call, const Partition& partition) {
   key_ = {call.collective, call.dtype, partition.longest_strip(), call.counts.empty()};

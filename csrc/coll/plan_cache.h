@@ -1,5 +1,5 @@
-// Which schedule a call runs, and what this rank does in it, worked out once for each shape of
-// call.
+// Which schedule a call runs, and what this rank does in it, worked out once for calls that are
+// alike.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct Planned {
 class PlanCache {
  public:
   /// `order`: the ranks in ring order; `lent_to`: by position, who can be sent the caller's memory
-  /// as it lies. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names
-  /// no schedule, or the arena is too small for the slots.
+  /// as it lies. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no schedule, or the
+  /// arena is too small for the slots.
   PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to, Terrain terrain);
 
   const std::vector<Rank>& order() const { return order_; }

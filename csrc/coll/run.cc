@@ -217,13 +217,13 @@ bool Run::begin(Piece& piece) {
 }
 
 void Run::give_memory(Piece& piece) {
-  size_t place = 0;
+  size_t offset = 0;
   if (!piece.fragments.empty()) {
     auto elements = static_cast<size_t>(piece.fragments.back().end());
-    place = slots_.place(*piece.slot, elements * mover_->element_bytes());
+    offset = slots_.offset_for(*piece.slot, elements * mover_->element_bytes());
   }
   piece.sent.assign(piece.rounds(), {});
-  piece.memory = {piece.fragments, {piece.slot->bank[0] + place, piece.slot->bank[1] + place}};
+  piece.memory = {piece.fragments, {piece.slot->bank[0] + offset, piece.slot->bank[1] + offset}};
   for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
 }
 

@@ -197,8 +197,9 @@ TEST(Select, SmallChunksGoOverATree) {
         call.collective = collective;
         call.dtype = RC_UINT8;
         if (!equal) call.counts = counts;
-        Selector selector(cluster(ranks, 1, 10));
-        EXPECT_EQ(selector.choose(call, 4, counts.size()).row->name, "binomial") << ranks;
+        for (const Terrain& terrain : {cluster(ranks, 1, 10), cluster(1, ranks, 0)})
+          EXPECT_EQ(Selector(terrain).choose(call, 4, counts.size()).row->name, "binomial")
+              << ranks << " ranks on " << terrain.fabric.levels().size() << " levels";
       }
 }
 

@@ -39,7 +39,7 @@ Slot* Slots::take() {
   return nullptr;
 }
 
-size_t Slots::place(Slot& slot, size_t bytes) {
+size_t Slots::offset_for(Slot& slot, size_t bytes) {
   size_t first = 0;
   if (bytes >= thresholds_.turning) {
     if (slot.next + bytes <= turn_bytes_) first = slot.next;

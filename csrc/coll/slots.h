@@ -52,7 +52,7 @@ class Slots {
   /// Where a piece of `bytes` in each bank of the slot begins in both, bytes from their beginnings:
   /// those that are worth it turn through the banks' first parts (docs/design.md, "Copies"). What
   /// is large and there for the first time gets huge pages.
-  size_t place(Slot& slot, size_t bytes);
+  size_t offset_for(Slot& slot, size_t bytes);
   const std::vector<Slot>& all() const { return slots_; }
 
  private:

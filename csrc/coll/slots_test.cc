@@ -19,7 +19,7 @@ class SlotsTest : public ::testing::Test {
   /// Of the next piece, which is over when the one after it begins.
   size_t place(size_t bytes) {
     Slot* slot = slots_.take();
-    size_t at = slots_.place(*slot, bytes);
+    size_t at = slots_.offset_for(*slot, bytes);
     Slots::give_back(*slot);
     EXPECT_LE(at + bytes, kBankBytes);
     return static_cast<size_t>(slot->bank[0] - arena_.data()) + at;

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine.h"
+#include "mesh/saying.h"
 #include "reduce/reduce.h"
 #include "schedule/schedule.h"
 #include "topology/costs.h"
@@ -128,6 +129,7 @@ std::string info_json() {
                          {"help", knob.help},
                          {"value", knob.value}});
   return Json{{"version", RINGCOLL_VERSION},
+              {"release", own_release()},
               {"abi", RINGCOLL_ABI_VERSION},
               {"abi_revision", RINGCOLL_ABI_REVISION},
               {"simd", simd_target()},

@@ -62,7 +62,7 @@ Channels::Channels(Group& group)
       spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
   for (Rank peer = 0; peer < group.size(); peer++) {
     by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
-    if (peer == group.rank()) own_place_ = beside_.size();
+    if (peer == group.rank()) own_index_ = beside_.size();
     if (peer == group.rank() || group.link_of(peer) == LinkClass::kHost) beside_.push_back(peer);
   }
   gives_way_ = yield_ && beside_.size() == channels_.size();
@@ -228,7 +228,7 @@ void Channels::throw_if_gone(Rank peer, Farewell* farewell) const {
 }
 
 void Channels::look_at_distance(uint64_t turn) {
-  Rank peer = beside_[opposite(own_place_, turn, beside_.size())];
+  Rank peer = beside_[opposite(own_index_, turn, beside_.size())];
   if (channels_[peer]) channels_[peer]->look_at_distance(kOldDistance * beside_.size());
 }
 

@@ -141,7 +141,7 @@ class Channels {
   std::vector<Rank> connected_;
   std::vector<bool> by_network_;  // by peer
   std::vector<Rank> beside_;      // ranks that have memory in common, this one among them
-  size_t own_place_ = 0;          // among these
+  size_t own_index_ = 0;          // among these
   mutable std::mutex mutex_;      // adding a channel against wake() of another thread
   bool yield_;
   bool gives_way_ = false;

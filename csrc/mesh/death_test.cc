@@ -14,6 +14,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -270,8 +271,10 @@ TEST_P(DeathAtAnyStep, IsNoticedByAllOthersInTime) {
     int after = first + static_cast<int>(random() % static_cast<unsigned>(share));
     SCOPED_TRACE(fmt::format("killed after {} of about {}", after, calls));
     std::string trouble = "untried";
-    for (int turn = 0; turn < kTries && !trouble.empty(); turn++)
+    for (int turn = 0; turn < kTries && !trouble.empty(); turn++) {
+      if (turn > 0) std::cout << "tried again, killed after " << after << ": " << trouble;
       trouble = trouble_after(after, i % 2 == 1);
+    }
     EXPECT_EQ(trouble, "");
   }
 }

@@ -93,17 +93,18 @@ TEST(Rounds, SayNothingOfEachOtherRankThatIsReached) {
 
 // Of another release even the place may look otherwise.
 TEST(Rounds, OfAnotherReleaseAreNamedBeforeAnythingElseIsRead) {
-  auto of_release = [](const std::string& said, int32_t wire, const char* version) {
+  auto of_release = [](const std::string& said, bool other_wire, const std::string& release) {
+    std::string wire = said.substr(sizeof(int32_t), sizeof(int32_t));
+    if (other_wire) wire[0]++;
     WireWriter writer;
-    writer.put_text(version);
-    std::string changed = said.substr(0, sizeof wire) +
-                          std::string(reinterpret_cast<const char*>(&wire), sizeof wire) +
-                          writer.take();
-    return changed + "elsewhere";
+    writer.put_text(release);
+    return said.substr(0, sizeof(int32_t)) + wire + writer.take() + "elsewhere";
   };
-  for (auto [wire, version] : {std::pair(1, RINGCOLL_VERSION), std::pair(8, "0.0.1")}) {
+  std::pair<bool, std::string> others[] = {
+      {true, own_release()}, {false, "0.0.1"}, {false, RINGCOLL_VERSION "+0123456789ab"}};
+  for (const auto& [other_wire, release] : others) {
     auto errors = run_looked_at(on({"", "", ""}), [&](Rank rank, int round, std::string* said) {
-      if (rank == 1 && round == 1) *said = of_release(*said, wire, version);
+      if (rank == 1 && round == 1) *said = of_release(*said, other_wire, release);
     });
     for (Rank rank : {0, 2}) {
       EXPECT_TRUE(errors[rank].starts_with("Transport rank 1 runs ringcoll ")) << errors[rank];

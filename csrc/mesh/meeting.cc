@@ -49,7 +49,7 @@ std::vector<std::string> Mesh::round(Exchange& exchange, const std::string& mine
 
 // Who this rank is and where, and what it fails at, which the others are to hear.
 Introduction Mesh::introduce() {
-  Introduction mine{.version = RINGCOLL_VERSION, .agreed = agreed_values(config_)};
+  Introduction mine{.release = own_release(), .agreed = agreed_values(config_)};
   Location location;
   try {
     location = Location::here(config_, rank_);

@@ -26,11 +26,16 @@ constexpr float kMostFloat = std::numeric_limits<float>::max();
 
 }  // namespace
 
+const std::string& own_release() {
+  static const std::string release = RINGCOLL_VERSION "+" RINGCOLL_SOURCES;
+  return release;
+}
+
 std::string Introduction::encode() const {
   WireWriter writer;
   writer.put(kSayingMagic);
   writer.put(kWireVersion);
-  writer.put_text(version);
+  writer.put_text(release);
   writer.put(extent_bytes);
   for (const std::string* text :
        {&failure, &location, &offers, &costs_file, &costs, &agreed, &secret})
@@ -46,11 +51,11 @@ void Introduction::check_release(std::string_view bytes, Rank rank, Rank own) {
         "ringcoll, uses the same store",
         rank);
   auto wire = reader.get<int32_t>();
-  std::string version = reader.get_text(kMaxShort);
-  check(wire == kWireVersion && version == RINGCOLL_VERSION, Code::kTransport,
+  std::string release = reader.get_text(kMaxShort);
+  check(wire == kWireVersion && release == own_release(), Code::kTransport,
         "rank {} runs ringcoll {} (wire version {}), this rank {} {} (wire version {}): install "
-        "the same version on all hosts",
-        rank, version, wire, own, RINGCOLL_VERSION, kWireVersion);
+        "the same version, of the same sources, on all hosts",
+        rank, release, wire, own, own_release(), kWireVersion);
 }
 
 Introduction Introduction::decode(std::string_view bytes) {
@@ -58,7 +63,7 @@ Introduction Introduction::decode(std::string_view bytes) {
   reader.get<uint32_t>();
   reader.get<int32_t>();
   Introduction said;
-  said.version = reader.get_text(kMaxShort);
+  said.release = reader.get_text(kMaxShort);
   said.extent_bytes = reader.get<uint64_t>();
   for (std::string* text : {&said.failure, &said.location, &said.offers, &said.costs_file,
                             &said.costs, &said.agreed, &said.secret})

@@ -17,9 +17,12 @@
 
 namespace ringcoll {
 
+/// What this library is: its version, "+", and a digest of the sources that it was built from.
+const std::string& own_release();
+
 /// First round: who and where a rank is.
 struct Introduction {
-  std::string version;
+  std::string release;  // own_release()
   std::string failure;  // why this rank cannot go on; "": it can
   std::string location;
   std::string offers;
@@ -29,8 +32,9 @@ struct Introduction {
   std::string secret;             // of rank 0, for all, if RINGCOLL_SECRET is not set
 
   std::string encode() const;
-  /// Looks at the release first. Ranks of different releases may cut and order their calls in
-  /// different ways, though they understand one another. Throws Error(kTransport) naming `rank`.
+  /// Looks at the release first. Ranks of different releases, or builds, may cut and order their
+  /// calls in different ways, though they understand one another. Throws Error(kTransport) naming
+  /// `rank`.
   static void check_release(std::string_view bytes, Rank rank, Rank own);
   /// After that. Throws Error(kTransport).
   static Introduction decode(std::string_view bytes);

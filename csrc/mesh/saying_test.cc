@@ -23,7 +23,7 @@ void expect_whole(const std::string& bytes, Decode&& decode) {
 }
 
 TEST(Saying, IntroductionsComeBackAsTheyWere) {
-  Introduction said{.version = RINGCOLL_VERSION,
+  Introduction said{.release = own_release(),
                     .failure = "f",
                     .location = "l",
                     .offers = "o",
@@ -35,7 +35,7 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
   std::string bytes = said.encode();
   EXPECT_NO_THROW(Introduction::check_release(bytes, 1, 0));
   Introduction read = Introduction::decode(bytes);
-  EXPECT_EQ(read.version, said.version);
+  EXPECT_EQ(read.release, said.release);
   EXPECT_EQ(read.extent_bytes, 7u);
   for (auto field : {&Introduction::failure, &Introduction::location, &Introduction::offers,
                      &Introduction::costs_file, &Introduction::costs, &Introduction::agreed,

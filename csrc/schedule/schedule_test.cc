@@ -1,5 +1,5 @@
 // Every row of the registry, on every size to 64: right results, messages matched round by round,
-// and costs as its price() and its cost line say. New rows are tested unasked.
+// and costs as its traffic and its cost line say. New rows are tested unasked.
 #include "schedule/schedule.h"
 
 #include <fmt/core.h>

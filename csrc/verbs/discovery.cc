@@ -203,7 +203,7 @@ Device read_device(const std::string& name, const std::string& sysfs) {
     Context context(name);
     ibv_device_attr attributes{};
     check_zero(context.table().query_device(context.get(), &attributes), "ibv_query_device",
-               context.link());
+               context.port_id());
     device.firmware = attributes.fw_ver;
     device.limits = limits_of(attributes);
     device.problem = transport_problem(*context.get()->device);

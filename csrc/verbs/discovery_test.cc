@@ -124,7 +124,7 @@ TEST(Discovery, NoPermissionIsTheDevicesProblem) {
   ASSERT_EQ(chosen.usable.size(), 1u);
   EXPECT_EQ(chosen.usable[0].device, "fake1");
   ASSERT_EQ(chosen.refused.size(), 1u);
-  EXPECT_EQ(chosen.refused[0].place, "fake0");
+  EXPECT_EQ(chosen.refused[0].name, "fake0");
 }
 
 TEST(Discovery, AnIwarpDeviceIsRefused) {
@@ -149,9 +149,9 @@ TEST(Selection, APortThatIsDownIsRefusedWithARemedy) {
   Survey found = survey(no_sysfs());
   Selection chosen = choose(found);
   ASSERT_EQ(chosen.usable.size(), 1u);
-  EXPECT_EQ(chosen.usable[0].link().text(), "fake0:2, gid 3");
+  EXPECT_EQ(chosen.usable[0].port_id().text(), "fake0:2, gid 3");
   ASSERT_EQ(chosen.refused.size(), 1u);
-  EXPECT_EQ(chosen.refused[0].place, "fake0:1");
+  EXPECT_EQ(chosen.refused[0].name, "fake0:1");
   EXPECT_NE(chosen.refused[0].why.find("the port is down (polling): bring its interface up"),
             std::string::npos)
       << chosen.refused[0].why;
@@ -247,7 +247,7 @@ TEST(Report, ShowsWhatIsUsedAndWhyNot) {
   EXPECT_EQ(json["queue_pairs"]["retries"], 6);
   EXPECT_NEAR(json["queue_pairs"]["gives_up_after_s"], 3.76, 0.01);
   auto ports = json["devices"][0]["ports"];
-  EXPECT_EQ(ports[0]["place"], "fake0:1");
+  EXPECT_EQ(ports[0]["name"], "fake0:1");
   EXPECT_TRUE(ports[0]["chosen"]);
   EXPECT_TRUE(says(ports[0], "gid 3"));
   ASSERT_EQ(ports[0]["gids"].size(), 4u);
@@ -271,7 +271,7 @@ TEST(Report, ShowsWhatTheKnobDoesNotName) {
   EXPECT_TRUE(says(json["devices"][0]["ports"][0], "RINGCOLL_DEVICES names others"));
   EXPECT_TRUE(json["devices"][1]["ports"][0]["chosen"]);
   ASSERT_EQ(json["refused"].size(), 1u);
-  EXPECT_EQ(json["refused"][0]["place"], "fake7");
+  EXPECT_EQ(json["refused"][0]["name"], "fake7");
 }
 
 TEST(Report, SaysWhyThereIsNothing) {

@@ -79,12 +79,12 @@ const EventWords& words_of(EventKind kind) {
 
 // Reads the element while the event is not acknowledged: afterwards it may be gone.
 Event translate(const ibv_async_event& theirs, const std::string& device) {
-  Event event{.link = {.device = device}};
+  Event event{.port_id = {.device = device}};
   auto row = std::ranges::find(kRows, theirs.event_type, &Row::theirs);
   if (row == std::end(kRows)) return event;
   event.kind = row->kind;
   event.scope = row->scope;
-  if (event.scope == EventScope::kPort) event.port = event.link.port = theirs.element.port_num;
+  if (event.scope == EventScope::kPort) event.port = event.port_id.port = theirs.element.port_num;
   if (event.scope == EventScope::kQueuePair && theirs.element.qp)
     event.qp_num = theirs.element.qp->qp_num;
   return event;
@@ -108,13 +108,13 @@ const char* name_of(EventKind kind) { return words_of(kind).name; }
 std::string Event::text() const {
   std::string whom =
       scope == EventScope::kQueuePair ? fmt::format(" of queue pair {:#x}", qp_num) : "";
-  return fmt::format("{}{} [{}]: {}", name_of(kind), whom, link.text(), words_of(kind).meaning);
+  return fmt::format("{}{} [{}]: {}", name_of(kind), whom, port_id.text(), words_of(kind).meaning);
 }
 
 EventReader::EventReader(const Context& context) : context_(context) {
   int flags = ::fcntl(fd(), F_GETFL);
   check_not_negative(flags < 0 ? flags : ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK),
-                     "fcntl of the event descriptor", context.link());
+                     "fcntl of the event descriptor", context.port_id());
 }
 
 int EventReader::fd() const { return context_.get()->async_fd; }
@@ -123,7 +123,7 @@ std::optional<Event> EventReader::next() {
   const Table& calls = context_.table();
   ibv_async_event theirs{};
   if (calls.get_async_event(context_.get(), &theirs) != 0) {
-    if (errno != EAGAIN && errno != EINTR) fail("ibv_get_async_event", errno, context_.link());
+    if (errno != EAGAIN && errno != EINTR) fail("ibv_get_async_event", errno, context_.port_id());
     return {};
   }
   Event event = translate(theirs, context_.device());

@@ -40,7 +40,7 @@ struct Event {
   EventScope scope = EventScope::kOther;
   int port = 0;         // of kPort
   uint32_t qp_num = 0;  // of kQueuePair
-  Link link;
+  PortId port_id;
 
   /// "port down [mlx5_0:1]: check cable and switch; …"
   std::string text() const;

@@ -83,7 +83,7 @@ std::string of_making(int error, bool registers) {
 
 }  // namespace
 
-std::string Link::text() const {
+std::string PortId::text() const {
   std::string text = port ? fmt::format("{}:{}", device, port) : device;
   return gid_index < 0 ? text : fmt::format("{}, gid {}", text, gid_index);
 }
@@ -97,11 +97,11 @@ std::string remedy(std::string_view call, int error) {
   return makes ? of_making(error, registers) : "";
 }
 
-void fail(std::string_view call, int error, const Link& link) {
+void fail(std::string_view call, int error, const PortId& port_id) {
   std::string what = errno_text(std::string(call).c_str(), error);
   std::string todo = remedy(call, error);
   throw Error(Code::kTransport,
-              fmt::format("{} [{}]{}{}", what, link.text(), todo.empty() ? "" : ": ", todo));
+              fmt::format("{} [{}]{}{}", what, port_id.text(), todo.empty() ? "" : ": ", todo));
 }
 
 uint64_t memlock_limit() {

@@ -14,8 +14,8 @@
 
 namespace ringcoll::verbs {
 
-/// A place for messages: "mlx5_0", "mlx5_0:1" or "mlx5_0:1, gid 3".
-struct Link {
+/// What an error is about: "mlx5_0", "mlx5_0:1" or "mlx5_0:1, gid 3".
+struct PortId {
   std::string device;
   int port = 0;        // 0: not of one port
   int gid_index = -1;  // -1: not of one GID
@@ -25,13 +25,13 @@ struct Link {
 
 /// Throws Error(kTransport): "ibv_modify_qp(RTR): Connection timed out [mlx5_0:1, gid 3]: …", the
 /// remedy last.
-[[noreturn]] void fail(std::string_view call, int error, const Link& link);
+[[noreturn]] void fail(std::string_view call, int error, const PortId& port_id);
 
 /// `object` unless it is null; then errno says why.
 template <typename Object>
-Object* check_object(Object* object, std::string_view call, const Link& link) {
+Object* check_object(Object* object, std::string_view call, const PortId& port_id) {
   if (!object) [[unlikely]]
-    fail(call, errno, link);
+    fail(call, errno, port_id);
   return object;
 }
 
@@ -42,15 +42,15 @@ inline int error_of(int result) {
   return result < 0 ? -result : result;
 }
 
-inline void check_zero(int result, std::string_view call, const Link& link) {
+inline void check_zero(int result, std::string_view call, const PortId& port_id) {
   if (result != 0) [[unlikely]]
-    fail(call, error_of(result), link);
+    fail(call, error_of(result), port_id);
 }
 
 /// `result` unless it is negative; then errno says why, if it is set.
-inline int check_not_negative(int result, std::string_view call, const Link& link) {
+inline int check_not_negative(int result, std::string_view call, const PortId& port_id) {
   if (result < 0) [[unlikely]]
-    fail(call, errno ? errno : EIO, link);
+    fail(call, errno ? errno : EIO, port_id);
   return result;
 }
 

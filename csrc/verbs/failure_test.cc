@@ -18,28 +18,28 @@ std::string message_of(Call&& call) {
   return "no error";
 }
 
-const Link kLink{"mlx5_0", 1, 3};
+const PortId kPortId{"mlx5_0", 1, 3};
 
 TEST(Failure, EachConventionHasItsChecker) {
   int object = 0;
   errno = 0;
-  EXPECT_EQ(check_object(&object, "ibv_alloc_pd", kLink), &object);
-  EXPECT_EQ(check_not_negative(7, "poll", kLink), 7);
-  check_zero(0, "ibv_modify_qp(RTR)", kLink);
+  EXPECT_EQ(check_object(&object, "ibv_alloc_pd", kPortId), &object);
+  EXPECT_EQ(check_not_negative(7, "poll", kPortId), 7);
+  check_zero(0, "ibv_modify_qp(RTR)", kPortId);
 
   errno = EACCES;
   EXPECT_NE(message_of([] {
-              check_object<int>(nullptr, "ibv_open_device", kLink);
+              check_object<int>(nullptr, "ibv_open_device", kPortId);
             }).find("Permission denied"),
             std::string::npos);
   // The errno is what was returned: positive, which `< 0` would let pass.
   errno = 0;
   EXPECT_NE(
-      message_of([] { check_zero(ETIMEDOUT, "ibv_modify_qp(RTR)", kLink); }).find("timed out"),
+      message_of([] { check_zero(ETIMEDOUT, "ibv_modify_qp(RTR)", kPortId); }).find("timed out"),
       std::string::npos);
   errno = EBADF;
   EXPECT_NE(message_of([] {
-              check_not_negative(-1, "ibv_get_cq_event", kLink);
+              check_not_negative(-1, "ibv_get_cq_event", kPortId);
             }).find("Bad file descriptor"),
             std::string::npos);
 }
@@ -54,7 +54,7 @@ TEST(Failure, UnderstandsProvidersThatReturnItNegative) {
 }
 
 TEST(Failure, SaysCallReasonLinkAndRemedy) {
-  std::string text = message_of([] { fail("ibv_modify_qp(RTR)", ETIMEDOUT, kLink); });
+  std::string text = message_of([] { fail("ibv_modify_qp(RTR)", ETIMEDOUT, kPortId); });
   EXPECT_EQ(text.find("ibv_modify_qp(RTR): Connection timed out [mlx5_0:1, gid 3]: "), 0u) << text;
   EXPECT_NE(text.find("RINGCOLL_GID_INDEX"), std::string::npos) << text;
 }
@@ -68,9 +68,9 @@ TEST(Failure, KnowsRemedies) {
 }
 
 TEST(Failure, NamesPlaces) {
-  EXPECT_EQ((Link{"mlx5_0"}.text()), "mlx5_0");
-  EXPECT_EQ((Link{"mlx5_0", 2}.text()), "mlx5_0:2");
-  EXPECT_EQ(kLink.text(), "mlx5_0:1, gid 3");
+  EXPECT_EQ((PortId{"mlx5_0"}.text()), "mlx5_0");
+  EXPECT_EQ((PortId{"mlx5_0", 2}.text()), "mlx5_0:2");
+  EXPECT_EQ(kPortId.text(), "mlx5_0:1, gid 3");
   EXPECT_EQ(memlock_text(UINT64_MAX), "unlimited");
   EXPECT_EQ(memlock_text(65536), "64 KiB");
 }

@@ -39,20 +39,20 @@ int cause_of_refusal(const ibv_device& device, int error) {
   return there && ::access(file.c_str(), R_OK | W_OK) != 0 ? errno : error;
 }
 
-void make_non_blocking(int fd, const char* call, const Link& link) {
+void make_non_blocking(int fd, const char* call, const PortId& port_id) {
   int flags = ::fcntl(fd, F_GETFL);
-  check_not_negative(flags < 0 ? flags : ::fcntl(fd, F_SETFL, flags | O_NONBLOCK), call, link);
+  check_not_negative(flags < 0 ? flags : ::fcntl(fd, F_SETFL, flags | O_NONBLOCK), call, port_id);
 }
 
 }  // namespace
 
 template <typename Object>
-void Handle<Object>::report(int result, const char* call, const Link& link) noexcept {
+void Handle<Object>::report(int result, const char* call, const PortId& port_id) noexcept {
   if (result == 0) return;
   log_warning(
       "{} [{}]: something that was made from it is left, or an event of it was not "
       "acknowledged; it leaks",
-      errno_text(call, error_of(result)), link.text());
+      errno_text(call, error_of(result)), port_id.text());
 }
 template class Handle<ibv_context>;
 template class Handle<ibv_pd>;
@@ -68,28 +68,28 @@ Context::Context(const std::string& device) {
   check(found, Code::kTransport,
         "ibv_get_device_list: there is no RDMA device \"{}\"; there are: {}", device,
         list.names().empty() ? "none" : fmt::format("{}", fmt::join(list.names(), ", ")));
-  Link link{.device = device};
+  PortId port_id{.device = device};
   ibv_context* context = calls.open_device(found);
-  if (!context) fail("ibv_open_device", cause_of_refusal(*found, errno), link);
+  if (!context) fail("ibv_open_device", cause_of_refusal(*found, errno), port_id);
   handle_ = {calls, context, [](const Table& t, ibv_context* c) { return t.close_device(c); },
-             "ibv_close_device", link};
+             "ibv_close_device", port_id};
 }
 
 ProtectionDomain::ProtectionDomain(const Context& context) {
   const Table& calls = context.table();
-  ibv_pd* domain = check_object(calls.alloc_pd(context.get()), "ibv_alloc_pd", context.link());
+  ibv_pd* domain = check_object(calls.alloc_pd(context.get()), "ibv_alloc_pd", context.port_id());
   handle_ = {calls, domain, [](const Table& t, ibv_pd* pd) { return t.dealloc_pd(pd); },
-             "ibv_dealloc_pd", context.link()};
+             "ibv_dealloc_pd", context.port_id()};
 }
 
 CompletionChannel::CompletionChannel(const Context& context) {
   const Table& calls = context.table();
   ibv_comp_channel* channel = check_object(calls.create_comp_channel(context.get()),
-                                           "ibv_create_comp_channel", context.link());
+                                           "ibv_create_comp_channel", context.port_id());
   handle_ = {calls, channel,
              [](const Table& t, ibv_comp_channel* c) { return t.destroy_comp_channel(c); },
-             "ibv_destroy_comp_channel", context.link()};
-  make_non_blocking(fd(), "fcntl of a completion channel", context.link());
+             "ibv_destroy_comp_channel", context.port_id()};
+  make_non_blocking(fd(), "fcntl of a completion channel", context.port_id());
 }
 
 int CompletionChannel::fd() const { return handle_.get()->fd; }
@@ -100,7 +100,7 @@ int CompletionChannel::drain() {
     ibv_cq* queue = nullptr;
     void* own = nullptr;
     if (calls.get_cq_event(handle_.get(), &queue, &own) != 0) {
-      if (errno != EAGAIN && errno != EINTR) fail("ibv_get_cq_event", errno, handle_.link());
+      if (errno != EAGAIN && errno != EINTR) fail("ibv_get_cq_event", errno, handle_.port_id());
       return events;
     }
     // At once: destroying the queue waits for what is not acknowledged.
@@ -113,9 +113,9 @@ CompletionQueue::CompletionQueue(const Context& context, int capacity,
   const Table& calls = context.table();
   ibv_comp_channel* told = channel ? channel->get() : nullptr;
   ibv_cq* queue = check_object(calls.create_cq(context.get(), capacity, nullptr, told, 0),
-                               "ibv_create_cq", context.link());
+                               "ibv_create_cq", context.port_id());
   handle_ = {calls, queue, [](const Table& t, ibv_cq* cq) { return t.destroy_cq(cq); },
-             "ibv_destroy_cq", context.link()};
+             "ibv_destroy_cq", context.port_id()};
 }
 
 size_t CompletionQueue::poll(std::span<Completion> into) {
@@ -129,7 +129,7 @@ size_t CompletionQueue::poll(std::span<Completion> into) {
       throw Error(Code::kTransport,
                   fmt::format("ibv_poll_cq [{}]: the completion queue is lost: it overflowed, or "
                               "the device failed; see the kernel log (dmesg)",
-                              handle_.link().text()));
+                              handle_.port_id().text()));
     for (int i = 0; i < got; i++) into[taken + i] = Completion(batch[i]);
     taken += static_cast<size_t>(got);
     if (got < wanted) break;
@@ -139,7 +139,7 @@ size_t CompletionQueue::poll(std::span<Completion> into) {
 
 void CompletionQueue::arm(bool solicited_only) {
   check_zero(ibv_req_notify_cq(handle_.get(), solicited_only ? 1 : 0), "ibv_req_notify_cq",
-             handle_.link());
+             handle_.port_id());
 }
 
 int CompletionQueue::capacity() const { return handle_.get()->cqe; }
@@ -149,9 +149,9 @@ MemoryRegion::MemoryRegion(const ProtectionDomain& domain, void* data, size_t by
   const Table& calls = domain.table();
   ibv_mr* region = register_memory(calls, domain.get(), data, bytes, flags_of(access));
   if (!region) [[unlikely]]
-    fail(fmt::format("ibv_reg_mr({} bytes)", bytes), errno, domain.link());
+    fail(fmt::format("ibv_reg_mr({} bytes)", bytes), errno, domain.port_id());
   handle_ = {calls, region, [](const Table& t, ibv_mr* mr) { return t.dereg_mr(mr); },
-             "ibv_dereg_mr", domain.link()};
+             "ibv_dereg_mr", domain.port_id()};
 }
 
 uint32_t MemoryRegion::lkey() const { return handle_.get()->lkey; }

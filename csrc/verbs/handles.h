@@ -7,7 +7,7 @@
 // that the library refuses (something made from it is left) logs and leaks; it never throws. None
 // of them waits: completion events and asynchronous events are acknowledged as they are read.
 //
-// Errors of constructors are Error(kTransport) with call, reason, place and remedy. Threads: each
+// Errors of constructors are Error(kTransport) with call, reason, device and remedy. Threads: each
 // handle is used by one thread at a time, except that a MemoryRegion only answers.
 #pragma once
 
@@ -30,15 +30,19 @@ namespace ringcoll::verbs {
 
 struct Table;
 
-/// What the handles have in common: the object, the table that it was made by, and its place.
+/// What the handles have in common: the object, the table that it was made by, and on what.
 template <typename Object>
 class Handle {
  public:
   using Destroy = int (*)(const Table&, Object*);
 
   Handle() = default;
-  Handle(const Table& table, Object* object, Destroy destroy, const char* call, Link link)
-      : table_(&table), object_(object), destroy_(destroy), call_(call), link_(std::move(link)) {}
+  Handle(const Table& table, Object* object, Destroy destroy, const char* call, PortId port_id)
+      : table_(&table),
+        object_(object),
+        destroy_(destroy),
+        call_(call),
+        port_id_(std::move(port_id)) {}
   Handle(Handle&& other) noexcept { take(other); }
   Handle& operator=(Handle&& other) noexcept {
     if (this != &other) {
@@ -54,27 +58,27 @@ class Handle {
   Object* get() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
   const Table& table() const { return *table_; }
-  const Link& link() const { return link_; }
+  const PortId& port_id() const { return port_id_; }
   /// Destroys the object now.
   void reset() noexcept {
-    if (object_) report(destroy_(*table_, std::exchange(object_, nullptr)), call_, link_);
+    if (object_) report(destroy_(*table_, std::exchange(object_, nullptr)), call_, port_id_);
   }
 
  private:
-  static void report(int result, const char* call, const Link& link) noexcept;
+  static void report(int result, const char* call, const PortId& port_id) noexcept;
   void take(Handle& other) noexcept {
     table_ = other.table_;
     object_ = std::exchange(other.object_, nullptr);
     destroy_ = other.destroy_;
     call_ = other.call_;
-    link_ = std::move(other.link_);
+    port_id_ = std::move(other.port_id_);
   }
 
   const Table* table_ = nullptr;
   Object* object_ = nullptr;
   Destroy destroy_ = nullptr;
   const char* call_ = "";
-  Link link_;
+  PortId port_id_;
 };
 
 /// An open device.
@@ -87,8 +91,8 @@ class Context {
   ibv_context* get() const { return handle_.get(); }
   explicit operator bool() const { return static_cast<bool>(handle_); }
   const Table& table() const { return handle_.table(); }
-  const std::string& device() const { return handle_.link().device; }
-  const Link& link() const { return handle_.link(); }
+  const std::string& device() const { return handle_.port_id().device; }
+  const PortId& port_id() const { return handle_.port_id(); }
 
  private:
   Handle<ibv_context> handle_;
@@ -102,7 +106,7 @@ class ProtectionDomain {
   ibv_pd* get() const { return handle_.get(); }
   explicit operator bool() const { return static_cast<bool>(handle_); }
   const Table& table() const { return handle_.table(); }
-  const Link& link() const { return handle_.link(); }
+  const PortId& port_id() const { return handle_.port_id(); }
 
  private:
   Handle<ibv_pd> handle_;

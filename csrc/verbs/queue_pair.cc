@@ -84,11 +84,11 @@ void fill(ibv_send_wr* request, const Write& write) {
 /// How many of a chain were taken; throws unless the rest did not fit. The chain is an array.
 template <typename Request>
 size_t taken(int result, const char* call, const Request* first, const Request* bad, size_t count,
-             const Link& link) {
+             const PortId& port_id) {
   if (result == 0) [[likely]]
     return count;
   int error = error_of(result);
-  if (error != ENOMEM && error != EAGAIN) fail(call, error, link);
+  if (error != ENOMEM && error != EAGAIN) fail(call, error, port_id);
   return bad ? static_cast<size_t>(bad - first) : 0;
 }
 
@@ -128,7 +128,7 @@ const char* name_of(QueuePairState state) {
 
 QueuePair::QueuePair(const ProtectionDomain& domain, const CompletionQueue& sends,
                      const CompletionQueue& receives, const QueuePairLimits& limits)
-    : link_(domain.link()) {
+    : port_id_(domain.port_id()) {
   auto wanted = zeroed<ibv_qp_init_attr>();
   wanted.send_cq = sends.get();
   wanted.recv_cq = receives.get();
@@ -136,9 +136,9 @@ QueuePair::QueuePair(const ProtectionDomain& domain, const CompletionQueue& send
   wanted.cap = {limits.send_requests, limits.receive_requests, limits.send_pieces,
                 limits.receive_pieces, limits.inline_bytes};
   const Table& calls = domain.table();
-  ibv_qp* qp = check_object(calls.create_qp(domain.get(), &wanted), "ibv_create_qp", link_);
+  ibv_qp* qp = check_object(calls.create_qp(domain.get(), &wanted), "ibv_create_qp", port_id_);
   handle_ = {calls, qp, [](const Table& t, ibv_qp* q) { return t.destroy_qp(q); }, "ibv_destroy_qp",
-             link_};
+             port_id_};
   limits_ = {wanted.cap.max_send_wr, wanted.cap.max_recv_wr, wanted.cap.max_send_sge,
              wanted.cap.max_recv_sge, wanted.cap.max_inline_data};
 }
@@ -147,7 +147,7 @@ uint32_t QueuePair::number() const { return handle_.get()->qp_num; }
 
 void QueuePair::expect(QueuePairState before, const char* step) const {
   invariant(state_ == before, "queue pair {:#x} [{}]: {} from {}, which goes from {} only",
-            number(), link_.text(), step, name_of(state_), name_of(before));
+            number(), port_id_.text(), step, name_of(state_), name_of(before));
 }
 
 // What each of the three steps has to set is in ibv_modify_qp(3), for reliable connections; the
@@ -155,20 +155,20 @@ void QueuePair::expect(QueuePairState before, const char* step) const {
 
 void QueuePair::to_init(const Connection& c) {
   expect(QueuePairState::kReset, "to INIT");
-  link_.port = c.port;
+  port_id_.port = c.port;
   auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_INIT;
   wanted.port_num = c.port;
   wanted.pkey_index = c.partition_index;
   wanted.qp_access_flags = access_of(c.peer_may);
   int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
-  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(INIT)", link_);
+  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(INIT)", port_id_);
   state_ = QueuePairState::kInit;
 }
 
 void QueuePair::to_ready_to_receive(const Connection& c) {
   expect(QueuePairState::kInit, "to RTR");
-  link_.gid_index = c.global_route ? c.gid_index : -1;
+  port_id_.gid_index = c.global_route ? c.gid_index : -1;
   auto wanted = zeroed<ibv_qp_attr>();
   wanted.qp_state = IBV_QPS_RTR;
   wanted.ah_attr = path_of(c);
@@ -179,7 +179,7 @@ void QueuePair::to_ready_to_receive(const Connection& c) {
   wanted.min_rnr_timer = c.receiver_not_ready_timer;
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(RTR)", link_);
+  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(RTR)", port_id_);
   state_ = QueuePairState::kReadyToReceive;
 }
 
@@ -194,7 +194,7 @@ void QueuePair::to_ready_to_send(const Connection& c) {
   wanted.max_rd_atomic = c.reads_in_flight;
   int mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
              IBV_QP_MAX_QP_RD_ATOMIC;
-  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(RTS)", link_);
+  check_zero(handle_.table().modify_qp(get(), &wanted, mask), "ibv_modify_qp(RTS)", port_id_);
   state_ = QueuePairState::kReadyToSend;
 }
 
@@ -203,7 +203,7 @@ bool QueuePair::to_error() noexcept {
   wanted.qp_state = IBV_QPS_ERR;
   int result = handle_.table().modify_qp(get(), &wanted, IBV_QP_STATE);
   if (result != 0) {
-    log_warning("{} [{}]", errno_text("ibv_modify_qp(ERR)", error_of(result)), link_.text());
+    log_warning("{} [{}]", errno_text("ibv_modify_qp(ERR)", error_of(result)), port_id_.text());
     return false;
   }
   state_ = QueuePairState::kError;
@@ -213,7 +213,7 @@ bool QueuePair::to_error() noexcept {
 QueuePairState QueuePair::query_state() const {
   auto now = zeroed<ibv_qp_attr>();
   auto made = zeroed<ibv_qp_init_attr>();
-  check_zero(handle_.table().query_qp(get(), &now, IBV_QP_STATE, &made), "ibv_query_qp", link_);
+  check_zero(handle_.table().query_qp(get(), &now, IBV_QP_STATE, &made), "ibv_query_qp", port_id_);
   return state_of(now.qp_state);
 }
 
@@ -230,7 +230,7 @@ size_t QueuePair::try_write(std::span<const Write> writes) {
     }
     ibv_send_wr* bad = nullptr;
     int result = ibv_post_send(get(), requests.data(), &bad);
-    size_t took = taken(result, "ibv_post_send", requests.data(), bad, count, link_);
+    size_t took = taken(result, "ibv_post_send", requests.data(), bad, count, port_id_);
     posted += took;
     if (took < count) break;
   }
@@ -247,7 +247,7 @@ size_t QueuePair::try_receive(uint64_t id, size_t count) {
       requests[i] = {id, i + 1 < batch ? &requests[i + 1] : nullptr, nullptr, 0};
     ibv_recv_wr* bad = nullptr;
     int result = ibv_post_recv(get(), requests.data(), &bad);
-    size_t took = taken(result, "ibv_post_recv", requests.data(), bad, batch, link_);
+    size_t took = taken(result, "ibv_post_recv", requests.data(), bad, batch, port_id_);
     posted += took;
     if (took < batch) break;
   }

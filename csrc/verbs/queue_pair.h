@@ -113,7 +113,7 @@ class QueuePair {
   uint32_t number() const;
   const QueuePairLimits& limits() const { return limits_; }
   QueuePairState state() const { return state_; }
-  const Link& link() const { return link_; }
+  const PortId& port_id() const { return port_id_; }
 
   /// The transitions. Error(kInternal) in the wrong order, Error(kTransport) if the device refuses.
   void to_init(const Connection& connection);
@@ -143,7 +143,7 @@ class QueuePair {
   Handle<ibv_qp> handle_;
   QueuePairLimits limits_;
   QueuePairState state_ = QueuePairState::kReset;
-  Link link_;
+  PortId port_id_;
 };
 
 }  // namespace ringcoll::verbs

@@ -31,7 +31,7 @@ TEST(QueuePair, GoesThroughItsStates) {
   ends.connect();
   EXPECT_EQ(ends.a.pair.state(), QueuePairState::kReadyToSend);
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kReadyToSend);
-  EXPECT_EQ(ends.a.pair.link().text(), "fake0:1, gid 3");
+  EXPECT_EQ(ends.a.pair.port_id().text(), "fake0:1, gid 3");
   EXPECT_TRUE(ends.a.pair.to_error());
   EXPECT_EQ(ends.a.pair.query_state(), QueuePairState::kError);
 }

@@ -18,19 +18,19 @@ const UsablePort* find(const std::vector<UsablePort>& ports, const Device& devic
   return nullptr;
 }
 
-std::string others(const std::vector<UsablePort>& shared, const std::string& place) {
+std::string others(const std::vector<UsablePort>& shared, const std::string& name) {
   std::vector<std::string> names;
   for (const UsablePort& port : shared)
-    if (std::string name = Link{port.device, port.port.number}.text(); name != place)
-      names.push_back(std::move(name));
+    if (std::string other = PortId{port.device, port.port.number}.text(); other != name)
+      names.push_back(std::move(other));
   return names.empty()
              ? ""
              : fmt::format("; the ranks of a host share it and {}", fmt::join(names, ", "));
 }
 
 // Of a port that is not usable.
-std::string why_refused(const Selection& selection, const std::string& place) {
-  auto found = std::ranges::find(selection.refused, place, &Selection::Refused::place);
+std::string why_refused(const Selection& selection, const std::string& name) {
+  auto found = std::ranges::find(selection.refused, name, &Selection::Refused::name);
   return found == selection.refused.end() ? "RINGCOLL_DEVICES names others" : found->why;
 }
 
@@ -57,14 +57,14 @@ Json json_of(const Device& device, const Port& port, const Selection& selection)
   const std::vector<UsablePort> shared = selection.shared();
   const UsablePort* usable = find(selection.usable, device, port);
   bool chosen = find(shared, device, port) != nullptr;
-  std::string place = place_of(device, port);
+  std::string name = name_of(device, port);
   std::string verdict =
-      chosen   ? fmt::format("with gid {}{}", usable->gid.index, others(shared, place))
+      chosen   ? fmt::format("with gid {}{}", usable->gid.index, others(shared, name))
       : usable ? fmt::format("usable, but {} comes first, and it is not as fast or of another kind",
-                             shared.front().link().text())
-               : why_refused(selection, place);
+                             shared.front().port_id().text())
+               : why_refused(selection, name);
   GidChoice choice = usable ? usable->gid : choose_gid(port, {});
-  return {{"place", place},
+  return {{"name", name},
           {"number", port.number},
           {"problem", port.problem},
           {"state", name_of(port.state)},
@@ -113,11 +113,11 @@ Json json_of_refused(const Survey& survey, const Selection& selection) {
   Json refused = Json::array();
   for (const Selection::Refused& r : selection.refused) {
     bool is_port = std::ranges::any_of(survey.devices, [&](const Device& device) {
-      return std::ranges::any_of(
-          device.ports, [&](const Port& port) { return place_of(device, port) == r.place; });
+      return std::ranges::any_of(device.ports,
+                                 [&](const Port& port) { return name_of(device, port) == r.name; });
     });
-    bool is_device = std::ranges::count(survey.devices, r.place, &Device::name) > 0;
-    if (!is_port && !is_device) refused.push_back({{"place", r.place}, {"why", r.why}});
+    bool is_device = std::ranges::count(survey.devices, r.name, &Device::name) > 0;
+    if (!is_port && !is_device) refused.push_back({{"name", r.name}, {"why", r.why}});
   }
   return refused;
 }

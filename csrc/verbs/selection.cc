@@ -48,7 +48,7 @@ struct Considered {
       selection.usable.push_back(
           {device.name, port, device.limits, device.numa_node, std::move(choice)});
     else
-      selection.refused.push_back({place_of(device, port), why});
+      selection.refused.push_back({name_of(device, port), why});
     return why.empty();
   }
   void consider_all(const Device& device) {
@@ -84,8 +84,8 @@ struct Considered {
 
 }  // namespace
 
-std::string place_of(const Device& device, const Port& port) {
-  return Link{device.name, port.number}.text();
+std::string name_of(const Device& device, const Port& port) {
+  return PortId{device.name, port.number}.text();
 }
 
 std::vector<PortWish> parse_devices(const std::string& text) {
@@ -140,7 +140,7 @@ std::string Selection::why_none(const Survey& survey) const {
   if (!survey.problem.empty()) return survey.problem;
   std::string text;
   for (const Refused& r : refused)
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", r.place, r.why);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", r.name, r.why);
   return text.empty() ? "there is no RDMA port" : text;
 }
 

@@ -28,15 +28,15 @@ struct UsablePort {
   int numa_node = -1;
   GidChoice gid;
 
-  Link link() const { return {device, port.number, gid.index}; }
+  PortId port_id() const { return {device, port.number, gid.index}; }
 };
 
 struct Selection {
   bool named = false;              // there were wishes
   std::vector<UsablePort> usable;  // as wished; without wishes the fastest first
   struct Refused {
-    std::string place;  // "mlx5_0:2"
-    std::string why;    // with the remedy
+    std::string name;  // "mlx5_0:2"
+    std::string why;   // with the remedy
   };
   std::vector<Refused> refused;  // what was wished, or is there, and cannot be used
 
@@ -52,7 +52,7 @@ Selection select_ports(const Survey& survey, std::span<const PortWish> wishes, c
 Selection select_ports(const Survey& survey, const Config& config);
 
 /// "mlx5_0:2".
-std::string place_of(const Device& device, const Port& port);
+std::string name_of(const Device& device, const Port& port);
 /// Why a port cannot be used, with the remedy; "" if it can.
 std::string objection(const Device& device, const Port& port, const GidChoice& gid);
 

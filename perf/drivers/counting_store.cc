@@ -3,14 +3,16 @@
 //   counting_store
 //
 // It says the port at which it listens. At the end of its input it says in JSON how many requests
-// of each kind came, how many bytes of values it was given and has given, and how long the value of
-// each key that ends in ".all" was (the outcome of a round), and ends.
+// of each kind came, how many bytes of values it was given and has given, how long the longest
+// value of a key that ends in ".<round>.<rank>" was (what a rank says) in each round, and that of
+// each key that ends in ".all" (the outcome of a round), and ends.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -28,6 +30,7 @@ constexpr int kThreads = 4, kBacklog = 8192, kLookMs = 20;
 std::mutex mutex;  // of all that follows
 std::map<std::string, std::string> values;
 std::map<std::string, long> requests;
+std::map<long, size_t> records;  // by round
 std::vector<size_t> outcomes;
 long taken = 0, given = 0;
 bool ending = false;
@@ -61,8 +64,21 @@ std::string response(const char* status, const std::string& body) {
          "\r\n\r\n" + body;
 }
 
+void note_record(const std::string& path, size_t bytes) {
+  size_t rank_at = path.rfind('.');
+  size_t round_at = rank_at == std::string::npos ? rank_at : path.rfind('.', rank_at - 1);
+  if (round_at == std::string::npos) return;
+  std::string round = path.substr(round_at + 1, rank_at - round_at - 1);
+  std::string rank = path.substr(rank_at + 1);
+  for (const std::string& word : {round, rank})
+    if (word.empty() || word.find_first_not_of("0123456789") != std::string::npos) return;
+  size_t& longest = records[std::stol(round)];
+  longest = std::max(longest, bytes);
+}
+
 std::string put(const std::string& path, std::string body) {
   taken += static_cast<long>(body.size());
+  note_record(path, body.size());
   if (path.size() > 4 && path.substr(path.size() - 4) == ".all") outcomes.push_back(body.size());
   values[path] = std::move(body);
   return response("200 OK", "");
@@ -127,7 +143,13 @@ std::string report() {
     text << between << '"' << method << "\": " << count;
     between = ", ";
   }
-  text << "}, \"bytes_taken\": " << taken << ", \"bytes_given\": " << given << ", \"outcomes\": [";
+  text << "}, \"bytes_taken\": " << taken << ", \"bytes_given\": " << given << ", \"records\": [";
+  between = "";
+  for (const auto& [round, bytes] : records) {
+    text << between << bytes;
+    between = ", ";
+  }
+  text << "], \"outcomes\": [";
   for (size_t i = 0; i < outcomes.size(); i++) text << (i ? ", " : "") << outcomes[i];
   text << "], \"keys_left\": " << values.size() << "}";
   return text.str();

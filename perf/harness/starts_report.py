@@ -118,7 +118,7 @@ def _store(results: Results) -> str:
 
 def _counted(results: Results) -> str:
     head = ["ranks", "rounds", "each rank says", "requests of rank 0", "most of another"]
-    head += ["of all", "bytes of an outcome", "of it a rank"]
+    head += ["of all", "bytes that all set", "bytes of an outcome", "of it a rank"]
     rows = []
     for one in results.counted:
         outcomes = one.counts["outcomes"]
@@ -130,6 +130,7 @@ def _counted(results: Results) -> str:
                 str(one.counts["of_rank_0"]),
                 str(one.counts["most_of_another"]),
                 str(sum(one.counts["requests"].values())),
+                f"{one.counts['bytes_set']:,}",
                 ", ".join(f"{bytes:,}" for bytes in outcomes),
                 ", ".join(f"{bytes / one.ranks:.0f}" for bytes in outcomes),
             ]

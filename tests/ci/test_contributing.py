@@ -188,6 +188,21 @@ def test_edits_fit_and_are_formatted(edited):
     assert done.returncode == 0, done.stderr
 
 
+SOURCES = sorted({edit.file for edit in ALL_EDITS if edit.file.endswith(".cc")})
+
+
+@pytest.mark.parametrize("file", SOURCES)
+def test_sources_that_examples_add_or_change_compile(edited, file):
+    """That they work, and their tests pass, is found out where the examples are followed."""
+    folders = [edited / "csrc", ROOT / "csrc", ROOT / "csrc" / "include"]
+    command = ["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
+    command += ["-Wno-missing-field-initializers", *(f"-I{folder}" for folder in folders)]
+    done = subprocess.run(
+        [*command, edited / file], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_edit_that_fits_no_line_or_several_is_refused(tmp_path):
     (tmp_path / "a").write_text("one\ntwo two\nthree two\n")
     with pytest.raises(AssertionError, match="0 lines have four"):

@@ -71,6 +71,7 @@ def found(seconds: float, outcome: int) -> Results:
     results.rounds[Case(1024, "tcp", "file")] = [a_start(seconds), a_start(1.0), a_start(seconds)]
     results.rounds[Case(1024, "tcp", COUNTING)] = [a_start(99.0, **counted)]
     counts = {"requests": {"set": 2, "get": 3, "remove": 4}, "of_rank_0": 5, "most_of_another": 4}
+    counts["bytes_set"] = 6000
     results.counted = [Counted(4096, [70], counts | {"outcomes": [4096 * 150]})]
     return results
 
@@ -79,7 +80,7 @@ def test_what_is_asked_for_is_judged() -> None:
     text = starts_report.to_markdown(found(4.0, 1024 * 150))
     assert "| 1024 | tcp | file | 4.00 s | 1.0 s | 9.0 / 8.5 | 20.0 / 9.0 | 900 / 850 KiB |" in text
     assert "| 1024 | tcp | counting | 3.0 | 153,600, 1,024 | 150, 1 |" in text
-    assert "| 4096 | 1 | 70 B | 5 | 4 | 9 | 614,400 | 150 |" in text
+    assert "| 4096 | 1 | 70 B | 5 | 4 | 9 | 6,000 | 614,400 | 150 |" in text
     assert "1024 ranks start in at most 5 s: met" in text
     assert "an outcome has at most 200 bytes a rank and round: met" in text
     text = starts_report.to_markdown(found(6.0, 1024 * 300))
@@ -118,7 +119,7 @@ def test_a_quick_run_starts_ranks_and_counts(tmp_path: Path) -> None:
         assert start["seconds"] > 0 and min(start["descriptors"]) > 0
         if case["store"] == COUNTING:
             assert start["at_store"]["keys_left"] == 0
-            assert start["at_store"]["outcomes"]
+            assert len(start["at_store"]["records"]) == len(start["at_store"]["outcomes"]) > 0
     assert [one["ranks"] for one in document["counted"]] == [16, 64]
     rounds = len(document["counted"][0]["blob_bytes"])
     assert rounds > 1
@@ -127,5 +128,10 @@ def test_a_quick_run_starts_ranks_and_counts(tmp_path: Path) -> None:
         # Each rank says what it has once and reads what all have said once in a round, or less
         # where others do it for it; rank 0 asks nobody more than once for each round and rank.
         assert len(counts["outcomes"]) == rounds
+        said = one["blob_bytes"]
+        assert all(a <= b for a, b in zip(said, counts["records"], strict=True))
+        assert all(ranks * a <= b for a, b in zip(said, counts["outcomes"], strict=True))
+        # What each says, and the outcomes; and claims and a session.
+        assert counts["bytes_set"] >= sum(counts["outcomes"]) + (ranks - 1) * sum(said)
         assert ranks - 1 <= counts["requests"]["set"] <= rounds * (ranks + 1)
         assert 0 < counts["most_of_another"] <= counts["of_rank_0"] <= 3 * rounds * ranks

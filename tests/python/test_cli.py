@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -71,6 +72,7 @@ def test_info():
     assert " yes " in transports and "True" not in transports
     found = json.loads(command("info", "--json").stdout)
     assert found["version"] == ringcoll.__version__
+    assert re.fullmatch(re.escape(ringcoll.__version__) + r"\+[0-9a-f]{12}", found["release"])
     assert {row["collective"] for row in found["schedules"]} >= {"allreduce", "alltoall", "barrier"}
     said = {row["name"]: (row["owner"], row["agreement"]) for row in found["knobs"]}
     assert said["RINGCOLL_SLOTS"] == ("coll", "agreed")

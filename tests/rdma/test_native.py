@@ -1,6 +1,7 @@
 """The C++ conformance suites on a real kernel RDMA device, instead of the one in software."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def run(program, tests, in_guest):
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert " 0 tests ran" not in done.stdout and "[  PASSED  ]" in done.stdout
+    assert re.search(r"^\[  PASSED  \] [1-9]", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -56,4 +57,4 @@ def test_a_death_in_the_setup_is_noticed_by_all(in_guest):
 
 
 def test_a_kill_at_any_step_of_the_start_is_noticed_by_all(in_guest):
-    run("mesh_test", "DeathAtAnyStep.*/verbs_rank1", in_guest)
+    run("mesh_test", "DeathAtAnyStep.*/verbs_*_rank1", in_guest)

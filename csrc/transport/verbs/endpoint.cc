@@ -70,7 +70,7 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port
 VerbsEndpoint::~VerbsEndpoint() { std::erase(shared_.endpoints, this); }
 
 std::string VerbsEndpoint::link() const {
-  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, usable_.link().text());
+  return fmt::format("[rank {} -> {}, verbs {}]", rank_, peer_, usable_.port_id().text());
 }
 
 void VerbsEndpoint::corrupt(const std::string& what) const {

@@ -50,12 +50,12 @@ void OpenPort::read_again(int gid_index) {
   verbs::Port now = verbs::read_port(context, used.port.number);
   verbs::GidChoice gid = verbs::choose_gid(now, {.index = gid_index});
   if (!now.problem.empty() || gid.index < 0) {
-    log_warning("{} is used as it was before it changed: {}", used.link().text(),
+    log_warning("{} is used as it was before it changed: {}", used.port_id().text(),
                 now.problem.empty() ? gid.reason : now.problem);
     return;
   }
   if (gid.gid != used.gid.gid)
-    log_info("{} has changed its address from {} to {}", used.link().text(), used.gid.gid.text(),
+    log_info("{} has changed its address from {} to {}", used.port_id().text(), used.gid.gid.text(),
              gid.gid.text());
   std::lock_guard lock(mutex_);
   port_.port = std::move(now);

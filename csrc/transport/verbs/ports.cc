@@ -61,8 +61,8 @@ size_t ports_within_limit(size_t arena_bytes) {
 // Whoever names devices wants to know of those that are passed over.
 void warn_of_refused(const verbs::Selection& selection, const Config& config) {
   if (!selection.named) return;
-  for (const auto& [place, why] : selection.refused)
-    log_warning("RINGCOLL_DEVICES={}: {} is not used: {}", config.devices, place, why);
+  for (const auto& [name, why] : selection.refused)
+    log_warning("RINGCOLL_DEVICES={}: {} is not used: {}", config.devices, name, why);
 }
 
 /// Of the IP network of a GID; 0: not known. An IPv6 network of hosts has 64 (RFC 4291).
@@ -99,8 +99,8 @@ Address address_of(const verbs::UsablePort& port, Rank rank, uint32_t slot_bytes
                   .link_layer = static_cast<uint8_t>(port.port.link_layer),
                   .gid_type = static_cast<uint8_t>(type_of(port)),
                   .gid = port.gid.gid};
-  std::string place = names_of({&port, 1});
-  std::memcpy(address.place, place.data(), std::min(place.size(), sizeof address.place - 1));
+  std::string name = names_of({&port, 1});
+  std::memcpy(address.name, name.data(), std::min(name.size(), sizeof address.name - 1));
   return address;
 }
 
@@ -162,7 +162,7 @@ std::string Ports::port_of(Rank rank) {
   std::lock_guard lock(mutex_);
   share_out();
   const Peer& peer = peer_of(rank);
-  return peer.ports.empty() ? "" : place_of(peer.ports[peer.share]);
+  return peer.ports.empty() ? "" : name_of(peer.ports[peer.share]);
 }
 
 size_t Ports::port_to(Rank peer) {

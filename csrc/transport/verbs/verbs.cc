@@ -204,7 +204,7 @@ Probe probe_verbs(const Config& config) {
     verbs::CompletionQueue queue(context, 16);
     verbs::QueuePair pair(domain, queue, queue, {.send_requests = 8, .receive_requests = 8});
     std::string detail =
-        fmt::format("{}, {}, gid {} {}, MTU {} bytes, {:.0f} Gbit/s", port.link().text(),
+        fmt::format("{}, {}, gid {} {}, MTU {} bytes, {:.0f} Gbit/s", port.port_id().text(),
                     name_of(port.port.link_layer), port.gid.index, port.gid.gid.text(),
                     port.port.active_mtu_bytes, port.port.gigabits);
     if (ports.size() > 1)

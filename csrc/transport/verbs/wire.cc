@@ -6,12 +6,12 @@
 
 namespace ringcoll::rdma {
 
-std::string place_of(const Address& address) {
-  return {address.place, ::strnlen(address.place, sizeof address.place)};
+std::string name_of(const Address& address) {
+  return {address.name, ::strnlen(address.name, sizeof address.name)};
 }
 
 std::string text_of(const Address& address) {
-  return fmt::format("{} ({}, {})", place_of(address),
+  return fmt::format("{} ({}, {})", name_of(address),
                      name_of(static_cast<verbs::LinkLayer>(address.link_layer)),
                      address.gid.text());
 }

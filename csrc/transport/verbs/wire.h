@@ -42,7 +42,7 @@ struct Address {
   uint8_t named = 0;        // RINGCOLL_DEVICES has it
   uint8_t reserved = 0;
   verbs::Gid gid;
-  char place[32] = {};  // "mlx5_0:1", for messages
+  char name[32] = {};  // "mlx5_0:1", for messages
 };
 /// Of those that a rank may use. More would not fit into what is exchanged.
 inline constexpr size_t kMostPorts = 16;
@@ -56,7 +56,7 @@ std::vector<Address> decode_ports(std::string_view text);
 /// Why a queue pair cannot join these two, in words with what to do; "" if it can.
 std::string mismatch(const Address& theirs, const Address& mine);
 /// "mlx5_0:1", and "mlx5_0:1 (Ethernet, 10.0.0.1)".
-std::string place_of(const Address& address);
+std::string name_of(const Address& address);
 std::string text_of(const Address& address);
 
 /// What a pair tells each other over an authenticated connection when it connects. The keys of an

@@ -391,7 +391,7 @@ TEST(FakeInfiniBand, RoutesByLid) {
   Connection of_a = ends.connection(ends.a, ends.b);
   EXPECT_FALSE(of_a.global_route);
   ends.connect();
-  EXPECT_EQ(ends.a.pair.link().text(), "fake0:1");
+  EXPECT_EQ(ends.a.pair.port_id().text(), "fake0:1");
   Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 8);
   ASSERT_TRUE(ends.a.pair.try_write(ends.write(slice)));
   EXPECT_TRUE(ends.a.wait().ok());
