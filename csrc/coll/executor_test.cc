@@ -485,33 +485,41 @@ TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
 }
 
 // Links of a host copy what is sent, if it is so short.
-TEST(Executor, WithinAHostAFewBytesAreNotPacked) {
+class AFewBytesWithinAHost : public ::testing::TestWithParam<Rank> {
+ protected:
+  static constexpr int64_t kMost = 1024;
   struct Case {
     rc_collective collective;
-    int64_t bytes;  // of all that a rank has, to send and received
+    int64_t bytes;  // of a vector, or of a chunk
     bool packed;
   };
-  static constexpr int64_t kMost = 1024;
-  testing::run_world(2, testing::test_config("shm"), [](Member& m) {
-    ASSERT_EQ(m.comm.config().inline_bytes, kMost);
-    for (Case one : {Case{RC_BROADCAST, kMost, false}, Case{RC_BROADCAST, kMost + 4, true},
-                     Case{RC_ALLGATHER, kMost, false}, Case{RC_ALLGATHER, kMost + 8, true},
-                     Case{RC_REDUCE_SCATTER, kMost, false}, Case{RC_ALLTOALL, kMost, false},
-                     Case{RC_ALLTOALL, kMost + 16, true}, Case{RC_ALLREDUCE, kMost, false},
-                     Case{RC_ALLREDUCE, kMost + 4, true}}) {
-      auto elements = one.bytes / 4;
-      bool chunks = one.collective == RC_ALLGATHER || one.collective == RC_REDUCE_SCATTER;
-      int64_t parts = one.collective == RC_ALLTOALL ? 4 : chunks ? m.size : 1;
-      std::vector<float> in(elements, 1.0f), out(elements);
-      rc_buffer buffer{in.data(), out.data(), elements / parts};
-      uint64_t before = m.comm.counters().bytes_packed;
-      run(m, call_of(one.collective, RC_FLOAT32, RC_SUM, {&buffer, 1}));
-      bool sends = m.rank == 0 || one.collective != RC_BROADCAST;
-      EXPECT_EQ(m.comm.counters().bytes_packed > before, sends && one.packed)
-          << one.collective << ", " << one.bytes << " bytes, rank " << m.rank;
-    }
-    EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
-  });
+  static void run_all(std::vector<Case> cases) {
+    testing::run_world(GetParam(), testing::test_config("shm"), [&](Member& m) {
+      ASSERT_EQ(m.comm.config().inline_bytes, kMost);
+      for (const Case& one : cases) {
+        auto elements = one.bytes / 4;
+        std::vector<float> in(m.size * elements, 1.0f), out(m.size * elements);
+        rc_buffer buffer{in.data(), out.data(), elements};
+        uint64_t before = m.comm.counters().bytes_packed;
+        run(m, call_of(one.collective, RC_FLOAT32, RC_SUM, {&buffer, 1}));
+        bool sends = m.rank == 0 || one.collective != RC_BROADCAST;
+        EXPECT_EQ(m.comm.counters().bytes_packed > before, sends && one.packed)
+            << one.collective << ", " << one.bytes << " bytes, rank " << m.rank;
+      }
+      EXPECT_EQ(m.comm.counters().bytes_sent_zero_copy, 0u);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, AFewBytesWithinAHost, ::testing::Values(2, 3, 4));
+
+TEST_P(AFewBytesWithinAHost, AreNotPacked) {
+  // Of chunks, what all ranks have together goes in a message; of two ranks, one of them.
+  int64_t chunk = GetParam() == 2 ? kMost : kMost / GetParam() / 4 * 4;
+  run_all({{RC_BROADCAST, kMost, false}, {RC_BROADCAST, kMost + 4, true}});
+  for (rc_collective collective : {RC_ALLGATHER, RC_REDUCE_SCATTER, RC_ALLTOALL})
+    run_all({{collective, chunk, false}, {collective, chunk + 4, true}});
+  if (GetParam() == 2)  // more send what they have combined, and read the input meanwhile
+    run_all({{RC_ALLREDUCE, kMost, false}, {RC_ALLREDUCE, kMost + 4, true}});
 }
 
 // The kernel copies what is lent, which costs a microsecond. With a root, who packs and who unpacks

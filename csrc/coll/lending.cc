@@ -13,6 +13,17 @@ constexpr size_t kLeastLoanBytes = 32 << 10;
 // packs and who unpacks do it at the same time, else each after the other.
 constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 
+// No message of the call has more elements, by whatever schedule. Between two ranks it is what the
+// one has for the other. Among more, some schedules send all that there is to a rank, or to the
+// next on the way; an alltoall, which has what is sent and what is received, sends half of that at
+// most, and with lengths of each pair's own it goes from each to each.
+int64_t most_of_a_message(const Call& call, const Partition& partition, Rank ranks) {
+  if (call.is_vector()) return partition.elements();
+  bool alltoall = call.collective == RC_ALLTOALL;
+  if (ranks == 2 || (alltoall && !call.has_equal_counts())) return partition.longest_strip();
+  return alltoall ? partition.elements() / 2 : partition.elements();
+}
+
 }  // namespace
 
 Borrowers Borrowers::of(const Communicator& comm) {
@@ -27,9 +38,10 @@ Borrowers Borrowers::of(const Communicator& comm) {
 
 void Lending::prepare(const Call& call, const Partition& partition) {
   bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call.dtype);
-  uint64_t all = static_cast<uint64_t>(partition.elements()) * size_of(call.dtype);
+  auto most = static_cast<uint64_t>(most_of_a_message(call, partition, comm_.size()));
   bool within_host = borrowers_.within_host && !borrowers_.at.empty();
-  inline_ = within_host && all <= static_cast<uint64_t>(comm_.config().inline_bytes);
+  inline_ = within_host &&
+            most * size_of(call.dtype) <= static_cast<uint64_t>(comm_.config().inline_bytes);
   least_ = kLeastLoanBytes;
   if (within_host)
     least_ = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
