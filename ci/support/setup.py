@@ -125,9 +125,9 @@ def environment() -> None:
     with stage("packages of ci/requirements.txt"):
         pins = str(CI / "requirements.txt")
         # All that is needed is listed, and tf-keras asks for `tensorflow` where tensorflow-cpu is.
-        # Python compiles what is imported; all there is would take as long as to install it.
-        how = ["--no-deps", "--no-compile"]
-        must(run([PYTHON, *_PIP, "install", *how, "-r", pins], "pip-requirements"))
+        # Compiled to bytecode, though that takes as long as the rest: where Python may not write it
+        # (PYTHONDONTWRITEBYTECODE), each of hundreds of processes would compile torch again.
+        must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-requirements"))
     _complete_torch()
     _stamp("packages", key)
 
