@@ -145,6 +145,7 @@ void run(Rank size, const std::vector<size_t>& blob_bytes) {
       std::mt19937 random(static_cast<unsigned>(rank));
       for (size_t bytes : blob_bytes)
         exchange->all_gather(random_bytes(bytes, random), Deadline(seconds(600)));
+      exchange->finish();
     });
   for (std::thread& thread : threads) thread.join();
   std::cout << report(counts, shared) << std::endl;

@@ -139,7 +139,8 @@ def _counted(results: Results) -> str:
 
 
 def verdicts(results: Results) -> list[tuple[str, bool | None, str]]:
-    """What is asked for, whether it is so (None: not measured), and where it is not."""
+    """What is asked for, whether it is so (None: not measured), and where it is not. Exchanges
+    alone are of random bytes: what is compressed of real ones is not judged by them."""
     times = {
         str(case): results.seconds(case)
         for case in results.rounds
@@ -150,11 +151,6 @@ def verdicts(results: Results) -> list[tuple[str, bool | None, str]]:
         f"{case}, round {i + 1}": bytes / case.ranks
         for case, starts in results.rounds.items()
         for i, bytes in enumerate(starts[-1].at_store.get("outcomes", []))
-    }
-    shares |= {
-        f"{one.ranks} ranks, exchange alone, round {i + 1}": bytes / one.ranks
-        for one in results.counted
-        for i, bytes in enumerate(one.counts["outcomes"])
     }
     long = [f"{name} ({share:.0f})" for name, share in shares.items() if share > MOST_OUTCOME_BYTES]
     return [
