@@ -85,7 +85,7 @@ def main() -> int:
     results = report.Results(
         title="Allreduce on one host",
         ours=figures.OURS,
-        method=METHOD,
+        method=one_host.method(METHOD, arguments),
         targets=figures.TARGETS,
         machine=machine.describe(),
         peers=with_limits({spec.name: spec.version for spec in specs}),
@@ -96,7 +96,7 @@ def main() -> int:
         results,
         lambda: measure(specs, arguments, results),
         arguments.output,
-        "allreduce",
+        one_host.name_of("allreduce", arguments),
         quick=arguments.quick,
     )
 

@@ -70,7 +70,7 @@ def main() -> int:
     specs, missing = one_host.find_peers(arguments, names)
     results = Results(
         title="Collectives on one host",
-        method=METHOD,
+        method=one_host.method(METHOD, arguments),
         machine=machine.describe(),
         peers={spec.name: spec.version for spec in specs},
         missing=missing,
@@ -79,7 +79,7 @@ def main() -> int:
         results,
         lambda: measure(specs, arguments, results),
         arguments.output,
-        "collectives",
+        one_host.name_of("collectives", arguments),
         quick=arguments.quick,
         form=collectives_report,
     )

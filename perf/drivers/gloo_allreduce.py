@@ -41,11 +41,20 @@ class Rank:
         self._buffer = torch.empty(0)
         self._verified = 0
         self._factor = 1 / size if "PERF_AVERAGE" in os.environ else 0.0
+        self._writes = "PERF_WRITES" in os.environ
 
     def _call(self) -> None:
         dist.all_reduce(self._buffer)
         if self._factor:
             self._buffer *= self._factor
+
+    def _write(self) -> float:
+        """As drivers/bench.h has it. Returns the seconds that it took."""
+        if not self._writes:
+            return 0.0
+        start = time.perf_counter()
+        self._buffer *= 1
+        return time.perf_counter() - start
 
     def _blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Stretches of the buffer, and the pattern there: a whole one would take more memory than
@@ -82,10 +91,12 @@ class Rank:
         seconds = []
         for _ in range(batches):
             dist.barrier()
+            written = 0.0
             start = time.perf_counter()
             for _ in range(calls):
+                written += self._write()
                 self._call()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start - written)
         return times_line(seconds)
 
     def free(self, _: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -28,6 +29,11 @@ HOW_FAR = (
     "state has its own tables."
 )
 
+HOW_WRITTEN = (
+    "Before each call every rank writes what it puts in, as training does, whose gradients are new "
+    "in each step; that is not part of the time."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser, ranks: str, names: Collection[str]) -> None:
     """`ranks`: by default; `names`: of the peers that there are."""
@@ -40,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, ranks: str, names: Collection
     add("--visit", type=float, help="seconds of one visit, default 0.1")
     add("--passes", type=int, default=3, help="over all sizes; default 3")
     add("--minutes", type=float, default=12, help="fewer rounds rather than longer")
+    add("--write-inputs", action="store_true", help="before each call, as training does")
     program.add_libraries(parser)
     add("--intel-prefix", type=Path, help="where Intel MPI, and oneCCL, are")
     add("--install-peers", action="store_true", help="get all MPIs from PyPI")
@@ -88,7 +95,21 @@ def find_peers(
         rounds.progress("install the MPIs and oneCCL into build/perf/peers*")
         peers.install_all(options.build)
     rounds.progress("build")
-    return peers.find(options, names)
+    specs, missing = peers.find(options, names)
+    if arguments.write_inputs:
+        writes = {"PERF_WRITES": "1"}
+        specs = [dataclasses.replace(s, environment=s.environment | writes) for s in specs]
+    return specs, missing
+
+
+def method(text: str, arguments: argparse.Namespace) -> str:
+    """How it was measured, with the arguments that change it."""
+    return f"{text} {HOW_WRITTEN}" if arguments.write_inputs else text
+
+
+def name_of(measurement: str, arguments: argparse.Namespace) -> str:
+    """Of its results."""
+    return f"{measurement}-written" if arguments.write_inputs else measurement
 
 
 def fitting(sizes: list[int], ranks: int, jobs: int, results: report.Results) -> list[int]:
