@@ -32,6 +32,7 @@ struct Config {
   int64_t segment_bytes = 0;   // coll, agreed: bytes of a piece of a collective; 0 = chosen
   int64_t slots = 0;           // coll, agreed: pieces of a collective in flight; 0 = chosen
   int64_t inline_bytes = 0;    // transport, agreed: largest message that travels beside its flag
+  int64_t handed_bytes = 0;    // transport, agreed: largest that goes in a buffer handed over
   std::string log;             // engine, own: error, warning, info, debug
   int64_t tcp_streams = 0;     // tcp, agreed: connections to each peer; 0 = as many as pay
   std::string devices;         // verbs, own: RDMA ports, "mlx5_0:1,mlx5_1"; "" = chosen

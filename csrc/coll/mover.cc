@@ -91,7 +91,7 @@ Mover::CopyLoop* Mover::share_loop(size_t bytes) const {
 void Mover::pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const {
   for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range stretch) {
     const std::byte* from = f.input + (stretch.first - f.first) * element_bytes_;
-    std::byte* to = bank(memory, packing.to, stretch.first);
+    std::byte* to = bank_for(memory, packing.to, packing.handed_in, stretch.first);
     size_t bytes = stretch.count * element_bytes_;
     if (prescale_ != 1)
       scale_(to, from, prescale_, stretch.count);
@@ -165,7 +165,7 @@ void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Rang
     if (postscale_ != 1) scale_(output, output, postscale_, block.count);
     return;
   }
-  std::byte* result = bank(memory, receipt.result, block.first);
+  std::byte* result = bank_for(memory, receipt.result, receipt.handed_in, block.first);
   if (!receipt.output_too) return combine(result, own, theirs, block.count, own_first);
   if (copy_scale_ == 1) {
     share_result(*fragment, {user(fragment->output), result, own, theirs}, block.count, own_first);
@@ -203,7 +203,8 @@ void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::
     if (receipt.result == Storage::kOutput)
       return to_output(memory, receipt.range, data, copy_scale_);
     size_t bytes = receipt.range.count * element_bytes_;
-    share_loop(bytes)(bank(memory, receipt.result, receipt.range.first), data, bytes);
+    std::byte* to = bank_for(memory, receipt.result, receipt.handed_in, receipt.range.first);
+    share_loop(bytes)(to, data, bytes);
     if (receipt.output_too) to_output(memory, receipt.range, data, copy_scale_);
     return;
   }
@@ -264,7 +265,7 @@ void Mover::finish(const PieceMemory& memory, const Move& move) {
 std::byte* Mover::place_for(const PieceMemory& memory, const Receipt& receipt) const {
   if (receipt.combine != Combine::kCopy) return nullptr;
   if (receipt.result == Storage::kBank0 || receipt.result == Storage::kBank1)
-    return bank(memory, receipt.result, receipt.range.first);
+    return bank_for(memory, receipt.result, receipt.handed_in, receipt.range.first);
   if (receipt.result != Storage::kOutput || copy_scale_ != 1) return nullptr;
   std::byte* place = nullptr;
   int fragments = 0;

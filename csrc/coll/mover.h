@@ -21,11 +21,21 @@
 
 namespace ringcoll {
 
-/// Where a piece's index space lies: the caller's fragments and the two banks of its slot in the
-/// arena.
+/// A buffer that goes with a message (Endpoint::take_buffer).
+struct HandedMemory {
+  std::byte* data = nullptr;  // null: there is none
+  int64_t first = 0;          // the element that it begins with
+  bool asked = false;         // for one; it is asked for once
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// Where a piece's index space lies: the caller's fragments, the two banks of its slot in the
+/// arena, and instead of a bank, for what one message alone reads, a buffer that goes with it.
 struct PieceMemory {
   std::span<const Fragment> fragments;  // in rising order of `first`
   std::byte* bank[2] = {nullptr, nullptr};
+  std::span<const HandedMemory> handed;  // by round; empty: nothing is handed over
 };
 
 class Mover {
@@ -62,6 +72,14 @@ class Mover {
  private:
   std::byte* bank(const PieceMemory& memory, Storage storage, int64_t element) const {
     return memory.bank[storage == Storage::kBank1] + element * element_bytes_;
+  }
+  /// The same for what may be handed over in that round.
+  std::byte* bank_for(const PieceMemory& memory, Storage storage, int round,
+                      int64_t element) const {
+    if (round >= 0 && !memory.handed.empty())
+      if (const HandedMemory& handed = memory.handed[static_cast<size_t>(round)])
+        return handed.data + (element - handed.first) * element_bytes_;
+    return bank(memory, storage, element);
   }
   using CopyLoop = void(void* to, const void* from, size_t bytes);
   void pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const;

@@ -15,6 +15,7 @@ Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       slots_(slots),
       ways_(ways),
       lending_(comm, borrowers, ways),
+      hands_over_(comm.group().one_domain() && comm.config().handed_bytes > 0),
       pieces_(slots.size()) {}
 
 void Run::begin(const Call& call, const Signature& signature, const Run* before) {
@@ -223,8 +224,25 @@ void Run::give_memory(Piece& piece) {
     offset = slots_.offset_for(*piece.slot, elements * mover_->element_bytes());
   }
   piece.sent.assign(piece.rounds(), {});
-  piece.memory = {piece.fragments, {piece.slot->bank[0] + offset, piece.slot->bank[1] + offset}};
-  for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
+  bool hands = hands_over_ && piece.plan().hands && !lending_.is_inline();  // then links see to it
+  piece.handed.assign(hands ? piece.rounds() : 0, {});
+  piece.memory = {
+      piece.fragments, {piece.slot->bank[0] + offset, piece.slot->bank[1] + offset}, piece.handed};
+  for (const Packing& packing : piece.plan().pack) {
+    take_buffer(piece, packing.handed_in);
+    mover_->pack(piece.memory, packing);
+  }
+}
+
+// When the first of what the message of that round sends is about to be written. Where the link has
+// no buffer all of it goes to the bank.
+void Run::take_buffer(Piece& piece, int round) {
+  if (round < 0 || piece.handed.empty()) return;
+  HandedMemory& handed = piece.handed[static_cast<size_t>(round)];
+  if (handed.asked) return;
+  const Action& action = piece.plan().actions[static_cast<size_t>(round)];
+  Endpoint& link = comm_.channel(plans_.order()[action.send_to]);
+  handed = {link.take_buffer(action.send.count * mover_->element_bytes()), action.send.first, true};
 }
 
 Planned& Run::planned_for(Piece& piece) {
@@ -299,7 +317,9 @@ bool Run::send(Piece& piece, size_t round) {
   Rank peer = plans_.order()[action.send_to];
   if (before_ && !is_turn(Way::kSend, peer)) return false;
   Endpoint& link = comm_.channel(peer);
-  const std::byte* data = mover_->source(piece.memory, action.send_from, action.send.first);
+  const std::byte* data = is_handed(piece, round)
+                              ? piece.handed[round].data
+                              : mover_->source(piece.memory, action.send_from, action.send.first);
   uint64_t bytes = action.send.count * mover_->element_bytes();
   uint64_t number = link.try_send(envelope_, data, bytes);
   if (number == 0) {
@@ -315,12 +335,16 @@ bool Run::send(Piece& piece, size_t round) {
 }
 
 // Whose memory may be written again only after `sent` is complete; at once, if links copy all that
-// the call sends.
+// the call sends. What was handed over is not this rank's to write.
 void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
   if (lending_.is_inline()) return;
   const Action& action = piece.plan().actions[round];
   bool lent = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
   if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();
+  if (is_handed(piece, round)) {
+    comm_.counters().bytes_sent_handed += sent.bytes;
+    return;
+  }
   if (sent.complete()) return;
   if (!lent) {
     piece.sent[round] = sent;
@@ -351,6 +375,7 @@ bool Run::receive(Piece& piece, size_t round) {
   }
   for (; receipt_ < action.receipts.size(); receipt_++, progress_++) {
     const Receipt& receipt = action.receipts[receipt_];
+    take_buffer(piece, receipt.handed_in);
     if (receipt.after >= 0 && !completed(piece.sent[receipt.after])) return false;
     const std::byte* data =
         view_.data + (receipt.range.first - action.recv.first) * mover_->element_bytes();
@@ -363,8 +388,10 @@ bool Run::receive(Piece& piece, size_t round) {
 }
 
 bool Run::fold_own(Piece& piece, const Action& action) {
-  for (const Receipt& receipt : action.receipts)
+  for (const Receipt& receipt : action.receipts) {
+    take_buffer(piece, receipt.handed_in);
     mover_->fold_own(piece.memory, receipt, action.own_input);
+  }
   progress_++;
   return true;
 }

@@ -94,7 +94,8 @@ class Run {
     Slot* slot = nullptr;    // null: not begun
     bool zero_copy = false;  // it can be sent as it lies (Lending::of_piece)
     std::vector<Fragment> fragments;
-    std::vector<Sent> sent;  // by round
+    std::vector<Sent> sent;            // by round
+    std::vector<HandedMemory> handed;  // by round; empty: nothing is handed over
     PieceMemory memory;
 
     const Plan& plan() const { return planned->plan; }
@@ -123,6 +124,10 @@ class Run {
   bool begin(Piece& piece);
   static void end(Piece& piece);
   void give_memory(Piece& piece);
+  void take_buffer(Piece& piece, int round);
+  static bool is_handed(const Piece& piece, size_t round) {
+    return !piece.handed.empty() && piece.handed[round];
+  }
   bool advance(Piece& piece);
   bool receive(Piece& piece, size_t round);
   bool fold_own(Piece& piece, const Action& action);
@@ -150,6 +155,7 @@ class Run {
   Slots& slots_;
   CopyWays& ways_;
   Lending lending_;
+  const bool hands_over_;  // links have buffers to take
 
   // The call.
   const Call* call_ = nullptr;

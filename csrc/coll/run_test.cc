@@ -112,12 +112,16 @@ class Runner {
 };
 
 /// Makes a communicator for each rank, joined to all others, and calls `body` in one thread.
+constexpr int64_t kHandedBytes = 128 << 10;
+
 void in_one_thread(Rank size, const std::string& transport,
                    const std::function<void(std::vector<std::unique_ptr<Runner>>&)>& body,
-                   const std::string& algorithm = "") {
+                   const std::string& algorithm = "", int64_t handed_bytes = kHandedBytes) {
   std::vector<Communicator*> comms(size);
   std::barrier together(size);
-  std::vector<Config> configs(size, testing::test_config(transport, algorithm));
+  Config config_of_all = testing::test_config(transport, algorithm);
+  config_of_all.handed_bytes = handed_bytes;
+  std::vector<Config> configs(size, config_of_all);
   auto errors = testing::run_exchanges(configs, [&](const Config& config, Exchange& exchange) {
     Communicator comm(config, "test", exchange);
     std::vector<Rank> all(size);
@@ -317,7 +321,7 @@ TEST(ARun, DoesNotOverwriteWhatAPeerHasNotRead) {
     for (const auto& each : data) EXPECT_EQ(std::ranges::count(each, 255), kCount);
   };
   for (const char* transport : {"loopback", "shm"})
-    in_one_thread(kSize, transport, body, "allreduce=recursive_doubling");
+    in_one_thread(kSize, transport, body, "allreduce=recursive_doubling", 0);
 }
 
 // Which way to pack is found out by calls that pack. What these take does not tell how fast packing

@@ -12,8 +12,9 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the cores that work on it: what is combined in half of a
-// core's own, where each rank has one. So it should where ranks share cores: what the next one
+// A piece should stay in the caches of the cores that work on it. Of two ranks that have one each
+// all that is sent is handed over, in messages of half of a piece. Of more, what is combined should
+// stay in half of a core's own. So it should where ranks share cores: what the next one
 // reads is still there. A rank's part of what is copied should be large against its change of
 // context, though.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
@@ -124,6 +125,8 @@ int64_t Selector::best_slots() {
 }
 
 int64_t Selector::domain_piece_bytes(Collective collective) const {
+  bool two = terrain_.fabric.ranks() == 2 && !terrain_.oversubscribed;
+  if (two && terrain_.handed_bytes > 0) return 2 * terrain_.handed_bytes;
   if (traits_of(collective).reduces) {
     if (terrain_.oversubscribed) return kDomainPieceBytes;
     return std::clamp(terrain_.core_cache_bytes / 2, kDomainPieceBytes, kMostDomainPieceBytes);

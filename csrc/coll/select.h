@@ -21,6 +21,7 @@ struct Terrain {
   bool one_domain = false;       // all pairs by shared memory
   bool oversubscribed = false;   // more ranks than cores on some host
   int64_t core_cache_bytes = 0;  // second-level, of the core that has the least; 0: unknown
+  int64_t handed_bytes = 0;      // of a message that links of a host hand over, at most; 0: none
   int64_t segment_bytes = 0;     // RINGCOLL_SEGMENT_BYTES
   int64_t arena_bytes = 0;       // RINGCOLL_ARENA_BYTES: the slots share it
   int64_t slots = 0;             // RINGCOLL_SLOTS: pieces in flight at most; 0: by price

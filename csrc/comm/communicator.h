@@ -19,6 +19,7 @@ struct Counters {
   Count messages_sent;
   Count bytes_sent;
   Count bytes_sent_zero_copy;  // of them, read in the caller's memory by the peer or a device
+  Count bytes_sent_handed;     // of them, in buffers that were handed over
   Count bytes_received;
   Count bytes_packed;    // copied from inputs into the arena
   Count bytes_unpacked;  // copied to outputs

@@ -84,6 +84,7 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
   }
   settle_needs();
   if (!ends.zero_copy.empty()) settle_zero_copy(schedule, ends, pack_all);
+  settle_handing(pack_all);
 }
 
 void History::find_inputs_that_stay(const Schedule& schedule) {
@@ -129,7 +130,7 @@ void History::add_version(Version version) {
 
 void History::send(const Step& step, int round) {
   auto [first, end] = atoms_of(step.send);
-  messages_.push_back({step.send_to, step.send, {}});
+  messages_.push_back({round, step.send_to, step.send, {}});
   const std::vector<VersionId>& sent = step.sends_input ? inputs_ : current_;
   for (Atom atom = first; atom < end; atom++) {
     VersionId version = sent[atom];
@@ -242,6 +243,37 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
       for (VersionId v : message.versions) versions_[v].zero_copy = false;
       settled = false;
     }
+}
+
+// How many read a version in its bank: messages, combinations, and moves to an output. An input is
+// read where it lies, but by messages.
+std::vector<int> History::reads_of_banks(bool pack_all) const {
+  std::vector<int> reads(versions_.size(), 0);
+  auto read = [&](VersionId v) {
+    if (v != kNoVersion && (versions_[v].received || pack_all)) reads[v]++;
+  };
+  for (const Message& message : messages_)
+    for (VersionId v : message.versions) reads[v]++;
+  for (const Version& version : versions_) {
+    read(version.operand);
+    if (version.folds_input) read(inputs_[version.atom]);
+  }
+  for (Atom atom = 0; atom < atom_count(); atom++) {
+    VersionId input = inputs_[atom];
+    if (input == kNoVersion) continue;
+    const Version& version = versions_[input];
+    if (version.copied_inside || (version.final && wanted_[atom])) read(input);
+  }
+  return reads;
+}
+
+// A message is handed over if it is all that reads what it sends.
+void History::settle_handing(bool pack_all) {
+  std::vector<int> reads = reads_of_banks(pack_all);
+  auto is_alone = [&](VersionId v) { return reads[v] == 1 && !versions_[v].zero_copy; };
+  for (const Message& message : messages_)
+    if (std::ranges::all_of(message.versions, is_alone))
+      for (VersionId v : message.versions) versions_[v].handed_in = message.round;
 }
 
 // A result stays where the caller wants it. An input stays if its memory, which may be that of the

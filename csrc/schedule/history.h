@@ -52,7 +52,8 @@ struct Version {
   int round = -1;                  // in which it is received
   int last_sent = -1;              // the last round in which it is sent
   bool sent = false;
-  bool zero_copy = false;      // sent from the caller's memory
+  bool zero_copy = false;  // sent from the caller's memory
+  int handed_in = -1;      // the round of the one message that reads its bank; -1: there is more
   bool copied_inside = false;  // source of a step from the rank to itself
   bool final = false;          // nothing is received for the atom any more
   bool needed = false;         // sent, or wanted by an output, directly or through a reduction
@@ -79,6 +80,7 @@ class History {
 
  private:
   struct Message {
+    int round = -1;
     Rank to = kNobody;
     Range range;
     std::vector<VersionId> versions;
@@ -92,6 +94,8 @@ class History {
   void fold_inside(const Step& step, int round);
   void settle_needs();
   void settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all);
+  std::vector<int> reads_of_banks(bool pack_all) const;
+  void settle_handing(bool pack_all);
   bool can_stay(const Version& version, bool contained, bool copied_when_sent) const;
   bool can_go(const Message& message, const Ends& ends) const;
 

@@ -86,7 +86,8 @@ class Lowering {
 };
 
 void append(std::vector<Packing>& pack, Packing next) {
-  if (!pack.empty() && pack.back().range.end() == next.range.first && pack.back().to == next.to)
+  if (!pack.empty() && pack.back().range.end() == next.range.first && pack.back().to == next.to &&
+      pack.back().handed_in == next.handed_in)
     pack.back().range.count += next.range.count;
   else
     pack.push_back(next);
@@ -99,7 +100,7 @@ void Lowering::place_inputs() {
     const Version& version = history_.versions()[input];
     bool packed = (version.sent && !version.zero_copy) || (pack_all_ && version.needed);
     storages_[input] = packed ? bank_storage(bank_for(input, 0)) : Storage::kInput;
-    if (packed) append(plan_.pack, {history_.range_of(atom), storages_[input]});
+    if (packed) append(plan_.pack, {history_.range_of(atom), storages_[input], version.handed_in});
     plan_.two_banks |= storages_[input] == Storage::kBank1;
     current_[atom] = input;
     next_version_++;
@@ -127,6 +128,8 @@ void Lowering::send(const Step& step, Action& action) {
   };
   action.send_from = storages_[sent(first)];
   bool zero_copy = history_.versions()[sent(first)].zero_copy;
+  action.handed = history_.versions()[sent(first)].handed_in == round();
+  plan_.hands |= action.handed;
   int bank = action.send_from == Storage::kBank1;
   for (Atom atom = first; atom < end; atom++) {
     invariant(storages_[sent(atom)] == action.send_from,
@@ -149,7 +152,8 @@ void Lowering::receive(const Step& step, Action& action) {
     current_[atom] = next_version_++;
     Receipt* last = action.receipts.empty() ? nullptr : &action.receipts.back();
     if (last && last->operand == receipt.operand && last->result == receipt.result &&
-        last->output_too == receipt.output_too && last->after == receipt.after)
+        last->output_too == receipt.output_too && last->after == receipt.after &&
+        last->handed_in == receipt.handed_in)
       last->range.count += receipt.range.count;
     else
       action.receipts.push_back(receipt);
@@ -181,6 +185,7 @@ Receipt Lowering::receipt_of(Atom atom, VersionId id, Combine combine) {
   Storage lies_in = version.operand == kNoVersion ? Storage::kNowhere : storages_[version.operand];
   int bank = bank_for(id, choose_bank(atom, lies_in));
   receipt.result = bank_storage(bank);
+  receipt.handed_in = version.handed_in;
   receipt.output_too = wanted;
   receipt.after = wait_before(atom, bank);
   plan_.two_banks |= bank == 1;

@@ -11,6 +11,8 @@
 //    sent is not packed;
 //  - a value that is final and not sent any more goes straight from the peer's view to the output;
 //  - a final value that is still to be sent goes to the arena, and while hot to the output too;
+//  - what lies in a bank for one message alone is marked: it may as well be written to memory that
+//    goes with the message;
 //  - a range that leaves in the same round is not overwritten: the result goes to the other bank;
 //    one that left in an earlier round is, after that send has completed (`after`).
 // Pure: no pointers, no I/O.
@@ -38,12 +40,17 @@ struct Receipt {
   /// First wait for completion of the send of this earlier round; -1: no need. One wait is always
   /// enough: lowering overwrites nothing that several peers may read.
   int after = -1;
+  /// The round of the one message that the result is for, which nothing else reads: it may be
+  /// written to memory of that message's own instead. -1: it may not. Who receives it gets all of
+  /// the message from there, or all of it from the bank.
+  int handed_in = -1;
 };
 
 struct Action {
   Rank send_to = kNobody;
   Range send;
   Storage send_from = Storage::kNowhere;  // lowering makes every send contiguous in one
+  bool handed = false;                    // all that it sends is for this message alone
   bool early = false;                     // may be sent before all rounds (early_sends)
   Rank recv_from = kNobody;               // the rank itself: its own input joins what it holds
   Range recv;
@@ -55,6 +62,7 @@ struct Action {
 struct Packing {
   Range range;
   Storage to = Storage::kBank0;
+  int handed_in = -1;  // as of a receipt
 
   bool operator==(const Packing&) const = default;
 };
@@ -72,6 +80,7 @@ struct Plan {
   std::vector<Move> finish;     // to the output, after the last round
   int64_t space = 0;            // elements of a bank
   bool two_banks = false;       // bank 1 is used
+  bool hands = false;           // some action is handed
   bool sends_early = false;     // some action but the first may
 };
 

@@ -46,6 +46,8 @@ constexpr std::array kModes = {
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .zero_copy = ZeroCopy::kAll},
     PlanOptions{
         .in_place = true, .shuffle = 8, .zero_copy = ZeroCopy::kAll, .copied_when_sent = true},
+    PlanOptions{.in_place = true, .shuffle = 9, .sends_early = true, .hands = true},
+    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 10, .hands = true},
 };
 
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
@@ -99,7 +101,8 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
               .shuffle = shuffle,
               .zero_copy = zero_copy,
               .copied_when_sent = zero_copy == ZeroCopy::kAll && shuffle % 2 == 0,
-              .sends_early = early};
+              .sends_early = early,
+              .hands = shuffle % 3 == 0};
           ASSERT_EQ(check(call, made, options), "") << call.name() << ", order " << shuffle;
         }
   }
@@ -156,6 +159,31 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
          "outside of the banks");
 }
 
+TEST(PlanSimulator, NoticesThatWhatIsHandedOverIsNotAllThatIsSentOrReadElsewhere) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 8, 0, {4});
+  PlanOptions options = {.in_place = true, .hands = true};
+  std::vector<Schedule> made =
+      simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call);
+  auto broken = [&](auto&& change) {
+    std::vector<Plan> plans = simulator::make_plans(call, made, options);
+    change(plans[3]);
+    return simulator::check_plans(call, plans, options);
+  };
+  EXPECT_EQ(broken([](Plan&) {}), "");
+  auto expect = [](const std::string& what, const std::string& words) {
+    EXPECT_NE(what.find(words), std::string::npos) << what;
+  };
+  // Its input, the first message, and nothing else: what comes after is combined again.
+  expect(broken([](Plan& p) { p.pack[0].handed_in = -1; }), "does not have element 0");
+  expect(broken([](Plan& p) { p.actions[0].handed = false; }), "does not have element 0");
+  expect(broken([](Plan& p) { p.actions[0].receipts[0].handed_in = 0; }), "which was sent");
+  expect(broken([](Plan& p) {
+           p.actions[0].receipts[0].handed_in = 1;
+           p.actions[1].handed = true;
+         }),
+         "does not have its own element");
+}
+
 // A plan that sends its input when half of a sum has replaced it: right where half of a sum is due.
 TEST(PlanSimulator, SendsWhatIsThereWhenItIsSent) {
   Call call = simulator::make_call(RC_ALLREDUCE, 4, 0, {4});
@@ -196,11 +224,13 @@ Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank,
 // input and the peer's memory, half is copied from the peer's memory.
 TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   Plan plan = plan_of(RC_ALLREDUCE, "direct", 2, 0, 10);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}, Storage::kBank0, 0}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   const Action& reduce = plan.actions[0];
   EXPECT_EQ(reduce.send_from, Storage::kBank0);
+  EXPECT_TRUE(reduce.handed);
   ASSERT_EQ(reduce.receipts.size(), 1u);
+  EXPECT_EQ(reduce.receipts[0].handed_in, 1);
   EXPECT_EQ(reduce.receipts[0].operand, Storage::kInput);
   EXPECT_EQ(reduce.receipts[0].result, Storage::kBank0);
   EXPECT_TRUE(reduce.receipts[0].output_too);
@@ -211,6 +241,23 @@ TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   EXPECT_EQ(gather.receipts[0].result, Storage::kOutput);
   EXPECT_TRUE(plan.finish.empty());
   EXPECT_FALSE(plan.two_banks);
+}
+
+// What one message alone reads is handed over: not a share that all others read, nor what the rank
+// goes on with, nor an input that is packed for its own combination too.
+TEST(Lowering, HandsOverWhatOneMessageReads) {
+  Plan direct = plan_of(RC_ALLREDUCE, "direct", 4, 0, 16);
+  for (size_t round = 0; round < 6; round++)
+    EXPECT_EQ(direct.actions[round].handed, round < 3) << round;
+  for (const Packing& packing : direct.pack) EXPECT_GE(packing.handed_in, 0);
+  Plan doubling = plan_of(RC_ALLREDUCE, "recursive_doubling", 4, 0, 16);
+  EXPECT_TRUE(doubling.actions[0].handed);
+  EXPECT_FALSE(doubling.actions[1].handed);
+  Plan ring = plan_of(RC_ALLREDUCE, "ring", 4, 0, 16);
+  for (const Action& action : ring.actions) EXPECT_TRUE(action.handed);
+  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {16});
+  Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
+  EXPECT_FALSE(lower(schedule, 16, call.ends(0), true, 0).actions[0].handed);
 }
 
 // Whole vectors are exchanged, so that a result may not replace what the partner still reads.
@@ -232,7 +279,7 @@ TEST(Lowering, RecursiveDoublingAlternatesBanks) {
 // A peer that has read what was packed may have taken its lines away.
 TEST(Lowering, FirstCombinationReadsTheInputThoughItWasPacked) {
   Plan plan = plan_of(RC_ALLREDUCE, "recursive_doubling", 4, 1, 8);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 8}}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 8}, Storage::kBank0, 0}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
   EXPECT_EQ(plan.actions[1].receipts[0].operand, Storage::kBank1);
@@ -321,7 +368,7 @@ TEST(Lowering, InputThatIsSentAfterTheResultCameIsPacked) {
 
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
-  EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}}}));
+  EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}, Storage::kBank0, 0}}));
   EXPECT_TRUE(leaf.finish.empty());
   Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
   EXPECT_TRUE(root.pack.empty());
@@ -381,7 +428,7 @@ TEST(Lowering, MixedMessageLiesInOneBank) {
   Schedule schedule = {{kNobody, {}, 1, {0, 3}, Combine::kReduce},
                        {2, {0, 6}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 6, {{{0, 6}}, {}}, false, 0);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}, Storage::kBank0, 1}}));
   EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
   EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank0);
   EXPECT_EQ(plan.actions[1].send_from, Storage::kBank0);
@@ -418,7 +465,7 @@ TEST(Lowering, InputsArePackedWhereTheirMessageLies) {
                        {2, {0, 4}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, false, 0);
   EXPECT_EQ(plan.pack,
-            (std::vector<Packing>{{{0, 2}, Storage::kBank0}, {{2, 2}, Storage::kBank1}}));
+            (std::vector<Packing>{{{0, 2}, Storage::kBank0, 0}, {{2, 2}, Storage::kBank1, 1}}));
   EXPECT_TRUE(plan.two_banks);
   EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank1);
   EXPECT_EQ(plan.actions[1].send_from, Storage::kBank1);

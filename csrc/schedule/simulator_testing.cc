@@ -310,20 +310,6 @@ std::string check_schedules(const Call& call, const std::vector<Schedule>& sched
   return check_outputs(call, memories);
 }
 
-Cost count_cost(const Call& call, const std::vector<Schedule>& schedules) {
-  Cost most;
-  for (Rank rank = 0; rank < call.size; rank++) {
-    Cost cost;
-    for (const Step& step : schedules[rank]) {
-      if (step.send_to == rank) continue;
-      if (step.send_to != kNobody || step.recv_from != kNobody) cost.steps++;
-      if (step.send_to != kNobody) cost.elements += step.send.count;
-    }
-    most = {std::max(most.steps, cost.steps), std::max(most.elements, cost.elements)};
-  }
-  return most;
-}
-
 namespace {
 
 /// All ranks of a call, each where it is in its plan.
@@ -342,6 +328,7 @@ class PlanRunner {
       machine.early.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
       machine.copies.resize(machine.plan.actions.size());
+      machine.handed.resize(machine.plan.actions.size(), Memory(call.space(rank)));
       machine.ends = call.ends(rank, options.zero_copy);
       machines_.push_back(std::move(machine));
     }
@@ -388,6 +375,7 @@ class PlanRunner {
     /// Of each element of each storage (index_of): the rounds in which it was sent and which
     /// nothing was done to wait for.
     std::array<std::vector<std::vector<int>>, 4> sent;
+    std::vector<Memory> handed;  // of each round: what goes with the message
     std::vector<Memory> copies;  // of each round: the message, if it is copied when it is sent
   };
 
@@ -399,6 +387,14 @@ class PlanRunner {
       fail(machine, "a second bank unsaid");
     if (storage == Storage::kNowhere) fail(machine, "reads or writes nowhere");
     return machine.banks[storage == Storage::kBank1];
+  }
+  /// The bank, or what goes with the message of that round, which is still to be sent.
+  Memory& memory_for(Machine& machine, Storage bank, int round) {
+    if (!options_.hands || round < 0) return memory_at(machine, bank);
+    if (round < static_cast<int>(machine.round) + machine.posted ||
+        machine.early[static_cast<size_t>(round)])
+      fail(machine, fmt::format("writes to the message of round {}, which was sent", round));
+    return machine.handed[static_cast<size_t>(round)];
   }
   static size_t index_of(Storage storage) {
     return static_cast<size_t>(storage) - static_cast<size_t>(Storage::kInput);
@@ -428,7 +424,7 @@ class PlanRunner {
       for (int64_t e = packing.range.first; e < packing.range.end(); e++) {
         if (!machine.input[e].known)
           fail(machine, fmt::format("packs element {}, which has no input", e));
-        memory_at(machine, packing.to)[e] = machine.input[e];
+        memory_for(machine, packing.to, packing.handed_in)[e] = machine.input[e];
       }
     if (!options_.pack_all) return;
     for (Value& value : machine.input) value.known = false;  // nobody may read it any more
@@ -467,13 +463,14 @@ class PlanRunner {
     bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
     if (!bank && !zero_copy)
       return fail(machine, sending(step_of(action)) + ", from outside of the banks");
-    const Memory& memory = memory_at(machine, action.send_from);
+    bool handed = options_.hands && action.handed;
+    const Memory& memory = handed ? machine.handed[round] : memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
       if (!memory[e].known)
         fail(machine, fmt::format("{}, but does not have element {}", sending(step_of(action)), e));
       if (options_.copied_when_sent)
         machine.copies[round].push_back(memory[e]);
-      else
+      else if (!handed)
         machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(round));
     }
   }
@@ -517,7 +514,9 @@ class PlanRunner {
     const Memory& copy = peer.copies[machine.round];
     if (options_.copied_when_sent) return apply(machine, peer, copy, -action.recv.first, receipt);
     int64_t shift = sending.send.first - action.recv.first;
-    apply(machine, peer, memory_at(peer, sending.send_from), shift, receipt);
+    bool handed = options_.hands && sending.handed;
+    apply(machine, peer, handed ? peer.handed[machine.round] : memory_at(peer, sending.send_from),
+          shift, receipt);
   }
   void apply(Machine& machine, const Machine& peer, const Memory& theirs, int64_t shift,
              const Receipt& receipt) {
@@ -532,8 +531,9 @@ class PlanRunner {
                                   receiving(step_of(machine)), e));
       if (receipt.result == Storage::kOutput || receipt.output_too)
         note_output(machine, receipt, e, value);
-      if (receipt.result != Storage::kOutput) note_overwrite(machine, receipt, e);
-      memory_at(machine, receipt.result)[e] = value;
+      bool handed = options_.hands && receipt.handed_in >= 0;
+      if (receipt.result != Storage::kOutput && !handed) note_overwrite(machine, receipt, e);
+      memory_for(machine, receipt.result, receipt.handed_in)[e] = value;
       if (receipt.output_too) output_of(machine)[e] = value;
     }
   }

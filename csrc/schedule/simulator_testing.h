@@ -56,6 +56,7 @@ struct PlanOptions {
   ZeroCopy zero_copy = ZeroCopy::kNone;
   bool copied_when_sent = false;  // with zero_copy: all messages are
   bool sends_early = false;       // what may go before all rounds does
+  bool hands = false;             // what is for one message alone lies with it, not in a bank
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options);
@@ -63,12 +64,6 @@ std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& sche
 /// Runs schedules round by round. "" if every message of a round is received in that round, the
 /// results are right, and copies of a result are equal bit by bit on all ranks; else what is wrong.
 std::string check_schedules(const Call& call, const std::vector<Schedule>& schedules);
-/// What the rank that has most of each has: rounds with a message, elements that it sends.
-struct Cost {
-  int64_t steps = 0;
-  int64_t elements = 0;
-};
-Cost count_cost(const Call& call, const std::vector<Schedule>& schedules);
 
 /// Runs plans on memory without copying messages, unless told that they are copied when they are
 /// sent: a receiver reads the sender's bank when it gets there, long after the sender has gone on.

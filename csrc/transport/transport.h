@@ -97,11 +97,16 @@ class Endpoint {
   /// place to try_recv, which the sender's progress() is told of where it needs it; that costs a
   /// turn more.
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
+  /// Memory of the link's own to write a message of so many bytes into, which is then sent from
+  /// there (try_send) and is the peer's from then on. Null: there is none now; the arena is always
+  /// right. Where there is, it was the peer's last, and this core has read it: that is the cheapest
+  /// memory to write. Once taken it is for the next message that is sent from it, whichever.
+  virtual std::byte* take_buffer(uint64_t /*bytes*/) { return nullptr; }
   /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … 0: no credit now,
   /// nothing was taken; progress(), then again. `data` must stay unchanged until completed() has
-  /// reached the number. It lies in the arena or in memory that was lent, unless bytes <=
-  /// Config::inline_bytes; what is so short has been copied when this returns but for links of a
-  /// network, whatever completed() says.
+  /// reached the number. It lies in the arena, in a buffer that was taken or in memory that was
+  /// lent, unless bytes <= Config::inline_bytes; what is so short has been copied when this returns
+  /// but for links of a network, whatever completed() says.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;

@@ -76,6 +76,7 @@ inline constexpr uint64_t kTestInlineBytes = 256;
 inline Config test_config() {
   Config config;
   config.inline_bytes = kTestInlineBytes;
+  config.handed_bytes = 4096;
   config.tcp_streams = 2;
   config.timeout_s = 20;
   config.register_bytes = 64 << 20;

@@ -27,7 +27,9 @@ std::string ShmEndpoint::link() const {
 
 // The words that are read without a base may still be those of a part that had the unit before.
 ShmEndpoint::ShmEndpoint(const Pair& pair)
-    : pair_(pair), peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting) {
+    : pair_(pair),
+      peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
+      buffers_(pair.my_buffers, pair.their_buffers, pair.leads) {
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
   if (pair_.tower) {
@@ -85,13 +87,13 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
     return 0;
   }
   Entry* entry = out_entry(number);
-  if (bytes <= pair_.inline_bytes) {
-    if (bytes > 0) std::memcpy(entry->payload(), data, bytes);
-    if (completed_ == sent_) completed_ = number;
-  } else {
-    put(*entry, data, bytes);
-  }
-  borrows_[number % kEntries] = bytes > pair_.inline_bytes;
+  bool borrows = false;
+  if (bytes < kLeastHandedBytes && bytes <= pair_.inline_bytes)
+    put_beside(*entry, data, bytes);
+  else
+    borrows = put(*entry, data, bytes);
+  if (!borrows && completed_ == sent_) completed_ = number;
+  borrows_[number % kEntries] = borrows;
   entry->bytes = bytes;
   entry->envelope = envelope;
   // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena.
@@ -102,12 +104,34 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   return number;
 }
 
-// Where the payload is that stays where it is. What of the arena is not this link's own belongs to
-// somebody else.
-void ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) const {
+void ShmEndpoint::put_beside(Entry& entry, const void* data, uint64_t bytes) {
+  if (bytes > 0) std::memcpy(entry.payload(bytes), data, bytes);
+  entry.offset = 0;
+}
+
+// Says where the payload is. True if it stays there, and has to. What of the arena is not this
+// link's own belongs to somebody else.
+bool ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) {
+  if (buffers_.hold(data)) {
+    uint32_t number = buffers_.hand_over(data);
+    if (number == HandedBuffers::kCount) [[unlikely]]
+      throw Error(Code::kInternal, "a buffer that was not taken is sent " + link());
+    entry.offset = kHanded | number;
+    return false;
+  }
+  if (bytes <= pair_.inline_bytes) {
+    std::byte* buffer = buffers_.take(bytes);
+    if (!buffer) {
+      put_beside(entry, data, bytes);
+      return false;
+    }
+    std::memcpy(buffer, data, bytes);
+    entry.offset = kHanded | buffers_.hand_over(buffer);
+    return false;
+  }
   if (lies_in(pair_.extent, data, bytes)) {
     entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
-    return;
+    return true;
   }
   if (!takes_lent() || meets(*pair_.arena, data, bytes)) [[unlikely]]
     throw Error(Code::kInternal,
@@ -115,6 +139,7 @@ void ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) const {
                             "long to be sent inline, and not to be read by the peer {}",
                             bytes, link()));
   entry.offset = reinterpret_cast<uintptr_t>(data) | kLent;
+  return true;
 }
 
 // Inline messages have left when they are sent, the others when they are released; messages count
@@ -160,6 +185,20 @@ const std::byte* ShmEndpoint::in_arena(uint64_t number, uint64_t offset, uint64_
   return pair_.their_arena->data() + offset;
 }
 
+const std::byte* ShmEndpoint::in_buffer(uint64_t number, uint64_t offset, uint64_t bytes) {
+  uint64_t buffer = offset & ~kHanded;
+  const std::byte* data = nullptr;
+  if (buffer < HandedBuffers::kCount && bytes <= buffers_.bytes())
+    data = buffers_.receive(static_cast<uint32_t>(buffer));
+  if (!data) [[unlikely]]
+    throw Error(Code::kTransport,
+                fmt::format("message {} of the peer is corrupt: {} bytes in buffer {}, which it "
+                            "does not have {}",
+                            number, bytes, buffer, link()),
+                pair_.peer);
+  return data;
+}
+
 // What the peer has lent.
 const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t bytes) {
   if (!place) {
@@ -198,14 +237,19 @@ bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
   uint64_t bytes = entry->bytes;  // once: what is checked is what is used
-  const std::byte* data = entry->payload();
-  if (bytes > pair_.inline_bytes) {
-    uint64_t offset = entry->offset;
+  uint64_t offset = entry->offset;
+  const std::byte* data = entry->payload(bytes);
+  int8_t buffer = kNoBuffer;
+  if ((offset & kHanded) != 0) {
+    data = in_buffer(number, offset, bytes);
+    buffer = static_cast<int8_t>(offset & ~kHanded);
+  } else if (bytes > pair_.inline_bytes) {
     if ((offset & kLent) == 0 || !pair_.memory)
       data = in_arena(number, offset, bytes);
     else if (bytes <= capacity)
       data = fetch(offset & ~kLent, place, bytes);
   }
+  buffer_of_[number % kEntries] = buffer;
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;
   view->envelope = entry->envelope;
@@ -217,8 +261,10 @@ void ShmEndpoint::release() {
   if (released_ >= received_) [[unlikely]]
     throw Error(Code::kInternal, "release() without a view " + link());
   uint64_t number = ++released_;
-  bool small = in_entry(number)->bytes <= pair_.inline_bytes;
-  if (small && number - told_ < kLazyCredits) return;
+  int8_t buffer = buffer_of_[number % kEntries];
+  if (buffer != kNoBuffer) buffers_.keep(static_cast<uint32_t>(buffer));
+  bool has_left = buffer != kNoBuffer || in_entry(number)->bytes <= pair_.inline_bytes;
+  if (has_left && number - told_ < kLazyCredits) return;
   told_ = number;
   // Seen by the sender's acquire in load_released().
   pair_.mine->released.store(pair_.their_base + number, std::memory_order_release);

@@ -68,7 +68,8 @@ class ShmReserve : public ::testing::Test {
 
   const shm::Layout layout_{4, kInline, 4};
   SharedMemory control_ = SharedMemory::create(layout_.bytes(), false);
-  shm::Reserve reserve_{control_, layout_};
+  SharedMemory handed_ = SharedMemory::create(layout_.handed(layout_.units_with_buffers()), false);
+  shm::Reserve reserve_{control_, handed_, layout_};
   std::atomic<uint64_t> peer_{5};
 };
 

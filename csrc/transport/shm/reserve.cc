@@ -8,7 +8,8 @@
 
 namespace ringcoll::shm {
 
-Reserve::Reserve(SharedMemory& control, const Layout& layout) : control_(control), layout_(layout) {
+Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layout)
+    : control_(control), handed_(handed), layout_(layout) {
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
@@ -72,6 +73,10 @@ void Reserve::free_ended() {
 void Reserve::free(const Block& block) {
   uint32_t first = block.first, units = block.units;
   control_.discard(control_.data() + layout_.lines(first), layout_.unit_bytes() * units);
+  uint32_t with_buffers = std::min(first + units, layout_.units_with_buffers());
+  if (first < with_buffers)
+    handed_.discard(handed_.data() + layout_.handed(first),
+                    layout_.handed_unit_bytes() * (with_buffers - first));
   auto next = free_.upper_bound(first);
   if (next != free_.end() && first + units == next->first) {
     units += next->second;

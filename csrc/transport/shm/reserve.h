@@ -53,8 +53,8 @@ struct Reader {
 /// Any thread.
 class Reserve {
  public:
-  /// Of the units behind the whole's, in memory that outlives this.
-  Reserve(SharedMemory& control, const Layout& layout);
+  /// Of the units behind the whole's, in memory that outlives this: `handed` has their buffers.
+  Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layout);
 
   /// Throws Error(kTransport) with the remedy if so many units in a row are not free.
   Block take(uint32_t units);
@@ -71,6 +71,7 @@ class Reserve {
   std::atomic<uint64_t>& open(const Block& block);
 
   SharedMemory& control_;
+  SharedMemory& handed_;
   const Layout layout_;
   std::mutex mutex_;
   std::map<uint32_t, uint32_t> free_;  // the first unit and the number; none touches another

@@ -28,6 +28,7 @@ struct Common {
   struct Peer {
     SharedMemory control;
     SharedMemory arena;
+    SharedMemory handed;
     int pid = 0;
     PeerMemory memory;
     bool reads = false;  // that memory can be read
@@ -38,9 +39,11 @@ struct Common {
         machine_of(options.seats.machine_of),
         arena(options.arena),
         inline_bytes(static_cast<uint64_t>(options.config.inline_bytes)),
-        layout(options.size, inline_bytes, sharers(options.size)),
+        handed_bytes(static_cast<uint64_t>(options.config.handed_bytes)),
+        layout(options.size, inline_bytes, sharers(options.size), handed_bytes),
         control(SharedMemory::create(layout.bytes(), false)),
-        reserve(control, layout),
+        handed(SharedMemory::create(layout.handed(layout.units_with_buffers()), false)),
+        reserve(control, handed, layout),
         peers(static_cast<size_t>(options.size)),
         lost(static_cast<size_t>(options.size)) {}
 
@@ -75,6 +78,12 @@ struct Common {
     pair.theirs = lines_of(peer, their_unit);
     pair.out_ring = control.data() + layout.ring(my_unit);
     pair.in_ring = mapped.control.data() + layout.ring(their_unit);
+    if (std::max(my_unit, their_unit) < layout.units_with_buffers()) {
+      pair.my_buffers = {handed.data() + layout.handed(my_unit), layout.handed_unit_bytes()};
+      pair.their_buffers = {mapped.handed.data() + layout.handed(their_unit),
+                            layout.handed_unit_bytes()};
+    }
+    pair.leads = rank < peer;
     pair.arena = &arena;
     pair.their_arena = &mapped.arena;
     pair.pid = mapped.pid;
@@ -86,8 +95,10 @@ struct Common {
   const std::vector<int> machine_of;  // by rank; empty: nothing is known
   const SharedMemory& arena;
   const uint64_t inline_bytes;
+  const uint64_t handed_bytes;
   const Layout layout;
   SharedMemory control;
+  SharedMemory handed;  // buffers, which peers write, too
   shm::Reserve reserve;
   std::vector<Peer> peers;
   std::vector<std::atomic<bool>> lost;  // peers
@@ -307,6 +318,8 @@ std::string ShmTransport::address() const {
   address.nonce = page().nonce;
   address.nonce_at = reinterpret_cast<uintptr_t>(&page().nonce);
   address.inline_bytes = common_.inline_bytes;
+  address.handed_bytes = common_.handed_bytes;
+  address.handed_fd = common_.handed.fd();
   std::string id = boot_id();
   std::memcpy(address.boot_id, id.data(), std::min(id.size(), sizeof address.boot_id - 1));
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
@@ -327,6 +340,9 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
   if (theirs.inline_bytes != common_.inline_bytes || theirs.control_bytes != common_.layout.bytes())
     return fmt::format("RINGCOLL_INLINE_BYTES differs: {} there, {} here", theirs.inline_bytes,
                        common_.inline_bytes);
+  if (theirs.handed_bytes != common_.handed_bytes)
+    return fmt::format("RINGCOLL_HANDED_BYTES differs: {} there, {} here", theirs.handed_bytes,
+                       common_.handed_bytes);
   try {
     Common::Peer mapped;
     mapped.control = SharedMemory::open(theirs.pid, theirs.control_fd, theirs.control_bytes, false);
@@ -334,6 +350,7 @@ std::string ShmTransport::reach(Rank peer, std::string_view text) {
     if (page->magic != shm::kMagic || page->nonce != theirs.nonce)
       return "its memory is not where its address says: the ranks do not share a PID namespace";
     mapped.arena = SharedMemory::open(theirs.pid, theirs.arena_fd, theirs.arena_bytes, false);
+    mapped.handed = SharedMemory::open(theirs.pid, theirs.handed_fd, common_.handed.bytes(), true);
     mapped.pid = theirs.pid;
     mapped.memory = PeerMemory(theirs.pid, theirs.nonce_at, theirs.nonce);
     mapped.reads = mapped.memory.can_be_read();

@@ -149,6 +149,9 @@ struct Side {
             .theirs = other.lines(),
             .out_ring = ring(),
             .in_ring = other.ring(),
+            .my_buffers = {handed.data(), handed.bytes()},
+            .their_buffers = {other.handed.data(), other.handed.bytes()},
+            .leads = other.peer < peer,
             .extent = {arena.data(), arena.bytes()},
             .arena = &arena,
             .their_arena = &other.arena};
@@ -158,6 +161,7 @@ struct Side {
   shm::Layout layout{2, kInline};
   SharedMemory control = SharedMemory::create(layout.bytes(), false);
   SharedMemory arena = SharedMemory::create(kArena, false);
+  SharedMemory handed = SharedMemory::create(4096 * shm::HandedBuffers::kOfEach, false);
 };
 
 // Ranks map one memory at different addresses, where ThreadSanitizer does not see that they touch
@@ -399,6 +403,17 @@ TEST_F(Corrupt, APayloadOutsideTheArenaIsRefused) {
   put(1, 100, kArena - 100);
   EXPECT_TRUE(link_->try_recv(nullptr, 1000, &view_));
   EXPECT_EQ(view_.data, their_arena_.data() + kArena - 100);
+}
+
+TEST_F(Corrupt, ABufferThatThePeerDoesNotHaveIsRefused) {
+  for (uint64_t number : {uint64_t{0}, uint64_t{3}, uint64_t{8}, UINT64_MAX >> 2}) {
+    put(1, 100, shm::kHanded | number);
+    EXPECT_ERROR(link_->try_recv(nullptr, 1000, &view_), "100 bytes in buffer");
+  }
+  put(1, 4097, shm::kHanded | 4);
+  EXPECT_ERROR(link_->try_recv(nullptr, 10000, &view_), "4097 bytes in buffer 4");
+  put(1, 4096, shm::kHanded | 4);
+  EXPECT_TRUE(link_->try_recv(nullptr, 10000, &view_));
 }
 
 TEST_F(Corrupt, AStampFromTheFutureIsRefused) {
