@@ -12,10 +12,10 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the cores that work on it. Of two ranks that have one each
-// all that is sent is handed over, in messages of half of a piece. Of more, what is combined should
-// stay in half of a core's own. So it should where ranks share cores: what the next one
-// reads is still there. A rank's part of what is copied should be large against its change of
+// A piece should stay in the caches of the cores that work on it: what is combined in half of a
+// core's own, where each rank has one. Of two such ranks its messages should be short enough to be
+// handed over, if they go in both directions. So it should where ranks share cores: what the next
+// one reads is still there. A rank's part of what is copied should be large against its change of
 // context, though.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
@@ -124,9 +124,13 @@ int64_t Selector::best_slots() {
   return best;
 }
 
-int64_t Selector::domain_piece_bytes(Collective collective) const {
-  bool two = terrain_.fabric.ranks() == 2 && !terrain_.oversubscribed;
-  if (two && terrain_.handed_bytes > 0) return 2 * terrain_.handed_bytes;
+int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profile) const {
+  bool exchange = terrain_.fabric.ranks() == 2 && !traits_of(collective).has_root;
+  if (exchange && !terrain_.oversubscribed && terrain_.handed_bytes > 0 && profile &&
+      profile->longest_message > 0) {
+    auto handed = static_cast<double>(terrain_.handed_bytes);
+    return static_cast<int64_t>(handed / profile->longest_message);
+  }
   if (traits_of(collective).reduces) {
     if (terrain_.oversubscribed) return kDomainPieceBytes;
     return std::clamp(terrain_.core_cache_bytes / 2, kDomainPieceBytes, kMostDomainPieceBytes);
@@ -135,12 +139,12 @@ int64_t Selector::domain_piece_bytes(Collective collective) const {
   return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
 }
 
-/// Bytes of a piece to try.
-std::vector<int64_t> Selector::piece_sizes(Collective collective) const {
+// Bytes of a piece to try, with a row of this profile; null: of none.
+std::vector<int64_t> Selector::piece_sizes(Collective collective, const Profile* profile) const {
   int64_t most = largest_piece_bytes_;
   if (terrain_.segment_bytes > 0) return {std::min(terrain_.segment_bytes, most)};
   if (terrain_.one_domain) {
-    return {std::min(domain_piece_bytes(collective), most)};
+    return {std::min(domain_piece_bytes(collective, profile), most)};
   }
   std::vector<int64_t> sizes;
   for (int64_t bytes = kMostNetworkPieceBytes; bytes >= kLeastNetworkPieceBytes; bytes /= 2)
@@ -166,7 +170,7 @@ std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, dou
   const Profile* profile = profile_of(row);
   if (!profile) return {};
   std::optional<Estimate> best;
-  for (int64_t piece : piece_sizes(row.collective)) {
+  for (int64_t piece : piece_sizes(row.collective, profile)) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
     double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), slots_);
     if (!best || us < best->microseconds) best = {us, piece};
@@ -210,7 +214,7 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
   bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
   int64_t priced = known ? longest_strip * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
-  int64_t piece_bytes = piece_sizes(call.collective).front();
+  int64_t piece_bytes = piece_sizes(call.collective, nullptr).front();
   Choice choice;
   choice.row = row_for(call, bytes, &piece_bytes);
   if (call.collective == RC_BARRIER) {

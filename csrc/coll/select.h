@@ -64,8 +64,8 @@ class Selector {
   const Profile* profile_of(const ScheduleRow& row);
   const ScheduleRow* row_for(const Call& call, double bytes, int64_t* piece_bytes);
   const ScheduleRow* cheapest(const Call& call, double bytes, int64_t* piece_bytes);
-  int64_t domain_piece_bytes(Collective collective) const;
-  std::vector<int64_t> piece_sizes(Collective collective) const;
+  int64_t domain_piece_bytes(Collective collective, const Profile* profile) const;
+  std::vector<int64_t> piece_sizes(Collective collective, const Profile* profile) const;
   void set_slots(int64_t slots);
   int64_t best_slots();
 

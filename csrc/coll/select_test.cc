@@ -121,6 +121,27 @@ TEST(Select, PiecesOfWhatIsCombinedFollowTheCachesOfCores) {
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB / 4);
 }
 
+// Two ranks with a core each hand over all that they exchange, by whatever schedule; a root only
+// sends.
+TEST(Select, PiecesOfTwoRanksAreMessagesThatAreHandedOver) {
+  Terrain terrain = cluster(1, 2, 1);
+  terrain.one_domain = true;
+  terrain.core_cache_bytes = 2 * kMiB;
+  terrain.handed_bytes = kMiB / 8;
+  for (auto [name, piece] : std::map<std::string, int64_t>{
+           {"direct", kMiB / 4}, {"ring", kMiB / 4}, {"recursive_doubling", kMiB / 8}}) {
+    terrain.algorithm = "allreduce=" + name;
+    EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, piece) << name;
+  }
+  EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).stretch, kMiB / 2);
+  EXPECT_EQ(choose(terrain, RC_ALLGATHER, kMiB).stretch, kMiB / 8);
+  terrain.handed_bytes = 0;
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB);
+  terrain.handed_bytes = kMiB / 8;
+  terrain.oversubscribed = terrain.fabric.crowded = true;
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB / 4);
+}
+
 // A ring or a halving that takes every pair for a wire of its own sends each host's bytes through
 // its one port several times. What is chosen sends them once: 2n(H-1)/H.
 TEST(Select, LargeVectorsGoOverEachPortOnce) {

@@ -242,7 +242,10 @@ Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {
   Loads loads(fabric);
   Profile profile;
   for (auto [rounds, times] : kinds) {
-    for (const Message& message : rounds->messages) loads.add(message);
+    for (const Message& message : rounds->messages) {
+      loads.add(message);
+      profile.longest_message = std::max(profile.longest_message, message.share);
+    }
     loads.end_round(times, &profile);
   }
   return profile;

@@ -56,6 +56,7 @@ struct Profile {
   double latency_us = 0;           // of all rounds, one after another
   double us_per_byte = 0;          // of all rounds, each as long as its busiest resource works
   double busiest_us_per_byte = 0;  // of the resource that has most to do in all
+  double longest_message = 0;      // its bytes
   double work_us = 0;              // of latency_us, what cores are busy with
   // Of work_us and us_per_byte, where cores are shared: rounds with messages between hosts.
   double wire_work_us = 0;
