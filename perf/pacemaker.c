@@ -12,6 +12,8 @@
 //   PERF_EXCHANGE=shares   (as if not set) pack for each peer its share of the vector; add up one's
 //                          own share from one's input and the peers' memory; copy theirs from them.
 //   PERF_EXCHANGE=whole    two ranks: pack all, and add the other's to one's own: one step
+//   PERF_EXCHANGE=handed   the same in one place of each rank, which the ranks exchange with every
+//                          segment: what is written next is what was read last
 //   PERF_EXCHANGE=read     two ranks: each reads the other's input from that rank's own memory
 //                          (process_vm_readv), and adds it to its own: nothing is packed
 //   PERF_EXCHANGE=read-shares  two ranks: the same of one's share; the other one is then read from
@@ -64,7 +66,7 @@ struct counters {
   const float *input, *output;
 };
 
-enum exchange { kShares, kWhole, kRead, kReadShares, kCopy };
+enum exchange { kShares, kWhole, kHanded, kRead, kReadShares, kCopy };
 
 struct maker {
   int rank, size, most_slots;
@@ -219,6 +221,19 @@ static void add_other(struct maker* m, const float* input, float* output, int64_
   advance(&m->at[m->rank].unpacked, m->done + k + 1);
 }
 
+// Who has read a place may write it: nobody else waits for it.
+static void exchange_places(struct maker* m, const float* input, float* output, int64_t k,
+                            int64_t count) {
+  int64_t at = k * m->segment, number = m->done + k;
+  int mine = m->rank ^ (int)(number & 1);
+  float* places[2] = {(float*)m->memory, (float*)(m->memory + m->turn)};
+  copy(places[mine], input + at, count, m->stores_past);
+  advance(&m->at[m->rank].packed, number + 1);
+  wait_for(&m->at[!m->rank].packed, number + 1);
+  add(output + at, input + at, places[!mine], count, m->output_past);
+  advance(&m->at[m->rank].unpacked, number + 1);
+}
+
 // ---- Reading the other's memory ----
 
 static void read_other(const struct maker* m, float* to, const float* from, int64_t count) {
@@ -278,8 +293,14 @@ static void allreduce(void* state, const float* input, float* output, int64_t co
   if (m->exchange == kCopy) return copy(output, input, count, m->output_past);
   if (m->exchange == kRead || m->exchange == kReadShares)
     return allreduce_by_reading(m, input, output, count);
-  lay_out(m, count);
   int64_t segments = (count + m->segment - 1) / m->segment;
+  if (m->exchange == kHanded) {
+    for (int64_t k = 0; k < segments; k++)
+      exchange_places(m, input, output, k, segment_count(m, k, count));
+    m->done += segments;
+    return;
+  }
+  lay_out(m, count);
   for (int64_t k = 0; k < segments + 2; k++) {
     int64_t now = segment_count(m, k, count), before = segment_count(m, k - 1, count);
     if (m->exchange == kWhole) {
@@ -315,6 +336,7 @@ static int is_past(const char* variable) {
 static enum exchange exchange_named(const char* text) {
   if (!text || strcmp(text, "shares") == 0) return kShares;
   if (strcmp(text, "whole") == 0) return kWhole;
+  if (strcmp(text, "handed") == 0) return kHanded;
   if (strcmp(text, "read") == 0) return kRead;
   if (strcmp(text, "read-shares") == 0) return kReadShares;
   if (strcmp(text, "copy") != 0) fail("PERF_EXCHANGE is \"%s\"", text);

@@ -128,6 +128,7 @@ class Courier {
   struct Filled {
     Staging::Chunk chunk;
     uint64_t bytes = 0;
+    bool handed = false;  // in a buffer that goes with the message (Endpoint::take_buffer)
     bool empty() const { return chunk.empty(); }
   };
   /// How a short message goes that has a chunk of its own in the arena, or could be read.
@@ -210,6 +211,7 @@ class Courier {
   bool send_note(Peer& peer);
   bool send_queued(Peer& peer);
   bool send_short(Peer& peer, Transfer* send, bool* announce);
+  bool fill_buffer(Peer& peer, Transfer* send);
   bool goes_as_it_lies(Peer& peer, Transfer* send);
   bool announce(Peer& peer, Transfer* send);
   bool send_stretch(Peer& peer);

@@ -37,6 +37,7 @@ WAYS = {
     PACEMAKER: {
         "whole": {"PERF_EXCHANGE": "whole"},
         "whole-past": {"PERF_EXCHANGE": "whole", **_PAST},
+        "handed": {"PERF_EXCHANGE": "handed"},
         "halves": {"PERF_EXCHANGE": "shares"},
         "halves-past": {"PERF_EXCHANGE": "shares", **_PAST},
         "halves-output-past": {"PERF_EXCHANGE": "shares", **_LARGE},
