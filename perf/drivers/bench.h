@@ -34,8 +34,8 @@
 //
 // PERF_AVERAGE in the environment asks for the average instead of the sum: where the peer has none,
 // its sum is multiplied by 1/ranks in place, as its users do. PERF_RANKS=2,3: the program starts
-// these ranks only; the others are started on other hosts. PERF_WRITES: each rank writes what it puts
-// in before each call, which is not part of the time.
+// these ranks only; the others are started on other hosts. PERF_WRITES: each rank writes what it
+// puts in before each call, which is not part of the time.
 #ifndef RINGCOLL_PERF_DRIVERS_BENCH_H_
 #define RINGCOLL_PERF_DRIVERS_BENCH_H_
 
