@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -236,6 +237,29 @@ TEST_F(ShmPart, ALinkThatThePeerNeverMadeTakesNothingOfALaterPart) {
   stale.completed();
   stale.wait(std::chrono::milliseconds(50));
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(40)) << "it sleeps all the same";
+}
+
+// Nor does it write there: the buffers that it hands over first are in its own memory.
+TEST_F(ShmPart, ALinkThatThePeerNeverMadeWritesNothingOfALaterPart) {
+  World world(row(), 2, kArena);
+  PartWorld old(world, {0, 1}, 0, kArena, false);
+  old[1].connect(0, old[0].transport->address());
+  auto before = read_address<PartAddress>(*old[0].transport);
+  old.remove(0);
+  PartWorld later(world, {0, 1}, 0, kArena);
+  ASSERT_EQ(read_address<PartAddress>(*later[0].transport).first, before.first);
+  std::vector<std::byte> right(kTestInlineBytes, std::byte{1});
+  std::vector<std::byte> wrong(kTestInlineBytes, std::byte{2});
+  for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
+    for (Rank from : {0, 1}) send(later[from][1 - from], {}, right.data(), right.size());
+  for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
+    send(old[1][0], {}, wrong.data(), wrong.size());
+  for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
+    for (Rank to : {0, 1}) {
+      View view = receive(later[to][1 - to]);
+      EXPECT_TRUE(std::equal(right.begin(), right.end(), view.data));
+      later[to][1 - to].release();
+    }
 }
 
 /// Two ranks of three, of which the one has sent the other some bytes from its extent, and has
