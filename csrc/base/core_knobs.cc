@@ -52,8 +52,7 @@ const std::vector<KnobRow>& core_knobs() {
       {"RINGCOLL_HANDED_BYTES", "transport", kAgreed, knob::Bytes{&Config::handed_bytes, 0, kMiB},
        "128K",
        "largest message that shared memory carries in a buffer that it hands over with it, of "
-       "which "
-       "a pair of ranks that uses them has eight. 0: none"},
+       "which a pair of ranks that uses them has eight. 0: none"},
       {"RINGCOLL_LOG", "engine", kOwn,
        knob::Text{&Config::log, {"error", "warning", "info", "debug"}}, "info",
        "what is written to standard error"},

@@ -13,10 +13,10 @@ namespace ringcoll {
 namespace {
 
 // A piece should stay in the caches of the cores that work on it: what is combined in half of a
-// core's own, where each rank has one. Of two such ranks its messages should be short enough to be
-// handed over, if they go in both directions. So it should where ranks share cores: what the next
-// one reads is still there. A rank's part of what is copied should be large against its change of
-// context, though.
+// core's own, where each rank has one. So it should where ranks share cores: what the next one
+// reads is still there. A rank's part of what is copied should be large against its change of
+// context, though. What two ranks with a core each exchange should be short enough to be handed
+// over.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
 constexpr int64_t kCopiedBytesOfSharedCore = 128 << 10;

@@ -91,7 +91,7 @@ struct Pair {
   uint64_t their_base = 0;
   std::span<std::byte> my_buffers;  // that are handed over, in the memory of each end
   std::span<std::byte> their_buffers;
-  bool leads = false;                   // this end
+  bool leads = false;                   // this end does
   std::span<const std::byte> extent;    // what is sent must lie in, of
   const SharedMemory* arena = nullptr;  // this rank's
   const SharedMemory* their_arena = nullptr;

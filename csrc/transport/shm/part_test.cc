@@ -10,6 +10,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,14 +48,17 @@ class ShmReserve : public ::testing::Test {
  protected:
   static constexpr uint64_t kPage = 4096;
 
-  int64_t used_bytes() const {
+  static int64_t used_bytes(const SharedMemory& memory) {
     struct stat status{};
-    EXPECT_EQ(::fstat(control_.fd(), &status), 0);
+    EXPECT_EQ(::fstat(memory.fd(), &status), 0);
     return status.st_blocks * 512;
   }
+  int64_t used_bytes() const { return used_bytes(control_); }
   void write(const shm::Block& block) {
     std::memset(control_.data() + layout_.ring(block.first), 1,
                 layout_.unit_bytes() * block.units - sizeof(shm::PeerLines));
+    std::memset(handed_.data() + layout_.handed(block.first), 1,
+                layout_.handed_unit_bytes() * block.units);
   }
   std::string why_not(uint32_t units) {
     try {
@@ -67,7 +71,7 @@ class ShmReserve : public ::testing::Test {
   }
   shm::Witness witness() { return {&peer_, 5}; }
 
-  const shm::Layout layout_{4, kInline, 4};
+  const shm::Layout layout_{4, kInline, 4, kPage};
   SharedMemory control_ = SharedMemory::create(layout_.bytes(), false);
   SharedMemory handed_ = SharedMemory::create(layout_.handed(layout_.units_with_buffers()), false);
   shm::Reserve reserve_{control_, handed_, layout_};
@@ -123,9 +127,11 @@ TEST_F(ShmReserve, PagesOfABlockThatIsFreeAreTheSystemsAgain) {
   EXPECT_GE(used_bytes() - before, static_cast<int64_t>(3 * layout_.unit_bytes()));
   reserve_.give_back(block, {witness()});
   EXPECT_GE(used_bytes() - before, static_cast<int64_t>(3 * layout_.unit_bytes()));
+  EXPECT_EQ(used_bytes(handed_), static_cast<int64_t>(4 * layout_.handed_unit_bytes()));
   peer_ = 0;
   reserve_.give_back(reserve_.take(1), {});
   EXPECT_LE(used_bytes() - before, static_cast<int64_t>(3 * kPage));
+  EXPECT_EQ(used_bytes(handed_), 0);
 }
 
 class ShmPart : public ::testing::Test {
@@ -210,55 +216,59 @@ TEST_F(ShmPart, UnitsAreUsedAgainOnceBothRanksHaveEnded) {
   }
 }
 
+/// A part of two ranks that only rank 1 has linked, and rank 0 has left; and a later one, which has
+/// rank 0's units of the old.
+class ShmPartStale : public ShmPart {
+ protected:
+  void SetUp() override {
+    old_[1].connect(0, old_[0].transport->address());
+    auto before = read_address<PartAddress>(*old_[0].transport);
+    old_.remove(0);
+    later_.emplace(world_, std::vector<Rank>{0, 1}, 0, kArena);
+    ASSERT_EQ(read_address<PartAddress>(*later(0).transport).first, before.first);
+  }
+  PartRank& later(Rank rank) { return (*later_)[rank]; }
+  Endpoint& stale() { return old_[1][0]; }
+
+  World world_{row(), 2, kArena};
+  PartWorld old_{world_, {0, 1}, 0, kArena, false};
+  std::optional<PartWorld> later_;
+};
+
 // A rank that never made its end of a link need not wait for the peer: what the peer reads through
 // its own end is then of another part, and nothing to it.
-TEST_F(ShmPart, ALinkThatThePeerNeverMadeTakesNothingOfALaterPart) {
-  World world(row(), 2, kArena);
-  PartWorld old(world, {0, 1}, 0, kArena, false);
-  old[1].connect(0, old[0].transport->address());
-  auto before = read_address<PartAddress>(*old[0].transport);
-  old.remove(0);
-  PartWorld later(world, {0, 1}, 0, kArena);
-  EXPECT_EQ(read_address<PartAddress>(*later[0].transport).first, before.first);
-  Endpoint& stale = old[1][0];
-  send(stale, envelope_of(7), world[1].arena.data(), 3000);
+TEST_F(ShmPartStale, ALinkTakesNothingOfALaterPart) {
+  send(stale(), envelope_of(7), world_[1].arena.data(), 3000);
   for (uint64_t n = 1; n <= 100; n++) {
-    send(later[0][1], envelope_of(n), world[0].arena.data(), n % 2 ? 8 : 3000);
+    send(later(0)[1], envelope_of(n), world_[0].arena.data(), n % 2 ? 8 : 3000);
     View view;
-    EXPECT_FALSE(stale.try_recv(nullptr, UINT64_MAX, &view));
-    EXPECT_EQ(receive(later[1][0]).envelope, envelope_of(n));
-    later[1][0].release();
-    send(later[1][0], envelope_of(n), world[1].arena.data(), 3000);
-    receive(later[0][1]);
-    later[0][1].release();
-    EXPECT_EQ(stale.completed(), 0u) << "released were messages of the later part";
+    EXPECT_FALSE(stale().try_recv(nullptr, UINT64_MAX, &view));
+    EXPECT_EQ(receive(later(1)[0]).envelope, envelope_of(n));
+    later(1)[0].release();
+    send(later(1)[0], envelope_of(n), world_[1].arena.data(), 3000);
+    receive(later(0)[1]);
+    later(0)[1].release();
+    EXPECT_EQ(stale().completed(), 0u) << "released were messages of the later part";
   }
   auto start = Clock::now();
-  stale.completed();
-  stale.wait(std::chrono::milliseconds(50));
+  stale().completed();
+  stale().wait(std::chrono::milliseconds(50));
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(40)) << "it sleeps all the same";
 }
 
 // Nor does it write there: the buffers that it hands over first are in its own memory.
-TEST_F(ShmPart, ALinkThatThePeerNeverMadeWritesNothingOfALaterPart) {
-  World world(row(), 2, kArena);
-  PartWorld old(world, {0, 1}, 0, kArena, false);
-  old[1].connect(0, old[0].transport->address());
-  auto before = read_address<PartAddress>(*old[0].transport);
-  old.remove(0);
-  PartWorld later(world, {0, 1}, 0, kArena);
-  ASSERT_EQ(read_address<PartAddress>(*later[0].transport).first, before.first);
+TEST_F(ShmPartStale, ALinkWritesNothingOfALaterPart) {
   std::vector<std::byte> right(kTestInlineBytes, std::byte{1});
   std::vector<std::byte> wrong(kTestInlineBytes, std::byte{2});
   for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
-    for (Rank from : {0, 1}) send(later[from][1 - from], {}, right.data(), right.size());
+    for (Rank from : {0, 1}) send(later(from)[1 - from], {}, right.data(), right.size());
   for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
-    send(old[1][0], {}, wrong.data(), wrong.size());
+    send(stale(), {}, wrong.data(), wrong.size());
   for (uint32_t n = 0; n < shm::HandedBuffers::kOfEach; n++)
     for (Rank to : {0, 1}) {
-      View view = receive(later[to][1 - to]);
+      View view = receive(later(to)[1 - to]);
       EXPECT_TRUE(std::equal(right.begin(), right.end(), view.data));
-      later[to][1 - to].release();
+      later(to)[1 - to].release();
     }
 }
 
