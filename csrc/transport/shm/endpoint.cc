@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/prefetch.h"
 
 namespace ringcoll::shm {
 namespace {
@@ -87,11 +88,12 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
     return 0;
   }
   Entry* entry = out_entry(number);
-  bool borrows = false;
+  Place place = Place::kBeside;
   if (bytes < kLeastHandedBytes && bytes <= pair_.inline_bytes)
     put_beside(*entry, data, bytes);
   else
-    borrows = put(*entry, data, bytes);
+    place = put(*entry, data, bytes);
+  bool borrows = place == Place::kOwn;
   if (!borrows && completed_ == sent_) completed_ = number;
   borrows_[number % kEntries] = borrows;
   entry->bytes = bytes;
@@ -99,9 +101,23 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena.
   entry->stamp.store(pair_.my_base + number, std::memory_order_release);
   sent_ = number;
+  prepare_entry(number + 2, place == Place::kBeside ? bytes : 0);
   if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
     wake_peer();
   return number;
+}
+
+// A message like the one that was just sent will be written there. The peer has read what was there
+// kEntries messages ago, so that the lines are no longer this core's own: who sends on and on, as
+// the root of broadcasts does, would wait for each of them at the next fence (broadcasts of 4 B
+// took 0.12 us and take 0.09, of 128 B 0.18 and 0.10, near cores of a Xeon). Not the next entry, at
+// which the peer may be looking.
+void ShmEndpoint::prepare_entry(uint64_t number, uint64_t beside) {
+  Entry* entry = out_entry(number);
+  prefetch_to_write(entry);
+  if (Entry::payload_at(beside) < kLineBytes) return;
+  for (uint64_t at = 0; at < beside; at += kLineBytes)
+    prefetch_to_write(entry->payload(beside) + at);
 }
 
 void ShmEndpoint::put_beside(Entry& entry, const void* data, uint64_t bytes) {
@@ -109,29 +125,29 @@ void ShmEndpoint::put_beside(Entry& entry, const void* data, uint64_t bytes) {
   entry.offset = 0;
 }
 
-// Says where the payload is. True if it stays there, and has to. What of the arena is not this
-// link's own belongs to somebody else.
-bool ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) {
+// Puts the payload somewhere, or says where it is. What of the arena is not this link's own belongs
+// to somebody else.
+ShmEndpoint::Place ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) {
   if (buffers_.hold(data)) {
     uint32_t number = buffers_.hand_over(data);
     if (number == HandedBuffers::kCount) [[unlikely]]
       throw Error(Code::kInternal, "a buffer that was not taken is sent " + link());
     entry.offset = kHanded | number;
-    return false;
+    return Place::kHandedOver;
   }
   if (bytes <= pair_.inline_bytes) {
     std::byte* buffer = buffers_.take(bytes);
     if (!buffer) {
       put_beside(entry, data, bytes);
-      return false;
+      return Place::kBeside;
     }
     std::memcpy(buffer, data, bytes);
     entry.offset = kHanded | buffers_.hand_over(buffer);
-    return false;
+    return Place::kHandedOver;
   }
   if (lies_in(pair_.extent, data, bytes)) {
     entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
-    return true;
+    return Place::kOwn;
   }
   if (!takes_lent() || meets(*pair_.arena, data, bytes)) [[unlikely]]
     throw Error(Code::kInternal,
@@ -139,7 +155,7 @@ bool ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) {
                             "long to be sent inline, and not to be read by the peer {}",
                             bytes, link()));
   entry.offset = reinterpret_cast<uintptr_t>(data) | kLent;
-  return true;
+  return Place::kOwn;
 }
 
 // Inline messages have left when they are sent, the others when they are released; messages count
@@ -254,6 +270,7 @@ bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   view->bytes = bytes;
   view->envelope = entry->envelope;
   received_ = number;
+  prefetch_to_read(in_entry(number + 1));
   return true;
 }
 

@@ -152,6 +152,9 @@ class ShmEndpoint final : public Endpoint {
   void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
  private:
+  /// Where the payload of a message is: beside its entry, in a buffer that is the peer's now, or in
+  /// memory of this end, which it borrows until the peer has released it.
+  enum class Place : uint8_t { kBeside, kHandedOver, kOwn };
   Entry* out_entry(uint64_t number) {
     return reinterpret_cast<Entry*>(pair_.out_ring + (number - 1) % kEntries * pair_.stride);
   }
@@ -162,8 +165,9 @@ class ShmEndpoint final : public Endpoint {
   uint64_t released_by_peer() const;
   uint64_t load_released();
   uint64_t last_unread() const;
+  void prepare_entry(uint64_t number, uint64_t beside);
   static void put_beside(Entry& entry, const void* data, uint64_t bytes);
-  bool put(Entry& entry, const void* data, uint64_t bytes);
+  Place put(Entry& entry, const void* data, uint64_t bytes);
   const std::byte* in_arena(uint64_t number, uint64_t offset, uint64_t bytes) const;
   const std::byte* in_buffer(uint64_t number, uint64_t offset, uint64_t bytes);
   const std::byte* fetch(uint64_t address, void* place, uint64_t bytes);
