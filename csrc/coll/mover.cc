@@ -242,7 +242,7 @@ void Mover::reduce(const PieceMemory& memory, const Receipt& receipt, const std:
                     [&](const Fragment&, Range range) { blocks(range); });
 }
 
-void Mover::finish(const PieceMemory& memory, const Move& move) {
+void Mover::move_own(const PieceMemory& memory, const Move& move) {
   if (move.from != Storage::kInput)
     return to_output(memory, {move.to_first, move.range.count},
                      bank(memory, move.from, move.range.first), postscale_);

@@ -51,8 +51,8 @@ class Mover {
              bool own_first);
   /// This rank's own input, which lies in `storage`, joins what it holds, on the right.
   void fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage);
-  /// To the output, after the last round.
-  void finish(const PieceMemory& memory, const Move& move);
+  /// Input to the output.
+  void move_own(const PieceMemory& memory, const Move& move);
   /// The first element of what is sent: range `first`… of `storage`, within one fragment if that is
   /// the caller's memory.
   const std::byte* source(const PieceMemory& memory, Storage storage, int64_t first) const;

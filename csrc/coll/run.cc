@@ -223,6 +223,7 @@ void Run::give_memory(Piece& piece) {
     auto elements = static_cast<size_t>(piece.fragments.back().end());
     offset = slots_.offset_for(*piece.slot, elements * mover_->element_bytes());
   }
+  piece.moved = false;
   piece.sent.assign(piece.rounds(), {});
   bool hands = hands_over_ && piece.plan().hands && !lending_.is_inline();  // then links see to it
   piece.handed.assign(hands ? piece.rounds() : 0, {});
@@ -276,9 +277,15 @@ bool Run::advance(Piece& piece) {
   bool sent = stage == rounds || (sends_early_ && piece.plan().actions[stage].early);
   if (!sent && !send(piece, stage)) return false;
   received_ = false;
-  if (stage == rounds)
-    for (const Move& move : piece.plan().finish) mover_->finish(piece.memory, move);
+  if (stage == rounds) move_own(piece);
   return true;
+}
+
+// What this rank has for itself, while it would wait for others, and once. True if it was now.
+bool Run::move_own(Piece& piece) {
+  if (std::exchange(piece.moved, true)) return false;
+  for (const Move& move : piece.plan().moves) mover_->move_own(piece.memory, move);
+  return !piece.plan().moves.empty();
 }
 
 // kNobody: it receives nothing in that round.
@@ -370,7 +377,8 @@ bool Run::receive(Piece& piece, size_t round) {
     want_.link = &comm_.channel(peer);
     want_.place = place_for(piece, action);
     want_.bytes = action.recv.count * mover_->element_bytes();
-    if (!want_.link->try_recv(want_.place, want_.bytes, &view_)) return false;
+    auto try_recv = [&] { return want_.link->try_recv(want_.place, want_.bytes, &view_); };
+    if (!try_recv() && (!move_own(piece) || !try_recv())) return false;
     take_view();
   }
   for (; receipt_ < action.receipts.size(); receipt_++, progress_++) {

@@ -93,6 +93,7 @@ class Run {
     Planned* planned = nullptr;
     Slot* slot = nullptr;    // null: not begun
     bool zero_copy = false;  // it can be sent as it lies (Lending::of_piece)
+    bool moved = false;      // what this rank has for itself
     std::vector<Fragment> fragments;
     std::vector<Sent> sent;            // by round
     std::vector<HandedMemory> handed;  // by round; empty: nothing is handed over
@@ -129,6 +130,7 @@ class Run {
     return !piece.handed.empty() && piece.handed[round];
   }
   bool advance(Piece& piece);
+  bool move_own(Piece& piece);
   bool receive(Piece& piece, size_t round);
   bool fold_own(Piece& piece, const Action& action);
   bool send_early(Piece& piece);

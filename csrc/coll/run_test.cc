@@ -424,6 +424,28 @@ TEST(ARun, SendsEarlyWhatDependsOnNothing) {
 }
 
 // What is abandoned leaves nothing that the next call, another one, could take for its own.
+TEST(ARun, MovesWhatIsItsOwnWhileItWaits) {
+  in_one_thread(2, "shm", [](auto& runners) {
+    for (Collective collective : {RC_ALLGATHER, RC_ALLTOALL}) {
+      std::vector<int32_t> in(20, 7), out(20, 0);
+      std::array<std::vector<int32_t>, 2> others = {in, out};
+      for (auto& runner : runners) {
+        bool first = runner->rank() == 0;
+        rc_buffer buffer = {(first ? in : others[0]).data(), (first ? out : others[1]).data(), 10};
+        runner->begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffer, 1}));
+      }
+      for (int i = 0; i < 3; i++) EXPECT_FALSE(runners[0]->advance());
+      EXPECT_EQ(std::count(out.begin(), out.begin() + 10, 7), 10) << name_of(collective);
+      EXPECT_EQ(std::count(out.begin() + 10, out.end(), 0), 10);
+      out.assign(20, 0);  // and only once
+      std::mt19937 random(1);
+      run_all(runners, random);
+      EXPECT_EQ(std::count(out.begin(), out.begin() + 10, 0), 10);
+      EXPECT_EQ(std::count(out.begin() + 10, out.end(), 7), 10);
+    }
+  });
+}
+
 TEST(ARun, CanBeAbandoned) {
   in_one_thread(2, "loopback", [&](auto& runners) {
     std::vector<int32_t> data(100);

@@ -16,8 +16,8 @@
 // history.h has found (Version::zero_copy).
 //
 // Why in place is safe: an atom's output is written once, by its last version, and its input is
-// read by packing (before all rounds), by its first combination, or by a finishing move (only if
-// nothing was received for it). None of these comes after that write but the move, onto itself.
+// read by packing (before all rounds), by its first combination, or by a move (only if nothing was
+// received for it). None of these comes after that write but the move, onto itself.
 #include <array>
 #include <utility>
 
@@ -55,7 +55,7 @@ class Lowering {
       plan_.actions[i].early = early[i];
       plan_.sends_early |= i > 0 && early[i];
     }
-    finish(schedule);
+    move_own(schedule);
   }
 
   Plan take() { return std::move(plan_); }
@@ -70,7 +70,7 @@ class Lowering {
   int choose_bank(Atom atom, Storage operand) const;
   int bank_for(VersionId version, int preferred);
   int wait_before(Atom atom, int bank);
-  void finish(const Schedule& schedule);
+  void move_own(const Schedule& schedule);
   Storage storage_to_read(VersionId version) const;
   void add_move(Range range, Storage from, int64_t to_first);
   int round() const { return static_cast<int>(plan_.actions.size()); }
@@ -213,7 +213,7 @@ int Lowering::wait_before(Atom atom, int bank) {
   return leaving.round;
 }
 
-void Lowering::finish(const Schedule& schedule) {
+void Lowering::move_own(const Schedule& schedule) {
   for (Atom atom = 0; atom < history_.atom_count(); atom++) {
     VersionId last = current_[atom];
     if (last == kNoVersion || !history_.wanted(atom) || history_.versions()[last].received)
@@ -239,12 +239,12 @@ Storage Lowering::storage_to_read(VersionId version) const {
 }
 
 void Lowering::add_move(Range range, Storage from, int64_t to_first) {
-  Move* last = plan_.finish.empty() ? nullptr : &plan_.finish.back();
+  Move* last = plan_.moves.empty() ? nullptr : &plan_.moves.back();
   if (last && last->from == from && last->range.end() == range.first &&
       last->to_first + last->range.count == to_first)
     last->range.count += range.count;
   else
-    plan_.finish.push_back({range, from, to_first});
+    plan_.moves.push_back({range, from, to_first});
 }
 
 }  // namespace

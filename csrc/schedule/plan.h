@@ -67,7 +67,8 @@ struct Packing {
   bool operator==(const Packing&) const = default;
 };
 
-/// A copy inside the rank.
+/// A copy of the input to the output, at any time after all packing: it is nobody else's, and
+/// nothing that is received goes there.
 struct Move {
   Range range;  // where it is read
   Storage from = Storage::kNowhere;
@@ -77,11 +78,11 @@ struct Move {
 struct Plan {
   std::vector<Packing> pack;
   std::vector<Action> actions;  // one for each round; idle ones too
-  std::vector<Move> finish;     // to the output, after the last round
-  int64_t space = 0;            // elements of a bank
-  bool two_banks = false;       // bank 1 is used
-  bool hands = false;           // some action is handed
-  bool sends_early = false;     // some action but the first may
+  std::vector<Move> moves;
+  int64_t space = 0;         // elements of a bank
+  bool two_banks = false;    // bank 1 is used
+  bool hands = false;        // some action is handed
+  bool sends_early = false;  // some action but the first may
 };
 
 /// What the caller gave: the parts of the index space that have an input and those that have an

@@ -239,7 +239,7 @@ TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   ASSERT_EQ(gather.receipts.size(), 1u);
   EXPECT_EQ(gather.receipts[0].combine, Combine::kCopy);
   EXPECT_EQ(gather.receipts[0].result, Storage::kOutput);
-  EXPECT_TRUE(plan.finish.empty());
+  EXPECT_TRUE(plan.moves.empty());
   EXPECT_FALSE(plan.two_banks);
 }
 
@@ -291,7 +291,7 @@ TEST(Lowering, RingNeedsOneBank) {
     EXPECT_FALSE(plan.two_banks);
     EXPECT_EQ(plan.pack.size(), 1u);  // the chunk that is sent first, and no other
     EXPECT_EQ(plan.pack[0].range.count, 4);
-    EXPECT_TRUE(plan.finish.empty());
+    EXPECT_TRUE(plan.moves.empty());
   }
 }
 
@@ -304,7 +304,7 @@ TEST(Lowering, DirectRingCopiesNothing) {
       Schedule schedule = find_schedule(RC_ALLREDUCE, "ring")->make(call.problem(rank));
       Plan plan = lower(schedule, 16, call.ends(rank, ZeroCopy::kAll), false, rank);
       EXPECT_TRUE(plan.pack.empty());
-      EXPECT_TRUE(plan.finish.empty());
+      EXPECT_TRUE(plan.moves.empty());
       auto half = static_cast<size_t>(size - 1);
       for (size_t round = 0; round < plan.actions.size(); round++) {
         const Action& action = plan.actions[round];
@@ -369,7 +369,7 @@ TEST(Lowering, InputThatIsSentAfterTheResultCameIsPacked) {
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
   EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}, Storage::kBank0, 0}}));
-  EXPECT_TRUE(leaf.finish.empty());
+  EXPECT_TRUE(leaf.moves.empty());
   Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
   EXPECT_TRUE(root.pack.empty());
   ASSERT_EQ(root.actions[0].receipts.size(), 1u);
@@ -388,22 +388,22 @@ TEST(Lowering, WhatNobodyWantsGoesNowhere) {
 TEST(Lowering, OneRankMovesItsInputToItsOutput) {
   Plan plan = plan_of(RC_ALLREDUCE, "ring", 1, 0, 10);
   EXPECT_TRUE(plan.pack.empty());
-  ASSERT_EQ(plan.finish.size(), 1u);
-  EXPECT_EQ(plan.finish[0].range, (Range{0, 10}));
-  EXPECT_EQ(plan.finish[0].from, Storage::kInput);
+  ASSERT_EQ(plan.moves.size(), 1u);
+  EXPECT_EQ(plan.moves[0].range, (Range{0, 10}));
+  EXPECT_EQ(plan.moves[0].from, Storage::kInput);
   Plan packed = lower({}, 10, {{{0, 10}}, {{0, 10}}}, true, 0);
   EXPECT_EQ(packed.pack, (std::vector<Packing>{{{0, 10}}}));
-  ASSERT_EQ(packed.finish.size(), 1u);
-  EXPECT_EQ(packed.finish[0].from, Storage::kBank0);
+  ASSERT_EQ(packed.moves.size(), 1u);
+  EXPECT_EQ(packed.moves[0].from, Storage::kBank0);
 }
 
 TEST(Lowering, OwnBlockOfAlltoallIsMoved) {
   Call call = simulator::make_call(RC_ALLTOALL, 3, 0, {2, 2, 2});
   Schedule schedule = find_schedule(RC_ALLTOALL, "direct")->make(call.problem(1));
   Plan plan = lower(schedule, 12, call.ends(1), false, 1);
-  ASSERT_EQ(plan.finish.size(), 1u);
-  EXPECT_EQ(plan.finish[0].range, (Range{2, 2}));
-  EXPECT_EQ(plan.finish[0].to_first, 8);
+  ASSERT_EQ(plan.moves.size(), 1u);
+  EXPECT_EQ(plan.moves[0].range, (Range{2, 2}));
+  EXPECT_EQ(plan.moves[0].to_first, 8);
   for (const Action& action : plan.actions) EXPECT_NE(action.send_to, 1);
 }
 

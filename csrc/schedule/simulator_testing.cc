@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace ringcoll::simulator {
@@ -106,10 +107,6 @@ std::string check_outputs(const Call& call, const std::vector<Memory>& outputs) 
         wrong = fmt::format("element {} differs between ranks 0 and {}", e, rank);
     });
   return wrong;
-}
-
-std::string where(Rank rank, size_t round) {
-  return fmt::format("rank {}, round {}: ", rank, round);
 }
 
 /// "" if each message of the round has one sender and one receiver that agree.
@@ -335,20 +332,20 @@ class PlanRunner {
   }
 
   std::string run() {
-    std::vector<Rank> order(call_.size);
-    for (Rank rank = 0; rank < call_.size; rank++) order[rank] = rank;
-    std::shuffle(order.begin(), order.end(), std::mt19937(options_.shuffle));
+    bool moves_early = options_.shuffle % 2 == 0;  // as early as may be, or as late
+    std::vector<Rank> ready(call_.size);
+    std::iota(ready.begin(), ready.end(), 0);
+    std::shuffle(ready.begin(), ready.end(), std::mt19937(options_.shuffle));
     for (Machine& machine : machines_) {
       pack(machine);
       if (options_.sends_early) send_early(machine);
-      if (machine.plan.actions.empty()) finish(machine);
+      if (moves_early) move_own(machine);
     }
     // The last rank added goes on as far as it can: some run far ahead of others.
-    std::vector<Rank> ready = order;
     while (!ready.empty() && wrong_.empty()) {
-      Rank rank = ready.back();
+      Machine& next = machines_[ready.back()];
       ready.pop_back();
-      while (wrong_.empty() && advance(machines_[rank], ready)) {
+      while (wrong_.empty() && advance(next, ready)) {
       }
     }
     for (const Machine& machine : machines_)
@@ -356,7 +353,10 @@ class PlanRunner {
         fail(machine, waiting(machine));
     if (!wrong_.empty()) return wrong_;
     std::vector<Memory> outputs;
-    for (Machine& machine : machines_) outputs.push_back(std::move(output_of(machine)));
+    for (Machine& machine : machines_) {
+      if (!moves_early) move_own(machine);
+      outputs.push_back(std::move(output_of(machine)));
+    }
     return check_outputs(call_, outputs);
   }
 
@@ -445,7 +445,7 @@ class PlanRunner {
       return false;
     machine.receipt = 0;
     machine.posted = false;
-    if (++machine.round == machine.plan.actions.size()) finish(machine);
+    machine.round++;
     return true;
   }
 
@@ -567,8 +567,8 @@ class PlanRunner {
            fmt::format("overwrites the input in element {}, which a peer may still read", element));
   }
 
-  void finish(Machine& machine) {
-    for (const Move& move : machine.plan.finish)
+  void move_own(Machine& machine) {
+    for (const Move& move : machine.plan.moves)
       for (int64_t i = 0; i < move.range.count; i++)
         output_of(machine)[move.to_first + i] = memory_at(machine, move.from)[move.range.first + i];
   }

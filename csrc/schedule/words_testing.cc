@@ -21,6 +21,10 @@ std::string receiving(const Step& step) {
   return fmt::format("{} {} from rank {}", verb, words_of(step.recv), step.recv_from);
 }
 
+std::string where(Rank rank, size_t round) {
+  return fmt::format("rank {}, round {}: ", rank, round);
+}
+
 }  // namespace simulator
 
 using simulator::words_of;

@@ -15,6 +15,8 @@ std::string words_of(Range range);
 /// The two halves of a step: "sends [4, 8) to rank 3", "combines [0, 4) from rank 1".
 std::string sending(const Step& step);
 std::string receiving(const Step& step);
+/// "rank 3, round 2: ".
+std::string where(Rank rank, size_t round);
 
 }  // namespace simulator
 
