@@ -14,7 +14,6 @@
 
 #include "coll/world_testing.h"
 #include "shm/peer_memory_testing.h"
-#include "topology/numa.h"
 
 namespace ringcoll {
 namespace {
@@ -236,51 +235,6 @@ TEST(Executor, ManyCallsInARow) {
         ASSERT_EQ(values.back(), 4 * round + 6) << round;
       }
     });
-}
-
-// A thread on each CPU that never sleeps.
-class BusyCpus {
- public:
-  explicit BusyCpus(const std::vector<int>& cpus) {
-    for (int cpu : cpus)
-      threads_.emplace_back([this, cpu] {
-        EXPECT_TRUE(run_on({cpu}));
-        while (!over_) {
-        }
-      });
-  }
-  ~BusyCpus() {
-    over_ = true;
-    for (auto& thread : threads_) thread.join();
-  }
-
- private:
-  std::atomic<bool> over_{false};
-  std::vector<std::thread> threads_;
-};
-
-// Both ranks are put on one CPU again and again, until one has left; how often they did.
-int64_t leave_one_cpu(Member& m, const std::vector<int>& cpus, int rounds) {
-  int64_t moves = 0;
-  for (int round = 0; round < rounds && moves == 0; round++) {
-    EXPECT_TRUE(run_on({cpus[0]}) && run_on(cpus));
-    int64_t mine = static_cast<int64_t>(m.comm.channels().cpu_moves());
-    rc_buffer buffer{&mine, &moves, 1};
-    run(m, call_of(RC_ALLREDUCE, RC_INT64, RC_SUM, {&buffer, 1}));
-    EXPECT_EQ(allowed_cpus(), cpus);
-  }
-  return moves;
-}
-
-TEST(Executor, RanksOnOneCpuOfABusyMachineMoveApart) {
-  auto cpus = allowed_cpus();
-  BusyCpus busy(cpus);
-  Config config = testing::test_config("shm");
-  testing::run_world(2, config, [&](Member& m) {
-    EXPECT_EQ(leave_one_cpu(m, cpus, cpus.size() > 1 ? 2000 : 20) > 0, cpus.size() > 1);
-  });
-  config.spread = false;
-  testing::run_world(2, config, [&](Member& m) { EXPECT_EQ(leave_one_cpu(m, cpus, 20), 0); });
 }
 
 // A call like the one before is not worked out anew; its memory, place and factors are its own.

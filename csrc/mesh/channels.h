@@ -112,7 +112,7 @@ class Channels {
   bool yields() const { return yield_; }
   // Read by any thread.
   const Count& blocked_waits() const { return blocked_waits_; }  // that stopped polling
-  const Count& cpu_moves() const { return cpu_moves_; }  // to another CPU than the awaited rank's
+  const Count& cpu_moves() const { return cpu_moves_; }          // to one that fewer ranks are on
   void forget_counts() { blocked_waits_ = {}, cpu_moves_ = {}; }
 
  private:
@@ -132,6 +132,8 @@ class Channels {
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
   bool move_away_from(const Endpoint& channel);
+  void tell_cpu(int cpu);
+  void even_out();
   void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);
   void drain(Rank peer, Deadline deadline);
@@ -149,6 +151,7 @@ class Channels {
   std::optional<Deadline> deadline_;  // of all waits of a call
   std::atomic<bool> blocked_ = false;
   Spreader spreader_;
+  int told_cpu_ = -1;  // where all who are connected know this thread to be
   Count blocked_waits_, cpu_moves_;
 };
 

@@ -1,6 +1,7 @@
 #include "topology/spread.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -32,15 +33,23 @@ std::vector<int> roomier_cpus(int here, const std::vector<int>& allowed,
   return near.empty() ? all : near;
 }
 
-bool Spreader::leave(const std::vector<int>& taken) {
+bool Spreader::leave(const std::vector<int>& taken) { return leave(taken, {}); }
+
+bool Spreader::leave(const std::vector<int>& taken, const std::function<void(int cpu)>& tell) {
   auto now = Clock::now();
   if (now - last_ < kRest) return false;
   last_ = now;
   std::vector<int> allowed = allowed_cpus();
   static const std::map<int, std::vector<int>> nodes = numa_nodes();  // they do not change
   std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes);
+  if (others.empty()) return false;
+  if (tell) {
+    size_t choice = static_cast<size_t>(::getpid()) + choices_++;
+    others = {others[choice % others.size()]};
+    tell(others[0]);
+  }
   // The kernel moves a thread at once from a CPU that it may not run on.
-  return !others.empty() && run_on(others) && run_on(allowed);
+  return run_on(others) && run_on(allowed);
 }
 
 }  // namespace ringcoll

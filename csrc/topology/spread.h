@@ -1,4 +1,5 @@
-// Room for ranks that talk to one another: each on a CPU of its own.
+// Room for ranks that talk to one another: each on a CPU of its own or, where there are more ranks
+// than CPUs, as many on each.
 //
 // The kernel may put a thread that is woken on the CPU of the one that woke it. While other CPUs
 // are idle that is soon undone; where all of them are busy, two ranks that wake one another stay on
@@ -6,6 +7,7 @@
 // the other from running.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -29,11 +31,15 @@ class Spreader {
   /// what another thread changes of it meanwhile is lost. False: there is no such CPU, the kernel
   /// refuses, or the last attempt was less than kRest ago.
   bool leave(const std::vector<int>& taken);
+  /// The same to one of them, of which `tell` hears before the thread moves: to another one than
+  /// other processes choose, as far as that can be had without asking them.
+  bool leave(const std::vector<int>& taken, const std::function<void(int cpu)>& tell);
 
   static constexpr Duration kRest = std::chrono::milliseconds(10);
 
  private:
   Clock::time_point last_ = Clock::now() - kRest;
+  size_t choices_ = 0;
 };
 
 }  // namespace ringcoll

@@ -47,6 +47,20 @@ TEST_F(SpreaderTest, LeavesTheCpuAndKeepsTheAffinity) {
   EXPECT_TRUE(left > kTimes / 2 || cpus_.size() == 1) << left;
 }
 
+TEST_F(SpreaderTest, TellsWhereItGoes) {
+  ASSERT_TRUE(run_on({cpus_[0]}) && run_on(cpus_));
+  int told = -1, here = -1;
+  EXPECT_EQ(Spreader().leave({},
+                             [&](int cpu) {
+                               told = cpu;
+                               here = current_cpu();
+                             }),
+            cpus_.size() > 1);
+  if (cpus_.size() == 1) return;
+  EXPECT_TRUE(std::ranges::count(cpus_, told) == 1 && told != here) << told << ", from " << here;
+  EXPECT_EQ(allowed_cpus(), cpus_);
+}
+
 TEST_F(SpreaderTest, StaysWhereAllOthersAreTaken) { EXPECT_FALSE(Spreader().leave(cpus_)); }
 
 TEST_F(SpreaderTest, AThreadThatIsBoundStays) {

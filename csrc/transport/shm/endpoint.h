@@ -64,9 +64,9 @@ bool is_ready_after_all(Ready&& ready) {
   return ready();
 }
 
-/// Says on which CPU this thread is; written when it changes, for the peer reads this line with
+/// Says that this thread is on that CPU; written when it changes, for the peer reads this line with
 /// every message.
-void tell_cpu(PeerLines& lines);
+void tell_cpu(PeerLines& lines, int cpu);
 
 /// A part's own bell, and its links.
 struct BellTower {
@@ -132,6 +132,7 @@ class ShmEndpoint final : public Endpoint {
     const PeerLines* told = pair_.tower ? pair_.their_lead : pair_.theirs;
     return told->cpu_and_one.load(std::memory_order_relaxed) - 1;
   }
+  void tell_cpu(int cpu) override;
   void wake() override;
   Distance distance() const override {
     return meter_ ? meter_->distance(Clock::now()) : Distance();

@@ -256,7 +256,7 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
   if (sleep) {
     tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
     tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
-    shm::tell_cpu(*tower_.mine);
+    shm::tell_cpu(*tower_.mine, ::sched_getcpu());
     tower_.mine->waiting.store(1, std::memory_order_seq_cst);
   }
   auto any = [this] {
@@ -269,7 +269,7 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
 void ShmPart::rested() {
   if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0) {  // only then is the line written
     tower_.mine->waiting.store(0, std::memory_order_relaxed);
-    shm::tell_cpu(*tower_.mine);
+    shm::tell_cpu(*tower_.mine, ::sched_getcpu());
   }
   for (shm::ShmEndpoint* link : tower_.links) link->forget_wishes();
 }

@@ -126,6 +126,8 @@ TEST(ShmTransport, APeerThatHasSleptSaysOnWhichCpu) {
     world[1][0].wait(std::chrono::milliseconds(1));
     EXPECT_EQ(world[0][1].peer_cpu(), cpu);
     EXPECT_NE(world[1][0].peer_cpu(), cpu) << "which has not slept";
+    world[1][0].tell_cpu(cpu + 1);
+    EXPECT_EQ(world[0][1].peer_cpu(), cpu + 1) << "as it was said";
   }
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
