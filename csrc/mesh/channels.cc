@@ -232,8 +232,8 @@ void Channels::tell_cpu(int cpu) {
 // to take turns (256 KiB between 4 ranks on 2 CPUs 115 us, and 70). Others hear of it before this
 // one moves, lest they move as well.
 void Channels::even_out() {
-  if (!group_.config().spread) return;
   int here = current_cpu();
+  if (!group_.config().spread || here < 0) return;
   tell_cpu(here);
   auto share = group_.mesh().topology().ranks_for_each_cpu();
   auto ranks_on = [this](int cpu) {
