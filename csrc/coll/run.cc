@@ -69,9 +69,13 @@ bool Run::has_left(Way way, Rank peer) const {
 // From the round on.
 bool Run::has_left(Way way, Rank peer, const Piece& piece, size_t round) const {
   const auto& actions = piece.plan().actions;
-  bool sent_early = way == Way::kSend && sends_early_ && early_ == actions.size();
+  if (way == Way::kSend && sends_early_) {
+    std::span left = std::span(piece.plan().sends).subspan(next_send_);
+    return std::ranges::any_of(left, [&](const EarliestSend& send) {
+      return plans_.order()[actions[send.round].send_to] == peer;
+    });
+  }
   for (; round < actions.size(); round++) {
-    if (sent_early && actions[round].early) continue;
     Rank position = way == Way::kSend ? actions[round].send_to : actions[round].recv_from;
     if (position != kNobody && plans_.order()[position] == peer) return true;
   }
@@ -127,10 +131,9 @@ bool Run::advance_alone() {
     if (!begin(alone)) return false;
     alone.start = at_ = 0;
     started_ = 1;
-    early_ = 0;
+    next_send_ = 0;
     sends_early_ = alone.plan().sends_early && comm_.group().one_domain();
   }
-  if (sends_early_ && !send_early(alone)) return false;
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
     if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
     in_tick_ = true;
@@ -274,8 +277,8 @@ bool Run::advance(Piece& piece) {
   if (stage > rounds) return true;
   if (stage > 0 && !received_ && !receive(piece, stage - 1)) return false;
   received_ = true;
-  bool sent = stage == rounds || (sends_early_ && piece.plan().actions[stage].early);
-  if (!sent && !send(piece, stage)) return false;
+  if (sends_early_ ? !send_all_that_may(piece, stage) : stage < rounds && !send(piece, stage))
+    return false;
   received_ = false;
   if (stage == rounds) move_own(piece);
   return true;
@@ -309,12 +312,12 @@ std::byte* Run::place_for(const Piece& piece, const Action& action) const {
   return single ? mover_->place_for(piece.memory, action.receipts[0]) : nullptr;
 }
 
-// One message to a peer has room there once the peer has received those of earlier calls, which
-// depend on none of this one: so nobody waits for a peer that waits for it.
-bool Run::send_early(Piece& piece) {
-  const auto& actions = piece.plan().actions;
-  for (; early_ < actions.size(); early_++)
-    if (actions[early_].early && !send(piece, early_)) return false;
+// Those to a peer (kMostAhead and one) have room there once it has received those of earlier calls,
+// which depend on none of this one: so nobody waits for a peer that waits for it.
+bool Run::send_all_that_may(Piece& piece, size_t round) {
+  const auto& sends = piece.plan().sends;
+  for (; next_send_ < sends.size() && sends[next_send_].earliest <= round; next_send_++)
+    if (!send(piece, sends[next_send_].round)) return false;
   return true;
 }
 

@@ -10,9 +10,9 @@
 // rank waits for something that its peer does only after waiting for it: a receive of tick t
 // depends on sends of tick t-1 alone.
 //
-// Where all ranks share memory, a call of one piece sends in stage 0 what depends on nothing that
-// is received (early_sends), one message to a peer at most: then all peers are waited for at once,
-// and not one after another.
+// Where all ranks share memory, a call of one piece sends each message as soon as all that it sends
+// is there (earliest_sends), two to a peer at most before their rounds: then all peers are waited
+// for at once, and not one after another.
 //
 // Several calls in flight. A run may follow one that has not ended, once all pieces of that have
 // begun. On each link and in each direction all messages of a call come before those of a later
@@ -133,7 +133,7 @@ class Run {
   bool move_own(Piece& piece);
   bool receive(Piece& piece, size_t round);
   bool fold_own(Piece& piece, const Action& action);
-  bool send_early(Piece& piece);
+  bool send_all_that_may(Piece& piece, size_t round);
   bool send(Piece& piece, size_t round);
   Rank receives_from(const Piece& piece, size_t round) const;
   void expect(Piece& piece, size_t round);
@@ -178,7 +178,7 @@ class Run {
   std::vector<Piece> pieces_;
   int64_t tick_ = 0, started_ = 0, finished_ = 0, next_start_ = 0, at_ = 0;
   bool sends_early_ = false;
-  size_t early_ = 0;  // the rounds before this one have been looked at for early sends
+  size_t next_send_ = 0;  // of Plan::sends, if it does
   bool in_tick_ = false;
   bool received_ = false;  // the piece whose turn it is has what its stage receives,
   bool has_view_ = false;  // or of that the message, and its receipts up to `receipt_`

@@ -424,6 +424,35 @@ TEST(ARun, SendsEarlyWhatDependsOnNothing) {
 }
 
 // What is abandoned leaves nothing that the next call, another one, could take for its own.
+// Of direct what a rank has combined: to all, before it waits for what they have.
+TEST(ARun, SendsAResultToAllAtOnce) {
+  constexpr Rank kSize = 4;
+  auto body = [](std::vector<std::unique_ptr<Runner>>& runners) {
+    std::vector<std::vector<int32_t>> in(kSize), out(kSize);
+    std::vector<rc_buffer> buffers(kSize);
+    for (auto& runner : runners) {
+      Rank r = runner->rank();
+      in[r].assign(kSize, 1 << r);
+      out[r].resize(kSize);
+      buffers[r] = {in[r].data(), out[r].data(), kSize};
+      runner->begin(testing::call_of(RC_ALLREDUCE, RC_INT32, RC_SUM, {&buffers[r], 1}));
+    }
+    auto until_it_waits = [&](Rank rank) {
+      while (!runners[rank]->advance() &&
+             runners[rank]->run().want().what != Want::What::kMessage) {
+      }
+    };
+    uint64_t before = runners[2]->counters().messages_sent;
+    for (Rank rank : {0, 1, 3, 2}) until_it_waits(rank);
+    EXPECT_EQ(runners[2]->counters().messages_sent - before, 6u);
+    std::mt19937 random(4);
+    run_all(runners, random);
+    for (const auto& each : out) EXPECT_EQ(each, std::vector<int32_t>(kSize, 15));
+  };
+  for (const char* transport : {"loopback", "shm"})
+    in_one_thread(kSize, transport, body, "allreduce=direct");
+}
+
 TEST(ARun, MovesWhatIsItsOwnWhileItWaits) {
   in_one_thread(2, "shm", [](auto& runners) {
     for (Collective collective : {RC_ALLGATHER, RC_ALLTOALL}) {

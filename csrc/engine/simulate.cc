@@ -268,7 +268,7 @@ Json rounds_json(const Fields& request, const Fabric& fabric, Collective collect
         "simulate: messages are those of the row that algorithm names, and \"{}\" is none of {}",
         name, name_of(collective));
   Problem problem{.size = fabric.ranks(), .levels = fabric.levels()};
-  auto traffic = traffic_of(*row, problem, kMostMessages);
+  auto traffic = traffic_of(*row, problem, kMostMessages, row->where == Where::kOneDomain);
   check(!traffic.empty() || fabric.ranks() == 1, Code::kInvalidArgument,
         "simulate: messages: {} of {} ranks has more than {}", name, fabric.ranks(), kMostMessages);
   Json rounds = Json::array();

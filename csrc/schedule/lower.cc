@@ -18,6 +18,7 @@
 // Why in place is safe: an atom's output is written once, by its last version, and its input is
 // read by packing (before all rounds), by its first combination, or by a move (only if nothing was
 // received for it). None of these comes after that write but the move, onto itself.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -50,11 +51,7 @@ class Lowering {
     place_inputs();
     plan_.actions.reserve(schedule.size());
     for (const Step& step : schedule) lower_step(step);
-    std::vector<bool> early = early_sends(schedule, rank_);
-    for (size_t i = 0; i < early.size(); i++) {
-      plan_.actions[i].early = early[i];
-      plan_.sends_early |= i > 0 && early[i];
-    }
+    order_sends(earliest_sends(schedule, rank_));
     move_own(schedule);
   }
 
@@ -62,6 +59,7 @@ class Lowering {
 
  private:
   void place_inputs();
+  void order_sends(const std::vector<size_t>& earliest);
   void lower_step(const Step& step);
   void send(const Step& step, Action& action);
   void receive(const Step& step, Action& action);
@@ -105,6 +103,17 @@ void Lowering::place_inputs() {
     current_[atom] = input;
     next_version_++;
   }
+}
+
+// All that there are, if one of them may go before its round.
+void Lowering::order_sends(const std::vector<size_t>& earliest) {
+  for (size_t round = 0; round < earliest.size(); round++) {
+    if (plan_.actions[round].send_to == kNobody) continue;
+    plan_.sends.push_back({round, earliest[round]});
+    plan_.sends_early |= earliest[round] < round;
+  }
+  if (!plan_.sends_early) plan_.sends.clear();
+  std::ranges::stable_sort(plan_.sends, {}, &EarliestSend::earliest);
 }
 
 void Lowering::lower_step(const Step& step) {

@@ -51,11 +51,18 @@ struct Action {
   Range send;
   Storage send_from = Storage::kNowhere;  // lowering makes every send contiguous in one
   bool handed = false;                    // all that it sends is for this message alone
-  bool early = false;                     // may be sent before all rounds (early_sends)
   Rank recv_from = kNobody;               // the rank itself: its own input joins what it holds
   Range recv;
   Storage own_input = Storage::kNowhere;  // then: where that lies
   std::vector<Receipt> receipts;
+};
+
+/// The send of a round, and the one in which it may go at the earliest (earliest_sends).
+struct EarliestSend {
+  size_t round;
+  size_t earliest;
+
+  bool operator==(const EarliestSend&) const = default;
 };
 
 /// A copy of the input into a bank, before the first round.
@@ -78,11 +85,13 @@ struct Move {
 struct Plan {
   std::vector<Packing> pack;
   std::vector<Action> actions;  // one for each round; idle ones too
+  /// In the order in which they may go; none, if each goes in its round.
+  std::vector<EarliestSend> sends;
   std::vector<Move> moves;
   int64_t space = 0;         // elements of a bank
   bool two_banks = false;    // bank 1 is used
   bool hands = false;        // some action is handed
-  bool sends_early = false;  // some action but the first may
+  bool sends_early = false;  // some send may go before its round
 };
 
 /// What the caller gave: the parts of the index space that have an input and those that have an

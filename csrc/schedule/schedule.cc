@@ -99,50 +99,84 @@ Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
   return all;
 }
 
-std::vector<bool> early_sends(const Schedule& schedule, Rank rank) {
-  std::map<int64_t, int64_t> received;  // first to end of ranges that do not touch one another
-  std::set<Rank> peers;
-  auto depends = [&](Range range) {
-    auto after = received.lower_bound(range.end());
-    return after != received.begin() && std::prev(after)->second > range.first;
+namespace {
+
+/// Of each element the last round in which it was received.
+class LastReceived {
+ public:
+  void add(Range range, size_t round) {
+    cut(range.first);
+    cut(range.end());
+    rounds_.erase(rounds_.lower_bound(range.first), rounds_.lower_bound(range.end()));
+    rounds_[range.first] = {range.end(), round};
+  }
+  /// The first round after all in which some of it was received.
+  size_t after(Range range) const {
+    size_t after = 0;
+    auto at = rounds_.upper_bound(range.first);
+    if (at != rounds_.begin()) --at;
+    for (; at != rounds_.end() && at->first < range.end(); ++at)
+      if (at->second.end > range.first) after = std::max(after, at->second.round + 1);
+    return after;
+  }
+
+ private:
+  struct Received {
+    int64_t end;
+    size_t round;
   };
-  auto add = [&](Range range) {
-    int64_t first = range.first, end = range.end();
-    auto at = received.upper_bound(end);
-    while (at != received.begin() && std::prev(at)->second >= first) {
-      --at;
-      first = std::min(first, at->first);
-      end = std::max(end, at->second);
-      at = received.erase(at);
-    }
-    received.emplace_hint(at, first, end);
+  /// So that no range goes across.
+  void cut(int64_t element) {
+    auto at = rounds_.lower_bound(element);
+    if (at == rounds_.begin()) return;
+    Received& before = std::prev(at)->second;
+    if (before.end <= element) return;
+    rounds_[element] = before;
+    before.end = element;
+  }
+
+  std::map<int64_t, Received> rounds_;  // by their first element; they do not overlap
+};
+
+}  // namespace
+
+std::vector<size_t> earliest_sends(const Schedule& schedule, Rank rank) {
+  struct Sent {
+    size_t earliest = 0;
+    int ahead = 0;
   };
-  std::vector<bool> early(schedule.size(), false);
+  LastReceived received;
+  std::map<Rank, Sent> sent;  // to each peer
+  std::vector<size_t> earliest(schedule.size());
   for (size_t i = 0; i < schedule.size(); i++) {
     const Step& step = schedule[i];
-    bool sends = step.send_to != kNobody && step.send_to != rank;
-    early[i] = sends && peers.insert(step.send_to).second && !step.send.empty() &&
-               (step.sends_input || !depends(step.send));
-    if (step.recv_from != kNobody && !step.recv.empty()) add(step.recv);
+    earliest[i] = i;
+    if (step.send_to != kNobody && step.send_to != rank) {
+      Sent& before = sent[step.send_to];
+      size_t depends = step.sends_input ? 0 : received.after(step.send);
+      bool may = !step.send.empty() && before.ahead < kMostAhead;
+      if (may) earliest[i] = std::max(depends, before.earliest);
+      before.earliest = earliest[i];
+      before.ahead += earliest[i] < i;
+    }
+    if (step.recv_from != kNobody && !step.recv.empty()) received.add(step.recv, i);
   }
-  return early;
+  return earliest;
 }
 
 namespace {
 
-void to_first_round(const std::vector<std::vector<bool>>& early, std::vector<Traffic>* rounds) {
-  for (size_t i = 1; i < rounds->size(); i++) {
-    std::vector<Message> rest;
+void to_earliest_rounds(const std::vector<std::vector<size_t>>& earliest,
+                        std::vector<Traffic>* rounds) {
+  for (size_t i = 1; i < rounds->size(); i++)
     for (const Message& message : std::exchange((*rounds)[i].messages, {}))
-      (early[message.from][i] ? rounds->front().messages : rest).push_back(message);
-    (*rounds)[i].messages = std::move(rest);
-  }
+      (*rounds)[earliest[message.from][i]].messages.push_back(message);
 }
 
 }  // namespace
 
-std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
-                                int64_t most_steps) {
+std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem, int64_t most_steps,
+                                bool one_domain) {
   bool chunked = row.collective != RC_ALLREDUCE && row.collective != RC_BROADCAST &&
                  row.collective != RC_REDUCE;
   std::vector<int64_t> counts(chunked ? problem.size : 1, kPricedElements);
@@ -150,12 +184,12 @@ std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
   Problem one = problem;
   one.counts = one.recv_counts = counts;
   std::vector<Traffic> rounds;
-  std::vector<std::vector<bool>> early;  // of each rank, in one domain
+  std::vector<std::vector<size_t>> earliest;  // of each rank, in one domain
   for (one.rank = 0; one.rank < problem.size; one.rank++) {
     Schedule schedule = row.make(one);
     if (static_cast<int64_t>(schedule.size()) * problem.size > most_steps) return {};
     rounds.resize(schedule.size());
-    if (row.where == Where::kOneDomain) early.push_back(early_sends(schedule, one.rank));
+    if (one_domain) earliest.push_back(earliest_sends(schedule, one.rank));
     for (size_t i = 0; i < schedule.size(); i++) {
       const Step& step = schedule[i];
       if (step.recv_from == kNobody || step.recv_from == one.rank) continue;
@@ -163,7 +197,7 @@ std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
       rounds[i].messages.push_back({step.recv_from, one.rank, share, step.combine});
     }
   }
-  if (!early.empty()) to_first_round(early, &rounds);
+  if (one_domain) to_earliest_rounds(earliest, &rounds);
   return rounds;
 }
 

@@ -139,17 +139,21 @@ inline int64_t even_start(int64_t count, Rank parts, int64_t i) {
 /// Offsets of chunks of these counts, one after another; one more entry than counts, the last is
 /// the sum.
 std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
-/// Which steps send what does not depend on anything received, and are the first to send to their
-/// peer: such a message may go before all rounds without overtaking another.
-std::vector<bool> early_sends(const Schedule& schedule, Rank rank);
+/// How many messages to one peer may go before their rounds: they have room with the peer.
+inline constexpr int kMostAhead = 2;
+/// Of each step the round in which its send may go at the earliest, its own at the latest: when all
+/// that it sends has been received in rounds before, and what is sent to its peer before it goes no
+/// later. Of a step that sends nothing its own.
+std::vector<size_t> earliest_sends(const Schedule& schedule, Rank rank);
 /// Elements of the index space of a call.
 int64_t space_of(Collective collective, const Problem& problem);
 
 /// What all ranks send, round by round, counted by making the schedule of each. With equal counts
-/// that are long enough for every message to be sent, and a problem whose rank does not matter. Of
-/// rows for one domain, early sends are of the first round.
+/// that are long enough for every message to be sent, and a problem whose rank does not matter.
+/// `one_domain`: each message is of the round in which it may go at the earliest.
 /// Empty, after the schedule of one rank, if all have more than `most_steps` in all.
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem,
-                                int64_t most_steps = std::numeric_limits<int64_t>::max());
+                                int64_t most_steps = std::numeric_limits<int64_t>::max(),
+                                bool one_domain = false);
 
 }  // namespace ringcoll

@@ -240,34 +240,48 @@ TEST(EvenCounts, EqualPartsEndAtTheSameElement) {
       }
 }
 
-// The first message to each peer, if nothing received is in it.
-TEST(EarlySends, DependOnNothingReceived) {
-  auto early_of = [](Collective collective, std::string_view name, Rank size, Rank rank) {
+// In the round in which all that they send is there.
+TEST(EarliestSends, DependOnWhatIsReceived) {
+  auto earliest_of = [](Collective collective, std::string_view name, Rank size, Rank rank) {
     std::vector<int64_t> counts(size, 4);
     Problem problem = {.rank = rank, .size = size, .counts = counts, .recv_counts = counts};
-    Schedule schedule = find_schedule(collective, name)->make(problem);
-    std::string early;
-    for (bool is_early : early_sends(schedule, rank)) early += is_early ? 'e' : '-';
-    return early;
+    return earliest_sends(find_schedule(collective, name)->make(problem), rank);
   };
-  EXPECT_EQ(early_of(RC_ALLREDUCE, "ring", 3, 1), "e---");
-  EXPECT_EQ(early_of(RC_ALLREDUCE, "recursive_doubling", 4, 1), "e-");
-  EXPECT_EQ(early_of(RC_ALLREDUCE, "direct", 4, 1), "eee---");  // the others are second ones, too
-  EXPECT_EQ(early_of(RC_ALLREDUCE, "one_shot", 3, 2), "---ee");
-  EXPECT_EQ(early_of(RC_ALLREDUCE, "one_shot", 3, 0), "ee---");
-  EXPECT_EQ(early_of(RC_ALLTOALL, "direct", 4, 2), "-eee");  // its own block is no message
-  EXPECT_EQ(early_of(RC_BROADCAST, "binomial", 4, 0), "ee");
-  EXPECT_EQ(early_of(RC_BROADCAST, "binomial", 4, 2), "--");
-  EXPECT_EQ(early_of(RC_BARRIER, "dissemination", 4, 1), "--");
-  Schedule twice = {{.send_to = 1, .send = {0, 2}}, {.send_to = 1, .send = {2, 2}}};
-  EXPECT_EQ(early_sends(twice, 0), (std::vector<bool>{true, false}));
-  // Ranges that touch what is received, at either end.
+  using Rounds = std::vector<size_t>;
+  EXPECT_EQ(earliest_of(RC_ALLREDUCE, "ring", 3, 1), (Rounds{0, 1, 2, 3}));
+  EXPECT_EQ(earliest_of(RC_ALLREDUCE, "recursive_doubling", 4, 1), (Rounds{0, 1}));
+  EXPECT_EQ(earliest_of(RC_ALLREDUCE, "direct", 4, 1), (Rounds{0, 0, 0, 3, 3, 3}));
+  EXPECT_EQ(earliest_of(RC_ALLREDUCE, "one_shot", 3, 2), (Rounds{0, 1, 2, 0, 0}));
+  EXPECT_EQ(earliest_of(RC_ALLREDUCE, "one_shot", 3, 0), (Rounds{0, 0, 2, 3, 4}));
+  EXPECT_EQ(earliest_of(RC_ALLTOALL, "direct", 4, 2), (Rounds{0, 0, 0, 0}));  // the first to itself
+  EXPECT_EQ(earliest_of(RC_BROADCAST, "binomial", 4, 0), (Rounds{0, 0}));
+  EXPECT_EQ(earliest_of(RC_BROADCAST, "binomial", 4, 2), (Rounds{0, 1}));
+  EXPECT_EQ(earliest_of(RC_BARRIER, "dissemination", 4, 1), (Rounds{0, 1}));
+}
+
+TEST(EarliestSends, AreInTheirOrderAndFewToAPeer) {
+  using Rounds = std::vector<size_t>;
+  Schedule many(5, {.send_to = 1, .send = {0, 2}});
+  EXPECT_EQ(earliest_sends(many, 0), (Rounds{0, 0, 0, 3, 4}));
+  Schedule in_order = {{.recv_from = 1, .recv = {0, 2}},
+                       {.send_to = 1, .send = {1, 2}},
+                       {.send_to = 2, .send = {4, 2}},
+                       {.send_to = 1, .send = {4, 2}}};
+  EXPECT_EQ(earliest_sends(in_order, 0), (Rounds{0, 1, 0, 1}));
+}
+
+TEST(EarliestSends, GoByTheLastReceiptOfAnyPart) {
+  using Rounds = std::vector<size_t>;
+  // Ranges that touch what is received, at either end, and that take parts of several.
   Schedule received = {{.recv_from = 1, .recv = {2, 3}}, {.recv_from = 1, .recv = {7, 2}},
                        {.send_to = 2, .send = {0, 2}},   {.send_to = 3, .send = {5, 2}},
                        {.send_to = 4, .send = {4, 2}},   {.send_to = 5, .send = {0, 12}},
                        {.send_to = 6, .send = {9, 1}}};
-  EXPECT_EQ(early_sends(received, 0),
-            (std::vector<bool>{false, false, true, true, false, false, true}));
+  EXPECT_EQ(earliest_sends(received, 0), (Rounds{0, 1, 0, 0, 1, 2, 0}));
+  Schedule again = {{.recv_from = 1, .recv = {0, 10}}, {.recv_from = 1, .recv = {4, 2}},
+                    {.send_to = 2, .send = {0, 4}},    {.send_to = 3, .send = {6, 4}},
+                    {.send_to = 4, .send = {5, 1}},    {.send_to = 5, .send = {3, 2}}};
+  EXPECT_EQ(earliest_sends(again, 0), (Rounds{0, 1, 1, 1, 2, 2}));
 }
 
 TEST(Space, IsThatOfTheTable) {

@@ -338,7 +338,6 @@ class PlanRunner {
     std::shuffle(ready.begin(), ready.end(), std::mt19937(options_.shuffle));
     for (Machine& machine : machines_) {
       pack(machine);
-      if (options_.sends_early) send_early(machine);
       if (moves_early) move_own(machine);
     }
     // The last rank added goes on as far as it can: some run far ahead of others.
@@ -369,8 +368,7 @@ class PlanRunner {
     size_t round = 0;
     size_t receipt = 0;
     bool posted = false;
-    std::vector<bool> read;   // of each round: the peer has read the message
-    std::vector<bool> early;  // and: it was sent before all rounds
+    std::vector<bool> read, early;  // of each round: the peer has read the message; it went early
     Ends ends;
     /// Of each element of each storage (index_of): the rounds in which it was sent and which
     /// nothing was done to wait for.
@@ -433,6 +431,7 @@ class PlanRunner {
   /// One round, or as much of it as can be done; true if it is over.
   bool advance(Machine& machine, std::vector<Rank>& ready) {
     if (machine.round == machine.plan.actions.size()) return false;
+    if (options_.sends_early) send_early(machine, ready);
     const Action& action = machine.plan.actions[machine.round];
     if (!machine.posted && action.send_to != kNobody && !machine.early[machine.round]) {
       note_send(machine, action, machine.round);
@@ -449,11 +448,12 @@ class PlanRunner {
     return true;
   }
 
-  void send_early(Machine& machine) {
-    for (size_t round = 0; round < machine.early.size(); round++) {
-      const Action& action = machine.plan.actions[round];
-      machine.early[round] = action.early;
-      if (action.early) note_send(machine, action, round);
+  void send_early(Machine& machine, std::vector<Rank>& ready) {
+    for (const EarliestSend& send : machine.plan.sends) {
+      if (send.earliest > machine.round || machine.early[send.round]) continue;
+      machine.early[send.round] = true;
+      note_send(machine, machine.plan.actions[send.round], send.round);
+      ready.push_back(machine.plan.actions[send.round].send_to);
     }
   }
 
