@@ -92,6 +92,14 @@ TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
 
 // What is combined stays in the caches, whoever has the cores; of what is copied a rank's part is
 // large against its change of context.
+// There a row is worth what it waits for, and not how many rounds it has: of as many bytes, twice.
+TEST(Select, RanksThatShareCoresGoByWhatGoesEarly) {
+  Terrain terrain = cluster(1, 4, 1);
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "halving_doubling");
+  terrain.oversubscribed = terrain.fabric.crowded = true;
+  EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "direct");
+}
+
 TEST(Select, PiecesOfAHostFitIntoCaches) {
   for (bool share : {false, true})
     for (Rank ranks : {2, 4, 8}) {
