@@ -132,7 +132,7 @@ bool Run::advance_alone() {
     alone.start = at_ = 0;
     started_ = 1;
     next_send_ = 0;
-    sends_early_ = alone.plan().sends_early && comm_.group().one_domain();
+    sends_early_ = !alone.plan().sends.empty() && comm_.group().one_domain();
   }
   for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
     if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
@@ -277,8 +277,9 @@ bool Run::advance(Piece& piece) {
   if (stage > rounds) return true;
   if (stage > 0 && !received_ && !receive(piece, stage - 1)) return false;
   received_ = true;
-  if (sends_early_ ? !send_all_that_may(piece, stage) : stage < rounds && !send(piece, stage))
-    return false;
+  bool sent =
+      sends_early_ ? send_all_that_may(piece, stage) : stage == rounds || send(piece, stage);
+  if (!sent) return false;
   received_ = false;
   if (stage == rounds) move_own(piece);
   return true;

@@ -423,7 +423,6 @@ TEST(ARun, SendsEarlyWhatDependsOnNothing) {
   EXPECT_EQ(sent_before_anything_comes("tcp", RC_ALLTOALL, ""), 1);
 }
 
-// What is abandoned leaves nothing that the next call, another one, could take for its own.
 // Of direct what a rank has combined: to all, before it waits for what they have.
 TEST(ARun, SendsAResultToAllAtOnce) {
   constexpr Rank kSize = 4;
@@ -475,6 +474,7 @@ TEST(ARun, MovesWhatIsItsOwnWhileItWaits) {
   });
 }
 
+// What is abandoned leaves nothing that the next call, another one, could take for its own.
 TEST(ARun, CanBeAbandoned) {
   in_one_thread(2, "loopback", [&](auto& runners) {
     std::vector<int32_t> data(100);

@@ -239,7 +239,7 @@ void Channels::even_out() {
   auto ranks_on = [this](int cpu) {
     return std::ranges::count(connected_, cpu, [&](Rank r) { return channels_[r]->peer_cpu(); });
   };
-  if (1 + ranks_on(here) <= share) return;
+  if (1 + ranks_on(here) <= share || spreader_.rests()) return;
   std::vector<int> full;
   for (Rank peer : connected_)
     if (int cpu = channels_[peer]->peer_cpu(); ranks_on(cpu) >= share) full.push_back(cpu);

@@ -107,12 +107,13 @@ void Lowering::place_inputs() {
 
 // All that there are, if one of them may go before its round.
 void Lowering::order_sends(const std::vector<size_t>& earliest) {
+  bool early = false;
   for (size_t round = 0; round < earliest.size(); round++) {
     if (plan_.actions[round].send_to == kNobody) continue;
     plan_.sends.push_back({round, earliest[round]});
-    plan_.sends_early |= earliest[round] < round;
+    early |= earliest[round] < round;
   }
-  if (!plan_.sends_early) plan_.sends.clear();
+  if (!early) plan_.sends.clear();
   std::ranges::stable_sort(plan_.sends, {}, &EarliestSend::earliest);
 }
 

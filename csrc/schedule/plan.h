@@ -61,8 +61,6 @@ struct Action {
 struct EarliestSend {
   size_t round;
   size_t earliest;
-
-  bool operator==(const EarliestSend&) const = default;
 };
 
 /// A copy of the input into a bank, before the first round.
@@ -88,10 +86,9 @@ struct Plan {
   /// In the order in which they may go; none, if each goes in its round.
   std::vector<EarliestSend> sends;
   std::vector<Move> moves;
-  int64_t space = 0;         // elements of a bank
-  bool two_banks = false;    // bank 1 is used
-  bool hands = false;        // some action is handed
-  bool sends_early = false;  // some send may go before its round
+  int64_t space = 0;       // elements of a bank
+  bool two_banks = false;  // bank 1 is used
+  bool hands = false;      // some action is handed
 };
 
 /// What the caller gave: the parts of the index space that have an input and those that have an

@@ -55,7 +55,7 @@ struct PlanOptions {
   unsigned shuffle = 0;   // which rank runs ahead of which
   ZeroCopy zero_copy = ZeroCopy::kNone;
   bool copied_when_sent = false;  // with zero_copy: all messages are
-  bool sends_early = false;       // what may go before all rounds does
+  bool sends_early = false;       // what may go before its round does
   bool hands = false;             // what is for one message alone lies with it, not in a bank
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,

@@ -33,12 +33,9 @@ std::vector<int> roomier_cpus(int here, const std::vector<int>& allowed,
   return near.empty() ? all : near;
 }
 
-bool Spreader::leave(const std::vector<int>& taken) { return leave(taken, {}); }
-
 bool Spreader::leave(const std::vector<int>& taken, const std::function<void(int cpu)>& tell) {
-  auto now = Clock::now();
-  if (now - last_ < kRest) return false;
-  last_ = now;
+  if (rests()) return false;
+  last_ = Clock::now();
   std::vector<int> allowed = allowed_cpus();
   static const std::map<int, std::vector<int>> nodes = numa_nodes();  // they do not change
   std::vector<int> others = roomier_cpus(current_cpu(), allowed, taken, nodes);

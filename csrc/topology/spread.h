@@ -30,10 +30,11 @@ class Spreader {
   /// Moves the calling thread to one of its roomier_cpus(). Its affinity is the same afterwards;
   /// what another thread changes of it meanwhile is lost. False: there is no such CPU, the kernel
   /// refuses, or the last attempt was less than kRest ago.
-  bool leave(const std::vector<int>& taken);
-  /// The same to one of them, of which `tell` hears before the thread moves: to another one than
+  /// With `tell` to one of them, of which that hears before the thread moves: to another one than
   /// other processes choose, as far as that can be had without asking them.
-  bool leave(const std::vector<int>& taken, const std::function<void(int cpu)>& tell);
+  bool leave(const std::vector<int>& taken, const std::function<void(int cpu)>& tell = {});
+  /// Whether leave() would do nothing, for that reason.
+  bool rests() const { return Clock::now() - last_ < kRest; }
 
   static constexpr Duration kRest = std::chrono::milliseconds(10);
 
