@@ -57,7 +57,7 @@ void Run::end(Piece& piece) {
 bool Run::has_left(Way way, Rank peer) const {
   if (started_ < choice_->pieces) return true;
   for (int64_t k = finished_; k < started_; k++) {
-    const Piece& piece = pieces_[static_cast<size_t>(k) % pieces_.size()];
+    const Piece& piece = pieces_[index_of(k)];
     bool advanced = in_tick_ && k > at_, received = in_tick_ && k == at_ && received_;
     size_t round = stage_of(piece) + advanced;  // that it sends next
     if (way == Way::kReceive && round > 0 && !received) round--;
@@ -116,32 +116,31 @@ void Run::prepare() {
 }
 
 bool Run::advance() {
-  bool over = choice_->pieces == 1 ? advance_alone() : advance_pipeline();
+  bool over = choice_->one_by_one ? advance_one_by_one() : advance_pipeline();
   if (!over || !all_completed(lent_)) return false;  // the caller's memory is the caller's again
   lending_.end(mover_->has_tried());
   return true;
 }
 
-// The pipeline of one piece. Most calls are that, and the small ones among them notice what a
-// pipeline of several has to keep.
-bool Run::advance_alone() {
-  if (finished_ == 1) return true;
-  Piece& alone = pieces_.front();
-  if (started_ == 0) {
-    if (!begin(alone)) return false;
-    alone.start = at_ = 0;
-    started_ = 1;
-    next_send_ = 0;
-    sends_early_ = !alone.plan().sends.empty() && comm_.group().one_domain();
+// Most calls are of one piece, and the small ones among them notice what a pipeline has to keep.
+bool Run::advance_one_by_one() {
+  for (; finished_ < choice_->pieces; finished_++) {
+    Piece& alone = pieces_.front();
+    if (started_ == finished_) {
+      if (!begin(alone)) return false;
+      alone.start = tick_;
+      at_ = started_++;
+      next_send_ = 0;
+      sends_early_ = !alone.plan().sends.empty() && comm_.group().one_domain();
+    }
+    for (auto last = static_cast<int64_t>(alone.start + alone.rounds()); tick_ <= last; tick_++) {
+      if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
+      in_tick_ = true;
+      if (!advance(alone)) return false;
+      in_tick_ = false;
+    }
+    end(alone);
   }
-  for (auto last = static_cast<int64_t>(alone.rounds()); tick_ <= last; tick_++) {
-    if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
-    in_tick_ = true;
-    if (!advance(alone)) return false;
-    in_tick_ = false;
-  }
-  end(alone);
-  finished_ = 1;
   return true;
 }
 
@@ -313,8 +312,8 @@ std::byte* Run::place_for(const Piece& piece, const Action& action) const {
   return single ? mover_->place_for(piece.memory, action.receipts[0]) : nullptr;
 }
 
-// Those to a peer (kMostAhead and one) have room there once it has received those of earlier calls,
-// which depend on none of this one: so nobody waits for a peer that waits for it.
+// Those to a peer (kMostAhead and one) have room there once it has received those of pieces and
+// calls before, which depend on none of this one: so nobody waits for a peer that waits for it.
 bool Run::send_all_that_may(Piece& piece, size_t round) {
   const auto& sends = piece.plan().sends;
   for (; next_send_ < sends.size() && sends[next_send_].earliest <= round; next_send_++)

@@ -10,9 +10,10 @@
 // rank waits for something that its peer does only after waiting for it: a receive of tick t
 // depends on sends of tick t-1 alone.
 //
-// Where all ranks share memory, a call of one piece sends each message as soon as all that it sends
-// is there (earliest_sends), two to a peer at most before their rounds: then all peers are waited
-// for at once, and not one after another.
+// Where all ranks share memory, a piece that is alone sends each message as soon as all that it
+// sends is there (earliest_sends), two to a peer at most before their rounds: then all peers are
+// waited for at once, and not one after another. Where ranks share cores that is worth more than a
+// pipeline: pieces go one by one (Choice::one_by_one), each as if it were a call.
 //
 // Several calls in flight. A run may follow one that has not ended, once all pieces of that have
 // begun. On each link and in each direction all messages of a call come before those of a later
@@ -116,8 +117,11 @@ class Run {
   };
 
   void prepare();
-  Piece& piece(int64_t index) { return pieces_[static_cast<size_t>(index) % pieces_.size()]; }
-  bool advance_alone();
+  size_t index_of(int64_t piece) const {
+    return choice_->one_by_one ? 0 : static_cast<size_t>(piece) % pieces_.size();
+  }
+  Piece& piece(int64_t index) { return pieces_[index_of(index)]; }
+  bool advance_one_by_one();
   bool advance_pipeline();
   size_t stage_of(const Piece& piece) const { return static_cast<size_t>(tick_ - piece.start); }
   bool begin_tick();

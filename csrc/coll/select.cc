@@ -14,12 +14,11 @@ namespace {
 
 // A piece should stay in the caches of the cores that work on it: what is combined in half of a
 // core's own, where each rank has one. So it should where ranks share cores: what the next one
-// reads is still there. A rank's part of what is copied should be large against its change of
-// context, though. What two ranks with a core each exchange should be short enough to be handed
-// over.
+// reads is still there. A rank's part should be large against its change of context, though. What
+// two ranks with a core each exchange should be short enough to be handed over.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
-constexpr int64_t kCopiedBytesOfSharedCore = 128 << 10;
+constexpr int64_t kCombinedBytesOfSharedCore = 64 << 10, kCopiedBytesOfSharedCore = 128 << 10;
 // Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
 constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
 constexpr int64_t kMostNetworkPieceBytes = 4 << 20;
@@ -135,8 +134,10 @@ int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profi
     return static_cast<int64_t>(handed / profile->longest_message);
   }
   if (traits_of(collective).reduces) {
-    if (terrain_.oversubscribed) return kDomainPieceBytes;
-    return std::clamp(terrain_.core_cache_bytes / 2, kDomainPieceBytes, kMostDomainPieceBytes);
+    int64_t combined = terrain_.oversubscribed
+                           ? kCombinedBytesOfSharedCore * terrain_.fabric.ranks()
+                           : terrain_.core_cache_bytes / 2;
+    return std::clamp(combined, kDomainPieceBytes, kMostDomainPieceBytes);
   }
   int64_t shared = kCopiedBytesOfSharedCore * terrain_.fabric.ranks();
   return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
@@ -156,30 +157,45 @@ std::vector<int64_t> Selector::piece_sizes(Collective collective, const Profile*
   return sizes;
 }
 
-const Profile* Selector::profile_of(const ScheduleRow& row) {
-  auto [it, fresh] = profiles_.try_emplace(&row);
-  if (fresh && is_offered(row, terrain_.fabric, terrain_.one_domain)) {
-    Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
-    std::vector<Traffic> traffic;
-    if (row.where == Where::kOneDomain)
-      traffic = traffic_of(row, problem, kMostStepsWalked, true);
-    else if (terrain_.one_domain && terrain_.oversubscribed)
-      traffic = traffic_of(row, problem, kMostStepsOfOneDomain, true);
-    if (traffic.empty() && row.traffic) traffic = row.traffic(problem);
-    if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked);
-    if (!traffic.empty() || problem.size == 1)
-      it->second = ringcoll::profile_of(traffic, terrain_.fabric);
-  }
+const Selector::Price* Selector::price_of(const ScheduleRow& row) {
+  auto [it, fresh] = prices_.try_emplace(&row);
+  if (fresh && is_offered(row, terrain_.fabric, terrain_.one_domain)) it->second = work_out(row);
   return it->second ? &*it->second : nullptr;
 }
 
+// Where ranks share cores and memory, who waits leaves its core to one that has something to do,
+// and changing takes a core: pieces in flight hide nothing. So they go one by one with a row that
+// waits less often if messages go before their rounds, as those of a piece do that is alone.
+std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
+  Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
+  auto priced = [&](const std::vector<Traffic>& traffic) -> std::optional<Price> {
+    if (traffic.empty() && problem.size > 1) return {};
+    return Price{profile_of(traffic, terrain_.fabric)};
+  };
+  if (terrain_.one_domain && terrain_.oversubscribed) {
+    auto early = priced(traffic_of(row, problem, kMostStepsOfOneDomain, true));
+    auto in_rounds = priced(traffic_of(row, problem, kMostStepsOfOneDomain));
+    if (early && in_rounds) {
+      early->one_by_one = early->profile.latency_us < in_rounds->profile.latency_us;
+      early->profile.overlaps = false;
+      return early;
+    }
+  }
+  if (row.where == Where::kOneDomain)
+    return priced(traffic_of(row, problem, kMostStepsWalked, true));
+  std::vector<Traffic> traffic;
+  if (row.traffic) traffic = row.traffic(problem);
+  if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked);
+  return priced(traffic);
+}
+
 std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, double bytes) {
-  const Profile* profile = profile_of(row);
-  if (!profile) return {};
+  const Price* price = price_of(row);
+  if (!price) return {};
   std::optional<Estimate> best;
-  for (int64_t piece : piece_sizes(row.collective, profile)) {
+  for (int64_t piece : piece_sizes(row.collective, &price->profile)) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
-    double us = microseconds(*profile, bytes, std::max<int64_t>(1, pieces), slots_);
+    double us = microseconds(price->profile, bytes, std::max<int64_t>(1, pieces), slots_);
     if (!best || us < best->microseconds) best = {us, piece};
   }
   return best;
@@ -226,6 +242,7 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
   choice.row = row_for(call, bytes, &piece_bytes);
   if (call.collective == RC_BARRIER) {
     choice.pieces = 1;
+    choice.one_by_one = true;
     return choice;
   }
   if (longest_strip == 0) return choice;
@@ -244,6 +261,8 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
     choice.stretch = std::min(most, (choice.stretch + line - 1) / line * line);
     choice.pieces = (longest_strip + choice.stretch - 1) / choice.stretch;
   }
+  const Price* price = price_of(*choice.row);
+  choice.one_by_one = choice.pieces == 1 || (price && price->one_by_one);
   return choice;
 }
 

@@ -36,6 +36,7 @@ struct Choice {
   const ScheduleRow* row = nullptr;
   int64_t stretch = 0;  // elements of each strip in a piece
   int64_t pieces = 0;
+  bool one_by_one = false;  // a piece begins when the one before has ended; true of one alone
 };
 
 class Selector {
@@ -61,7 +62,13 @@ class Selector {
   std::optional<Estimate> estimate(const ScheduleRow& row, double bytes);
 
  private:
-  const Profile* profile_of(const ScheduleRow& row);
+  /// Of a row.
+  struct Price {
+    Profile profile;
+    bool one_by_one = false;  // as in Choice, of several pieces
+  };
+  const Price* price_of(const ScheduleRow& row);
+  std::optional<Price> work_out(const ScheduleRow& row) const;
   const ScheduleRow* row_for(const Call& call, double bytes, int64_t* piece_bytes);
   const ScheduleRow* cheapest(const Call& call, double bytes, int64_t* piece_bytes);
   int64_t domain_piece_bytes(Collective collective, const Profile* profile) const;
@@ -72,7 +79,7 @@ class Selector {
   Terrain terrain_;
   int64_t slots_ = 0;
   int64_t largest_piece_bytes_ = 0;
-  std::unordered_map<const ScheduleRow*, std::optional<Profile>> profiles_;
+  std::unordered_map<const ScheduleRow*, std::optional<Price>> prices_;
 };
 
 /// The schedule that RINGCOLL_ALGORITHM names for a collective, if it names one.

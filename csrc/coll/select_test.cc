@@ -1,6 +1,7 @@
 // The choice of schedules: the cheapest by the fabric, in pieces and slots that follow from it.
 #include "coll/select.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,8 +91,6 @@ TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
   EXPECT_EQ(choose(two, RC_ALLREDUCE, 64).row->name, "recursive_doubling");
 }
 
-// What is combined stays in the caches, whoever has the cores; of what is copied a rank's part is
-// large against its change of context.
 // There a row is worth what it waits for, and not how many rounds it has: of as many bytes, twice.
 TEST(Select, RanksThatShareCoresGoByWhatGoesEarly) {
   Terrain terrain = cluster(1, 4, 1);
@@ -100,16 +99,47 @@ TEST(Select, RanksThatShareCoresGoByWhatGoesEarly) {
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "direct");
 }
 
+// What is combined stays in the caches. Where ranks share cores a rank's part is large against its
+// change of context.
 TEST(Select, PiecesOfAHostFitIntoCaches) {
   for (bool share : {false, true})
     for (Rank ranks : {2, 4, 8}) {
       Terrain terrain = cluster(1, ranks, 1);
       terrain.one_domain = true;
       terrain.oversubscribed = terrain.fabric.crowded = share;
-      EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, 256 << 10);
+      int64_t combined = share && ranks == 8 ? kMiB / 2 : kMiB / 4;
+      EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, combined);
       int64_t copied = share && ranks == 8 ? kMiB : kMiB / 2;
       EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).stretch, copied);
     }
+}
+
+// What a pipeline hides is nothing to ranks that share cores: how often they wait counts.
+TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
+  Terrain terrain = cluster(1, 4, 1);
+  terrain.one_domain = true;
+  auto one_by_one = [&](std::string_view row, int64_t bytes) {
+    terrain.algorithm = fmt::format("allreduce={}", row);
+    Choice choice = choose(terrain, RC_ALLREDUCE, bytes);
+    EXPECT_EQ(choice.row->name, row);
+    EXPECT_EQ(choice.pieces > 1, bytes > kMiB);
+    return choice.one_by_one;
+  };
+  EXPECT_FALSE(one_by_one("direct", 4 * kMiB));
+  EXPECT_TRUE(one_by_one("direct", kMiB / 8)) << "one piece";
+  terrain.oversubscribed = terrain.fabric.crowded = true;
+  EXPECT_TRUE(one_by_one("direct", 4 * kMiB));
+  EXPECT_FALSE(one_by_one("ring", 4 * kMiB)) << "each of its rounds waits for the one before";
+}
+
+// Four waits a piece instead of two, and as many bytes, are never worth it, however long a wait is.
+TEST(Select, RanksThatShareCoresCountEachWaitOfEachPiece) {
+  Terrain terrain = cluster(1, 8, 1);
+  terrain.one_domain = terrain.oversubscribed = terrain.fabric.crowded = true;
+  for (double latency_us : {0.5, 5.0, 10.0, 50.0}) {
+    terrain.fabric.links[0].latency_us = latency_us;
+    EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 4 * kMiB).row->name, "direct") << latency_us;
+  }
 }
 
 // The largest that was found faster is that of a cache of 2 MiB.

@@ -61,6 +61,7 @@ struct Profile {
   // Of work_us and us_per_byte, where cores are shared: rounds with messages between hosts.
   double wire_work_us = 0;
   double wire_us_per_byte = 0;
+  bool overlaps = true;  // pieces in flight hide latencies; if not, each costs what the first does
 };
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric);
