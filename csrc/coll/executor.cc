@@ -82,7 +82,7 @@ void Executor::begin(Flight& next, const Call& call) {
   comm_.counters().calls += 1;
   next.over = false;
   if (!before) set_deadline(call);
-  next.run->begin(call, signature_of(call, comm_.size(), ++sequence_), before);
+  next.run->begin(call, ++sequence_, before);
 }
 
 // Of the oldest call, which is the one that is waited for.

@@ -156,11 +156,15 @@ void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* 
   }
 }
 
-void Partition::readdress(std::span<Fragment> fragments) const {
+// From the buffer, and not from what replace() has just written: addresses are read in pairs, which
+// waits until each of them has left the store buffer (a tenth of a call of 4 B).
+void Partition::readdress(std::span<Fragment> fragments, std::span<const rc_buffer> buffers) const {
   auto tensor = tensors_.begin();
   for (Fragment& fragment : fragments) {
-    fragment.input = tensor->input;
-    fragment.output = tensor->output;
+    auto* input = static_cast<const std::byte*>(buffers[0].input) + tensor->input_at;
+    auto* output = static_cast<std::byte*>(buffers[0].output) + tensor->output_at;
+    fragment.input = tensor->input ? input : nullptr;
+    fragment.output = tensor->output ? output : nullptr;
     fragment.lent = false;
     ++tensor;
   }

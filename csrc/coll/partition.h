@@ -49,9 +49,9 @@ class Partition {
   /// Elements of each strip in piece `k`, if pieces take `stretch` elements of a strip.
   void counts_of(int64_t k, int64_t stretch, std::vector<int64_t>* counts) const;
   void fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* fragments) const;
-  /// Those of a call in one piece, of tensors of one length, where they are after a replace(). None
-  /// of them is lent.
-  void readdress(std::span<Fragment> fragments) const;
+  /// Those of a call in one piece, of tensors of one length, after a replace() with the one of
+  /// `buffers`. None of them is lent.
+  void readdress(std::span<Fragment> fragments, std::span<const rc_buffer> buffers) const;
   /// Where a piece with these strip counts has inputs and outputs.
   Ends ends_of(std::span<const int64_t> counts) const;
   /// A bit pattern that, with the counts, determines ends_of().

@@ -18,16 +18,20 @@ Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       hands_over_(comm.group().one_domain() && comm.config().handed_bytes > 0),
       pieces_(slots.size()) {}
 
-void Run::begin(const Call& call, const Signature& signature, const Run* before) {
+void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   call_ = &call;
   before_ = before;
-  signature_ = signature;
-  envelope_ = Envelope::of(signature);
   tick_ = started_ = finished_ = next_start_ = 0;
   if (!before) plans_.trim();
   if (std::exchange(trims_, plans_.trims()) != plans_.trims())
     outline_.reset();  // it points to some
-  prepare();
+  if (outline_ && outline_of(call) == outline_) {
+    signature_.sequence = sequence;
+    if (!call.buffers.empty()) partition_.replace(call.buffers[0]);
+  } else {
+    signature_ = signature_of(call, comm_.size(), sequence);
+    prepare();
+  }
   sends_early_ = false;
   lending_.begin(call, partition_, lending_before(), !before);
 }
@@ -93,26 +97,25 @@ bool Run::is_turn(Way way, Rank peer) {
 
 // Steps of training make the same call again and again, and so do benchmarks: one like the one
 // before, of one buffer, needs nothing worked out anew.
+std::optional<Run::Outline> Run::outline_of(const Call& call) {
+  if (call.buffers.size() > 1 || !call.has_equal_counts()) return {};
+  Outline outline{call.collective, call.dtype, call.op, call.root, call.prescale, call.postscale};
+  if (call.buffers.empty()) return outline;
+  const rc_buffer& buffer = call.buffers[0];
+  outline.count = buffer.count;
+  outline.has_input = buffer.input != nullptr;
+  outline.has_output = buffer.output != nullptr;
+  return outline;
+}
+
 void Run::prepare() {
-  std::optional<Outline> outline;
-  if (call_->buffers.size() == 1 && call_->has_equal_counts())
-    outline = {call_->collective,
-               call_->dtype,
-               call_->op,
-               call_->root,
-               call_->prescale,
-               call_->postscale,
-               call_->buffers[0].count,
-               call_->buffers[0].input != nullptr,
-               call_->buffers[0].output != nullptr};
-  if (outline && outline == outline_) return partition_.replace(call_->buffers[0]);
   outline_.reset();  // should one of these throw
   partition_.reset(*call_, comm_.rank(), plans_.order());
   choice_ = &plans_.choice(*call_, partition_);
   mover_.emplace(*call_, comm_.counters(), ways_);
   lending_.prepare(*call_, partition_);
   repeated_ = nullptr;
-  outline_ = outline;
+  outline_ = outline_of(*call_);
 }
 
 bool Run::advance() {
@@ -198,7 +201,7 @@ bool Run::begin(Piece& piece) {
   if (!piece.slot) {
     piece.index = started_;
     if (repeated_ && !lending_.lends())
-      partition_.readdress(piece.fragments);
+      partition_.readdress(piece.fragments, call_->buffers);
     else
       partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
     piece.zero_copy = lending_.of_piece(piece.fragments, *mover_);
@@ -331,10 +334,10 @@ bool Run::send(Piece& piece, size_t round) {
                               ? piece.handed[round].data
                               : mover_->source(piece.memory, action.send_from, action.send.first);
   uint64_t bytes = action.send.count * mover_->element_bytes();
-  uint64_t number = link.try_send(envelope_, data, bytes);
+  uint64_t number = link.try_send(envelope(), data, bytes);
   if (number == 0) {
     link.progress();
-    number = link.try_send(envelope_, data, bytes);
+    number = link.try_send(envelope(), data, bytes);
   }
   if (number == 0) return wants(Want::What::kCredit, peer, link);
   progress_++;
@@ -434,7 +437,7 @@ bool Run::wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes) {
 }
 
 void Run::check_view(Rank peer, uint64_t expected_bytes) const {
-  if (view_.envelope == envelope_ && view_.bytes == expected_bytes) [[likely]]
+  if (view_.envelope == envelope() && view_.bytes == expected_bytes) [[likely]]
     return;
   std::string theirs = describe(view_.envelope.as<Signature>()), mine = doing();
   if (theirs == mine) {

@@ -62,10 +62,10 @@ class Run {
   Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       const Borrowers& borrowers);
 
-  /// The call, which outlives the run, is the `signature.sequence`-th. After the one that this
+  /// The call, which outlives the run, is the `sequence`-th. After the one that this
   /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
   /// be followed; null: it has ended.
-  void begin(const Call& call, const Signature& signature, const Run* before = nullptr);
+  void begin(const Call& call, uint64_t sequence, const Run* before = nullptr);
   /// Whether the next call may begin though this one has not ended.
   bool may_be_followed() const { return started_ == choice_->pieces && !plans_.full(); }
   /// The runs before it have ended.
@@ -103,20 +103,23 @@ class Run {
     const Plan& plan() const { return planned->plan; }
     size_t rounds() const { return planned->plan.actions.size(); }
   };
-  /// All of a call of one buffer without counts but its addresses: what partition, schedule and
-  /// plan follow from.
+  /// All of a call of one buffer (a barrier: of none) without counts but its addresses: what
+  /// signature, partition, schedule and plan follow from.
   struct Outline {
     Collective collective;
     DataType dtype;
     ReduceOp op;
     Rank root;
     double prescale, postscale;
-    int64_t count;
-    bool has_input, has_output;
+    int64_t count = 0;
+    bool has_input = false, has_output = false;
     bool operator==(const Outline&) const = default;
   };
 
+  static std::optional<Outline> outline_of(const Call& call);
   void prepare();
+  /// What messages say of the call.
+  Envelope envelope() const { return Envelope::of(signature_); }
   size_t index_of(int64_t piece) const {
     return choice_->one_by_one ? 0 : static_cast<size_t>(piece) % pieces_.size();
   }
@@ -168,7 +171,6 @@ class Run {
   const Run* before_ = nullptr;
   uint64_t trims_ = 0;  // of the plans, when it began
   Signature signature_;
-  Envelope envelope_;  // the same, as messages have it
   Partition partition_;
   std::optional<Mover> mover_;
   const Choice* choice_ = nullptr;

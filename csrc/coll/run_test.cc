@@ -51,7 +51,7 @@ class Runner {
     Flight& next = *in_flight_.back();
     next.over = false;
     next.call = check_call(raw, comm_.rank(), comm_.size());
-    next.run.begin(next.call, signature_of(next.call, comm_.size(), ++sequence_), before);
+    next.run.begin(next.call, ++sequence_, before);
     most_in_flight_ = std::max(most_in_flight_, in_flight_.size());
   }
   bool has_room() const {

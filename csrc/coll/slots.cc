@@ -31,7 +31,8 @@ Slots::Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, siz
 
 Slot* Slots::take() {
   for (size_t i = 0; i < slots_.size(); i++) {
-    Slot& slot = slots_[next_++ % slots_.size()];
+    Slot& slot = slots_[next_];
+    if (++next_ == slots_.size()) next_ = 0;
     if (slot.taken) continue;
     slot.taken = true;
     return &slot;

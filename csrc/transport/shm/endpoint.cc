@@ -248,8 +248,23 @@ void ShmEndpoint::revoke() noexcept {
   fence();
 }
 
+// Who waits for an answer with a short payload asks for its lines as often as for the stamp, so
+// that they come with that and not after it (an allreduce of 64 B took 0.29 us and takes 0.26, near
+// cores of a Xeon). Not of who only sends, and writes entry after entry ahead: it would have to
+// fetch each line back (broadcasts of 64 B took 0.14 us instead of 0.09). Longer payloads are not
+// beside their entry, or take longer to write than to fetch.
+void ShmEndpoint::prefetch_answer(uint64_t bytes) const {
+  if (sent_ == sent_at_last_ || bytes >= kLeastHandedBytes || Entry::payload_at(bytes) < kLineBytes)
+    return;
+  const std::byte* payload = in_entry(received_ + 1)->payload(bytes);
+  for (uint64_t at = 0; at < bytes; at += kLineBytes) prefetch_to_read(payload + at);
+}
+
 bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
-  if (!next_is_there()) return false;
+  if (!next_is_there()) {
+    prefetch_answer(capacity);
+    return false;
+  }
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
   uint64_t bytes = entry->bytes;  // once: what is checked is what is used
@@ -265,11 +280,13 @@ bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
     else if (bytes <= capacity)
       data = fetch(offset & ~kLent, place, bytes);
   }
+  prefetch_to_read(data);  // before anybody has looked at what else the message says
   buffer_of_[number % kEntries] = buffer;
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;
   view->envelope = entry->envelope;
   received_ = number;
+  sent_at_last_ = sent_;
   prefetch_to_read(in_entry(number + 1));
   return true;
 }
