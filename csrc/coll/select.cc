@@ -168,8 +168,8 @@ const Selector::Price* Selector::price_of(const ScheduleRow& row) {
 }
 
 // Where ranks share cores and memory, who waits leaves its core to one that has something to do,
-// and changing takes a core: pieces in flight hide nothing. So they go one by one with a row that
-// waits less often if messages go before their rounds, as those of a piece do that is alone.
+// and that change is work of the core: pieces in flight hide nothing. So they go one by one with a
+// row that waits less often if messages go before their rounds, as those of a single piece may.
 std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
   Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
   auto priced = [&](const std::vector<Traffic>& traffic) -> std::optional<Price> {
