@@ -18,6 +18,8 @@ Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       hands_over_(comm.group().one_domain() && comm.config().handed_bytes > 0),
       pieces_(slots.size()) {}
 
+// Steps of training make the same call again and again, and so do benchmarks: one like the one
+// before, of one buffer, needs nothing worked out anew.
 void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   call_ = &call;
   before_ = before;
@@ -95,8 +97,6 @@ bool Run::is_turn(Way way, Rank peer) {
   return true;
 }
 
-// Steps of training make the same call again and again, and so do benchmarks: one like the one
-// before, of one buffer, needs nothing worked out anew.
 std::optional<Run::Outline> Run::outline_of(const Call& call) {
   if (call.buffers.size() > 1 || !call.has_equal_counts()) return {};
   Outline outline{call.collective, call.dtype, call.op, call.root, call.prescale, call.postscale};

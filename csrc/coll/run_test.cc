@@ -342,7 +342,7 @@ TEST(ARun, GoesPieceByPieceWhereRanksShareCores) {
           size_t at = call * kSize + runner.rank();
           data[at].assign(kPieces * kPiece, 1 << runner.rank());
           buffers[at] = {data[at].data(), data[at].data(), kPieces * kPiece};
-          auto collective = call == 1 ? RC_REDUCE : RC_ALLREDUCE;  // the latter has a pipeline
+          auto collective = call == 1 ? RC_REDUCE : RC_ALLREDUCE;  // a chain has a pipeline
           runner.begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffers[at], 1}));
         };
         Runner& first = *runners[0];

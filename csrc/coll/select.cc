@@ -47,6 +47,13 @@ std::optional<Collective> collective_named(std::string_view name) {
   return {};
 }
 
+// Each is waited for.
+int64_t rounds_with_messages(const std::vector<Traffic>& traffic) {
+  int64_t count = 0;
+  for (const Traffic& rounds : traffic) count += rounds.messages.empty() ? 0 : rounds.times;
+  return count;
+}
+
 bool serves(const ScheduleRow& row, const Call& call) {
   return row.collective == call.collective && (!row.equal_counts || call.has_equal_counts());
 }
@@ -169,7 +176,7 @@ const Selector::Price* Selector::price_of(const ScheduleRow& row) {
 
 // Where ranks share cores and memory, who waits leaves its core to one that has something to do,
 // and that change is work of the core: pieces in flight hide nothing. So they go one by one with a
-// row that waits less often if messages go before their rounds, as those of a single piece may.
+// row that waits in fewer rounds if messages go before their own, as those of a single piece may.
 std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
   Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
   auto priced = [&](const std::vector<Traffic>& traffic) -> std::optional<Price> {
@@ -177,12 +184,12 @@ std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const 
     return Price{profile_of(traffic, terrain_.fabric)};
   };
   if (terrain_.one_domain && terrain_.oversubscribed) {
-    auto early = priced(traffic_of(row, problem, kMostStepsOfOneDomain, true));
-    auto in_rounds = priced(traffic_of(row, problem, kMostStepsOfOneDomain));
-    if (early && in_rounds) {
-      early->one_by_one = early->profile.latency_us < in_rounds->profile.latency_us;
-      early->profile.overlaps = false;
-      return early;
+    std::vector<Traffic> early = traffic_of(row, problem, kMostStepsOfOneDomain, true);
+    if (auto price = priced(early)) {
+      price->one_by_one = rounds_with_messages(early) <
+                          rounds_with_messages(traffic_of(row, problem, kMostStepsOfOneDomain));
+      price->profile.overlaps = false;
+      return price;
     }
   }
   if (row.where == Where::kOneDomain)

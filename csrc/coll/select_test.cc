@@ -130,6 +130,14 @@ TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
   terrain.oversubscribed = terrain.fabric.crowded = true;
   EXPECT_TRUE(one_by_one("direct", 4 * kMiB));
   EXPECT_FALSE(one_by_one("ring", 4 * kMiB)) << "each of its rounds waits for the one before";
+  // Sums of latencies in another order, but as many.
+  Terrain eight = cluster(1, 8, 1);
+  eight.one_domain = eight.oversubscribed = eight.fabric.crowded = true;
+  eight.fabric.links[0].latency_us = 1.3;
+  eight.algorithm = "broadcast=binomial";
+  Choice choice = choose(eight, RC_BROADCAST, 4 * kMiB);
+  EXPECT_GT(choice.pieces, 1);
+  EXPECT_FALSE(choice.one_by_one);
 }
 
 // Buffers of pieces in flight would displace input and output.
