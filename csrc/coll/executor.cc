@@ -48,7 +48,7 @@ Executor::Executor(Communicator& comm)
     : comm_(comm),
       borrowers_(Borrowers::of(comm)),
       plans_(comm.rank(), comm.topology().ring_order(), borrowers_.at, terrain_of(comm)),
-      slots_(comm.group().mesh().arena(), comm.group().extent(),
+      slots_(comm.group().mesh().arena(), comm.group().memory(),
              static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
              thresholds_of(plans_.selector().terrain(), comm.config())),
@@ -99,10 +99,19 @@ void Executor::run(const Call& call) {
     while (!only.run->advance()) wait_for(only.run->want());
     comm_.channels().flush([&] { return only.run->doing(); });
     in_flight_ = 0;
+    park_memory();
     look_at_distance();
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     throw fail(error);
   }
+}
+
+// When no call is in flight: another group may need the memory.
+void Executor::park_memory() {
+  Group& group = comm_.group();
+  if (!group.memory().has_extent()) return;
+  auto reads_memory = [&](Rank peer) { return group.link_of(peer) == LinkClass::kHost; };
+  if (slots_.have_left(reads_memory)) group.park_memory();
 }
 
 // When a call has ended and none is in flight: then ranks are as near in time as ever. All count
@@ -225,6 +234,7 @@ std::optional<Executed> Executor::end_those_over(CallSource& calls) {
     if (last) {
       if (calls.look_up(comm_.channels().busy())) return Executed::kPart;
       comm_.channels().flush([this] { return flight(0).run->doing(); });
+      park_memory();
       look_at_distance();
     }
     end_oldest(calls);

@@ -82,6 +82,7 @@ class Executor {
 
   bool has_room();
   bool may_follow(const Call& call);
+  void park_memory();
   void look_at_distance();
   void begin_those_of(CallSource& calls);
   bool advance_all();

@@ -223,17 +223,13 @@ bool Run::begin(Piece& piece) {
 }
 
 void Run::give_memory(Piece& piece) {
-  size_t offset = 0;
-  if (!piece.fragments.empty()) {
-    auto elements = static_cast<size_t>(piece.fragments.back().end());
-    offset = slots_.offset_for(*piece.slot, elements * mover_->element_bytes());
-  }
+  size_t elements = piece.fragments.empty() ? 0 : static_cast<size_t>(piece.fragments.back().end());
+  auto banks = slots_.place_for(*piece.slot, elements * mover_->element_bytes());
   piece.moved = false;
   piece.sent.assign(piece.rounds(), {});
   bool hands = hands_over_ && piece.plan().hands && !lending_.is_inline();  // then links see to it
   piece.handed.assign(hands ? piece.rounds() : 0, {});
-  piece.memory = {
-      piece.fragments, {piece.slot->bank[0] + offset, piece.slot->bank[1] + offset}, piece.handed};
+  piece.memory = {piece.fragments, {banks[0], banks[1]}, piece.handed};
   for (const Packing& packing : piece.plan().pack) {
     take_buffer(piece, packing.handed_in);
     mover_->pack(piece.memory, packing);

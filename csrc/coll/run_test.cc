@@ -33,7 +33,7 @@ class Runner {
   explicit Runner(Communicator& comm)
       : comm_(comm),
         plans_(comm.rank(), comm.topology().ring_order(), Borrowers::of(comm).at, terrain_of(comm)),
-        slots_(comm.group().mesh().arena(), comm.group().extent(),
+        slots_(comm.group().mesh().arena(), comm.group().memory(),
                static_cast<size_t>(plans_.selector().slots()),
                static_cast<size_t>(plans_.selector().bank_bytes()), {.turning = 1}) {}
 

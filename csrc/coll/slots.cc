@@ -20,13 +20,25 @@ size_t bytes_to_turn_through() {
 
 }  // namespace
 
-Slots::Slots(SharedMemory& arena, std::span<std::byte> extent, size_t slots, size_t bank_bytes,
+Slots::Slots(SharedMemory& arena, CallMemory& memory, size_t slots, size_t bank_bytes,
              const Thresholds& thresholds)
-    : arena_(arena), thresholds_(thresholds) {
-  turn_bytes_ = std::min(bytes_to_turn_through() / slots, bank_bytes);
-  std::byte* at = extent.data();
-  for (size_t i = 0; i < slots; i++, at += 2 * bank_bytes)
-    slots_.push_back({{at, at + bank_bytes}});
+    : arena_(arena),
+      memory_(memory),
+      thresholds_(thresholds),
+      bank_bytes_(bank_bytes),
+      turn_bytes_(bytes_to_turn_through() / slots),
+      slots_(slots) {
+  size_t kept = memory.own().size() / slots / 2 / kPlaceAlignment * kPlaceAlignment;
+  kept_bank_bytes_ = std::min(kept, bank_bytes);
+  lay_out(memory.own(), kept_bank_bytes_, &Slot::kept);
+}
+
+void Slots::lay_out(std::span<std::byte> memory, size_t bank_bytes, Banks Slot::* banks) {
+  std::byte* at = memory.data();
+  for (Slot& slot : slots_) {
+    slot.*banks = {.begin = {at, at + bank_bytes}};
+    at += 2 * bank_bytes;
+  }
 }
 
 Slot* Slots::take() {
@@ -40,18 +52,26 @@ Slot* Slots::take() {
   return nullptr;
 }
 
-size_t Slots::offset_for(Slot& slot, size_t bytes) {
-  size_t first = 0;
+std::array<std::byte*, 2> Slots::place_for(Slot& slot, size_t bytes) {
+  if (bytes <= kept_bank_bytes_) return place_for(slot.kept, kept_bank_bytes_, bytes);
+  bool fresh = false;
+  std::span<std::byte> extent = memory_.take(&fresh);
+  if (fresh) lay_out(extent, bank_bytes_, &Slot::lent);
+  return place_for(slot.lent, bank_bytes_, bytes);
+}
+
+std::array<std::byte*, 2> Slots::place_for(Banks& banks, size_t bank_bytes, size_t bytes) {
+  size_t turn_bytes = std::min(turn_bytes_, bank_bytes), first = 0;
   if (bytes >= thresholds_.turning) {
-    if (slot.next + bytes <= turn_bytes_) first = slot.next;
-    slot.next = (first + bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+    if (banks.next + bytes <= turn_bytes) first = banks.next;
+    banks.next = (first + bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   }
   size_t end = first + bytes;
-  if (bytes >= thresholds_.huge_pages && end > slot.prepared_bytes) {
-    slot.prepared_bytes = std::max(end, turn_bytes_);
-    for (std::byte* bank : slot.bank) arena_.prepare(bank, slot.prepared_bytes);
+  if (bytes >= thresholds_.huge_pages && end > banks.prepared_bytes) {
+    banks.prepared_bytes = std::max(end, turn_bytes);
+    for (std::byte* bank : banks.begin) arena_.prepare(bank, banks.prepared_bytes);
   }
-  return first;
+  return {banks.begin[0] + first, banks.begin[1] + first};
 }
 
 }  // namespace ringcoll

@@ -13,20 +13,25 @@ constexpr size_t kBankBytes = 1 << 20, kSlots = 4;
 
 class SlotsTest : public ::testing::Test {
  protected:
-  SlotsTest()
-      : slots_(arena_, {arena_.data(), arena_.bytes()}, kSlots, kBankBytes, {.turning = 64}) {}
-
-  /// Of the next piece, which is over when the one after it begins.
-  size_t place(size_t bytes) {
-    Slot* slot = slots_.take();
-    size_t at = slots_.offset_for(*slot, bytes);
+  /// Of the next piece, which is over when the one after it begins: bytes from the memory's begin.
+  static size_t place(Slots& slots, size_t bytes, const std::byte* memory) {
+    Slot* slot = slots.take();
+    auto banks = slots.place_for(*slot, bytes);
     Slots::give_back(*slot);
-    EXPECT_LE(at + bytes, kBankBytes);
-    return static_cast<size_t>(slot->bank[0] - arena_.data()) + at;
+    return static_cast<size_t>(banks[0] - memory);
+  }
+  size_t place(size_t bytes) {
+    size_t at = place(slots_, bytes, arena_.data());
+    EXPECT_LE(at % kBankBytes + bytes, kBankBytes);
+    return at;
   }
 
-  SharedMemory arena_ = SharedMemory::create(2 * kSlots * kBankBytes, false);
-  Slots slots_;
+  static constexpr size_t kBytes = 2 * kSlots * kBankBytes;
+  SharedMemory arena_ = SharedMemory::create(3 * kBytes, false);
+  EventLoop loop_{"test"};
+  Extents extents_{arena_, {arena_.data() + kBytes, 2 * kBytes}, kBytes, "a test", loop_};
+  CallMemory memory_{{arena_.data(), kBytes}, extents_};
+  Slots slots_{arena_, memory_, kSlots, kBankBytes, {.turning = 64}};
 };
 
 // Both cores' own caches would still have a place that is written again soon.
@@ -62,6 +67,38 @@ TEST_F(SlotsTest, WhatIsNotWorthItDoesNotTurn) {
   size_t first = place(63);
   for (size_t i = 1; i < kSlots; i++) place(63);
   EXPECT_EQ(place(63), first);
+}
+
+// A group of some ranks has little of its own.
+TEST_F(SlotsTest, PiecesThatAreTooLongForWhatTheGroupKeepsAreInAnExtent) {
+  constexpr size_t kShort = 1024, kKept = 2 * kSlots * kShort;
+  CallMemory memory({arena_.data(), kKept}, extents_);
+  Slots slots(arena_, memory, kSlots, kBankBytes, {});
+  for (size_t i = 0; i < 2 * kSlots; i++)
+    EXPECT_LE(place(slots, kShort, arena_.data()) + kShort, kKept);
+  EXPECT_FALSE(memory.has_extent());
+  std::set<size_t> places;
+  for (size_t i = 0; i < 2 * kSlots; i++)
+    places.insert(place(slots, kBankBytes, extents_.region().data()));
+  EXPECT_EQ(places.size(), kSlots);
+  EXPECT_EQ(*places.rbegin(), (kSlots - 1) * 2 * kBankBytes);
+  EXPECT_TRUE(memory.has_extent());
+  EXPECT_LE(place(slots, kShort, arena_.data()) + kShort, kKept) << "short ones stay there";
+}
+
+TEST_F(SlotsTest, AnExtentThatAnotherGroupHasTakenMeanwhileIsReplaced) {
+  CallMemory mine({}, extents_), others({}, extents_);
+  Slots slots(arena_, mine, kSlots, kBankBytes, {});
+  const std::byte* region = extents_.region().data();
+  EXPECT_LT(place(slots, 64, region), kBytes);
+  mine.park({});
+  bool fresh = false;
+  EXPECT_EQ(others.take(&fresh).data(), region) << "it is mapped already";
+  for (size_t i = 0; i < kSlots; i++) {
+    size_t at = place(slots, kBankBytes, region);
+    EXPECT_GE(at, kBytes);
+    EXPECT_LE(at + 2 * kBankBytes, 2 * kBytes);
+  }
 }
 
 TEST_F(SlotsTest, NoneIsTakenTwice) {

@@ -48,7 +48,7 @@ Terrain terrain_of(const Communicator& comm) {
   terrain.core_cache_bytes = least_core_cache(comm.topology());
   if (terrain.one_domain) terrain.handed_bytes = comm.config().handed_bytes;
   terrain.segment_bytes = comm.config().segment_bytes;
-  terrain.arena_bytes = static_cast<int64_t>(comm.group().extent().size());
+  terrain.arena_bytes = static_cast<int64_t>(comm.group().memory().bytes());
   terrain.slots = comm.config().slots;
   terrain.algorithm = comm.config().algorithm;
   terrain.fabric.combined_bytes_per_us =

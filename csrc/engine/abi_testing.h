@@ -2,7 +2,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -50,6 +52,21 @@ class OverTransports : public ::testing::TestWithParam<const char*> {
   void SetUp() override { ::setenv("RINGCOLL_TRANSPORT", GetParam(), 1); }
   void TearDown() override { ::unsetenv("RINGCOLL_TRANSPORT"); }
 };
+/// While it lives, jobs that start have room for few groups: as under `ulimit -f`.
+class FewGroups {
+ public:
+  FewGroups() {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit few = before_;
+    few.rlim_cur = std::min<rlim_t>(before_.rlim_cur, rlim_t{2} << 30);
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &few), 0);
+  }
+  ~FewGroups() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 inline auto transports_of_one_process() { return ::testing::Values("loopback", "shm", "tcp"); }
 
 /// Of one buffer of floats.

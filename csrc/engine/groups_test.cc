@@ -117,15 +117,16 @@ TEST_P(Splits, FailAlone) {
 
 // The whole is not harmed by what cannot be made, whichever rank has no room.
 TEST_P(Splits, ThatFindNoRoomAreRefusedOnAllRanks) {
+  ringcoll::testing::FewGroups few;
   world(2, [](rc_comm* comm, int rank) {
     std::vector<rc_comm*> parts;
     rc_comm* part = nullptr;
     std::vector<int32_t> both = {0, 1};
     while (ringcoll_comm_split(comm, both.data(), 2, "part", &part) == RC_OK) parts.push_back(part);
-    EXPECT_GE(parts.size(), 64u);
-    EXPECT_NE(error_text().find("close some"), std::string::npos) << error_text();
+    EXPECT_GE(parts.size(), 1000u);
+    EXPECT_NE(error_text().find("close some groups"), std::string::npos) << error_text();
     EXPECT_EQ(sum(comm, rank), 1);
-    for (rc_comm* one : parts) EXPECT_EQ(sum(one, 1), 2);
+    for (size_t i = 0; i < parts.size(); i += 10) EXPECT_EQ(sum(parts[i], 1), 2);
     if (rank == 1) ringcoll_comm_destroy(parts.back());
     EXPECT_EQ(sum(comm, rank), 1);
     EXPECT_NE(ringcoll_comm_split(comm, both.data(), 2, "part", &part), RC_OK)

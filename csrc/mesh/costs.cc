@@ -39,7 +39,7 @@ class Mesh::Measured final : public MeasuredLinks {
     channels_.wait(peer, ready, [&] { return fmt::format("measuring the link to rank {}", peer); });
   }
   bool is_network(Rank peer) const override { return whole_.link_of(peer) == LinkClass::kNetwork; }
-  std::span<std::byte> memory() override { return whole_.extent(); }
+  std::span<std::byte> memory() override { return whole_.memory().own(); }
   bool wants_places() const override { return whole_.wants_places(); }
 
  private:

@@ -33,49 +33,64 @@ Group::Group(Mesh& mesh, Health& health, bool one_domain)
       rank_(mesh.rank()),
       health_(&health),
       one_domain_(one_domain),
-      extent_(mesh.arena().data(), static_cast<size_t>(mesh.config().arena_bytes)),
-      staging_(extent_.data() + extent_.size(), mesh.staging_bytes()) {
+      memory_(mesh.memory_for_calls(), mesh.call_extents()) {
   find_links();
   channels_ = std::make_unique<Channels>(*this);
-  messages_ = std::make_unique<GroupMessages>(*this, staging_);
+  messages_ = std::make_unique<GroupMessages>(*this, mesh.memory_for_messages());
 }
 
 Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
     : mesh_(*mesh),
       members_(std::move(members)),
       rank_(static_cast<Rank>(std::ranges::find(members_, mesh_.rank()) - members_.begin())),
-      own_(std::make_unique<Own>()) {
+      own_(std::make_unique<Own>(std::move(mesh))),
+      registered_(has_device()),
+      kept_(*this),
+      memory_(kept_.memory, mesh_.call_extents()) {
   invariant(rank_ < size(), "rank {} is not of the group that it makes", mesh_.rank());
-  own_->mesh = std::move(mesh);
   own_->topology = restricted(mesh_.topology(), members_);
-  // One extent, of which messages get the end: what peers map or register is one piece of memory.
-  std::span<std::byte> both = mesh_.take_extent();
-  extent_ = both.first(both.size() - mesh_.staging_bytes());
-  staging_ = both.last(mesh_.staging_bytes());
-  try {
-    own_->parts = std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, extent_});
-    find_links();
-    messages_ = std::make_unique<GroupMessages>(*this, staging_);
-  } catch (...) {  // there is no destructor that would give it back; parts use it until they go
-    own_->parts.reset();
-    mesh_.give_back(extent_, {});
-    throw;
-  }
+  std::span<std::byte> extent = registered_ ? kept_.memory : mesh_.extents_for_calls();
+  own_->parts = std::make_unique<Parts>(mesh_, TransportPart{rank_, members_, extent});
+  find_links();
+  messages_ = std::make_unique<GroupMessages>(*this, std::span<std::byte>());
   own_->offer = {mesh_.new_group_number(), own_->parts->addresses(), messages_->addresses(),
                  far_ ? uint64_t{0} : uint64_t{1}};
 }
 
 Group::~Group() {
   leave();
-  std::vector<std::unique_ptr<Readers>> readers;
-  if (own_) {
-    messages_->add_readers(&readers);
-    own_->parts->add_readers(&readers);
-  }
   messages_.reset();
   if (!own_) return;
+  memory_.end(readers());
+  kept_.readers = readers();
   own_->parts.reset();
-  mesh_.give_back(extent_, std::move(readers));
+  mesh_.forget_lost();
+}
+
+// Parts use it until they go.
+Group::Kept::Kept(Group& owner) : group(owner) {
+  Mesh& mesh = group.mesh_;
+  mesh.forget_lost();
+  memory = (group.registered_ ? mesh.call_extents() : mesh.short_extents()).take(&group);
+}
+Group::Kept::~Kept() {
+  if (memory.empty()) return;
+  Mesh& mesh = group.mesh_;
+  (group.registered_ ? mesh.call_extents() : mesh.short_extents())
+      .give_back(memory, std::move(readers));
+}
+
+bool Group::has_device() const {
+  return std::ranges::any_of(members_, [this](Rank member) {
+    const Mesh::Link& link = mesh_.link(member);
+    return link.row && link.transport->registers_extents();
+  });
+}
+
+ReaderList Group::readers() const {
+  ReaderList readers;
+  if (own_ && own_->parts) own_->parts->add_readers(&readers);
+  return readers;
 }
 
 void Group::find_links() {

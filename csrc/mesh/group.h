@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "mesh/channels.h"
+#include "mesh/extents.h"
 #include "mesh/group_messages.h"
 #include "mesh/lifelines.h"
 #include "mesh/mesh.h"
@@ -71,10 +72,16 @@ class Group {
   /// Every pair by shared memory, or inside one process.
   bool one_domain() const { return one_domain_; }
   bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than CPUs
+  /// Whether what it sends from is registered with a device, and so has to stay where it is.
+  bool registers_extents() const { return registered_; }
   /// Whether what a channel receives is wanted ahead (Endpoint::expect).
   bool wants_places() const { return wants_places_; }
-  /// Its own part of the arena.
-  std::span<std::byte> extent() const { return extent_; }
+  /// What its calls are sent from.
+  CallMemory& memory() { return memory_; }
+  const CallMemory& memory() const { return memory_; }
+  /// No call is in flight, and all that was sent has left but what peers read in this rank's memory
+  /// (links of class kHost): another group may have its extent until it needs it again.
+  void park_memory() { memory_.park(readers()); }
   Health& health() const { return *health_; }
 
   Channels& channels() { return *channels_; }
@@ -111,6 +118,8 @@ class Group {
  private:
   /// What a group of some ranks has and that of all has not.
   struct Own {
+    explicit Own(std::shared_ptr<Mesh> of) : mesh(std::move(of)) {}
+
     std::shared_ptr<Mesh> mesh;
     Topology topology;
     Costs costs;
@@ -120,6 +129,19 @@ class Group {
     Offer offer;
   };
 
+  /// Of a group of some ranks, what its calls always have: little, or an extent where that is
+  /// registered with a device.
+  struct Kept {
+    explicit Kept(Group& owner);  // takes it
+    Kept(Group& owner, std::span<std::byte> nothing) : group(owner), memory(nothing) {}
+    ~Kept();
+    Group& group;
+    std::span<std::byte> memory;
+    ReaderList readers;
+  };
+
+  bool has_device() const;
+  ReaderList readers() const;
   void find_links();
   void reach(std::span<const Offer> offers);
   void enter(std::span<const Offer> offers);
@@ -134,7 +156,9 @@ class Group {
   Transport* far_ = nullptr;   // of the links of class kNetwork; null: there are none
   Transport* near_ = nullptr;  // the same of kHost
   bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
-  std::span<std::byte> extent_, staging_;
+  const bool registered_ = false;
+  Kept kept_{*this, {}};
+  CallMemory memory_;
   std::unique_ptr<Channels> channels_;  // the last two: they use the rest
   std::unique_ptr<GroupMessages> messages_;
   std::mutex beginning_;  // of messages, against wake()

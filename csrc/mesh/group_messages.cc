@@ -47,10 +47,25 @@ struct GroupMessages::News {
 GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
     : group_(group),
       staging_(staging),
-      parts_(group.mesh(), {group.rank(), group.members(), staging, &bell_}),
+      parts_(group.mesh(), part_of_mesh()),
       news_(std::make_shared<News>()) {}
 
-GroupMessages::~GroupMessages() { close(); }
+// With the memory that what is sent comes from: where a device registers it, it is taken here.
+TransportPart GroupMessages::part_of_mesh() {
+  Extents& extents = group_.mesh().message_extents();
+  if (staging_.empty() && group_.registers_extents()) take_staging();
+  return {group_.rank(), group_.members(), staging_.empty() ? extents.region() : staging_, &bell_};
+}
+
+void GroupMessages::take_staging() {
+  own_staging_ = std::make_unique<Staging>(group_.mesh().message_extents());
+  staging_ = own_staging_->memory;
+}
+
+GroupMessages::~GroupMessages() {
+  close();
+  if (own_staging_) parts_.add_readers(&own_staging_->readers);
+}
 
 void GroupMessages::begin() {
   near_closed_.clear();  // it may have been tried before
@@ -63,6 +78,7 @@ void GroupMessages::begin() {
     check(why.empty(), Code::kTransport, "{} is not reached by {} for messages: {}",
           group_.topology().describe(peer), row->name, why);
   }
+  if (staging_.empty()) take_staging();
   bell_.make();
   news_->bell = &bell_;
   peers_.resize(size());

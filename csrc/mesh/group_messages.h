@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "mesh/extents.h"
 #include "mesh/messages.h"
 #include "mesh/parts.h"
 #include "shm/bell.h"
@@ -33,7 +34,8 @@ class Group;
 
 class GroupMessages final : public MessageChannels {
  public:
-  /// `group` outlives it, and has its mesh, members and rank. `staging` is of the arena.
+  /// `group` outlives it, and has its mesh, members and rank. `staging` is of the arena; empty: it
+  /// takes an extent for itself when messages begin.
   GroupMessages(Group& group, std::span<std::byte> staging);
   ~GroupMessages() override;
   GroupMessages(const GroupMessages&) = delete;
@@ -50,10 +52,6 @@ class GroupMessages final : public MessageChannels {
   void finish();
   /// Of no use any more.
   void close();
-  /// After that: as Parts::add_readers().
-  void add_readers(std::vector<std::unique_ptr<Readers>>* readers) const {
-    parts_.add_readers(readers);
-  }
 
   Rank rank() const override;
   Rank size() const override;
@@ -97,8 +95,21 @@ class GroupMessages final : public MessageChannels {
   bool moves_away();
   void sleep(Duration limit);
 
+  /// An extent, from when it is taken to when nobody reads it any more.
+  struct Staging {
+    explicit Staging(Extents& extents) : extents(extents), memory(extents.take(this)) {}
+    ~Staging() { extents.give_back(memory, std::move(readers)); }
+    Extents& extents;
+    const std::span<std::byte> memory;
+    ReaderList readers;
+  };
+
+  TransportPart part_of_mesh();
+  void take_staging();
+
   Group& group_;
-  const std::span<std::byte> staging_;
+  std::unique_ptr<Staging> own_staging_;  // before the parts, which use it
+  std::span<std::byte> staging_;
   Bell bell_;
   Parts parts_;
   std::vector<Parts::Addresses> addresses_;

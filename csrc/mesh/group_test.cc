@@ -106,8 +106,8 @@ TEST_P(Groups, HaveRanksPlacesAndCostsOfTheirOwn) {
     EXPECT_EQ(half->costs().levels[0].latency_us, mesh.costs().levels[0].latency_us);
     EXPECT_EQ(half->one_domain(), mesh.whole().one_domain());
     EXPECT_EQ(half->transport_of(1 - half->rank()), GetParam());
-    EXPECT_EQ(half->extent().size(), static_cast<size_t>(mesh.config().arena_bytes));
-    EXPECT_NE(half->extent().data(), mesh.whole().extent().data());
+    EXPECT_EQ(half->memory().bytes(), mesh.whole().memory().bytes());
+    EXPECT_NE(half->memory().own().data(), mesh.whole().memory().own().data());
     meeting.wait();
   });
 }
@@ -205,10 +205,9 @@ TEST_P(Groups, BlameTheirOwnRanks) {
     });
 }
 
-// More often than there is room for at once.
 TEST_P(Groups, AreMadeAgainAndAgain) {
   run([](Mesh& mesh, Meeting& meeting) {
-    for (size_t i = 0; i < 2 * Mesh::kMostGroups; i++) {
+    for (size_t i = 0; i < 128; i++) {
       auto half = meeting.make(mesh, half_of(mesh.rank()));
       talk(*half, i);
     }
@@ -216,22 +215,34 @@ TEST_P(Groups, AreMadeAgainAndAgain) {
   });
 }
 
-TEST_P(Groups, AreNoMoreThanThereIsRoomFor) {
+TEST_P(Groups, AreThousandsAtATime) {
   run([](Mesh& mesh, Meeting& meeting) {
     std::vector<std::unique_ptr<Group>> groups;
-    for (size_t i = 0; i < Mesh::kMostGroups; i++)
-      groups.push_back(meeting.make(mesh, half_of(mesh.rank())));
-    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
-    try {
-      Group one_more(shared, half_of(mesh.rank()));
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("close some"), std::string::npos) << error.what();
-    }
+    for (size_t i = 0; i < 2000; i++) groups.push_back(meeting.make(mesh, half_of(mesh.rank())));
+    for (size_t i = 0; i < groups.size(); i += 97) talk(*groups[i], i);
     meeting.wait();
-    groups.pop_back();
-    groups.push_back(meeting.make(mesh, half_of(mesh.rank())));
-    for (auto& group : groups) talk(*group, 7);
+  });
+}
+
+// What is not to be had is an error of this one, and the others go on.
+TEST_P(Groups, AreNoMoreThanThereIsRoomFor) {
+  run([](Mesh& mesh, Meeting& meeting) {
+    auto before = meeting.make(mesh, half_of(mesh.rank()));
+    std::vector<std::span<std::byte>> taken;
+    std::string why;
+    try {
+      while (true) taken.push_back(mesh.short_extents().take(&taken));
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    EXPECT_NE(why.find("no more shared memory for one more group"), std::string::npos) << why;
+    EXPECT_GE(taken.size(), 8000u);
+    std::shared_ptr<Mesh> shared(&mesh, [](Mesh*) {});
+    EXPECT_THROW(Group(shared, half_of(mesh.rank())), Error);
+    meeting.wait();
+    for (auto extent : taken) mesh.short_extents().give_back(extent, {});
+    auto after = meeting.make(mesh, half_of(mesh.rank()));
+    for (auto* group : {before.get(), after.get()}) talk(*group, 7);
     meeting.wait();
   });
 }
@@ -250,7 +261,7 @@ void expect_extent_under(__rlimit_resource_t resource, rlim_t bytes, size_t exte
     Meeting meeting(2);
     auto errors = testing::run_ranks({2, config}, [&](Mesh& mesh) {
       auto group = meeting.make(mesh, {1, 0});
-      EXPECT_EQ(group->extent().size(), extent);
+      EXPECT_EQ(group->memory().bytes(), extent);
       talk(*group, 1);
       meeting.wait();
     });

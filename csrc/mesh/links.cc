@@ -32,9 +32,20 @@ void Mesh::make_transports(Exchange& exchange, Deadline deadline) {
   std::vector<const TransportRow*> rows;
   Addresses mine{.networks = std::move(networks)};
   try {
-    make_arena();
-    TransportOptions options{
-        rank_, size_, config_, arena_, deadline, seats(), static_cast<size_t>(config_.arena_bytes)};
+    Seats where = seats();
+    auto machine = static_cast<size_t>(
+        std::ranges::count(where.machine_of, where.machine_of[static_cast<size_t>(rank_)]));
+    GroupSizes sizes =
+        sizes_of_groups(group_bytes_, static_cast<size_t>(config_.arena_bytes), machine);
+    make_arena(sizes);
+    TransportOptions options{rank_,
+                             size_,
+                             config_,
+                             arena_,
+                             deadline,
+                             std::move(where),
+                             memory_for_calls().size(),
+                             sizes.part_bytes};
     bool named = config_.transport != "auto";
     check(!named || find_transport(config_.transport), Code::kInvalidArgument,
           "RINGCOLL_TRANSPORT={}: this build has no such transport", config_.transport);

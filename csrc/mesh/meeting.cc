@@ -60,7 +60,7 @@ Introduction Mesh::introduce() {
     mine.failure = error.what();
   }
   mine.location = location.encode();
-  mine.extent_bytes = affordable_extent();
+  mine.group_bytes = affordable_group_bytes();
   mine.costs_file = config_.costs;
   if (rank_ == 0 && config_.secret.empty()) mine.secret = random_secret();
   return mine;
@@ -79,9 +79,9 @@ void Mesh::agree(Exchange& exchange, Deadline deadline) {
     check_introduction(introductions[r], first, r, locations[r]);
     offers.push_back(std::move(introductions[r].offers));
   }
-  extent_bytes_ = static_cast<size_t>(config_.arena_bytes);
+  group_bytes_ = SIZE_MAX;
   for (const Introduction& theirs : introductions)
-    extent_bytes_ = std::min(extent_bytes_, static_cast<size_t>(theirs.extent_bytes));
+    group_bytes_ = std::min(group_bytes_, static_cast<size_t>(theirs.group_bytes));
   topology_ = std::make_shared<const Topology>(find_placements(std::move(locations)));
   adopt_given_costs(introductions);
   connector_->set_peers(offers, config_.secret.empty() ? first.secret : config_.secret);

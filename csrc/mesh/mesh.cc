@@ -1,10 +1,10 @@
 #include "mesh/mesh.h"
 
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -14,13 +14,6 @@
 namespace ringcoll {
 namespace {
 
-constexpr size_t kLeastExtentBytes = 1 << 20;
-constexpr size_t kMostExtentBytes = 256 << 20;
-// For messages of a group: many stretches of long ones, to several peers.
-constexpr size_t kStagingBytes = 4 << 20;
-// Of a limit on addresses (`ulimit -v`), of which peers take as many, and of one on the length of
-// files (`ulimit -f`), which shared memory is to the kernel, groups take this part of each rank's.
-constexpr rlim_t kAddressShare = 16, kFileShare = 4;
 // How long a rank is tried to be reached that is taken to live, and how long its call is waited
 // for.
 constexpr Duration kRestore = std::chrono::seconds(2);
@@ -33,19 +26,13 @@ constexpr size_t kDescriptorsOfAPeer = 6, kOwnDescriptors = 256;
 // takes as much of one process, or host, as there are ranks.
 constexpr Rank kMostOverStore = 16;
 
-rlim_t limit_of(__rlimit_resource_t resource) {
-  rlimit limit{};
-  return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-}
-
 }  // namespace
 
 Mesh::Mesh(Config config, Exchange& exchange)
     : config_(std::move(config)),
       rank_(exchange.rank()),
       size_(exchange.size()),
-      loop_(std::make_unique<EventLoop>("ringcoll")),
-      extents_(kMostGroups) {
+      loop_(std::make_unique<EventLoop>("ringcoll")) {
   Deadline deadline(seconds(config_.timeout_s));
   links_.resize(size_);
   allow_descriptors(kOwnDescriptors + static_cast<size_t>(size_) * kDescriptorsOfAPeer);
@@ -185,60 +172,32 @@ GroupNumber Mesh::new_group_number() {
   return static_cast<GroupNumber>(rank_) << 32 | ++groups_made_;
 }
 
-// Only what is touched takes memory.
-size_t Mesh::affordable_extent() {
-  rlim_t bytes = std::min(limit_of(RLIMIT_AS) / kAddressShare, limit_of(RLIMIT_FSIZE) / kFileShare);
-  rlim_t most = std::min<rlim_t>(bytes / kMostGroups, kMostExtentBytes);
-  return std::max<size_t>(most / kLeastExtentBytes, 1) * kLeastExtentBytes;
+std::span<std::byte> Mesh::memory_for_calls() const {
+  return {arena_.data(), static_cast<size_t>(config_.arena_bytes)};
 }
 
-void Mesh::make_arena() {
-  size_t whole = static_cast<size_t>(config_.arena_bytes) + staging_bytes();
-  size_t others = kMostGroups * (extent_bytes_ + staging_bytes());
-  arena_ = SharedMemory::create(whole + others, config_.huge_pages);
+std::span<std::byte> Mesh::memory_for_messages() const {
+  std::span<std::byte> calls = memory_for_calls();
+  return {calls.data() + calls.size(), message_extents_->bytes()};
 }
 
-size_t Mesh::staging_bytes() const { return std::min(kStagingBytes, extent_bytes_); }
-
-std::span<std::byte> Mesh::take_extent() {
-  forget_lost();
-  std::lock_guard lock(groups_mutex_);
-  free_extents();
-  auto free = std::ranges::find(extents_, false);
-  check(free != extents_.end(), Code::kTransport,
-        "this rank is in {} groups, and there is room for no more: close some; {} have ended here "
-        "and not on ranks that have not taken all of their messages",
-        kMostGroups - kept_.size(), kept_.size());
-  *free = true;
-  auto number = static_cast<size_t>(free - extents_.begin());
-  size_t each = extent_bytes_ + staging_bytes();
-  return {arena_.data() + config_.arena_bytes + staging_bytes() + number * each, each};
-}
-
-void Mesh::give_back(std::span<std::byte> extent, std::vector<std::unique_ptr<Readers>> readers) {
-  forget_lost();
-  std::lock_guard lock(groups_mutex_);
-  kept_.push_back({extent, std::move(readers)});
-  free_extents();
+void Mesh::make_arena(const GroupSizes& sizes) {
+  size_t whole = static_cast<size_t>(config_.arena_bytes) + sizes.messages.each;
+  arena_ = SharedMemory::create(whole + sizes.arena_bytes(), config_.huge_pages);
+  std::byte* at = arena_.data() + whole;
+  auto make = [&](const GroupSizes::Region& region, std::string_view what) {
+    std::span<std::byte> memory(std::exchange(at, at + region.bytes()), region.bytes());
+    return std::make_unique<Extents>(arena_, memory, region.each, what, *loop_);
+  };
+  short_extents_ = make(sizes.short_calls, "one more group");
+  call_extents_ = make(sizes.calls, "the calls of one more group");
+  message_extents_ = make(sizes.messages, "the messages of one more group");
 }
 
 // Who was killed takes nothing any more, and does not say so.
 void Mesh::forget_lost() {
   for (Rank rank : lifelines_->lost())
-    for (auto& transport : made_) transport->lost(rank);
-}
-
-// Under the lock.
-void Mesh::free_extents() {
-  std::erase_if(kept_, [this](Kept& kept) {
-    std::erase_if(kept.readers, [](const auto& readers) { return !readers->any(); });
-    if (!kept.readers.empty()) return false;
-    size_t each = extent_bytes_ + staging_bytes();
-    arena_.discard(kept.extent.data(), each);
-    size_t at = kept.extent.data() - arena_.data() - config_.arena_bytes - staging_bytes();
-    extents_[at / each] = false;
-    return true;
-  });
+    for (auto& transport : made_) transport->ended(rank);
 }
 
 }  // namespace ringcoll

@@ -19,6 +19,8 @@
 #include "base/error.h"
 #include "bootstrap/connector.h"
 #include "bootstrap/exchange.h"
+#include "mesh/extents.h"
+#include "mesh/group_sizes.h"
 #include "mesh/lifelines.h"
 #include "mesh/reach.h"
 #include "net/event_loop.h"
@@ -39,9 +41,6 @@ class Mesh {
  public:
   /// Rounds of all_gather that the constructor makes.
   static constexpr int kExchanges = 4;
-  /// Groups of some ranks at a time that a rank can be in: each has its part of the arena.
-  static constexpr size_t kMostGroups = 64;
-
   /// Collective over the exchange. Throws Error naming what could not be agreed or reached, and the
   /// remedy. On all ranks or on none.
   Mesh(Config config, Exchange& exchange);
@@ -72,16 +71,23 @@ class Mesh {
 
   // What groups need.
 
-  /// The first `Config::arena_bytes` are the whole's.
+  /// The whole's memory: for its calls the first `Config::arena_bytes`, for its messages what is
+  /// behind that. The rest is of the extents below.
   SharedMemory& arena() { return arena_; }
-  /// As much of the arena for a group and, behind it, staging_bytes() for its messages. Throws
-  /// Error(kTransport) if kMostGroups have theirs.
-  std::span<std::byte> take_extent();
-  /// The group has ended. It is another group's, and its pages the system's, once nobody reads it
-  /// any more; that is looked at whenever a group is made or ends.
-  void give_back(std::span<std::byte> extent, std::vector<std::unique_ptr<Readers>> readers);
-  /// What a group has of the arena for messages; the whole's lies behind its extent.
-  size_t staging_bytes() const;
+  std::span<std::byte> memory_for_calls() const;
+  std::span<std::byte> memory_for_messages() const;
+  /// Of groups: for their short calls, for the others, and for messages.
+  Extents& short_extents() { return *short_extents_; }
+  Extents& call_extents() { return *call_extents_; }
+  Extents& message_extents() { return *message_extents_; }
+  /// Where the first two are.
+  std::span<std::byte> extents_for_calls() const {
+    std::span<std::byte> first = short_extents_->region(), then = call_extents_->region();
+    return {first.data(), first.size() + then.size()};
+  }
+  /// Has transports keep nothing any more for processes that have ended. To be called when a group
+  /// is made or ends.
+  void forget_lost();
   /// For a group of which this rank is the lowest: no group has had it.
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
@@ -113,10 +119,7 @@ class Mesh {
   Introduction introduce();
   void agree(Exchange& exchange, Deadline deadline);
   void watch_health();
-  void make_arena();
-  static size_t affordable_extent();
-  void forget_lost();
-  void free_extents();
+  void make_arena(const GroupSizes& sizes);
   Seats seats() const;
   static void finish(Exchange& exchange);
   void make_transports(Exchange& exchange, Deadline deadline);
@@ -148,7 +151,9 @@ class Mesh {
   Costs costs_;                               // until settle_costs(): those that need no measuring
   std::string costs_file_;                    // "RINGCOLL_COSTS=…" of rank 0
   double measuring_ms_ = 0;
+  size_t group_bytes_ = 0;  // agreed: addresses that a rank can afford for groups
   SharedMemory arena_;
+  std::unique_ptr<Extents> short_extents_, call_extents_, message_extents_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<Transport>> made_;
@@ -161,13 +166,6 @@ class Mesh {
   std::unique_ptr<Health> health_;  // of the whole
 
   mutable std::mutex groups_mutex_;
-  size_t extent_bytes_ = 0;    // agreed: the least that a rank can afford, the arena's at most
-  std::vector<bool> extents_;  // that are taken
-  struct Kept {
-    std::span<std::byte> extent;
-    std::vector<std::unique_ptr<Readers>> readers;
-  };
-  std::vector<Kept> kept_;  // of them, those of groups that have ended
   uint32_t groups_made_ = 0;
   std::mutex lines_mutex_;
   std::condition_variable lines_changed_;

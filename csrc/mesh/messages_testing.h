@@ -23,6 +23,18 @@
 
 namespace ringcoll::testing {
 
+/// Whether nobody holds or reads any of them.
+inline bool takes_all(Extents& extents) {
+  std::vector<std::span<std::byte>> taken;
+  size_t count = extents.region().size() / extents.bytes();
+  try {
+    while (taken.size() < count) taken.push_back(extents.take(&taken));
+  } catch (const Error&) {
+  }
+  for (auto extent : taken) extents.give_back(extent, {});
+  return taken.size() == count;
+}
+
 /// What the messages of tests say.
 struct Stamp {
   int64_t from = 0;

@@ -36,7 +36,7 @@ std::string Introduction::encode() const {
   writer.put(kSayingMagic);
   writer.put(kWireVersion);
   writer.put_text(release);
-  writer.put(extent_bytes);
+  writer.put(group_bytes);
   for (const std::string* text :
        {&failure, &location, &offers, &costs_file, &costs, &agreed, &secret})
     writer.put_text(*text);
@@ -64,7 +64,7 @@ Introduction Introduction::decode(std::string_view bytes) {
   reader.get<int32_t>();
   Introduction said;
   said.release = reader.get_text(kMaxShort);
-  said.extent_bytes = reader.get<uint64_t>();
+  said.group_bytes = reader.get<uint64_t>();
   for (std::string* text : {&said.failure, &said.location, &said.offers, &said.costs_file,
                             &said.costs, &said.agreed, &said.secret})
     *text = reader.get_text(kMaxLong);

@@ -26,7 +26,7 @@ struct Introduction {
   std::string failure;  // why this rank cannot go on; "": it can
   std::string location;
   std::string offers;
-  uint64_t extent_bytes = 0;
+  uint64_t group_bytes = 0;
   std::string costs_file, costs;  // RINGCOLL_COSTS and what is in it
   std::string agreed;             // its agreed_values()
   std::string secret;             // of rank 0, for all, if RINGCOLL_SECRET is not set

@@ -27,7 +27,7 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
                     .failure = "f",
                     .location = "l",
                     .offers = "o",
-                    .extent_bytes = 7,
+                    .group_bytes = 7,
                     .costs_file = "cf",
                     .costs = "c",
                     .agreed = "a",
@@ -36,7 +36,7 @@ TEST(Saying, IntroductionsComeBackAsTheyWere) {
   EXPECT_NO_THROW(Introduction::check_release(bytes, 1, 0));
   Introduction read = Introduction::decode(bytes);
   EXPECT_EQ(read.release, said.release);
-  EXPECT_EQ(read.extent_bytes, 7u);
+  EXPECT_EQ(read.group_bytes, 7u);
   for (auto field : {&Introduction::failure, &Introduction::location, &Introduction::offers,
                      &Introduction::costs_file, &Introduction::costs, &Introduction::agreed,
                      &Introduction::secret})

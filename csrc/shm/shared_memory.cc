@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <utility>
@@ -138,13 +139,29 @@ void SharedMemory::prepare(const std::byte* at, size_t bytes) {
   }
 }
 
-void SharedMemory::discard(const std::byte* at, size_t bytes) {
+std::span<std::byte> SharedMemory::pages_within(const std::byte* at, size_t bytes) const {
   auto first = static_cast<size_t>(at - data_);
   size_t end = (first + bytes) / page_bytes() * page_bytes();
   first = round_up(first, page_bytes());
-  if (first < end)
-    ::fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
-                static_cast<off_t>(end - first));
+  return {data_ + first, end > first ? end - first : 0};
+}
+
+bool SharedMemory::punch(std::span<std::byte> pages) const {
+  return pages.empty() || ::fallocate(fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                      pages.data() - data_, static_cast<off_t>(pages.size())) == 0;
+}
+
+void SharedMemory::discard(const std::byte* at, size_t bytes) { punch(pages_within(at, bytes)); }
+
+void SharedMemory::clear(std::byte* at, size_t bytes) {
+  std::span<std::byte> pages = pages_within(at, bytes);
+  if (pages.empty() || !punch(pages)) {
+    std::memset(at, 0, bytes);
+    return;
+  }
+  std::memset(at, 0, static_cast<size_t>(pages.data() - at));
+  std::byte* end = pages.data() + pages.size();
+  std::memset(end, 0, static_cast<size_t>(at + bytes - end));
 }
 
 SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {

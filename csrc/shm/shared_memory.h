@@ -45,6 +45,9 @@ class SharedMemory {
   /// the system, for all who map them; they read as zeros until they are written again. Only a
   /// request, too.
   void discard(const std::byte* at, size_t bytes);
+  /// In the process that made it: [at, at + bytes) reads as zeros, for all who map it, and what of
+  /// it are pages as a whole goes back to the system.
+  void clear(std::byte* at, size_t bytes);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -52,6 +55,9 @@ class SharedMemory {
   bool contains(const void* at, size_t bytes) const { return lies_in({data_, bytes_}, at, bytes); }
 
  private:
+  std::span<std::byte> pages_within(const std::byte* at, size_t bytes) const;
+  bool punch(std::span<std::byte> pages) const;
+
   Fd fd_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;

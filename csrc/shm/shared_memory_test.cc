@@ -73,6 +73,20 @@ TEST(SharedMemory, WhatIsDiscardedIsTheSystemsAgain) {
   EXPECT_EQ(other.data()[kPage], std::byte{2});
 }
 
+TEST(SharedMemory, WhatIsClearedReadsAsZerosAndNothingElseDoes) {
+  constexpr size_t kPage = 4096, kBytes = 8 * kPage;
+  auto memory = SharedMemory::create(kBytes, false);
+  auto other = SharedMemory::open(::getpid(), memory.fd(), kBytes, false);
+  for (size_t first : {size_t{0}, size_t{1}, kPage - 1, kPage, kPage + 100})
+    for (size_t bytes : {size_t{0}, size_t{1}, size_t{100}, kPage, kPage + 1, 3 * kPage}) {
+      std::memset(memory.data(), 1, kBytes);
+      memory.clear(memory.data() + first, bytes);
+      for (size_t i = 0; i < kBytes; i++)
+        ASSERT_EQ(other.data()[i], std::byte{i < first || i >= first + bytes})
+            << "byte " << i << " of " << bytes << " from " << first;
+    }
+}
+
 TEST(SharedMemory, AnotherProcessSeesWhatIsWritten) {
   auto memory = SharedMemory::create(3 << 20, false);
   int pid = ::getpid();

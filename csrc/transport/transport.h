@@ -196,6 +196,7 @@ struct TransportOptions {
   Seats seats = {};
   size_t arena_bytes = 0;  // the first so many are this transport's own, the rest is for parts
                            // (TransportPart::extent); 0: all are its own
+  size_t part_bytes = size_t{2} << 30;  // of addresses, for what it keeps for parts; agreed
 
   /// What this transport's own long messages are sent from.
   std::span<std::byte> own_arena() const {
@@ -207,9 +208,11 @@ struct TransportOptions {
 /// members in the same order. What it refers to outlives the transport that is made of it, but for
 /// `members`, which are copied.
 struct TransportPart {
-  Rank rank = 0;                // of this process in it
-  std::vector<Rank> members;    // by the part's ranks: the transport's own ranks
-  std::span<std::byte> extent;  // of the arena; long messages come from it, or from what is lent
+  Rank rank = 0;              // of this process in it
+  std::vector<Rank> members;  // by the part's ranks: the transport's own ranks
+  /// Of the arena: long messages come from it, or from what is lent. Of a transport that registers
+  /// it (Transport::registers_extents) no more than this part uses.
+  std::span<std::byte> extent;
   /// Its owner waits for all links at once (Transport::stirs), and is woken by this; null: for one
   /// at a time (Endpoint::wait).
   Bell* bell = nullptr;
@@ -274,12 +277,15 @@ class Transport {
   /// transport or other parts of it, and so is a part's destructor. This transport outlives its
   /// parts; what a part used is free again when it is destroyed. A part has no parts.
   virtual std::unique_ptr<Transport> part(const TransportPart& part) = 0;
-  /// Of a part whose endpoints are gone, before it is destroyed: who is to be waited for before its
-  /// extent may be another part's. Null: nobody.
+  /// Whether the extent of a part is registered with a device, and so has to stay the same.
+  virtual bool registers_extents() const { return false; }
+  /// Of a part: who is to be waited for before what was sent so far may be overwritten, where a
+  /// peer reads the memory of this rank (LinkClass::kHost). Null: nobody. Asked when nothing is
+  /// being sent, also after its endpoints are gone.
   virtual std::unique_ptr<Readers> readers() { return nullptr; }
   /// The peer's process has ended, without ending what it was in: nothing is kept for it any more.
-  /// Any thread; more than once.
-  virtual void lost(Rank /*peer*/) {}
+  /// Not of one whose connection was lost and that may live. Any thread; more than once.
+  virtual void ended(Rank /*peer*/) {}
 
   // Of a part with a bell, which one end may connect alone: links that take sockets when it has
   // them, whose other ends the peer will get, others at any time.

@@ -26,7 +26,6 @@ std::string ShmEndpoint::link() const {
   return fmt::format("[rank {} -> {}, shm]", pair_.rank, pair_.peer);
 }
 
-// The words that are read without a base may still be those of a part that had the unit before.
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair),
       peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
@@ -47,7 +46,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
 }
 
 ShmEndpoint::~ShmEndpoint() {
-  if (pair_.unread) *pair_.unread = last_unread();
+  if (pair_.on_end) pair_.on_end(last_unread());
   if (pair_.tower) std::erase(pair_.tower->links, this);
 }
 
@@ -58,7 +57,7 @@ uint64_t ShmEndpoint::stamp_of(uint64_t number) const {
 }
 
 uint64_t ShmEndpoint::released_by_peer() const {
-  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire) - pair_.my_base;
+  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire) - pair_.their_base;
   return released < kBaseStep ? released : peer_released_;
 }
 
@@ -73,7 +72,6 @@ uint64_t ShmEndpoint::load_released() {
   return peer_released_ = released;
 }
 
-// The last message in the arena that the peer has not released; 0: it has all.
 uint64_t ShmEndpoint::last_unread() const {
   uint64_t released = std::max(peer_released_, released_by_peer());
   uint64_t number = sent_;
@@ -301,7 +299,7 @@ void ShmEndpoint::release() {
   if (has_left && number - told_ < kLazyCredits) return;
   told_ = number;
   // Seen by the sender's acquire in load_released().
-  pair_.mine->released.store(pair_.their_base + number, std::memory_order_release);
+  pair_.mine->released.store(pair_.my_base + number, std::memory_order_release);
   if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
     wake_peer();
 }

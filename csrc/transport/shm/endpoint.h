@@ -28,6 +28,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -95,11 +96,11 @@ struct Pair {
   std::span<const std::byte> extent;    // what is sent must lie in, of
   const SharedMemory* arena = nullptr;  // this rank's
   const SharedMemory* their_arena = nullptr;
-  int pid = 0;                            // of the peer
-  const PeerMemory* memory = nullptr;     // of the peer; null: cannot be read
-  BellTower* tower = nullptr;             // null: no bell
-  const PeerLines* their_lead = nullptr;  // with a bell: the first unit of the peer
-  uint64_t* unread = nullptr;             // told last_unread() at the end; null: nobody asks
+  int pid = 0;                                  // of the peer
+  const PeerMemory* memory = nullptr;           // of the peer; null: cannot be read
+  BellTower* tower = nullptr;                   // null: no bell
+  const PeerLines* their_lead = nullptr;        // with a bell: the first unit of the peer
+  std::function<void(uint64_t unread)> on_end;  // told last_unread() then; null: nobody asks
 };
 
 class ShmEndpoint final : public Endpoint {
@@ -152,6 +153,9 @@ class ShmEndpoint final : public Endpoint {
   bool something_new() const;
   void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
+  /// Number of the last message in the arena that the peer has not released; 0: it has all.
+  uint64_t last_unread() const;
+
  private:
   /// Where the payload of a message is: beside its entry, in a buffer that is the peer's now, or in
   /// memory of this end, which it borrows until the peer has released it.
@@ -165,7 +169,6 @@ class ShmEndpoint final : public Endpoint {
   uint64_t stamp_of(uint64_t number) const;
   uint64_t released_by_peer() const;
   uint64_t load_released();
-  uint64_t last_unread() const;
   void prepare_entry(uint64_t number, uint64_t beside);
   void prefetch_answer(uint64_t bytes) const;
   static void put_beside(Entry& entry, const void* data, uint64_t bytes);

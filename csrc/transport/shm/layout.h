@@ -12,6 +12,12 @@
 //
 // All units are alike, whoever has them: where a stamp may stand, there never stands anything else.
 // Their pages are only used (and paid for) once a pair talks.
+//
+// A unit serves many pairs, one after another. What its owner writes there for one of them is never
+// taken for another's, since each word that tells a peer something of this pair's messages holds
+// the owner's base of the time (reserve.h): whoever reads a word of another base has read nothing.
+// The words without a base (`waiting`, `event`, `cpu_and_one`, the bell) are hints: a stale one
+// costs a wake-up, or a look after 50 ms.
 #pragma once
 
 #include <algorithm>
@@ -32,11 +38,11 @@ inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 /// flight; more cost memory (kEntries * inline_bytes a pair) and cache.
 inline constexpr uint64_t kEntries = 32;
 static_assert((kEntries & (kEntries - 1)) == 0, "a slot is found by a mask");
-/// Messages of a part count from a multiple of this, its base (reserve.h), those of the whole from
-/// 0. A link that sends a million messages a second reaches the next base after 12 days; there is
-/// no harm in it unless that base's part has the same units.
-inline constexpr uint64_t kBaseStep = uint64_t{1} << 40;
-inline constexpr uint64_t kBases = uint64_t{1} << 24;
+/// What a rank writes in the units of a part counts from a multiple of this, its base there
+/// (reserve.h); in those of the whole it counts from 0. So many messages can go through a link: at
+/// a million a second for two years. Bases come again after so many blocks.
+inline constexpr uint64_t kBaseStep = uint64_t{1} << 46;
+inline constexpr uint64_t kBases = uint64_t{1} << 18;
 
 /// Small messages whose release the sender may not have been told yet.
 inline constexpr uint64_t kLazyCredits = 8;
@@ -98,7 +104,7 @@ struct DistanceLine {
 /// Written by this rank for one peer.
 struct PeerLines {
   /// Number of the last message of the peer that this rank has released: the peer's credit. Above
-  /// the peer's base.
+  /// this rank's base.
   alignas(kApartBytes) std::atomic<uint64_t> released;
   /// In the first unit of a part: its base until it ends.
   std::atomic<uint64_t> open;
@@ -166,11 +172,9 @@ constexpr uint64_t Entry::payload_at(uint64_t bytes) {
 }
 
 /// Parts of all ranks of a machine that spare units are for, two for a group; smaller ones use
-/// fewer. With 64 ranks and messages of 1 KiB inline that is 576 MiB of a rank's file, of which
-/// only what is used takes memory, and which each of its peers maps.
-inline constexpr uint64_t kSpareParts = 256;
-/// Of a rank. More would cost address space where many ranks have long inline messages.
-inline constexpr uint64_t kMostSpareBytes = uint64_t{1} << 30;
+/// fewer. Of a rank's file only what is used takes memory, but each of its peers maps all of it:
+/// TransportOptions::part_bytes is the bound where many ranks have long inline messages.
+inline constexpr uint64_t kSpareParts = 2 * 4096 + 2;
 
 /// Of a rank, of the buffers that are handed over: all units of the whole have some, and spare ones
 /// as far as this goes. They take memory where a pair uses them, but address space of all peers.
@@ -180,11 +184,12 @@ inline constexpr uint64_t kMostHandedBytes = uint64_t{128} << 20;
 class Layout {
  public:
   /// Of `size` ranks, of which `sharers` can have memory in common and so be members of parts.
-  Layout(Rank size, uint64_t inline_bytes, Rank sharers = 0, uint64_t handed_bytes = 0)
+  Layout(Rank size, uint64_t inline_bytes, Rank sharers = 0, uint64_t handed_bytes = 0,
+         uint64_t part_bytes = uint64_t{2} << 30)
       : stride_(up(Entry::payload_at(inline_bytes) + inline_bytes, kLineBytes)),
         handed_unit_bytes_(up(handed_bytes, kPageBytes) * HandedBuffers::kOfEach),
         whole_units_(static_cast<uint32_t>(size)),
-        spare_units_(spare(static_cast<uint64_t>(sharers))) {}
+        spare_units_(spare(static_cast<uint64_t>(sharers), part_bytes)) {}
 
   uint64_t bytes() const { return lines(whole_units_ + spare_units_); }
   uint64_t stride() const { return stride_; }
@@ -209,8 +214,8 @@ class Layout {
   static constexpr uint64_t up(uint64_t bytes, uint64_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }
-  uint32_t spare(uint64_t sharers) const {
-    uint64_t most = std::max(kMostSpareBytes / unit_bytes(), sharers);
+  uint32_t spare(uint64_t sharers, uint64_t part_bytes) const {
+    uint64_t most = std::max(part_bytes / unit_bytes(), sharers);
     return static_cast<uint32_t>(std::min(kSpareParts * sharers, most));
   }
 

@@ -110,12 +110,12 @@ TEST_F(ShmReserve, WaitsForThePeersThatMayStillRead) {
   EXPECT_EQ(reserve_.take(all).units, all);
 }
 
-TEST_F(ShmReserve, WaitsForNobodyWhoWasLost) {
+TEST_F(ShmReserve, WaitsForNobodyWhoseProcessHasEnded) {
   uint32_t all = layout_.spare_units();
-  std::atomic<bool> lost{false};
-  reserve_.give_back(reserve_.take(all), {{&peer_, 5, &lost}});
+  std::atomic<bool> dead{false};
+  reserve_.give_back(reserve_.take(all), {{&peer_, 5, &dead}});
   EXPECT_NE(why_not(1), "");
-  lost = true;
+  dead = true;
   EXPECT_EQ(reserve_.take(all).units, all);
 }
 
@@ -132,6 +132,19 @@ TEST_F(ShmReserve, PagesOfABlockThatIsFreeAreTheSystemsAgain) {
   reserve_.give_back(reserve_.take(1), {});
   EXPECT_LE(used_bytes() - before, static_cast<int64_t>(3 * kPage));
   EXPECT_EQ(used_bytes(handed_), 0);
+}
+
+TEST_F(ShmReserve, ABlockThatIsGivenOutReadsAsZeros) {
+  shm::Block before = reserve_.take(1), block = reserve_.take(3), after = reserve_.take(1);
+  for (const shm::Block& each : {before, block, after}) write(each);
+  reserve_.give_back(block, {});
+  shm::Block again = reserve_.take(2);
+  ASSERT_EQ(again.first, block.first);
+  const std::byte* ring = control_.data() + layout_.ring(again.first);
+  const std::byte* end = control_.data() + layout_.lines(again.first + 2);
+  EXPECT_TRUE(std::all_of(ring, end, [](std::byte byte) { return byte == std::byte{0}; }));
+  for (const shm::Block& each : {before, after})
+    EXPECT_EQ(control_.data()[layout_.ring(each.first)], std::byte{1}) << "a neighbour's";
 }
 
 class ShmPart : public ::testing::Test {
@@ -189,7 +202,8 @@ TEST_F(ShmPart, SaysWhenThereIsNoRoomForOneMore) {
     why = error.what();
   }
   EXPECT_GE(parts.size(), 64u);
-  EXPECT_TRUE(says(why, "no room for one more group with 2 ranks") && says(why, "end groups"))
+  EXPECT_TRUE(says(why, "no room for one more group with 2 ranks") &&
+              says(why, "close some groups"))
       << why;
   parts.pop_back();
   PartWorld again(world, {0, 1}, 0, kArena);
@@ -214,6 +228,35 @@ TEST_F(ShmPart, UnitsAreUsedAgainOnceBothRanksHaveEnded) {
     if (turn == 0) first = address.first;
     ASSERT_EQ(address.first, first);
   }
+}
+
+// Ranks count bases each for itself, so that blocks of two of them may have the same one. What a
+// rank has released of a peer's messages is nothing to the peer that has its unit afterwards.
+TEST_F(ShmPart, ALinkTakesNoReleaseOfAnEarlierPartForItsOwn) {
+  constexpr uint64_t kLong = kTestInlineBytes + 1;
+  World world(row(), 3, kArena);
+  PartAddress reader_before, sender_before;
+  {
+    PartWorld earlier(world, {1, 0}, 0, kArena);
+    sender_before = read_address<PartAddress>(*earlier[0].transport);
+    reader_before = read_address<PartAddress>(*earlier[1].transport);
+    for (uint64_t n = 1; n <= 20; n++) {
+      send(earlier[0][1], envelope_of(n), earlier[0].extent.data(), kLong);
+      receive(earlier[1][0]);
+      earlier[1][0].release();
+    }
+  }
+  PartWorld later(world, {2, 0}, 0, kArena);
+  ASSERT_EQ(read_address<PartAddress>(*later[0].transport).base, sender_before.base);
+  ASSERT_EQ(read_address<PartAddress>(*later[1].transport).first, reader_before.first);
+  for (uint64_t n = 1; n <= shm::kEntries; n++) {
+    send(later[0][1], envelope_of(n), later[0].extent.data(), kLong);
+    EXPECT_EQ(later[0][1].completed(), 0u) << "nobody has read message " << n;
+  }
+  EXPECT_EQ(receive(later[1][0]).envelope, envelope_of(1));
+  later[1][0].release();
+  complete(later[0][1], 1);
+  EXPECT_EQ(later[0][1].completed(), 1u);
 }
 
 /// A part of two ranks that only rank 1 has linked, and rank 0 has left; and a later one, which has
@@ -336,11 +379,11 @@ TEST_F(ShmPartReaders, AreNoneOnceTheyAreInAnotherPart) {
   EXPECT_FALSE(any());
 }
 
-TEST_F(ShmPartReaders, AreNoneOnceTheyWereLost) {
+TEST_F(ShmPartReaders, AreNoneOnceTheirProcessHasEnded) {
   end_sending({kLong});
-  world_[0].transport->lost(1);
+  world_[0].transport->ended(1);
   EXPECT_TRUE(any());
-  world_[0].transport->lost(2);
+  world_[0].transport->ended(2);
   EXPECT_FALSE(any());
 }
 

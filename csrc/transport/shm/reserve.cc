@@ -16,10 +16,10 @@ Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layo
 // Acquire: what the peer has read stays before what is written there from now on.
 bool Witness::has_ended() const {
   return open->load(std::memory_order_acquire) != base ||
-         (lost && lost->load(std::memory_order_relaxed));
+         (dead && dead->load(std::memory_order_acquire));
 }
 
-// Acquire, as above. What does not belong to the base is of a part that has, or had, that unit.
+// Acquire, as above. A count of another base is of a part that has, or had, that unit.
 bool Reader::may_read() const {
   uint64_t count = released->load(std::memory_order_acquire) - base;
   return (count >= kBaseStep || count < last) && !witness.has_ended();
@@ -35,8 +35,8 @@ Block Reserve::take(uint32_t units) {
   auto found = std::ranges::find_if(free_, [&](const auto& gap) { return gap.second >= units; });
   check(found != free_.end(), Code::kTransport,
         "shared memory has no room for one more group with {} ranks here: {} are in use, and {} "
-        "have ended here but not on all of their ranks; end groups that are not used any more, "
-        "lower RINGCOLL_INLINE_BYTES, or use RINGCOLL_TRANSPORT=tcp",
+        "have ended here but not on all of their ranks; close some groups, lower "
+        "RINGCOLL_INLINE_BYTES, or use RINGCOLL_TRANSPORT=tcp",
         units, used_, ended_.size());
   auto [first, free_units] = *found;
   free_.erase(found);
@@ -68,11 +68,11 @@ void Reserve::free_ended() {
   }
 }
 
-// Its pages are the system's again. What they shared with the neighbours stays, and is of another
-// base.
+// Its pages are the system's again, but for those that it shares with its neighbours. What lay in
+// buffers is read by nobody who was not sent it.
 void Reserve::free(const Block& block) {
   uint32_t first = block.first, units = block.units;
-  control_.discard(control_.data() + layout_.lines(first), layout_.unit_bytes() * units);
+  control_.clear(control_.data() + layout_.lines(first), layout_.unit_bytes() * units);
   uint32_t with_buffers = std::min(first + units, layout_.units_with_buffers());
   if (first < with_buffers)
     handed_.discard(handed_.data() + layout_.handed(first),

@@ -1,18 +1,21 @@
 // The units of a rank's control memory that are for parts (layout.h): given out in blocks, one for
 // each part, and given out again.
 //
-// A block is not given out again while a peer may still take messages from it, or read that its own
-// were released: a rank that has ended a part waits for nobody, and what it sent last has to
-// arrive. So a block that ends names its **witnesses**, the blocks of those peers that it was
-// linked to, and is free when each of these has ended, too. Blocks that wait for one another
-// are freed both, since each says first that it has ended.
+// Nothing that was written in one life of a block is taken for a word of another, by three rules:
 //
-// The same peers may still read messages in the arena, whose owner asks for them (Reader): until
-// they have ended, too, or released all of these.
+// 1. A block is not given out again while a peer may still look at it, or write to its buffers: a
+//    rank that ends a part waits for nobody, and what it sent last has to arrive. So a block that
+//    ends names its **witnesses**, the blocks of all peers that may be linked to it, and is free
+//    when each of these has ended, too, or the process that had it. Blocks that wait for one
+//    another are freed both, since each says first that it has ended.
+// 2. A block that is given out reads as zeros.
+// 3. Every block given out has a **base** of its own, which is in each word that its owner writes
+//    for a peer. A peer was told the base with the place of the block, and a word of another base
+//    is nothing to it. Two ranks may have the same base; no word is read by the base of another
+//    than its writer.
 //
-// Nor can a peer mistake what it sees there: every block given out has a **base** of its own, from
-// which its messages count. A number that does not belong to the base that a peer was told is
-// nothing new to it.
+// Peers may still read messages in the arena, whose owner asks for them (Reader): until they have
+// ended, too, or released all of these.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +37,7 @@ struct Block {
 struct Witness {
   const std::atomic<uint64_t>* open = nullptr;
   uint64_t base = 0;
-  const std::atomic<bool>* lost = nullptr;  // its process has ended, without saying so there
+  const std::atomic<bool>* dead = nullptr;  // its process has ended, without saying so there
 
   /// If so, it reads nothing any more.
   bool has_ended() const;
@@ -44,8 +47,8 @@ struct Witness {
 struct Reader {
   Witness witness;
   const std::atomic<uint64_t>* released = nullptr;  // as PeerLines'
-  uint64_t base = 0;                                // of the part: messages count from there
-  uint64_t last = 0;                                // the number of the last of them
+  uint64_t base = 0;  // of the peer's block, from which it counts what it has released
+  uint64_t last = 0;  // the number of the last of them
 
   bool may_read() const;
 };

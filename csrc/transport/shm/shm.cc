@@ -40,12 +40,12 @@ struct Common {
         arena(options.arena),
         inline_bytes(static_cast<uint64_t>(options.config.inline_bytes)),
         handed_bytes(static_cast<uint64_t>(options.config.handed_bytes)),
-        layout(options.size, inline_bytes, sharers(options.size), handed_bytes),
+        layout(options.size, inline_bytes, sharers(options.size), handed_bytes, options.part_bytes),
         control(SharedMemory::create(layout.bytes(), false)),
         handed(SharedMemory::create(layout.handed(layout.units_with_buffers()), false)),
         reserve(control, handed, layout),
         peers(static_cast<size_t>(options.size)),
-        lost(static_cast<size_t>(options.size)) {}
+        ended(static_cast<size_t>(options.size)) {}
 
   /// Whether a rank may have memory in common with this one, as far as all ranks know alike.
   bool near(Rank other) const {
@@ -101,7 +101,7 @@ struct Common {
   SharedMemory handed;  // buffers, which peers write, too
   shm::Reserve reserve;
   std::vector<Peer> peers;
-  std::vector<std::atomic<bool>> lost;  // peers
+  std::vector<std::atomic<bool>> ended;  // peers' processes
 };
 
 // Nothing needs to be done for peers that read this process (Endpoint::takes_lent).
@@ -149,14 +149,15 @@ class ShmPart final : public Transport {
     PartAddress address;
     bool reached = false;
     bool connected = false;
-    uint64_t unread = 0;  // as its link has told when it ended
+    shm::ShmEndpoint* link = nullptr;  // while it lives
+    uint64_t unread = 0;               // as it has told when it ended
   };
   Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
   /// The peer's unit for this rank.
   uint32_t unit_of(const Member& peer) { return peer.address.first + member(rank_).place; }
   shm::Witness witness_of(const Member& peer) const {
     return {&common_.lines_of(peer.in_whole, peer.address.first)->open, peer.address.base,
-            &common_.lost[static_cast<size_t>(peer.in_whole)]};
+            &common_.ended[static_cast<size_t>(peer.in_whole)]};
   }
 
   Common& common_;
@@ -179,20 +180,23 @@ ShmPart::ShmPart(Common& common, const TransportPart& part)
   tower_.mine = common.lines(block_.first);
 }
 
-// A peer that is linked to this rank and has not ended may still read what this rank has written.
+// A peer that has not ended may have a link to this rank, whether or not this rank has made its end
+// of it.
 ShmPart::~ShmPart() {
   std::vector<shm::Witness> witnesses;
   for (const Member& peer : members_)
-    if (peer.connected) witnesses.push_back(witness_of(peer));
+    if (peer.reached) witnesses.push_back(witness_of(peer));
   common_.reserve.give_back(block_, std::move(witnesses));
 }
 
 std::unique_ptr<Readers> ShmPart::readers() {
   auto readers = std::make_unique<ShmReaders>();
-  for (const Member& peer : members_)
-    if (peer.unread > 0)
+  for (const Member& peer : members_) {
+    uint64_t unread = peer.link ? peer.link->last_unread() : peer.unread;
+    if (unread > 0)
       readers->add({witness_of(peer), &common_.lines_of(peer.in_whole, unit_of(peer))->released,
-                    block_.base, peer.unread});
+                    peer.address.base, unread});
+  }
   return readers->any() ? std::move(readers) : nullptr;
 }
 
@@ -235,13 +239,18 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
   pair.my_base = block_.base;
   pair.their_base = peer.address.base;
   pair.extent = extent_;
-  pair.unread = &peer.unread;
-  if (!tower_.bell) return std::make_unique<shm::ShmEndpoint>(pair);
-  if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
-  pair.tower = &tower_;
-  pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
+  pair.on_end = [&peer](uint64_t unread) {
+    peer.unread = unread;
+    peer.link = nullptr;
+  };
+  if (tower_.bell) {
+    if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
+    pair.tower = &tower_;
+    pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
+  }
   auto link = std::make_unique<shm::ShmEndpoint>(pair);
-  link->call_peer();
+  peer.link = link.get();
+  if (tower_.bell) link->call_peer();
   return link;
 }
 
@@ -292,7 +301,7 @@ class ShmTransport final : public Transport {
     return std::make_unique<ShmPart>(common_, part);
   }
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans, &own_); }
-  void lost(Rank peer) override { common_.lost.at(static_cast<size_t>(peer)) = true; }
+  void ended(Rank peer) override { common_.ended.at(static_cast<size_t>(peer)) = true; }
 
  private:
   shm::ControlPage& page() const {

@@ -120,6 +120,7 @@ class VerbsPart final : public Transport {
   size_t sockets_to(Rank /*peer*/) const override { return kSockets; }
   std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets, Deadline deadline) override;
   bool wants_places() const override { return true; }
+  bool registers_extents() const override { return true; }
   bool called_by(Rank /*peer*/) override { return false; }
   bool stirs(std::vector<pollfd>* sleep) override { return links_.stirs(sleep); }
   void rested() override { links_.rested(); }
@@ -173,6 +174,7 @@ class VerbsTransport final : public Transport {
     return links_.connect(peer, ports_.port_to(peer), std::move(sockets), deadline);
   }
   bool wants_places() const override { return true; }
+  bool registers_extents() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(rank); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
