@@ -8,8 +8,9 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
 
-/// One for each communicator that has sent messages, until the process ends: 16 bytes. Without a
-/// lock, which a thread could hold when the process forks.
+/// As many as there have been seals at a time, until the process ends: 16 bytes each. One whose
+/// seal is broken is another seal's, whose value differs. Without a lock, which a thread could hold
+/// when the process forks.
 struct Word {
   std::atomic<uint64_t> value;
   Word* next;
@@ -17,6 +18,10 @@ struct Word {
 std::atomic<Word*> all{nullptr};
 
 std::atomic<uint64_t>* make(uint64_t value) {
+  for (Word* word = all.load(); word; word = word->next) {
+    uint64_t broken = 0;
+    if (word->value.compare_exchange_strong(broken, value)) return &word->value;
+  }
   auto* word = new Word{.value = value, .next = all.load()};
   while (!all.compare_exchange_weak(word->next, word)) {
   }
@@ -29,6 +34,10 @@ Seal::Seal() : value_(random_nonce() | 1), word_(make(value_)) {}
 
 Seal::~Seal() { break_it(); }
 
-void Seal::break_it() { word_->store(0); }
+// Once: then the word may be another's.
+void Seal::break_it() {
+  uint64_t whole = value_;
+  word_->compare_exchange_strong(whole, 0);
+}
 
 }  // namespace ringcoll

@@ -8,7 +8,7 @@
 namespace ringcoll {
 
 /// Whole until it is broken; its value is no other seal's. The word stays readable until the
-/// process ends, with another value once it is broken.
+/// process ends, with another value once it is broken: 0, or that of a later seal.
 class Seal {
  public:
   Seal();

@@ -31,5 +31,18 @@ TEST(Seal, BreaksWithItsOwnerAndIsNoOtherOnes) {
   EXPECT_EQ(word_of(second.address()), second.value());
 }
 
+// Whoever has copied under the first finds it broken all the same, and cannot break the second.
+TEST(Seal, GivesItsWordToALaterOne) {
+  auto first = std::make_unique<Seal>();
+  uint64_t value = first->value(), address = first->address();
+  first->break_it();
+  Seal second;
+  EXPECT_EQ(second.address(), address);
+  EXPECT_EQ(word_of(address), second.value());
+  EXPECT_NE(word_of(address), value);
+  first.reset();
+  EXPECT_EQ(word_of(address), second.value());
+}
+
 }  // namespace
 }  // namespace ringcoll
