@@ -8,6 +8,7 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "mesh/group.h"
 #include "mesh/opening.h"
 
@@ -194,10 +195,12 @@ void Mesh::make_arena(const GroupSizes& sizes) {
   message_extents_ = make(sizes.messages, "the messages of one more group");
 }
 
-// Who was killed takes nothing any more, and does not say so.
+// Who was killed takes nothing any more, and does not say so. A lifeline may break while both of its
+// ends live: what such a peer may still write to is nobody else's until its process has ended.
 void Mesh::forget_lost() {
   for (Rank rank : lifelines_->lost())
-    for (auto& transport : made_) transport->ended(rank);
+    if (!topology_->same_host(rank, rank_) || has_ended(topology_->at(rank).pid))
+      for (auto& transport : made_) transport->ended(rank);
 }
 
 }  // namespace ringcoll
