@@ -9,7 +9,6 @@
 #include <ctime>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "bootstrap/dials.h"
 
 namespace ringcoll {
@@ -33,9 +32,9 @@ void Connector::State::Batch::dial(Rank peer, uint64_t channel) {
   add(std::make_unique<Inward>(state_, target(peer, channel), deadline_, permits_));
 }
 
-void Connector::State::Batch::call(Rank peer, uint64_t channel) {
-  add(std::make_unique<Outward>(state_, target(peer, channel), state_.networks_for(peer, channel),
-                                deadline_, deadline_, permits_));
+void Connector::State::Batch::call(const Target& to, Deadline deadline) {
+  add(std::make_unique<Outward>(state_, to, state_.networks_for(to.peer, to.channel), deadline,
+                                deadline, permits_));
 }
 
 void Connector::State::Batch::try_network(Rank peer, uint64_t channel, int network,
@@ -56,32 +55,65 @@ void Connector::State::Batch::add(std::unique_ptr<Dial> dial) {
   has_news_ = true;
 }
 
+std::optional<Connector::State::Batch::Ended> Connector::State::Batch::pop() {
+  if (ended_.empty()) return {};
+  Ended first = std::move(ended_.front());
+  ended_.pop_front();
+  return first;
+}
+
 std::optional<Connector::State::Batch::Made> Connector::State::Batch::next(Duration limit) {
   Clock::time_point until = Clock::now() + limit;
-  while (made_.empty() && !dials_.empty()) {
-    throw_if_interrupted();
+  while (ended_.empty() && !dials_.empty()) {
+    throw_if_interrupted(*dials_.begin()->second.dial);
     advance_all();
-    if (!made_.empty()) break;
+    if (!ended_.empty()) break;
     if (Clock::now() >= until) return {};
     sleep(until);
   }
-  if (made_.empty()) return {};
-  Made made = std::move(made_.front());
-  made_.pop_front();
-  return made;
+  auto first = pop();
+  if (!first) return {};
+  if (first->unmade) throw Error(first->unmade->why);
+  return Made{first->to.peer, first->to.channel, std::move(first->fd)};
+}
+
+std::optional<Connector::State::Batch::Ended> Connector::State::Batch::step() {
+  if (has_news_) end_interrupted();
+  if (ended_.empty()) advance_all();
+  if (ended_.empty() && !dials_.empty()) sleep(Clock::now() + seconds(INFINITY));
+  return pop();
 }
 
 Fd Connector::State::Batch::only() { return std::move(next(seconds(INFINITY)).value().fd); }
 
-void Connector::State::Batch::throw_if_interrupted() const {
-  if (!state_.is_interrupted(group_)) return;
-  const Dial& first = *dials_.begin()->second.dial;
-  throw Error(Code::kTransport,
-              fmt::format("{}: given up, for the communicator has failed", first.link()),
-              first.to().peer);
+void Connector::State::Batch::throw_if_interrupted(const Dial& dial) const {
+  if (state_.is_interrupted(dial.to().group))
+    throw Error(Code::kTransport,
+                fmt::format("{}: given up, for the communicator has failed", dial.link()),
+                dial.to().peer);
 }
 
-// In the order in which peers are named: at the deadline the first that has not come throws.
+void Connector::State::Batch::end_interrupted() {
+  for (auto entry = dials_.begin(); entry != dials_.end();) {
+    auto next = std::next(entry);
+    try {
+      throw_if_interrupted(*entry->second.dial);
+    } catch (const Error& error) {
+      end(entry, error);
+    }
+    entry = next;
+  }
+}
+
+void Connector::State::Batch::end(Entries::iterator entry, const Error& error) {
+  const Dial& dial = *entry->second.dial;
+  Error named(error.code(), error.what(), dial.to().peer);
+  ended_.push_back({dial.to(), Fd(), Unmade{named, dial.says_of_peer()}});
+  dials_.erase(entry);
+}
+
+// In the order in which peers are named: at the deadline the first that has not come is the first
+// that ends.
 void Connector::State::Batch::advance_all() {
   bool has_news = std::exchange(has_news_, false);
   Clock::time_point now = Clock::now();
@@ -92,14 +124,11 @@ void Connector::State::Batch::advance_all() {
     if (events != 0 || (has_news && dial.is_awaited()) || now >= dial.due()) {
       try {
         if (dial.advance(events)) {
-          made_.push_back({dial.to().peer, dial.to().channel, dial.take()});
+          ended_.push_back({dial.to(), dial.take(), {}});
           dials_.erase(entry);
         }
       } catch (const Error& error) {
-        Error named(error.code(), error.what(), dial.to().peer);
-        dials_.erase(entry);
-        has_news_ = true;  // who goes on has not looked at the rest
-        throw Error(named);
+        end(entry, error);
       }
     }
     entry = next;
@@ -135,18 +164,16 @@ std::vector<Connector::State::Batch::Made> Connector::State::Batch::settle_lifel
   });
   Clock::time_point until = Clock::now() + kSettling;
   while (!dials_.empty() && Clock::now() < until) {
-    try {
-      advance_all();
-      if (!dials_.empty()) sleep(until);
-    } catch (const Error& error) {
-      log_debug("{}", error.what());
-    }
+    advance_all();
+    if (!dials_.empty()) sleep(until);
   }
   dials_.clear();
   std::vector<Made> lifelines;
-  for (Made& made : made_)
-    if (is_lifeline(made.channel)) lifelines.push_back(std::move(made));
-  made_.clear();
+  while (auto ended = pop()) {
+    auto& [to, fd, unmade] = *ended;
+    if (!unmade && is_lifeline(to.channel))
+      lifelines.push_back({to.peer, to.channel, std::move(fd)});
+  }
   return lifelines;
 }
 

@@ -4,13 +4,18 @@
 // rank decides, under its lock: one of the higher's that comes when it has not begun to make its
 // own is let in; else it is refused, for its own is on its way, which the higher always takes. It
 // says which in one byte, so that the higher knows.
+#include "bootstrap/calls.h"
+
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "bootstrap/batch.h"
-#include "bootstrap/connector_state.h"
 
 namespace ringcoll {
 namespace {
@@ -21,6 +26,75 @@ void answer(int fd, char word) {
 }
 
 }  // namespace
+
+// ---- Making them ----
+
+bool Connector::State::Calls::begin(const Target& to, Deadline deadline, Done done) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || (!working_ && !start_thread())) return false;
+    asked_.push_back({to, deadline, std::move(done)});
+  }
+  state_.tell_waiting();
+  return true;
+}
+
+// Under the lock.
+bool Connector::State::Calls::start_thread() {
+  // The new thread inherits the mask: signals are for the threads of the application.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this] { work(); }).detach();
+    working_ = true;
+  } catch (const std::system_error& error) {
+    log_debug("a thread for connections: {}", error.what());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return working_;
+}
+
+// The last thing that it touches is the lock, under which it says that it is over.
+void Connector::State::Calls::work() {
+  std::unique_lock lock(mutex_);
+  std::optional<Batch> batch;
+  batch.emplace(state_, kLifelines, Deadline(Duration::zero()));  // neither is of any call
+  Waiting waiting;
+  for (take_asked(*batch, waiting); !batch->empty(); take_asked(*batch, waiting)) {
+    lock.unlock();
+    if (auto ended = batch->step()) {
+      auto call = waiting.extract(waiting.find({ended->to.peer, ended->to.channel}));
+      call.mapped()(std::move(ended->fd), ended->unmade);
+    }
+    lock.lock();
+  }
+  batch.reset();
+  working_ = false;
+  over_.notify_all();
+}
+
+// Under the lock.
+void Connector::State::Calls::take_asked(Batch& batch, Waiting& waiting) {
+  for (; !asked_.empty(); asked_.pop_front()) {
+    Call& call = asked_.front();
+    batch.call(call.to, call.deadline);
+    waiting.emplace(std::pair(call.to.peer, call.to.channel), std::move(call.done));
+  }
+}
+
+void Connector::State::Calls::settle(Duration limit) {
+  std::unique_lock lock(mutex_);
+  over_.wait_for(lock, limit, [this] { return !working_; });
+}
+
+void Connector::State::Calls::stop() {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  over_.wait(lock, [this] { return !working_; });
+}
+
+// ---- Letting them in ----
 
 // Lifelines that come before anybody adopts them are parked, for who dials them.
 void Connector::State::take_either(const Identity& identity, Fd fd) {
@@ -33,7 +107,7 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
   Fd adopted;
   {
     std::lock_guard lock(mutex);
-    if (ended.contains(group_number)) return;
+    if (ended.find(group_number)) return;
     Either& one = either[{from, channel}];
     if (from > rank && one.dialled) return answer(fd.get(), kCrossed);
     if (one.there && !one.fd) return;  // and in use
@@ -66,17 +140,7 @@ void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
     if (state.is_there(to)) return;
     state.calling[group]++;
   }
-  bool runs = state.errands.run([&state, to, group, deadline] {
-    Fd fd;
-    std::optional<Error> failure;
-    try {
-      State::Batch batch(state, to.group, deadline);
-      batch.call(to.peer, to.channel);
-      fd = batch.only();
-    } catch (const std::exception& error) {
-      Error cause = as_error(error);
-      failure = Error(cause.code(), cause.what(), to.peer);
-    }
+  auto end = [&state, to, group](Fd fd, std::optional<Error> failure) {
     {
       std::lock_guard lock(state.mutex);
       State::Either& one = state.either[{to.peer, to.channel}];
@@ -87,12 +151,11 @@ void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
     std::lock_guard lock(state.mutex);
     state.calling[group]--;
     state.changed.notify_all();
+  };
+  bool begun = state.calls->begin(to, deadline, [end](Fd fd, const std::optional<Unmade>& unmade) {
+    end(std::move(fd), unmade ? std::optional(unmade->why) : std::nullopt);
   });
-  if (runs) return;
-  std::lock_guard lock(state.mutex);
-  state.calling[group]--;
-  state.either[{to.peer, to.channel}].error =
-      Error(Code::kTransport, "there is no thread to make a connection", peer);
+  if (!begun) end(Fd(), Error(Code::kTransport, "there is no thread to make a connection", peer));
 }
 
 Fd Connector::take_call(Rank peer, GroupNumber group) {
@@ -129,18 +192,18 @@ void Connector::end_calls(GroupNumber group) {
 }
 
 bool Connector::call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
-                              std::function<void()> done) {
-  State& state = *state_;
-  return state.errands.run(
-      [&state, peer, deadline, adopt = std::move(adopt), done = std::move(done)] {
+                              std::function<void(const std::optional<Unmade>&)> done) {
+  return state_->calls->begin(
+      {peer, kLifelineChannel, kLifelines}, deadline,
+      [peer, adopt = std::move(adopt), done = std::move(done)](
+          Fd fd, const std::optional<Unmade>& unmade) {
+        if (unmade) log_debug("no lifeline to rank {}: {}", peer, unmade->why.what());
         try {
-          State::Batch batch(state, kLifelines, deadline);
-          batch.call(peer, kLifelineChannel);
-          if (Fd fd = batch.only()) adopt(std::move(fd));
-        } catch (const std::exception& error) {  // whatever it is, it may be tried again
-          log_debug("no lifeline to rank {}: {}", peer, error.what());
+          if (fd) adopt(std::move(fd));
+        } catch (const std::exception& error) {  // the peer's has come first, say
+          log_debug("a lifeline to rank {} is not taken: {}", peer, error.what());
         }
-        done();
+        done(unmade);
       });
 }
 
@@ -154,7 +217,7 @@ void Connector::adopt_lifelines(std::function<void(Rank, Fd)> adopt) {
 // rank for one that was killed.
 void Connector::stop() {
   State& state = *state_;
-  state.errands.settle(kSettling);
+  state.calls->settle(kSettling);
   {
     std::lock_guard turn(state.adopting);
     state.adopt = {};
@@ -164,7 +227,7 @@ void Connector::stop() {
     state.stopping = true;
   }
   state.tell_waiting();
-  state.errands.stop();
+  state.calls->stop();
 }
 
 }  // namespace ringcoll

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -164,6 +165,47 @@ TEST(Calls, EndAtOnceThoughThePeerDoesNotAnswer) {
   EXPECT_LT(to_seconds(Clock::now() - start), 20);
 }
 
+// As those of ranks that are stopped: more of them than are dialled at a time.
+TEST(Calls, DoNotWaitForPeersThatDoNotAnswer) {
+  constexpr Rank kSilent = 80, kSize = kSilent + 2;
+  EventLoop loop("test");
+  std::vector<std::unique_ptr<Connector>> connectors;
+  std::vector<std::string> offers;
+  for (Rank rank = 0; rank < kSize; rank++) {
+    connectors.push_back(std::make_unique<Connector>(rank, on_loopback(), loop));
+    offers.push_back(connectors.back()->offers());
+  }
+  Connector &caller = *connectors.front(), &other = *connectors.back();
+  for (Connector* connector : {&caller, &other}) connector->set_peers(offers, "sesame");
+  auto start = Clock::now();
+  for (Rank peer = 1; peer < kSize; peer++) caller.call(peer, 5, Deadline(seconds(60)));
+  EXPECT_TRUE(are_joined(taken(caller, kSize - 1, 5), taken(other, 0, 5)));
+  EXPECT_LT(to_seconds(Clock::now() - start), 15);
+  caller.end_calls(5);
+}
+
+TEST(Calls, OfLifelinesSayWhatHasBecomeOfThePeer) {
+  Couple couple;
+  EventLoop loop("test");
+  Connector silent(2, on_loopback(), loop);
+  std::vector<std::string> offers = {couple[0].offers(), couple[1].offers(), silent.offers()};
+  Connector caller(0, on_loopback(), loop);
+  caller.set_peers(offers, "sesame");
+  couple.connectors[1].reset();
+  auto outcome = [&](Rank peer, double patience) {
+    std::promise<std::optional<Unmade>> done;
+    EXPECT_TRUE(caller.call_lifeline(
+        peer, Deadline(seconds(patience)), [](Fd) {},
+        [&](const std::optional<Unmade>& unmade) { done.set_value(unmade); }));
+    return done.get_future().get();
+  };
+  auto ended = outcome(1, 20), stopped = outcome(2, 0.2);
+  ASSERT_TRUE(ended && stopped);
+  EXPECT_EQ(ended->peer, Unmade::Peer::kEnded) << ended->why.what();
+  EXPECT_EQ(stopped->peer, Unmade::Peer::kUnknown) << stopped->why.what();
+  EXPECT_EQ(stopped->why.code(), Code::kTimeout);
+}
+
 TEST(Calls, OfLifelinesAreAdopted) {
   for (Rank caller : {0, 1}) {
     Couple couple;
@@ -176,7 +218,10 @@ TEST(Calls, OfLifelinesAreAdopted) {
     std::promise<void> done;
     EXPECT_TRUE(couple[caller].call_lifeline(
         1 - caller, Deadline(seconds(20)), [&](Fd fd) { adopted[caller].set_value(std::move(fd)); },
-        [&] { done.set_value(); }));
+        [&](const std::optional<Unmade>& unmade) {
+          EXPECT_FALSE(unmade);
+          done.set_value();
+        }));
     done.get_future().get();
     Fd a = adopted[0].get_future().get(), b = adopted[1].get_future().get();
     EXPECT_TRUE(are_joined(a, b));

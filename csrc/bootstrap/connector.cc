@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "bootstrap/batch.h"
-#include "bootstrap/connector_state.h"
+#include "bootstrap/calls.h"
 #include "net/interfaces.h"
 
 namespace ringcoll {
@@ -57,7 +57,7 @@ std::string describe_finding(const Trial::Finding& found) {
 }  // namespace
 
 Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& loop)
-    : rank(own), sink(loop) {
+    : rank(own), sink(loop), calls(std::make_unique<Calls>(*this)) {
   std::ranges::stable_sort(interfaces, std::ranges::greater(), &Interface::speed_mbps);
   std::string causes;
   for (const Interface& i : interfaces) {
@@ -74,13 +74,15 @@ Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& 
         "no network interface can be used: {}. Name one with RINGCOLL_INTERFACE", causes);
 }
 
+Connector::State::~State() = default;
+
 void Connector::State::on_accepted(const Identity& identity, Fd fd) {
   if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
   if (is_either(identity.channel)) return take_either(identity, std::move(fd));
   if (identity.from > rank) return;  // it is the lower that connects
   {
     std::lock_guard lock(mutex);
-    if (ended.contains(identity.channel / kChannelsOfGroup)) return;
+    if (ended.find(identity.channel / kChannelsOfGroup)) return;
     // A second connection for one channel means that the peer has given the first one up.
     parked[{identity.from, identity.channel}] = std::move(fd);
   }
@@ -157,7 +159,7 @@ void Connector::interrupt(GroupNumber group) {
 
 void Connector::forget(GroupNumber group) {
   std::lock_guard lock(state_->mutex);
-  state_->ended.insert(group);
+  state_->ended.add(group);
   state_->interrupted.erase(group);
   state_->interrupted.erase(messages_of(group));
   auto is_its = [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; };

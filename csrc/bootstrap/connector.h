@@ -9,12 +9,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/error.h"
 #include "base/fd.h"
 #include "bootstrap/dialer.h"
 #include "net/event_loop.h"
@@ -26,6 +28,17 @@ struct Interface;
 /// Identifies a group of ranks of a job, for good, on all of them; 0 is that of all ranks.
 using GroupNumber = uint64_t;
 inline constexpr GroupNumber kGroupNumbers = GroupNumber{1} << 58;
+
+/// Why a connection was not made, and what that says of the peer.
+struct Unmade {
+  enum class Peer : uint8_t {
+    kUnknown,  // it was reached, or this end is the cause
+    kEnded,    // nobody listens at its address any more, or somebody else does
+    kSilent,   // its host does not answer, or cannot be reached
+  };
+  Error why;
+  Peer peer = Peer::kUnknown;
+};
 
 class Connector : public Dialer {
  public:
@@ -98,9 +111,10 @@ class Connector : public Dialer {
   void end_calls(GroupNumber group);
 
   /// Has a lifeline made in the same way. `adopt` gets it, on any thread, unless it was the peer
-  /// that made it, and `done` is called last. False: nothing of this happens.
+  /// that made it, and `done` is called last, with what has kept it from being made. False: nothing
+  /// of this happens.
   bool call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
-                     std::function<void()> done);
+                     std::function<void(const std::optional<Unmade>&)> done);
   /// Gets the lifelines that peers make, on the thread that lets them in, before anybody dials one.
   void adopt_lifelines(std::function<void(Rank, Fd)> adopt);
   /// Nothing is dialled, called or adopted any more; waits for what is.

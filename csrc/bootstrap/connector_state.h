@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/errands.h"
 #include "base/error.h"
+#include "base/recent.h"
 #include "bootstrap/connector.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/gate.h"
@@ -37,11 +37,11 @@ static_assert(kMeetingChannel < kChannelsOfGroup);
 inline constexpr char kLetIn = 'T';
 inline constexpr char kCrossed = 'X';
 
+/// Groups that have ended and are remembered.
+inline constexpr size_t kMostEnded = 4096;
+
 /// As long as a connection may take to a peer that answers.
 inline constexpr Duration kSettling = std::chrono::milliseconds(200);
-
-/// Connections that are made aside at a time. A peer that does not answer keeps one.
-inline constexpr size_t kMostErrands = 8;
 
 inline uint64_t channel_of(GroupNumber group, uint32_t channel) {
   invariant(group < kGroupNumbers && channel < kChannelsOfGroup, "channel {} of group {}", channel,
@@ -60,6 +60,7 @@ inline GroupNumber messages_of(GroupNumber group) { return kGroupNumbers + group
 
 struct Connector::State {
   State(Rank own, std::vector<Interface> interfaces, EventLoop& loop);
+  ~State();
 
   const Rank rank;
   std::vector<Offer> offers;
@@ -75,7 +76,10 @@ struct Connector::State {
   std::condition_variable changed;                 // `calling`
   std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted, not yet asked for
   std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
-  std::set<GroupNumber> interrupted, ended;
+  std::set<GroupNumber> interrupted;
+  // Late connections to it are closed. Those to one that ended thousands of groups ago are not
+  // expected any more.
+  Recent<GroupNumber, bool> ended{kMostEnded};
   std::set<int> waiting;         // descriptors by which those who wait are told (batch.h)
   uint64_t rejected_before = 0;  // by gates that are closed
 
@@ -88,14 +92,15 @@ struct Connector::State {
   };
   std::map<std::pair<Rank, uint64_t>, Either> either;      // by peer and channel
   std::map<GroupNumber, std::function<void()>> listeners;  // to what can be taken
-  std::map<GroupNumber, size_t> calling;                   // errands of each group
+  std::map<GroupNumber, size_t> calling;                   // how many of each group are in flight
   bool stopping = false;
   std::mutex adopting;  // a call of `adopt` against stop(); taken without the other
   std::function<void(Rank, Fd)> adopt;
 
   Sink sink;
   std::vector<std::unique_ptr<Gate>> gates;  // by offer; their callbacks use what is above
-  Errands errands{kMostErrands};             // the last: they use the rest
+  class Calls;                               // calls.h
+  std::unique_ptr<Calls> calls;              // the last: they use the rest
 
   void on_accepted(const Identity& identity, Fd fd);
   void on_refused(const Gate::Refusal& refusal);

@@ -21,6 +21,10 @@ constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
 // of its addresses.
 constexpr Duration kDialLook = std::chrono::milliseconds(200);
 
+// How long a dial counts among those that are made at a time. A peer that has not answered by then
+// is stopped, or cannot be reached, and keeps nobody from dialling others.
+constexpr Duration kHoldsPermit = std::chrono::seconds(1);
+
 // Where a network has its patience from when it is begun.
 constexpr Clock::time_point kNotBegun = Clock::time_point::max();
 
@@ -29,6 +33,12 @@ Code code_of(Verdict verdict) {
 }
 
 bool has_passed(Clock::time_point time) { return Clock::now() >= time; }
+
+// Errors of connect() that are of the peer's host, or of the way to it.
+bool is_silence(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
+         error == EHOSTDOWN || error == ENETDOWN;
+}
 
 }  // namespace
 
@@ -59,9 +69,10 @@ pollfd Connector::State::Outward::polled() const {
 }
 
 Clock::time_point Connector::State::Outward::due() const {
-  if (stage_ == Stage::kConnecting) return std::min(reach_, end_);
+  Clock::time_point next = stage_ == Stage::kConnecting ? std::min(reach_, end_) : end_;
+  if (permit_) next = std::min(next, patient_until_);
   bool may_begin = stage_ == Stage::kIdle && (permit_ || permits_.any());
-  return may_begin ? std::min(pause_over_, end_) : end_;
+  return may_begin ? std::min(pause_over_, end_) : next;
 }
 
 bool Connector::State::Outward::is_nearly_made() const {
@@ -76,6 +87,7 @@ bool Connector::State::Outward::advance(short events) {
     } catch (const Error& error) {
       go_on_to_next(error);
     }
+    if (!moves && stage_ != Stage::kIdle && has_passed(patient_until_)) permit_.give_back();
     if (!moves) return false;
     events = 0;
   }
@@ -117,6 +129,7 @@ bool Connector::State::Outward::begin() {
           link());
     return false;
   }
+  patient_until_ = Clock::now() + kHoldsPermit;
   if (reach_ == kNotBegun) reach_ = Clock::now() + patience_;
   int error = 0;
   fd_ = begin_connect(offer().address, &error);
@@ -134,7 +147,10 @@ bool Connector::State::Outward::end(short events) {
   return say(prover_->hello()) || try_again();
 }
 
-void Connector::State::Outward::throw_unless_connected(int error) const {
+void Connector::State::Outward::throw_unless_connected(int error) {
+  peer_ = error == ECONNREFUSED ? Unmade::Peer::kEnded
+          : is_silence(error)   ? Unmade::Peer::kSilent
+                                : Unmade::Peer::kUnknown;
   if (error == 0) return;
   // The peer listened before it told its address: refused means that it has ended, and reset that
   // it ended just then.
@@ -172,6 +188,7 @@ bool Connector::State::Outward::prove() {
     if (!reply.empty() && !say(reply)) return try_again();
   }
   Verdict verdict = prover_->verdict();
+  if (verdict != Verdict::kAccepted) peer_ = Unmade::Peer::kEnded;  // it has been another's place
   check(verdict == Verdict::kAccepted, code_of(verdict), "{}: {}", link(), explain(verdict));
   if (!entered_ || to_.peer > state_.rank) return made();
   stage_ = Stage::kLetIn;

@@ -70,6 +70,8 @@ class Connector::State::Dial {
   virtual bool is_awaited() const = 0;
   /// Whether the peer may have let it in, and this end does not know.
   virtual bool is_nearly_made() const = 0;
+  /// Of one that has thrown.
+  virtual Unmade::Peer says_of_peer() const { return Unmade::Peer::kUnknown; }
   /// "connecting rank 0 -> 3 …".
   virtual std::string link() const = 0;
   /// When it is made. None: the peer has made it, and it was adopted.
@@ -97,6 +99,7 @@ class Connector::State::Outward final : public Dial {
   Clock::time_point due() const override;
   bool is_awaited() const override { return false; }
   bool is_nearly_made() const override;
+  Unmade::Peer says_of_peer() const override { return peer_; }
   std::string link() const override;
 
  private:
@@ -107,7 +110,7 @@ class Connector::State::Outward final : public Dial {
   bool enter();
   bool begin();
   bool end(short events);
-  void throw_unless_connected(int error) const;
+  void throw_unless_connected(int error);
   bool prove();
   bool say(const std::string& message);
   bool try_again();
@@ -124,7 +127,9 @@ class Connector::State::Outward final : public Dial {
   bool in_doubt_ = false;    // one of them has not answered
   Permits& permits_;
   Permits::Permit permit_;
+  Clock::time_point patient_until_{};  // for so long it keeps its permit
   Stage stage_ = Stage::kIdle;
+  Unmade::Peer peer_ = Unmade::Peer::kUnknown;  // as far as the last try tells
   Clock::time_point pause_over_{};
   bool entered_ = false;  // as one that is dialled here, of those that either may make
   std::optional<Prover> prover_;

@@ -39,7 +39,18 @@ std::unique_ptr<Group> Communicator::part(std::span<const Rank> ranks) const {
 }
 
 std::unique_ptr<Group> Communicator::shrink() {
-  return ringcoll::shrink(mesh_, group_, ++shrinks_, Deadline(seconds(config().timeout_s)));
+  if (!shrink_) shrink_ = std::make_unique<Shrink>(mesh_, group_, ++shrinks_);
+  auto end = [this] {
+    if (shrink_->is_over()) shrink_.reset();
+  };
+  try {
+    auto rest = shrink_->run(Deadline(seconds(config().timeout_s)));
+    end();
+    return rest;
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 // "; ports mlx5_0:1 (ranks 0, 2), mlx5_1:1 (ranks 1, 3)", or "" where links have none.

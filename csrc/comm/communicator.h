@@ -13,6 +13,8 @@
 
 namespace ringcoll {
 
+class Shrink;
+
 /// Of one communicator since it was made; written by the thread that executes.
 struct Counters {
   Count calls;
@@ -50,7 +52,8 @@ class Communicator {
   /// Makes a group of some of its ranks, this one among them, which is to join.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
   /// The group of those of its ranks who are left (mesh/shrink.h), with the time of
-  /// RINGCOLL_TIMEOUT_S. Any thread, one at a time.
+  /// RINGCOLL_TIMEOUT_S. After an Error(kTimeout) the next call goes on with the same. Any thread,
+  /// one at a time.
   std::unique_ptr<Group> shrink();
 
   // For the thread that executes (one at a time; the engine sees to it).
@@ -78,6 +81,7 @@ class Communicator {
   std::shared_ptr<Mesh> mesh_;
   std::unique_ptr<Group> part_;  // null: all ranks
   Group& group_;
+  std::unique_ptr<Shrink> shrink_;  // that is not decided yet
 };
 
 }  // namespace ringcoll

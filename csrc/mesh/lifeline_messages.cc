@@ -56,16 +56,23 @@ bool is_sound(const Header& header, Rank size) {
   }
 }
 
-// A bit for each rank, then the offer.
+// A bit for each rank, those that fill the last byte set, then the offer, of votes alone.
 std::string encode(GroupNumber group, uint64_t round, const Survivors::Ballot& ballot) {
-  std::string text((ballot.gone.size() + 7) / 8, '\0');
-  for (size_t r = 0; r < ballot.gone.size(); r++)
-    if (ballot.gone[r]) text[r / 8] = static_cast<char>(text[r / 8] | 1 << r % 8);
-  invariant(text.size() + ballot.offer.size() <= kMaxTextBytes, "a ballot of {} ranks",
-            ballot.gone.size());
+  const size_t ranks = ballot.gone.size();
+  std::string text((ranks + 7) / 8, '\0');
+  for (size_t r = 0; r < 8 * text.size(); r++)
+    if (r >= ranks || ballot.gone[r]) text[r / 8] = static_cast<char>(text[r / 8] | 1 << r % 8);
+  invariant(text.size() + ballot.offer.size() <= kMaxTextBytes, "a ballot of {} ranks", ranks);
   Header header = header_of(Type::kBallot, group, ballot.from, round);
   header.code = ballot.decided ? 1 : 0;
   return encode_with(header, text + ballot.offer);
+}
+
+std::optional<Survivors::Ballot> decision_of(const std::string& message) {
+  Header header;
+  std::memcpy(&header, message.data(), sizeof header);
+  if (header.code != 1) return {};
+  return ballot_of(message, 8 * size_t{header.text_bytes});
 }
 
 // Of a group of so many ranks; none if it is not of such a group.

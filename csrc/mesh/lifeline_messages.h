@@ -50,6 +50,9 @@ std::string encode(GroupNumber group, uint64_t round, const Survivors::Ballot& b
 
 /// Whether it may be one, of a mesh of so many ranks.
 bool is_sound(const Header& header, Rank size);
+/// A ballot that says that a set is decided, of a group that need not be known: what its last byte
+/// has beyond the group's ranks counts as gone. None: it is a vote.
+std::optional<Survivors::Ballot> decision_of(const std::string& message);
 /// Of a message that is a ballot, of a group of so many ranks; none if it is not of such a group.
 std::optional<Survivors::Ballot> ballot_of(const std::string& message, size_t ranks);
 

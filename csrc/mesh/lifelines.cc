@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "base/log.h"
+#include "mesh/flooded.h"
 #include "mesh/lifeline_messages.h"
+#include "mesh/line.h"
 #include "net/socket.h"
 
 namespace ringcoll {
@@ -26,6 +28,8 @@ using lifeline::encode;
 using lifeline::Header;
 using lifeline::header_of;
 using lifeline::kMaxTextBytes;
+using lifeline::Line;
+using lifeline::send_on;
 using lifeline::Type;
 
 // A line that closes before anything was said on it may be that of a rank that has failed while it
@@ -33,30 +37,9 @@ using lifeline::Type;
 constexpr Duration kGraceOfASilentLine = std::chrono::milliseconds(300);
 // How long after a link has broken its cause may still arrive.
 constexpr Duration kGraceOfAnError = std::chrono::milliseconds(100);
-
-struct Line {
-  Fd fd;
-  std::string in;           // received, not yet a whole message
-  bool heard = false;       // anything at all
-  bool goodbye = false;     // the peer has said so
-  bool gone = false;        // or its line has closed
-  bool mute = false;        // half a message was sent: nothing can follow it
-  uint64_t pong_token = 0;  // of the last answer
-  Rank pong_waiting_for = kNobody;
-  std::set<GroupNumber> left;  // that the peer was in
-};
-
-// Never blocks. What a full socket does not take is lost: its peer has not read for a long time,
-// and nobody's progress may depend on one that does not.
-void send_on(Line& line, const std::string& message) {
-  if (!line.fd || line.goodbye || line.mute) return;
-  ssize_t sent = ::send(line.fd.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent == static_cast<ssize_t>(message.size())) return;
-  line.mute = sent > 0;
-  // A closed line is noticed, and reported, by who reads it.
-  log_debug("a message of {} bytes on a lifeline is lost: {}", message.size(),
-            sent < 0 ? errno_text("send", errno) : "the socket is full");
-}
+// A line that has been silent for too long is looked at once more: where this host itself was
+// suspended, the acknowledgements come meanwhile.
+constexpr Duration kSecondLook = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -112,13 +95,45 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
   std::map<GroupNumber, std::set<Rank>> leave_later;
   // What was told; once is enough.
   std::map<Rank, Error> lost;
-  std::map<GroupNumber, Error> failed;
-  std::map<std::pair<GroupNumber, uint64_t>, std::vector<std::string>> ballots;  // of each round
+  Flooded flooded;
   uint64_t next_token = 1;
   bool closing = false;  // callbacks that still come leave the lines as they are
 
+  void send(Rank peer, const std::string& message) {
+    send_on(lines[peer], message);
+    watch(peer);
+  }
   void send_to_all(const std::string& message) {
-    for (Line& line : lines) send_on(line, message);
+    for (Rank peer = 0; peer < size; peer++) send(peer, message);
+  }
+
+  // The kernel notices the silence of a line on which nothing is sent (watch_host()). What is sent
+  // into the silence would have it count anew, and so has this rank count on.
+  void watch(Rank peer) {
+    Line& line = lines[peer];
+    if (line.is_watched || !line.fd) return;
+    if (auto silence = unanswered_for(line.fd.get())) look_at(peer, kHostSilence - *silence);
+  }
+  void look_at(Rank peer, Duration delay) {
+    lines[peer].is_watched = true;
+    loop.after(std::max(delay, Duration::zero()), [self = weak_from_this(), peer] {
+      if (auto state = self.lock()) state->look_at_silence(peer);
+    });
+  }
+  void look_at_silence(Rank peer) {
+    {
+      std::lock_guard lock(mutex);
+      Line& line = lines[peer];
+      line.is_watched = false;
+      if (closing || !line.fd) return;
+      auto silence = unanswered_for(line.fd.get());
+      bool was_silent = std::exchange(line.is_silent, silence && *silence >= kHostSilence);
+      if (!line.is_silent) return watch(peer);
+      if (!was_silent) return look_at(peer, kSecondLook);
+      reset_on_close(line.fd.get());  // it may hear what it cannot answer
+      close(peer);
+    }
+    lose(peer, Error(Code::kPeerLost, why_lost(peer, ETIMEDOUT), peer));
   }
 
   void announce(const Groups& poisoned) {
@@ -131,7 +146,9 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     Groups poisoned;
     {
       std::lock_guard lock(mutex);
-      if (!failed.emplace(id, error).second) return;
+      auto known = groups.find(id);
+      if (known != groups.end() && known->second->first) return;
+      if (!flooded.add_failure(id, error)) return;
       send_to_all(encode(Type::kFailed, id, error));
       auto group = groups.find(id);
       if (group != groups.end() && group->second->set(error)) poisoned.push_back(group->second);
@@ -142,10 +159,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
   // This rank, or another, has said it. Under the lock: nobody sees that who has said it has left
   // and does not see what it has said.
   void take_ballot(GroupNumber id, uint64_t round, const std::string& message) {
-    auto& said = ballots[{id, round}];
-    if (std::ranges::find(said, message) != said.end()) return;
-    said.push_back(message);
-    send_to_all(message);
+    if (flooded.add_ballot(id, round, message)) send_to_all(message);
   }
 
   // A rank has ended, and with it the groups that it is in.
@@ -153,12 +167,22 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     Groups poisoned;
     {
       std::lock_guard lock(mutex);
-      if (!lost.emplace(who, error).second) return;
+      if (lost.contains(who)) return;
       send_to_all(encode(Type::kLost, 0, error));
+      const Error& known =
+          lost.emplace(who, who == rank ? held_for_lost(error) : error).first->second;
       for (auto& [id, group] : groups)
-        if (group->has(who) && group->set(group->lost(who, error))) poisoned.push_back(group);
+        if (group->has(who) && group->set(group->lost(who, known))) poisoned.push_back(group);
     }
     announce(poisoned);
+  }
+
+  // Two ranks that cannot reach one another say it of one another, and may both hear it.
+  Error held_for_lost(const Error& error) const {
+    return {error.code(),
+            fmt::format("others hold this rank for lost, and go on without it, though it lives: {}",
+                        error.what()),
+            rank};
   }
 
   void add(const std::shared_ptr<Health::State>& group) {
@@ -167,8 +191,8 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       std::lock_guard lock(mutex);
       invariant(groups.emplace(group->options.group, group).second, "two groups with the id {}",
                 group->options.group);
-      auto told = failed.find(group->options.group);
-      if (told != failed.end()) poisoned = group->set(told->second);
+      if (const Error* told = flooded.failure_of(group->options.group))
+        poisoned = group->set(*told);
       for (const auto& [who, error] : lost)
         if (group->has(who)) poisoned |= group->set(group->lost(who, error));
     }
@@ -182,8 +206,8 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     std::set<Rank> later;
     for (Rank member : group->second->options.members) {
       Line& line = lines[member];
-      if (line.left.erase(id) == 0 && line.fd) later.insert(member);
-      send_on(line, encode(header_of(Type::kLeft, id)));
+      if (line.left.erase(id) == 0 && line.fd && !line.gone) later.insert(member);
+      send(member, encode(header_of(Type::kLeft, id)));
     }
     if (!later.empty()) leave_later.emplace(id, std::move(later));
     groups.erase(group);
@@ -211,7 +235,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       return take_messages(peer, line);
     }
     if (got < 0 && (error == EAGAIN || error == EINTR)) return {};
-    close(line);
+    close(peer);
     if (line.goodbye) return {};
     Error end(Code::kPeerLost, why_lost(peer, got == 0 ? 0 : error), peer);
     if (line.heard) return {[this, end, peer] { lose(peer, end); }};
@@ -238,10 +262,18 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
         describe(peer), error == 0 ? "its lifeline has closed" : errno_text("recv", error));
   }
 
-  void close(Line& line) {
-    line.gone = true;
+  void close(Rank peer) {
+    Line& line = lines[peer];
     loop.forget(line.fd.get());
     line.fd.reset();
+    forget(peer);
+  }
+
+  // It says nothing more, of groups that it leaves neither.
+  void forget(Rank peer) {
+    lines[peer].gone = true;
+    for (auto& [id, ranks] : leave_later) ranks.erase(peer);
+    std::erase_if(leave_later, [](const auto& later) { return later.second.empty(); });
   }
 
   std::vector<std::function<void()>> take_messages(Rank peer, Line& line) {
@@ -250,7 +282,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       Header header;
       std::memcpy(&header, line.in.data(), sizeof header);
       if (!lifeline::is_sound(header, size)) {
-        close(line);
+        close(peer);
         Error nonsense(
             Code::kTransport,
             fmt::format("{} sent what is no message on its lifeline; do all hosts have the "
@@ -282,14 +314,15 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     Line& line = lines[peer];
     switch (static_cast<Type>(header.type)) {
       case Type::kGoodbye:
-        line.goodbye = line.gone = true;
+        line.goodbye = true;
+        forget(peer);
         break;
       case Type::kLeft:
         take_leave(header.group, peer);
         break;
       case Type::kPing:
-        send_on(line, encode(header_of(Type::kPong, header.group, waiting_for(header.group),
-                                       header.token)));
+        send(peer,
+             encode(header_of(Type::kPong, header.group, waiting_for(header.group), header.token)));
         break;
       case Type::kPong:
         line.pong_token = header.token;
@@ -331,7 +364,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     if (is_gone(id, peer)) return Reply::kGone;
     if (!line.fd) return Reply::kNoLine;
     uint64_t token = next_token++;
-    send_on(line, encode(header_of(Type::kPing, id, kNobody, token)));
+    send(peer, encode(header_of(Type::kPing, id, kNobody, token)));
     changed.wait_for(lock, patience,
                      [&] { return group.first || is_gone(id, peer) || line.pong_token == token; });
     if (group.first) return Reply::kPoisoned;
@@ -383,17 +416,16 @@ void Lifelines::add(Rank peer, Fd fd) {
   int number = fd.get();
   set_nonblocking(number);
   tune(number);
+  watch_host(number);
   {
     std::lock_guard lock(state.mutex);
     Line& line = state.lines[peer];
     invariant(!line.fd && !line.gone, "a second lifeline from rank {} to {}", state.rank, peer);
     line.fd = std::move(fd);
-    send_on(line, encode(header_of(Type::kHello)));
+    state.send(peer, encode(header_of(Type::kHello)));
     // Who comes late hears what was told, too.
-    for (const auto& [id, error] : state.failed) send_on(line, encode(Type::kFailed, id, error));
-    for (const auto& [who, error] : state.lost) send_on(line, encode(Type::kLost, 0, error));
-    for (const auto& [round, said] : state.ballots)
-      for (const std::string& message : said) send_on(line, message);
+    for (const auto& [who, error] : state.lost) state.send(peer, encode(Type::kLost, 0, error));
+    for (const std::string& message : state.flooded.messages()) state.send(peer, message);
   }
   state.loop.watch(number, [&state, peer](uint32_t) { state.on_readable(peer); });
 }
@@ -407,6 +439,11 @@ size_t Lifelines::remembered() const {
   for (const auto& [id, ranks] : state_->leave_later) ids.insert(id);
   for (const auto& [id, group] : state_->groups) ids.erase(id);
   return ids.size();
+}
+
+size_t Lifelines::remembered_bytes() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->flooded.bytes();
 }
 
 bool Lifelines::has(Rank peer) const {
@@ -498,10 +535,8 @@ void Health::say(uint64_t round, const Survivors::Ballot& ballot) {
 std::vector<Survivors::Ballot> Health::ballots(uint64_t round, size_t known) const {
   std::lock_guard lock(lines_->mutex);
   std::vector<Survivors::Ballot> heard;
-  auto said = lines_->ballots.find({state_->options.group, round});
-  if (said == lines_->ballots.end()) return heard;
-  for (size_t i = known; i < said->second.size(); i++) {
-    auto ballot = lifeline::ballot_of(said->second[i], state_->options.members.size());
+  for (const std::string& said : lines_->flooded.ballots(state_->options.group, round, known)) {
+    auto ballot = lifeline::ballot_of(said, state_->options.members.size());
     heard.push_back(ballot ? *ballot : Survivors::Ballot{});
   }
   return heard;

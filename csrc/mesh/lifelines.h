@@ -45,6 +45,8 @@ class Lifelines {
   void fail(GroupNumber group, const Error& error);
   /// Groups of which something is kept though this rank is not in them: none once all have left.
   size_t remembered() const;
+  /// Of what was flooded, for those who come late.
+  size_t remembered_bytes() const;
 
  private:
   friend class Health;

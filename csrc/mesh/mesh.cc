@@ -15,10 +15,8 @@
 namespace ringcoll {
 namespace {
 
-// How long a rank is tried to be reached that is taken to live, and how long its call is waited
-// for.
-constexpr Duration kRestore = std::chrono::seconds(2);
-constexpr Duration kRestoreCall = std::chrono::milliseconds(20);
+// How long a rank is tried to be reached by who does not depend on it.
+constexpr Duration kPatience = std::chrono::seconds(2);
 // A rank may come to talk to all others (rank 0 of a gather): a lifeline, a stream of the whole and
 // one of a part each, twice that, for links may have half of what there is (transport/tcp/tcp.cc).
 // The usual limit, 1,024, is for programs that use select(): it is raised where it is too low.
@@ -137,25 +135,20 @@ void Mesh::wait_for_lifelines(Duration limit) {
   lines_changed_.wait_for(lock, limit);
 }
 
-// The lower rank finds the higher at once, or never; the higher finds the lower's call, if it came.
-void Mesh::restore_lifeline(Rank peer) {
-  if (claim_lifeline(peer) != Line::kClaimed) return;
-  try {
-    Deadline deadline(rank_ < peer ? kRestore : kRestoreCall);
-    if (Fd fd = connector_->dial_lifeline(peer, deadline, new_group_number()))
-      lifelines_->add(peer, std::move(fd));
-  } catch (const std::exception& error) {  // whatever it is, it may be tried again
-    log_debug("no lifeline to {} yet: {}", topology_->describe(peer), error.what());
-  }
-  end_lifeline(peer);
+bool Mesh::call_lifeline(Rank peer, Duration patience, Called done) {
+  if (claim_lifeline(peer) != Line::kClaimed) return false;
+  bool begun = connector_->call_lifeline(
+      peer, Deadline(patience), [this, peer](Fd fd) { lifelines_->add(peer, std::move(fd)); },
+      [this, peer, done = std::move(done)](const std::optional<Unmade>& unmade) {
+        end_lifeline(peer);
+        done(unmade);
+      });
+  if (!begun) end_lifeline(peer);
+  return begun;
 }
 
 void Mesh::call_lifeline(Rank peer) {
-  if (claim_lifeline(peer) != Line::kClaimed) return;
-  bool begun = connector_->call_lifeline(
-      peer, Deadline(kRestore), [this, peer](Fd fd) { lifelines_->add(peer, std::move(fd)); },
-      [this, peer] { end_lifeline(peer); });
-  if (!begun) end_lifeline(peer);
+  call_lifeline(peer, kPatience, [](const std::optional<Unmade>&) {});
 }
 
 Mesh::EndOfCalls::~EndOfCalls() {
@@ -195,8 +188,8 @@ void Mesh::make_arena(const GroupSizes& sizes) {
   message_extents_ = make(sizes.messages, "the messages of one more group");
 }
 
-// Who was killed takes nothing any more, and does not say so. A lifeline may break while both of its
-// ends live: what such a peer may still write to is nobody else's until its process has ended.
+// Who was killed takes nothing any more, and does not say so. A lifeline may break while both of
+// its ends live: what such a peer may still write to is nobody else's until its process has ended.
 void Mesh::forget_lost() {
   for (Rank rank : lifelines_->lost())
     if (!topology_->same_host(rank, rank_) || has_ended(topology_->at(rank).pid))

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -100,10 +101,12 @@ class Mesh {
   /// Until one that a thread makes is made or given up, or `limit` has passed.
   void wait_for_lifelines(Duration limit);
   /// Has one made if there is none, without a group, and does not wait for it: whoever of the two
-  /// asks first has it made, and nobody is told if that fails. Never blocks.
+  /// asks first has it made. `done` is called, on any thread, when it is made or given up. False:
+  /// there is one, or it is made by others, and `done` is not called. Never blocks.
+  using Called = std::function<void(const std::optional<Unmade>&)>;
+  bool call_lifeline(Rank peer, Duration patience, Called done);
+  /// The same for who is not told.
   void call_lifeline(Rank peer);
-  /// The same without a group: makes one if it can be made now, and is nobody's concern else.
-  void restore_lifeline(Rank peer);
   /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
   std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 

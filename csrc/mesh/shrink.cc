@@ -3,7 +3,13 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,14 +23,48 @@ namespace {
 
 // How long it waits for news before it looks at everything again.
 constexpr Duration kShrinkLook = std::chrono::milliseconds(5);
+// How long a host may leave a connection unanswered: the kernel has asked three times by then.
+constexpr Duration kReachHost = std::chrono::seconds(4);
+// Between two tries to reach one rank.
+constexpr Duration kRetryPause = std::chrono::milliseconds(100);
+// After each of these it tries to reach twice as many ranks at a time on either side.
+constexpr Duration kWiden = std::chrono::milliseconds(250);
+// How long nobody else is found to have gone before a rank votes that is joined to the next on
+// either side; one that is not waits for kWiden.
+constexpr Duration kCalm = std::chrono::milliseconds(2);
 
-/// One rank's part in it.
-class Shrinking {
+/// What comes of trying to reach one rank.
+struct Try {
+  enum class State : uint8_t { kIdle, kCalling, kEnded, kSilent, kAnswered };
+  std::atomic<State> state = State::kIdle;  // set by the connector's thread while it is kCalling
+  Clock::time_point begun{};
+  Clock::time_point silent_since{};
+};
+
+Try::State state_of(const std::optional<Unmade>& unmade) {
+  if (!unmade) return Try::State::kIdle;
+  switch (unmade->peer) {
+    case Unmade::Peer::kEnded:
+      return Try::State::kEnded;
+    case Unmade::Peer::kSilent:
+      return Try::State::kSilent;
+    case Unmade::Peer::kUnknown:
+      break;
+  }
+  return Try::State::kAnswered;
+}
+
+}  // namespace
+
+class Shrink::Part {
  public:
-  Shrinking(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round)
+  Part(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round)
       : mesh_(mesh), group_(group), round_(round), survivors_(group.rank(), group.size()) {}
 
+  bool is_over() const { return survivors_.decided().has_value(); }
+
   std::unique_ptr<Group> run(Deadline deadline) {
+    began_ = Clock::now();
     while (true) {
       // First, and looked at last: who has decided may leave the group at once, and is not lost.
       std::vector<Rank> gone = group_.health().all_gone();
@@ -35,13 +75,14 @@ class Shrinking {
         throw Error(Code::kPeerLost, "the other ranks hold this one for lost, and go on without it",
                     group_.rank());
       if (survivors_.decided()) return join();
-      if (auto set = survivors_.due()) {
+      bool is_joined = close_ring();
+      auto set = survivors_.due();
+      if (set && is_settled(*set, is_joined ? kCalm : kWiden)) {
         vote(*set);
         continue;
       }
-      close_ring();
       if (deadline.passed()) throw late();
-      group_.health().wait_for_news(kShrinkLook);
+      group_.health().wait_for_news(set && is_joined ? kCalm : kShrinkLook);
     }
   }
 
@@ -51,6 +92,14 @@ class Shrinking {
     Survivors::Set gone;
     std::unique_ptr<Group> group;  // null: there is no room for it
   };
+
+  // Whether it has been so long that nobody else was found to have gone. Ranks that die together
+  // are found one by one, and each vote makes a group.
+  bool is_settled(const Survivors::Set& gone, Duration calm) {
+    auto now = Clock::now();
+    if (gone != found_) found_ = gone, found_at_ = now;
+    return now - found_at_ >= calm;
+  }
 
   void hear() {
     for (const Survivors::Ballot& ballot : group_.health().ballots(round_, heard_)) {
@@ -97,25 +146,80 @@ class Shrinking {
     for (Candidate& candidate : candidates_)
       if (candidate.gone == gone) {
         candidate.group->join(offers);
+        warn_of_others(gone);
         return std::move(candidate.group);
       }
     throw Error(Code::kInternal, "a group was decided on that this rank has not voted for");
   }
 
   // Whoever lives is joined by lifelines, though those who joined them are gone: to the next on
-  // either side.
-  void close_ring() {
+  // either side. Those in between are tried by both, and so are found to have gone. False: somebody
+  // is still tried.
+  bool close_ring() {
     const Rank size = group_.size();
+    bool is_joined = true;
+    auto doublings = std::min<int64_t>((Clock::now() - began_) / kWiden, 30);
     for (Rank step : {1, size - 1}) {
+      int64_t missing = int64_t{1} << doublings;
       Rank next = (group_.rank() + step) % size;
-      while (next != group_.rank() && survivors_.knows_gone(next)) next = (next + step) % size;
-      if (next != group_.rank()) mesh_->restore_lifeline(group_.members()[next]);
+      for (; next != group_.rank() && missing > 0; next = (next + step) % size) {
+        if (survivors_.knows_gone(next)) continue;
+        if (mesh_->lifelines().has(group_.members()[next])) break;
+        reach(next);
+        is_joined = false;
+        missing--;
+      }
     }
+    return is_joined;
+  }
+
+  // Has a lifeline made, or finds that the rank has gone: nobody listens where it did, or its host
+  // has not answered for kReachHost. One that is stopped is neither.
+  void reach(Rank rank) {
+    auto& tried = tries_[rank];
+    if (!tried) tried = std::make_shared<Try>();
+    auto now = Clock::now();
+    switch (tried->state) {
+      case Try::State::kCalling:
+        return;
+      case Try::State::kEnded:
+        return survivors_.lose(rank);
+      case Try::State::kSilent:
+        if (now - tried->silent_since >= kReachHost) return survivors_.lose(rank);
+        break;
+      case Try::State::kIdle:
+      case Try::State::kAnswered:
+        tried->silent_since = now;
+        break;
+    }
+    if (now - tried->begun < kRetryPause) return;
+    tried->begun = now;
+    tried->state = Try::State::kCalling;
+    bool calls = mesh_->call_lifeline(
+        group_.members()[rank], kReachHost,
+        [tried](const std::optional<Unmade>& unmade) { tried->state = state_of(unmade); });
+    if (!calls) tried->state = Try::State::kAnswered;  // by others: it is looked at again
+  }
+
+  // Of a network that was cut, each side may come to an answer: at most one has more than half.
+  void warn_of_others(const Survivors::Set& gone) const {
+    auto left = std::ranges::count(gone, false);
+    bool is_lowest = std::ranges::find(gone, false) - gone.begin() == group_.rank();
+    bool is_elsewhere = false;
+    for (Rank rank = 0; rank < group_.size(); rank++)
+      is_elsewhere |= gone[rank] && !group_.topology().same_host(rank, group_.rank());
+    if (2 * left <= group_.size() && is_lowest && is_elsewhere)
+      log_warning(
+          "shrink: {} of {} ranks are left, which are not more than half: if the network was cut "
+          "and "
+          "the others live, they may go on as a group of their own",
+          left, group_.size());
   }
 
   Error late() const {
     std::vector<std::string> names;
     std::vector<Rank> awaited = survivors_.awaited();
+    std::erase(awaited, group_.rank());  // it has voted for nothing yet, as somebody is still tried
     for (Rank rank : awaited) names.push_back(group_.topology().describe(rank));
     return {Code::kTimeout,
             fmt::format("shrink: {} did not come before the deadline; all ranks that are left have "
@@ -130,13 +234,16 @@ class Shrinking {
   Survivors survivors_;
   size_t heard_ = 0;
   std::vector<Candidate> candidates_;
+  Survivors::Set found_;  // to have gone, when it was looked last,
+  Clock::time_point found_at_, began_;
+  std::map<Rank, std::shared_ptr<Try>> tries_;  // that the connector may still tell of
 };
 
-}  // namespace
+Shrink::Shrink(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round)
+    : part_(std::make_unique<Part>(mesh, group, round)) {}
+Shrink::~Shrink() = default;
 
-std::unique_ptr<Group> shrink(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round,
-                              Deadline deadline) {
-  return Shrinking(mesh, group, round).run(deadline);
-}
+std::unique_ptr<Group> Shrink::run(Deadline deadline) { return part_->run(deadline); }
+bool Shrink::is_over() const { return part_->is_over(); }
 
 }  // namespace ringcoll

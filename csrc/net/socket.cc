@@ -1,11 +1,15 @@
 #include "net/socket.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -14,12 +18,14 @@
 namespace ringcoll {
 namespace {
 
-// A dead host is given up after 10 + 3 * 5 s without an answer. Much shorter, and a switch that
-// reboots ends jobs; much longer, and a lost host is noticed only by deadlines.
-constexpr int kKeepIdleSeconds = 10;
-constexpr int kKeepIntervalSeconds = 5;
+// Seconds of silence before the first probe, and between the three probes of which none is answered
+// when the peer's host is given up.
+constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5;
+constexpr int kWatchIdleSeconds = 3, kWatchIntervalSeconds = 3;
 constexpr int kKeepProbes = 3;
 constexpr unsigned kUserTimeoutMs = 25000;
+static_assert(kHostSilence ==
+              std::chrono::seconds(kWatchIdleSeconds + kKeepProbes * kWatchIntervalSeconds));
 constexpr int kBacklog = 1024;
 
 template <typename T>
@@ -65,8 +71,29 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
-// It counts while a window is closed, too (tcp(7)).
+// TCP_USER_TIMEOUT counts while a window is closed, too (tcp(7)).
 void wait_for_reader(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0u); }
+
+// With a TCP_USER_TIMEOUT the kernel would not count probes. It would count anew for each message
+// that is sent after the host has gone, and so is not asked to.
+void watch_host(int fd) {
+  wait_for_reader(fd);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kWatchIdleSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kWatchIntervalSeconds);
+}
+
+// What is not sent, as this host has no network, counts too.
+std::optional<Duration> unanswered_for(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  int bytes = 0;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+      ioctl(fd, SIOCOUTQ, &bytes) != 0 || bytes == 0)
+    return {};
+  return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv));
+}
+
+void reset_on_close(int fd) { set_option(fd, SOL_SOCKET, SO_LINGER, linger{1, 0}); }
 
 void set_nonblocking(int fd) {
   int flags = fcntl(fd, F_GETFL);

@@ -1,7 +1,9 @@
 // TCP sockets: non-blocking, closed on exec, with waits that have a deadline.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -16,6 +18,19 @@ void tune(int fd);
 /// For a tuned socket whose peer may be stopped, or busy, for as long as it likes with its window
 /// full: something else has to notice that its host is gone.
 void wait_for_reader(int fd);
+
+/// A host from which nothing has come for so long is taken to be gone. Much shorter, and a link
+/// that flaps ends jobs; much longer, and a lost host is noticed only by deadlines.
+inline constexpr Duration kHostSilence = std::chrono::seconds(12);
+/// For a tuned socket that says when the peer's host is gone, and nothing else: it breaks after
+/// kHostSilence while all that was sent is acknowledged. Otherwise unanswered_for() tells.
+void watch_host(int fd);
+/// While something that was sent is not acknowledged: how long nothing, not even an
+/// acknowledgement, has come from the peer. None: all is acknowledged, or it is not TCP.
+std::optional<Duration> unanswered_for(int fd);
+/// Closing it tells the peer so at once, whatever is not acknowledged: as the kernel does when it
+/// gives up a connection.
+void reset_on_close(int fd);
 void set_nonblocking(int fd);
 
 /// Listens on this address only; port 0 takes a free one. Throws Error(kTransport) naming call and

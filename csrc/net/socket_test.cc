@@ -101,6 +101,28 @@ TEST(Socket, IsTuned) {
   EXPECT_NE(fcntl(pair.client.get(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
+// The kernel counts the silence of one that is idle; of one that has sent, whoever asks.
+TEST(Socket, WatchesTheHostOfItsPeer) {
+  Connected pair = connect_pair("127.0.0.1:0");
+  int fd = pair.client.get();
+  watch_host(fd);
+  auto option = [fd](int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, name, &value, &length), 0);
+    return value;
+  };
+  EXPECT_EQ(
+      std::chrono::seconds(option(TCP_KEEPIDLE) + option(TCP_KEEPINTVL) * option(TCP_KEEPCNT)),
+      kHostSilence);
+  EXPECT_EQ(option(TCP_USER_TIMEOUT), 0) << "or the kernel would not count probes";
+  send_all(fd, "x", 1, Deadline(seconds(5)), "test");
+  Deadline acknowledged(seconds(5));
+  while (unanswered_for(fd) && !acknowledged.passed()) std::this_thread::yield();
+  EXPECT_FALSE(unanswered_for(fd));
+  EXPECT_FALSE(unanswered_for(0)) << "it is not TCP";
+}
+
 TEST(Socket, WaitsEndAtTheDeadline) {
   Connected pair = connect_pair("127.0.0.1:0");
   char byte;

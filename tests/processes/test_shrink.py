@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -70,6 +71,54 @@ def test_ranks_that_are_killed_are_done_without(start_ranks, transport, size):
     job.wait_for(f"at{size - 3}")
     (job.folder / "mark.over").touch()
     went_on(job.join(30), killed=[0, 3, 4])
+
+
+# Of ranks that die at once, some were joined to nobody who lives: whole hosts, and neighbours in
+# the ring.
+DEATHS = {
+    "a host of two": ("aaabbb", [3, 4, 5]),
+    "the larger host": ("aabbbbb", [2, 3, 4, 5, 6]),
+    "all but one": ("abbbbb", [1, 2, 3, 4, 5]),
+    "three of four": ("aaaa", [1, 3, 2]),
+    "neighbours": ("aaaaaa", [1, 2, 3]),
+    "neighbours at the end": ("aaaaaa", [5, 0]),
+}
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("hosts_and_victims", DEATHS.values(), ids=DEATHS)
+def test_ranks_that_die_together_are_done_without(start_ranks, hosts_and_victims, transport):
+    hosts, victims = hosts_and_victims
+
+    def body(rank, size, store):
+        os.environ["RINGCOLL_HOSTID"] = hosts[rank]
+        world = ringcoll.init(rank, size, store)
+        world.allreduce(np.ones(100_000, "f4"))
+        Path(f"mark.{rank}").touch()
+        while not Path("mark.dead").exists():
+            time.sleep(0.005)
+        begin = time.monotonic()
+        rest = world.shrink()
+        took = time.monotonic() - begin
+        return took, rest.size, float(rest.allreduce(np.ones(1))[0])
+
+    env = {"RINGCOLL_TRANSPORT": transport, "RINGCOLL_ALGORITHM": "allreduce=ring"}
+    job = start_ranks(len(hosts), body, env=env, connect=False)
+    for rank in range(len(hosts)):
+        job.wait_for(str(rank))
+    for rank in victims:
+        job.kill(rank)
+    (job.folder / "mark.dead").touch()
+    outcomes = job.join(30)
+    left = [rank for rank in range(len(hosts)) if rank not in victims]
+    for rank in left:
+        assert outcomes[rank].value, outcomes[rank].output
+        took, size, total = outcomes[rank].value
+        assert (size, total) == (len(left), len(left))
+        assert took < 5
+    warned = "not more than half" in outcomes[left[0]].output
+    elsewhere = any(hosts[rank] != hosts[left[0]] for rank in victims)
+    assert warned == (elsewhere and 2 * len(left) <= len(hosts)), outcomes[left[0]].output
 
 
 class Rendezvous(BaseHTTPRequestHandler):
@@ -179,6 +228,33 @@ def test_a_rank_that_is_killed_while_others_shrink(start_ranks, transport):
     outcomes = job.join(30)
     for rank in (0, 3):
         assert outcomes[rank].value == [2.0] * 3, outcomes[rank].output
+
+
+def test_a_shrink_that_came_too_late_is_gone_on_with(start_ranks):
+    """The others count on what a rank has said before its deadline passed."""
+
+    def body(world):
+        world.allreduce(np.ones(4))
+        timeouts = 0
+        if world.rank == 0:
+            while not Path("mark.timeout").exists():
+                time.sleep(0.01)
+        while True:
+            try:
+                rest = world.shrink()
+                break
+            except ringcoll.Timeout as error:
+                assert error.rank == 0
+                timeouts += 1
+                Path("mark.timeout").touch()
+        return timeouts > 0, float(rest.allreduce(np.ones(1))[0])
+
+    outcomes = start_ranks(3, body, env={"RINGCOLL_TIMEOUT_S": "1.5"}).join(30)
+    assert outcomes[0].value == (False, 3.0), outcomes[0].output
+    for rank in (1, 2):
+        assert outcomes[rank].value, outcomes[rank].output
+        assert outcomes[rank].value[1] == 3.0
+    assert outcomes[1].value[0] or outcomes[2].value[0]
 
 
 def test_a_stopped_rank_is_named(start_ranks):

@@ -266,11 +266,11 @@ RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, 
 /* A communicator of those of comm's ranks that are left, in their order: after a loss, when calls
  * of comm fail with RC_PEER_LOST, the others go on with it. Collective over those: each calls it,
  * once for each time that the others do, and the deadline of comm counts (RC_TIMEOUT names who has
- * not come). Needs no store and no new process. All get a communicator of the same ranks; it may
- * hold one that has ended meanwhile, which its next call tells, and then it is shrunk in turn. On a
- * communicator that has not failed it makes another of all its ranks. comm is to be destroyed as
- * ever; that may be before `rest` is. A rank whom others could not reach, and hold for lost, gets
- * RC_PEER_LOST. Counts as one of the 64 of ringcoll_comm_split(). Not from a callback of comm. */
+ * not come; the next call goes on with the same attempt). Needs no store and no new process. All
+ * get a communicator of the same ranks; it may hold one that has ended meanwhile, which its next
+ * call tells. On a communicator that has not failed it makes another of all its ranks. comm is to
+ * be destroyed as ever, before `rest` or after. A rank whom others hold for lost gets RC_PEER_LOST.
+ * Counts as one of the 64 of ringcoll_comm_split(). Not from a callback of comm. */
 RINGCOLL_API rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest);
 /* Says goodbye to the peers, ends the threads, frees. Outstanding requests end with RC_ABORTED.
  * NULL is allowed. */

@@ -1,0 +1,57 @@
+"""What a rank keeps of communicators that have ended: nothing that grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROUNDS = 2_000
+# Of anonymous memory, over the second half of the rounds: 32 bytes a round would be seen.
+MOST_KIB = 64
+
+
+def anonymous_kib():
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1])
+    raise AssertionError("the kernel does not tell")
+
+
+def split(world):
+    return world.split(ranks=[0, 1])
+
+
+def split_and_send(world):
+    part = split(world)
+    peer = 1 - part.rank
+    received = np.empty(4, "u1")
+    pending = part.irecv(received, peer)
+    part.send(np.ones(4, "u1"), peer)
+    pending.wait()
+    return part
+
+
+def shrink(world):
+    return world.shrink()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("make", [split, split_and_send, shrink])
+def test_communicators_that_have_ended_leave_nothing(run_ranks, make, transport):
+    def body(world):
+        def end(rounds):
+            for _ in range(rounds):
+                with make(world) as part:
+                    part.allreduce(np.ones(10, "f4"))
+            world.barrier()
+            return anonymous_kib(), len(list(Path("/proc/self/fd").iterdir()))
+
+        before, after = end(ROUNDS // 2), end(ROUNDS // 2)
+        return after[0] - before[0], after[1] - before[1]
+
+    env = {"RINGCOLL_TRANSPORT": transport, "RINGCOLL_LOG": "error"}
+    for grown_kib, descriptors in run_ranks(2, body, limit=300, env=env):
+        assert grown_kib < MOST_KIB
+        assert descriptors <= 0
