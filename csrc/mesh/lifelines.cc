@@ -515,13 +515,13 @@ bool Health::gone(Rank peer) const {
   return lines_->is_gone(state_->options.group, state_->options.members.at(peer));
 }
 
+// This rank, too, if others say so.
 std::vector<Rank> Health::all_gone() const {
   std::lock_guard lock(lines_->mutex);
   std::vector<Rank> ranks;
   const auto& members = state_->options.members;
   for (size_t r = 0; r < members.size(); r++)
-    if (members[r] != lines_->rank &&
-        (lines_->lost.contains(members[r]) || lines_->is_gone(state_->options.group, members[r])))
+    if (lines_->lost.contains(members[r]) || lines_->is_gone(state_->options.group, members[r]))
       ranks.push_back(static_cast<Rank>(r));
   return ranks;
 }

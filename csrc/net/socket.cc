@@ -18,14 +18,15 @@
 namespace ringcoll {
 namespace {
 
-// Seconds of silence before the first probe, and between the three probes of which none is answered
-// when the peer's host is given up.
+// Seconds of silence before the first probe, and between the probes of which none is answered when
+// the peer's host is given up. A watched one is probed often, so that the first probe after a short
+// outage comes soon enough.
 constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5;
-constexpr int kWatchIdleSeconds = 3, kWatchIntervalSeconds = 3;
 constexpr int kKeepProbes = 3;
+constexpr int kWatchIdleSeconds = 2, kWatchIntervalSeconds = 1, kWatchProbes = 10;
 constexpr unsigned kUserTimeoutMs = 25000;
 static_assert(kHostSilence ==
-              std::chrono::seconds(kWatchIdleSeconds + kKeepProbes * kWatchIntervalSeconds));
+              std::chrono::seconds(kWatchIdleSeconds + kWatchProbes * kWatchIntervalSeconds));
 constexpr int kBacklog = 1024;
 
 template <typename T>
@@ -80,6 +81,7 @@ void watch_host(int fd) {
   wait_for_reader(fd);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kWatchIdleSeconds);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, kWatchIntervalSeconds);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kWatchProbes);
 }
 
 // What is not sent, as this host has no network, counts too.
