@@ -17,10 +17,8 @@ from harness.build import PERF
 from harness.horovod_jobs import (
     BEFORE,
     OURS,
-    UNSPREAD,
     add_arguments,
     find_jobs,
-    unspread,
     with_before,
 )
 from harness.jobs import JobError, Spec, end_on_sigterm
@@ -36,9 +34,8 @@ METHOD = (
     "Where there are two CPUs, the round trip of a cache line between them is taken before and "
     "after each visit (one core, near, far); visits in which that changed do not count, and each "
     "state has its own tables. The allreduces that a step's tensors are fused into are counted "
-    "afterwards, in "
-    f"timelines. The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them, "
-    f"{BEFORE} (if there is one) RINGCOLL with another build of the library."
+    f"afterwards, in timelines. The peer {BEFORE} (if there is one) is RINGCOLL with another build "
+    "of the library."
 )
 
 # At the gradients of the ResNet-50; two threads of a core are near, too.
@@ -94,7 +91,7 @@ def measure(
     finally:
         rounds.close_jobs(jobs)
     word = plan.words[max(plan.words)]
-    count_fused([spec for spec in specs if spec.name != UNSPREAD], arguments, word, results)
+    count_fused(specs, arguments, word, results)
 
 
 def main() -> int:
@@ -103,7 +100,7 @@ def main() -> int:
     arguments = parse_arguments()
     end_on_sigterm()
     specs, missing = find_jobs(arguments.operations.split(","), arguments.library)
-    specs += [*unspread(specs), *with_before(specs, arguments.before)]
+    specs += with_before(specs, arguments.before)
     shapes = resnet50.gradient_shapes(arguments.classes)
     gradients = 4 * resnet50.elements(shapes)
     sizes = [4, AWAKE_BYTES, figures.MIB, gradients, (16 if arguments.quick else 256) * figures.MIB]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import figures, machine, program, report, rounds
 from harness.build import PERF
-from harness.horovod_jobs import OURS, UNSPREAD, add_arguments, find_jobs, unspread
+from harness.horovod_jobs import OURS, add_arguments, find_jobs
 from harness.jobs import end_on_sigterm
 
 METHOD = (
@@ -27,8 +27,7 @@ METHOD = (
     "negotiation and little else; its time is that of its slowest rank. The median step of a "
     "visit; the median over rounds. Every round visits each job in turn, the others stopped. A "
     "ratio is the median over rounds of a job's time divided by that under RINGCOLL in the same "
-    "round. Loaded: beside one process for each core that never sleeps, of the same priority. "
-    f"The peer {UNSPREAD} is RINGCOLL whose threads stay where the kernel puts them."
+    "round. Loaded: beside one process for each core that never sleeps, of the same priority."
 )
 CYCLES_MS = ["1", "0.1"]
 # A case stands where other programs have a size.
@@ -67,7 +66,6 @@ def measure_cycle(cycle: str, arguments: argparse.Namespace, results: report.Res
     """The cases with this cycle time: each job is started once."""
     operations = arguments.operations.split(",")
     specs, missing = find_jobs(operations, arguments.library, HOROVOD_CYCLE_TIME=cycle)
-    specs += unspread(specs)
     results.missing.update(missing)
     results.peers.update({spec.name: spec.version for spec in specs})
     jobs = rounds.start_jobs(specs, RANKS, arguments.build / "logs", results)

@@ -35,10 +35,6 @@ const std::vector<KnobRow>& core_knobs() {
        "microseconds that a wait polls before it blocks, and as much longer as a peer on the host "
        "needs to copy what is waited for; 16 times as long where a host has more ranks than CPUs, "
        "for there it gives way after each poll"},
-      {"RINGCOLL_SPREAD", "mesh", kOwn, knob::Boolean{&Config::spread}, "1",
-       "a thread that waits for a rank on its own CPU moves to another that it may run on; where a "
-       "host has more ranks than CPUs, one that waits on a CPU with more ranks than its share "
-       "does"},
       {"RINGCOLL_HUGE_PAGES", "mesh", kOwn, knob::Boolean{&Config::huge_pages}, "1",
        "ask for transparent huge pages in the arena"},
       {"RINGCOLL_ALGORITHM", "coll", kAgreed, knob::Text{&Config::algorithm}, "",

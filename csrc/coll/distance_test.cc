@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "coll/world_testing.h"
-#include "topology/numa.h"
+#include "topology/cpus_testing.h"
 
 namespace ringcoll {
 namespace {
 
 using testing::Member;
+using testing::run_on;
 using State = Distance::State;
 
 class DistanceOfRanks : public ::testing::Test {

@@ -17,12 +17,14 @@
 #include "coll/terrain.h"
 #include "coll/world_testing.h"
 #include "mesh/ranks_testing.h"
-#include "topology/numa.h"
+#include "topology/cpus_testing.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
 namespace ringcoll {
 namespace {
+
+using testing::run_on;
 
 [[maybe_unused]] auto* const kDevice =
     ::testing::AddGlobalTestEnvironment(new testing::RdmaForTests);

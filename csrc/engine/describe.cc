@@ -88,7 +88,6 @@ std::string stats_json(Engine& engine) {
               {"bytes_unpacked", uint64_t{c.bytes_unpacked}},
               {"bytes_combined", uint64_t{c.bytes_combined}},
               {"blocked_waits", uint64_t{comm.channels().blocked_waits()}},
-              {"cpu_moves", uint64_t{comm.channels().cpu_moves()}},
               {"sends", uint64_t{messages.sent}},
               {"send_bytes", uint64_t{messages.sent_bytes}},
               {"receives", uint64_t{messages.received}},

@@ -116,7 +116,6 @@ void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
   std::lock_guard lock(mutex_);
   channels_[peer] = std::move(channel);
   connected_.push_back(peer);
-  told_cpu_ = -1;
 }
 
 void Channels::set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline) {
@@ -176,23 +175,14 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   Deadline spinning(std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left()));
   Farewell farewell;
   auto seen = Clock::now();
-  bool blocking = false, moved = false;
+  bool blocking = false;
   blocked_ = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
     group_.health().throw_if_poisoned();
     bool busy = progress_others(&channel);
     if (!blocking) {
-      if (yield_) {
-        ::sched_yield();
-        even_out();
-      }
+      if (yield_) ::sched_yield();
       blocking = spinning.passed();
-      // Once, for who only polls does not look at the deadline.
-      if (blocking && !moved && move_away_from(channel)) {
-        moved = true;
-        spinning = Deadline(std::min(spin_, deadline.left()));
-        blocking = false;
-      }
       blocked_waits_ += blocking;
       blocked_ = blocking;  // and then looks again
       continue;
@@ -207,43 +197,6 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   }
   blocked_ = false;
   health.set_waiting_for(kNobody);
-}
-
-// Two ranks on one CPU keep each other from running. Where ranks have to share CPUs, that is so
-// wherever they are (even_out).
-bool Channels::move_away_from(const Endpoint& channel) {
-  if (!group_.config().spread || yield_ || channel.peer_cpu() < 0 ||
-      channel.peer_cpu() != current_cpu())
-    return false;
-  std::vector<int> taken;
-  for (Rank peer : connected_) taken.push_back(channels_[peer]->peer_cpu());
-  bool moved = spreader_.leave(taken);
-  cpu_moves_ += moved;
-  return moved;
-}
-
-void Channels::tell_cpu(int cpu) {
-  if (std::exchange(told_cpu_, cpu) == cpu) return;
-  for (Rank peer : connected_) channels_[peer]->tell_cpu(cpu);
-}
-
-// Where ranks share CPUs each has its share of them, as far as this one knows of others: the kernel
-// leaves three on one CPU and one on the other for 100 ms and more, in which all wait for the three
-// to take turns (256 KiB between 4 ranks on 2 CPUs 115 us, and 70). Others hear of it before this
-// one moves, lest they move as well.
-void Channels::even_out() {
-  int here = current_cpu();
-  if (!group_.config().spread || here < 0) return;
-  tell_cpu(here);
-  auto share = group_.mesh().topology().ranks_for_each_cpu();
-  auto ranks_on = [this](int cpu) {
-    return std::ranges::count(connected_, cpu, [&](Rank r) { return channels_[r]->peer_cpu(); });
-  };
-  if (1 + ranks_on(here) <= share || spreader_.rests()) return;
-  std::vector<int> full;
-  for (Rank peer : connected_)
-    if (int cpu = channels_[peer]->peer_cpu(); ranks_on(cpu) >= share) full.push_back(cpu);
-  cpu_moves_ += spreader_.leave(full, [this](int cpu) { tell_cpu(cpu); });
 }
 
 // A peer that has said goodbye sends nothing more; what it sent before may still be on its way.

@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "topology/spread.h"
 #include "transport/transport.h"
 
 namespace ringcoll {
@@ -112,8 +111,7 @@ class Channels {
   bool yields() const { return yield_; }
   // Read by any thread.
   const Count& blocked_waits() const { return blocked_waits_; }  // that stopped polling
-  const Count& cpu_moves() const { return cpu_moves_; }          // to one that fewer ranks are on
-  void forget_counts() { blocked_waits_ = {}, cpu_moves_ = {}; }
+  void forget_counts() { blocked_waits_ = {}; }
 
  private:
   static constexpr int kFirstPolls = 64;
@@ -131,9 +129,6 @@ class Channels {
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
-  bool move_away_from(const Endpoint& channel);
-  void tell_cpu(int cpu);
-  void even_out();
   void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);
   void drain(Rank peer, Deadline deadline);
@@ -150,9 +145,7 @@ class Channels {
   Duration spin_;
   std::optional<Deadline> deadline_;  // of all waits of a call
   std::atomic<bool> blocked_ = false;
-  Spreader spreader_;
-  int told_cpu_ = -1;  // where all who are connected know this thread to be
-  Count blocked_waits_, cpu_moves_;
+  Count blocked_waits_;
 };
 
 }  // namespace ringcoll

@@ -264,7 +264,7 @@ void GroupMessages::rested() {
 
 void GroupMessages::wait(Duration limit, uint64_t bytes) {
   Deadline over(limit);
-  if (spin(over, bytes) || (moves_away() && spin(over, bytes))) return rested();
+  if (spin(over, bytes)) return rested();
   sleep(std::min(over.left(), kLongestSleep));
 }
 
@@ -277,15 +277,6 @@ bool GroupMessages::spin(Deadline over, uint64_t bytes) {
     if (yields) ::sched_yield();
     if ((yields || turn % kPollsAClock == 0) && spinning.passed()) return false;
   }
-}
-
-// As Channels do, from the CPU of any peer; there is room for all, or this rank would yield.
-bool GroupMessages::moves_away() {
-  if (!group_.config().spread || group_.channels().yields()) return false;
-  std::vector<int> taken;
-  for (Rank rank : open_)
-    if (peers_[rank].channel) taken.push_back(peers_[rank].channel->peer_cpu());
-  return std::ranges::count(taken, current_cpu()) > 0 && spreader_.leave(taken);
 }
 
 // Who rings has done first what is looked for here.

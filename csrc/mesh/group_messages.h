@@ -26,7 +26,6 @@
 #include "mesh/messages.h"
 #include "mesh/parts.h"
 #include "shm/bell.h"
-#include "topology/spread.h"
 
 namespace ringcoll {
 
@@ -92,7 +91,6 @@ class GroupMessages final : public MessageChannels {
   bool is_roused();
   void rested();
   bool spin(Deadline over, uint64_t bytes);
-  bool moves_away();
   void sleep(Duration limit);
 
   /// An extent, from when it is taken to when nobody reads it any more.
@@ -120,7 +118,6 @@ class GroupMessages final : public MessageChannels {
   std::vector<Rank> open_;
   uint64_t lent_ = 0;  // loans that the network's transport was asked for
   std::vector<pollfd> fds_;
-  Spreader spreader_;
   std::shared_ptr<News> news_;
   std::atomic<bool> woken_{false};
 };

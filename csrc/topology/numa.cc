@@ -113,13 +113,6 @@ std::vector<int> allowed_cpus() {
   return {};
 }
 
-bool run_on(const std::vector<int>& cpus) {
-  if (cpus.empty()) return false;
-  CpuSet set(*std::ranges::max_element(cpus) + 1);
-  for (int cpu : cpus) CPU_SET_S(cpu, set.bytes(), set.get());
-  return ::sched_setaffinity(0, set.bytes(), set.get()) == 0;
-}
-
 std::map<int, std::vector<int>> numa_nodes(const std::string& nodes) {
   std::map<int, std::vector<int>> found;
   std::error_code error;

@@ -16,8 +16,6 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
 std::string cpu_list(const std::vector<int>& cpus);
 /// CPUs that the calling thread may run on.
 std::vector<int> allowed_cpus();
-/// From now on the calling thread runs on these. False if the kernel refuses.
-bool run_on(const std::vector<int>& cpus);
 /// The CPUs of each node, rising, by its number. `nodes` is the directory with node0/cpulist,
 /// node1/cpulist, …
 std::map<int, std::vector<int>> numa_nodes(const std::string& nodes = "/sys/devices/system/node");

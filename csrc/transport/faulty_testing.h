@@ -116,7 +116,6 @@ class FaultyEndpoint final : public Endpoint {
     inner_->wait(hides ? std::min<Duration>(limit, std::chrono::milliseconds(1)) : limit);
   }
 
-  int peer_cpu() const override { return inner_->peer_cpu(); }
   void wake() override { inner_->wake(); }
 
   uint64_t messages_sent() const { return sent_; }

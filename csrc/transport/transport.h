@@ -137,11 +137,6 @@ class Endpoint {
   /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
   /// passed. May return early. The caller has just seen try_recv or completed() not advance.
   virtual void wait(Duration limit) = 0;
-  /// The CPU on which the peer's thread last went to sleep or woke up in wait(), or was said to be;
-  /// -1 if it is on another host, or that is not known.
-  virtual int peer_cpu() const { return -1; }
-  /// Says that this end's thread runs on that CPU, or is about to; wait() does it by itself.
-  virtual void tell_cpu(int cpu) { (void)cpu; }
   /// As it was last measured, as long as both threads are on the CPUs on which they were then; the
   /// same on both ends. Any thread.
   virtual Distance distance() const { return {}; }

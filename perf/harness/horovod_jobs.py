@@ -16,7 +16,6 @@ from .jobs import Spec
 
 OURS = "RINGCOLL"
 BEFORE = "RINGCOLL before"
-UNSPREAD = "RINGCOLL_SPREAD=0"
 LAUNCHERS = {OURS: "--gloo", "GLOO": "--gloo", "MPI": "--mpi"}
 # A job that is stopped while others are measured must not find its deadlines passed.
 DEADLINES = {"RINGCOLL_TIMEOUT_S": "600", "HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
@@ -78,20 +77,14 @@ def find_jobs(
     return specs, missing
 
 
-def unspread(specs: list[Spec]) -> list[Spec]:
-    """The job under RINGCOLL, if there is one, once more without the moves to other CPUs."""
-    return _once_more(specs, UNSPREAD, *UNSPREAD.split("="))
-
-
 def with_before(specs: list[Spec], library: Path | None) -> list[Spec]:
     """The job under RINGCOLL, if there is one, once more with another libringcoll.so, if one is
     named. Its C ABI must be that of the installed ringcoll, as Horovod's side of it stays."""
-    return _once_more(specs, BEFORE, "RINGCOLL_LIBRARY", str(library.resolve())) if library else []
-
-
-def _once_more(specs: list[Spec], name: str, variable: str, value: str) -> list[Spec]:
+    if not library:
+        return []
+    variable = {"RINGCOLL_LIBRARY": str(library.resolve())}
     return [
-        dataclasses.replace(spec, name=name, environment={**spec.environment, variable: value})
+        dataclasses.replace(spec, name=BEFORE, environment={**spec.environment, **variable})
         for spec in specs
         if spec.name == OURS
     ]

@@ -37,7 +37,6 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
     return;
   }
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
-  pair_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
   meter_.emplace(DistanceMeter::Ends{.mine = pair.mine->distance,
                                      .theirs = pair.theirs->distance,
                                      .my_base = pair.my_base,
@@ -341,22 +340,11 @@ bool ShmEndpoint::something_new() const {
   return (wants_credit_ || any) && released_by_peer() != peer_released_;
 }
 
-void tell_cpu(PeerLines& lines, int cpu) {
-  int32_t cpu_and_one = cpu + 1;
-  if (lines.cpu_and_one.load(std::memory_order_relaxed) != cpu_and_one)
-    lines.cpu_and_one.store(cpu_and_one, std::memory_order_relaxed);
-}
-
-void ShmEndpoint::tell_cpu(int cpu) {
-  shm::tell_cpu(pair_.tower ? *pair_.tower->mine : *pair_.mine, cpu);
-}
-
 void ShmEndpoint::wait(Duration limit) {
   if (pair_.tower) {  // its owner waits for all links
     ::sched_yield();
     return;
   }
-  tell_cpu(::sched_getcpu());
   turn_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
   pair_.mine->waiting.store(1, std::memory_order_seq_cst);
@@ -367,7 +355,6 @@ void ShmEndpoint::wait(Duration limit) {
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
   woken_.exchange(false, std::memory_order_acquire);
   wants_message_ = wants_credit_ = false;
-  tell_cpu(::sched_getcpu());
   turn_.fetch_add(1, std::memory_order_release);
 }
 

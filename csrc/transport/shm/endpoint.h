@@ -65,10 +65,6 @@ bool is_ready_after_all(Ready&& ready) {
   return ready();
 }
 
-/// Says that this thread is on that CPU; written when it changes, for the peer reads this line with
-/// every message.
-void tell_cpu(PeerLines& lines, int cpu);
-
 /// A part's own bell, and its links.
 struct BellTower {
   Bell* bell = nullptr;
@@ -129,11 +125,6 @@ class ShmEndpoint final : public Endpoint {
   /// With a bell; who makes calls waits by itself for those who read its arena.
   bool drained() override { return !pair_.tower || completed() == sent_; }
   void wait(Duration limit) override;
-  int peer_cpu() const override {
-    const PeerLines* told = pair_.tower ? pair_.their_lead : pair_.theirs;
-    return told->cpu_and_one.load(std::memory_order_relaxed) - 1;
-  }
-  void tell_cpu(int cpu) override;
   void wake() override;
   Distance distance() const override {
     return meter_ ? meter_->distance(Clock::now()) : Distance();

@@ -114,8 +114,6 @@ struct PeerLines {
   /// Counts up when this rank has sent or released and found the peer's `waiting` set. The peer
   /// sleeps on it.
   FutexWord event;
-  /// One more than the number of the CPU on which this rank last slept; 0: not yet.
-  std::atomic<int32_t> cpu_and_one;
   /// In the first unit of a part with a bell, before `waiting` is set: what peers ring.
   std::atomic<int32_t> bell_fd;
   std::atomic<uint64_t> bell_inode;

@@ -244,7 +244,6 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
     peer.link = nullptr;
   };
   if (tower_.bell) {
-    if (tower_.links.empty()) tower_.mine->cpu_and_one.store(0, std::memory_order_relaxed);
     pair.tower = &tower_;
     pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
   }
@@ -265,7 +264,6 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
   if (sleep) {
     tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
     tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
-    shm::tell_cpu(*tower_.mine, ::sched_getcpu());
     tower_.mine->waiting.store(1, std::memory_order_seq_cst);
   }
   auto any = [this] {
@@ -276,10 +274,8 @@ bool ShmPart::stirs(std::vector<pollfd>* sleep) {
 }
 
 void ShmPart::rested() {
-  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0) {  // only then is the line written
+  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0)  // only then is the line written
     tower_.mine->waiting.store(0, std::memory_order_relaxed);
-    shm::tell_cpu(*tower_.mine, ::sched_getcpu());
-  }
   for (shm::ShmEndpoint* link : tower_.links) link->forget_wishes();
 }
 

@@ -1,7 +1,6 @@
 #include "transport/shm/shm.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -113,25 +112,6 @@ TEST(ShmTransport, PagesArePaidForOnlyByPairsThatTalk) {
   struct stat status{};
   ASSERT_EQ(::fstat(address.control_fd, &status), 0);
   EXPECT_LT(status.st_blocks * 512, 64 << 10);
-}
-
-TEST(ShmTransport, APeerThatHasSleptSaysOnWhichCpu) {
-  World world(row(), 2, 8192);
-  EXPECT_EQ(world[0][1].peer_cpu(), -1);
-  cpu_set_t before, one;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (!CPU_ISSET(cpu, &before)) continue;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
-    world[1][0].wait(std::chrono::milliseconds(1));
-    EXPECT_EQ(world[0][1].peer_cpu(), cpu);
-    EXPECT_NE(world[1][0].peer_cpu(), cpu) << "which has not slept";
-    world[1][0].tell_cpu(cpu + 1);
-    EXPECT_EQ(world[0][1].peer_cpu(), cpu + 1) << "as it was said";
-  }
-  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 constexpr uint64_t kInline = 64;
