@@ -121,9 +121,12 @@ void Executor::look_at_distance() {
   if (turn != std::exchange(turn_, turn)) comm_.channels().look_at_distance(turn);
 }
 
-// Nothing of what was in flight goes on. Returns the error to raise.
+// Nothing of what was in flight goes on. Returns the error to raise. kInvalidArgument tells callers
+// that the communicator is still good, which it is not once a call has begun.
 Error Executor::fail(const std::exception& error) {
   Error raised = as_error(error);
+  if (raised.code() == Code::kInvalidArgument)
+    raised = Error(Code::kInternal, raised.what(), raised.rank());
   if (in_flight_ > 0) raised = raised.within(flight(0).run->doing());
   for (size_t i = 0; i < in_flight_; i++) flight(i).run->abandon();
   in_flight_ = 0;

@@ -49,8 +49,9 @@ class Executor {
   /// Waits a while for peers that still read this rank's arena.
   ~Executor();
 
-  /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error; all
-  /// but kInvalidArgument have poisoned the communicator.
+  /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error,
+  /// never kInvalidArgument: that is of a call that was refused (check_call). The communicator is
+  /// poisoned then.
   void run(const Call& call);
   /// Runs what comes from there, as many at once as there is memory for, until all has ended or
   /// look_up() says to leave: another thread then goes on with a run_all() of its own, of a source

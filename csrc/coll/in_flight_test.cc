@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "coll/world_testing.h"
@@ -121,6 +122,44 @@ TEST_P(InFlight, AnotherThreadGoesOn) {
         ASSERT_EQ(std::ranges::count(values, 3.0F), static_cast<ptrdiff_t>(values.size()));
     }
     EXPECT_GT(left, 20);
+  });
+}
+
+/// Gives a call, and then fails as one whose argument was found wrong too late.
+class Refusing final : public CallSource {
+ public:
+  explicit Refusing(const Call& call) : call_(call) {}
+
+  bool has_next() const override { return !given_; }
+  const Call* next() override { return std::exchange(given_, true) ? nullptr : &call_; }
+  void ended(std::optional<Error> error, bool last) override {
+    EXPECT_TRUE(last);
+    error_ = std::move(error);
+  }
+  bool look_up(bool) override { throw Error(Code::kInvalidArgument, "found late"); }
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  const Call& call_;
+  bool given_ = false;
+  std::optional<Error> error_;
+};
+
+// Callers go on after InvalidArgument, which a communicator that has failed would not let them.
+TEST(Executor, WhatEndsACallIsNoInvalidArgument) {
+  testing::run_world(2, testing::test_config("shm"), [](Member& m) {
+    float value = 1;
+    rc_buffer buffer{&value, &value, 1};
+    Call call{.collective = RC_ALLREDUCE,
+              .dtype = RC_FLOAT32,
+              .op = RC_SUM,
+              .buffers = std::span(&buffer, 1)};
+    Refusing calls(call);
+    EXPECT_EQ(m.executor.run_all(calls), Executed::kAll);
+    ASSERT_TRUE(calls.error());
+    EXPECT_EQ(calls.error()->code(), Code::kInternal) << calls.error()->what();
+    EXPECT_NE(std::string(calls.error()->what()).find("found late"), std::string::npos);
+    EXPECT_TRUE(m.comm.poisoned());
   });
 }
 

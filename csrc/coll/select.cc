@@ -31,6 +31,7 @@ constexpr int64_t kMostStepsOfOneDomain = 1 << 14;
 // Calls of this size should be in flight in the best number of pieces.
 constexpr double kLargeBytes = 64 << 20;
 constexpr int64_t kBankAlignment = 4096;
+constexpr int64_t kLargestElement = 8;
 
 std::string names_of(std::optional<Collective> collective) {
   std::set<std::string> names;
@@ -102,8 +103,12 @@ void check_algorithm(const std::string& algorithm) {
 
 Selector::Selector(Terrain terrain) : terrain_(std::move(terrain)) {
   set_slots(terrain_.slots > 0 ? terrain_.slots : best_slots());
-  check(largest_piece_bytes_ > 0, Code::kInvalidArgument,
-        "RINGCOLL_ARENA_BYTES={} is too small for RINGCOLL_SLOTS={}", terrain_.arena_bytes, slots_);
+  // Of an alltoall: what is sent to each rank, and what is received of each.
+  int64_t most_strips = 2 * terrain_.fabric.ranks();
+  check(kLargestElement * most_strips <= bank_bytes(), Code::kInvalidArgument,
+        "an element for each of {} ranks does not fit into a piece: raise RINGCOLL_ARENA_BYTES={} "
+        "or lower RINGCOLL_SLOTS={}",
+        terrain_.fabric.ranks(), terrain_.arena_bytes, slots_);
 }
 
 void Selector::set_slots(int64_t slots) {
@@ -269,10 +274,6 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
     return choice;
   }
   if (longest_strip == 0) return choice;
-  check(element * static_cast<int64_t>(strips) <= bank_bytes(), Code::kInvalidArgument,
-        "{}: an element of each of {} ranks does not fit into a piece: raise "
-        "RINGCOLL_ARENA_BYTES={} or lower RINGCOLL_SLOTS={}",
-        name_of(call.collective), terrain_.fabric.ranks(), terrain_.arena_bytes, slots_);
   int64_t most = std::max<int64_t>(1, piece_bytes / (element * sharing));
   choice.pieces = (longest_strip + most - 1) / most;
   // Pieces of equal length, in whole cache lines. Chunked collectives have strips of different

@@ -41,7 +41,8 @@ struct Choice {
 
 class Selector {
  public:
-  /// Throws Error(kInvalidArgument) if the arena is too small for the slots.
+  /// Throws Error(kInvalidArgument) if the arena is too small for the slots: one element of each
+  /// strip of any call has to fit into a bank.
   explicit Selector(Terrain terrain);
 
   const Terrain& terrain() const { return terrain_; }
@@ -50,7 +51,6 @@ class Selector {
   /// Memory of a slot's bank: room for a piece, whichever its strips.
   int64_t bank_bytes() const { return 2 * largest_piece_bytes_; }
   /// `longest_strip`: elements of the longest strip; `strips`: strips that share a piece's memory.
-  /// Throws Error(kInvalidArgument) if one element of each does not fit into a bank.
   Choice choose(const Call& call, int64_t longest_strip, size_t strips);
   /// What a vector of `bytes` (as in docs/algorithms.md) is expected to take with a row, in pieces
   /// of the best size. Null if the row is not offered here, or has no closed form and more steps

@@ -392,25 +392,28 @@ TEST(Select, SlotsAreThoseOfTheRowThatIsNamed) {
   EXPECT_GT(found.size(), 1u) << "or the name does not matter";
 }
 
-// Memory that has not even room for an element of each rank is refused, not written past.
-TEST(Select, APieceFitsIntoItsBank) {
+// Memory that has not even room for an element of each rank is refused before any call is made.
+TEST(Select, AnElementOfEachRankFitsIntoABank) {
   Terrain terrain = cluster(171, 3, 10);
   terrain.arena_bytes = kMiB;
   terrain.slots = 64;
+  try {
+    Selector selector(terrain);
+    FAIL() << "2 * 513 * 8 bytes do not fit into 8192";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    for (const char* part : {"513 ranks", "RINGCOLL_ARENA_BYTES=1048576", "RINGCOLL_SLOTS=64"})
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+  terrain = cluster(256, 2, 10);
+  terrain.arena_bytes = kMiB;
+  terrain.slots = 64;
+  Selector selector(terrain);
+  EXPECT_EQ(selector.bank_bytes(), 8192);
   Call call;
   call.collective = RC_ALLTOALL;
   call.dtype = RC_FLOAT64;
-  Selector selector(terrain);
-  EXPECT_EQ(selector.bank_bytes(), 8192);
-  try {
-    selector.choose(call, 1, 2 * 513);
-    FAIL() << "2 * 513 * 8 bytes do not fit";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Code::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("RINGCOLL_ARENA_BYTES"), std::string::npos);
-  }
-  call.dtype = RC_FLOAT32;
-  EXPECT_EQ(selector.choose(call, 1, 2 * 513).stretch, 1);
+  EXPECT_EQ(selector.choose(call, 100, 2 * 512).stretch, 1);
 }
 
 // Collectives of which there is one row need no price, however many ranks there are.
