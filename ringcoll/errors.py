@@ -53,7 +53,7 @@ class TransportError(Error, ConnectionError):
 
 
 class Mismatch(Error):
-    """Ranks disagree on collective, count, dtype, op or root; the message names both sides."""
+    """Ranks make different calls, or the same with other arguments; the message names both."""
 
     code = "Mismatch"
 

@@ -1,7 +1,10 @@
 #include "coll/call.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -13,6 +16,8 @@
 
 namespace ringcoll {
 namespace {
+
+constexpr size_t kMostCountsShown = 16;
 
 bool has_elements(const Call& call, Extent extent, const rc_buffer& buffer, Rank rank) {
   auto any = [](std::span<const int64_t> counts) {
@@ -149,6 +154,23 @@ void check_enum(const Enum& value, int limit, const char* name) {
         number);
 }
 
+// 0: nothing is worth mentioning. Counts of an alltoall are each rank's own, but for that there are
+// any: that decides on the schedule.
+uint32_t hash_of_details(const Call& call) {
+  if (call.prescale == 1 && call.named_postscale == 1 && call.counts.empty()) return 0;
+  uint64_t hash = 0;
+  auto add = [&hash](uint64_t word) {  // an odd factor, 2^64 by the golden ratio
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  };
+  add(std::bit_cast<uint64_t>(call.prescale));
+  add(std::bit_cast<uint64_t>(call.named_postscale));
+  add(call.counts.size());
+  if (call.collective != RC_ALLTOALL)
+    for (int64_t count : call.counts) add(static_cast<uint64_t>(count));
+  return std::max<uint32_t>(1, static_cast<uint32_t>(hash));
+}
+
 double scale_of(double given, const char* name) {
   check(std::isfinite(given), Code::kInvalidArgument, "{} is {}: it must be finite", name, given);
   if (given == 0) return std::signbit(given) ? 0 : 1;
@@ -178,7 +200,7 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   call.op = raw.op;
   call.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
   call.prescale = scale_of(raw.prescale, "prescale");
-  call.postscale = scale_of(raw.postscale, "postscale");
+  call.postscale = call.named_postscale = scale_of(raw.postscale, "postscale");
   check(raw.timeout_s >= 0, Code::kInvalidArgument,
         "timeout_s is {}: it is a number of seconds, or 0 for that of the communicator",
         raw.timeout_s);
@@ -252,7 +274,8 @@ bool share_memory(const Call& a, const Call& b, Rank rank, Rank size) {
 
 Signature signature_of(const Call& call, Rank size, uint64_t sequence) {
   Signature s;
-  s.sequence = sequence;
+  s.sequence = static_cast<uint32_t>(sequence);
+  s.details = hash_of_details(call);
   s.collective = call.collective;
   s.dtype = call.dtype;
   s.op = call.reduces() ? call.op : 0;
@@ -265,11 +288,25 @@ Signature signature_of(const Call& call, Rank size, uint64_t sequence) {
   return s;
 }
 
+Details details_of(const Call& call) {
+  Details details{call.prescale, call.named_postscale, {}};
+  if (call.counts.empty()) return details;
+  if (call.collective == RC_ALLTOALL) {
+    details.counts = "each rank's own";
+    return details;
+  }
+  auto shown = call.counts.first(std::min(call.counts.size(), kMostCountsShown));
+  details.counts = fmt::format("{}", fmt::join(shown, ", "));
+  if (shown.size() < call.counts.size())
+    details.counts += fmt::format(", … ({} of them)", call.counts.size());
+  return details;
+}
+
 std::string describe(const Signature& s) {
   auto collective = static_cast<Collective>(s.collective);
   std::string text = fmt::format("{} #{}", name_of(collective), s.sequence);
   if (collective == RC_BARRIER) return text;
-  if (collective == RC_ALLTOALL && s.count == 0)
+  if (collective == RC_ALLTOALL && s.count == 0 && s.details != 0)
     text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
   else
     text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));

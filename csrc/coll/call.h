@@ -25,7 +25,8 @@ struct Call {
   std::span<const int64_t> recv_counts;  // alltoall; empty as above
   double prescale = 1;
   double postscale = 1;
-  double timeout_s = 0;  // of all waits of the call together; 0: each has the communicator's
+  double named_postscale = 1;  // as the caller named it; for signatures and messages
+  double timeout_s = 0;        // of all waits of the call together; 0: each has the communicator's
 
   bool is_vector() const { return traits_of(collective).is_vector(); }
   bool reduces() const { return traits_of(collective).reduces; }
@@ -39,16 +40,28 @@ struct Call {
   }
 };
 
-/// What every message says of the call it belongs to, as its envelope. The receiver compares it
-/// with its own (Mismatch).
+/// What every message says of the call it belongs to, as its envelope: all that ranks must have
+/// alike. The receiver compares it with its own (Mismatch).
 struct Signature {
-  uint64_t sequence = 0;  // number of the call on this communicator
   int64_t count = 0;      // the call's elements
+  uint32_t sequence = 0;  // number of the call on this communicator, modulo 2^32
+  uint32_t details = 0;   // a hash of the Details; 0: there are none
+  int32_t root = 0;
   uint8_t collective = 0;
   uint8_t dtype = 0;
   uint8_t op = 0;
   uint8_t reserved = 0;
-  int32_t root = 0;
+
+  bool operator==(const Signature&) const = default;
+};
+
+/// What ranks must have alike, and a signature has as a hash alone. For messages.
+struct Details {
+  double prescale = 1;
+  double postscale = 1;  // as the caller named it
+  std::string counts;    // "10, 20"; "" if they are equal, "each rank's own" of an alltoall
+
+  bool operator==(const Details&) const = default;
 };
 
 /// `raw` has all fields of this library's rc_call (engine/caller_struct.h). Throws
@@ -80,6 +93,7 @@ bool share_memory(const Call& a, const Call& b, Rank rank, Rank size);
 /// What the messages of this call say. The count is one that all ranks know alike: 0 for alltoall
 /// with counts.
 Signature signature_of(const Call& call, Rank size, uint64_t sequence);
+Details details_of(const Call& call);
 /// "allreduce #41 of 1048576 float32, sum".
 std::string describe(const Signature& signature);
 

@@ -53,7 +53,8 @@ Executor::Executor(Communicator& comm)
              static_cast<size_t>(plans_.selector().bank_bytes()),
              thresholds_of(plans_.selector().terrain(), comm.config())),
       ways_(plans_.selector().terrain().one_domain_of_own_cores()),
-      flights_(slots_.size()) {}
+      flights_(slots_.size()),
+      watch_(comm.group().health(), comm.rank()) {}
 
 Executor::~Executor() {
   Deadline deadline(std::min(kLongestReading, seconds(comm_.config().timeout_s)));
@@ -83,6 +84,7 @@ void Executor::begin(Flight& next, const Call& call) {
   next.over = false;
   if (!before) set_deadline(call);
   next.run->begin(call, ++sequence_, before);
+  watch_.begin(next.run->signature(), call);
 }
 
 // Of the oldest call, which is the one that is waited for.
@@ -128,8 +130,14 @@ Error Executor::fail(const std::exception& error) {
   if (raised.code() == Code::kInvalidArgument)
     raised = Error(Code::kInternal, raised.what(), raised.rank());
   if (in_flight_ > 0) raised = raised.within(flight(0).run->doing());
-  for (size_t i = 0; i < in_flight_; i++) flight(i).run->abandon();
+  for (size_t i = 0; i < in_flight_; i++) {
+    Run& run = *flight(i).run;
+    if (run.intruder()) raised = watch_.difference(*run.intruder()).value_or(raised);
+    run.abandon();
+  }
   in_flight_ = 0;
+  // The peer may know more of what the two have made of the same call.
+  if (raised.code() == Code::kMismatch && !comm_.poisoned()) watch_.tell(raised.rank());
   return comm_.fail(raised);
 }
 

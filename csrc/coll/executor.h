@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "coll/call.h"
+#include "coll/call_watch.h"
 #include "coll/lending.h"
 #include "coll/plan_cache.h"
 #include "coll/run.h"
@@ -103,6 +104,7 @@ class Executor {
   const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight
   uint64_t sequence_ = 0;
   uint64_t turn_ = 0;  // in which the distance of a peer was looked at last
+  CallWatch watch_;
 };
 
 }  // namespace ringcoll

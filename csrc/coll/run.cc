@@ -28,7 +28,7 @@ void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   if (std::exchange(trims_, plans_.trims()) != plans_.trims())
     outline_.reset();  // it points to some
   if (outline_ && outline_of(call) == outline_) {
-    signature_.sequence = sequence;
+    signature_.sequence = static_cast<uint32_t>(sequence);
     if (!call.buffers.empty()) partition_.replace(call.buffers[0]);
   } else {
     signature_ = signature_of(call, comm_.size(), sequence);
@@ -432,19 +432,21 @@ bool Run::wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes) {
   return false;
 }
 
-void Run::check_view(Rank peer, uint64_t expected_bytes) const {
+void Run::check_view(Rank peer, uint64_t expected_bytes) {
   if (view_.envelope == envelope() && view_.bytes == expected_bytes) [[likely]]
     return;
-  std::string theirs = describe(view_.envelope.as<Signature>()), mine = doing();
-  if (theirs == mine) {
-    theirs += fmt::format(" with a message of {} bytes", view_.bytes);
-    mine += fmt::format(" expecting {} bytes", expected_bytes);
+  auto theirs = view_.envelope.as<Signature>();
+  if (theirs != signature_) {
+    intruder_ = Made{peer, theirs, {}};
+    throw mismatch({comm_.rank(), signature_, details_of(*call_)}, *intruder_, peer);
   }
-  throw Error(Code::kMismatch,
-              fmt::format("rank {} runs {}, rank {} runs {}: all ranks must make the same calls, "
-                          "with the same arguments, in the same order",
-                          peer, theirs, comm_.rank(), mine),
-              peer);
+  throw Error(
+      Code::kMismatch,
+      fmt::format("rank {} runs {} with a message of {} bytes, rank {} runs it expecting {} "
+                  "bytes: all ranks must make the same calls, with the same arguments, in "
+                  "the same order",
+                  peer, doing(), view_.bytes, comm_.rank(), expected_bytes),
+      peer);
 }
 
 }  // namespace ringcoll

@@ -30,6 +30,7 @@
 #include "coll/call.h"
 #include "coll/copy_ways.h"
 #include "coll/lending.h"
+#include "coll/mismatch.h"
 #include "coll/mover.h"
 #include "coll/partition.h"
 #include "coll/plan_cache.h"
@@ -83,6 +84,10 @@ class Run {
   uint64_t progress() const { return progress_; }
   /// After an error: the call's memory is not used any more.
   void abandon();
+  /// Since begin().
+  const Signature& signature() const { return signature_; }
+  /// The call that a message is of which was not of this one, and so ended it.
+  const std::optional<Made>& intruder() const { return intruder_; }
   /// "allreduce #7 of 4 float32 …"
   std::string doing() const { return describe(signature_); }
   const Call& call() const { return *call_; }
@@ -157,7 +162,7 @@ class Run {
   size_t lending_before() const;
   Planned& planned_for(Piece& piece);
   Planned& plan_of_counts(bool zero_copy);
-  void check_view(Rank peer, uint64_t expected_bytes) const;
+  void check_view(Rank peer, uint64_t expected_bytes);
 
   Communicator& comm_;
   PlanCache& plans_;
@@ -191,6 +196,7 @@ class Run {
   size_t receipt_ = 0;
   View view_;
   Endpoint* view_link_ = nullptr;
+  std::optional<Made> intruder_;
   Want want_;
   uint64_t progress_ = 0;
 };

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -84,8 +86,18 @@ bool fits(std::span<const Saying> all) {
   });
 }
 
+std::vector<Rank> ranks_of(const std::string& bytes) {
+  std::vector<Rank> ranks(bytes.size() / sizeof(Rank));
+  std::memcpy(ranks.data(), bytes.data(), ranks.size() * sizeof(Rank));
+  return ranks;
+}
+
+std::string names_of(std::span<const Rank> group) {
+  return group.empty() ? "none" : fmt::format("{}", fmt::join(group, ", "));
+}
+
 // In a second round, which all make if one has to: all learn of any rank's bad argument, since the
-// call is collective.
+// call is collective, and the communicator stays good; or of two that disagree, as in any call.
 [[noreturn]] void explain(Engine& parent, std::span<const Rank> group, const std::string& refused) {
   std::string mine(reinterpret_cast<const char*>(group.data()), group.size_bytes());
   auto refusals = gather_blobs(parent, refused);
@@ -93,11 +105,18 @@ bool fits(std::span<const Saying> all) {
   for (size_t r = 0; r < refusals.size(); r++)
     check(refusals[r].empty(), Code::kInvalidArgument, "split: rank {}: {}", r, refusals[r]);
   for (size_t r = 0; r < groups.size(); r++) {
-    std::vector<Rank> theirs(groups[r].size() / sizeof(Rank));
-    std::memcpy(theirs.data(), groups[r].data(), theirs.size() * sizeof(Rank));
-    for (Rank other : theirs)
-      check(groups.at(other) == groups[r], Code::kInvalidArgument,
-            "split: ranks {} and {} name different groups that contain both", r, other);
+    std::vector<Rank> theirs = ranks_of(groups[r]);
+    for (Rank other : theirs) {
+      if (groups.at(other) == groups[r]) continue;
+      Error error(Code::kMismatch,
+                  fmt::format("split: ranks disagree about the group: rank {} names {}; rank {}, "
+                              "which is one of them, names {}: all ranks of a group must name the "
+                              "same ranks in the same order",
+                              r, names_of(theirs), other, names_of(ranks_of(groups.at(other)))),
+                  other);
+      parent.comm().poison(error);
+      throw error;
+    }
   }
   throw Error(Code::kInternal, "split: ranks do not agree, and it is not found why");
 }

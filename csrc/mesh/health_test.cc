@@ -1,6 +1,9 @@
 // Groups of ranks fail one by one.
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +115,70 @@ TEST(HealthOfGroups, EachHasItsOwnWaits) {
   one.of[1]->set_waiting_for(0);
   EXPECT_EQ(one.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 0);
   EXPECT_EQ(two.of[2]->blame(1, "allreduce #3", seconds(20)).rank(), 1);
+}
+
+/// Remembers what it hears, and wants so many ticks.
+class Ear final : public HealthListener {
+ public:
+  explicit Ear(int ticks) : ticks_(ticks) {}
+  bool tick() override { return ++ticked_ % ticks_ != 0; }
+  void hear(Rank from, std::string_view calls) override {
+    std::lock_guard lock(mutex_);
+    heard_.push_back(fmt::format("{}: {}", from, calls));
+  }
+  int ticked() const { return ticked_; }
+  std::vector<std::string> heard() {
+    std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+ private:
+  const int ticks_;
+  std::atomic<int> ticked_{0};
+  std::mutex mutex_;
+  std::vector<std::string> heard_;
+};
+
+TEST(HealthOfGroups, CallsAreToldToThoseWhoListen) {
+  auto nodes = chain(3);
+  Groups group(nodes, 7, {2, 1, 0}), other(nodes, 8, {2, 1, 0});
+  std::deque<Ear> ears;
+  for (size_t rank = 0; rank < 3; rank++) group.of[rank]->listen(&ears.emplace_back(1));
+  EXPECT_EQ(group.of[0]->listeners(), std::vector<Rank>{1}) << "no line joins the ends";
+  EXPECT_EQ(group.of[1]->listeners().size(), 2u);
+  const std::string binary("a\0b", 3);
+  group.of[0]->tell_calls(1, binary);
+  group.of[0]->tell_calls(2, "nobody hears that");
+  other.of[2]->tell_calls(1, "nor that");
+  group.of[2]->tell_calls(1, "c");
+  ASSERT_TRUE(soon([&] { return ears[1].heard().size() == 2; }));
+  EXPECT_EQ(std::ranges::count(ears[1].heard(), "0: " + binary), 1);
+  EXPECT_EQ(std::ranges::count(ears[1].heard(), "2: c"), 1);
+  group.of[1]->listen(nullptr);
+  group.of[0]->tell_calls(1, "too late");
+  group.of[0]->poison(Error(Code::kAborted, "stop", 0));  // comes after it
+  ASSERT_TRUE(soon([&] { return group.poisons[1] == 1; }));
+  EXPECT_EQ(ears[1].heard().size(), 2u);
+  for (auto& health : group.of) health->listen(nullptr);
+}
+
+TEST(HealthOfGroups, TicksEndWhenTheListenerWantsNoMore) {
+  auto nodes = chain(2);
+  Groups group(nodes, 7, {0, 1});
+  Ear ear(3);
+  group.of[0]->listen(&ear);
+  EXPECT_EQ(ear.ticked(), 0);
+  group.of[0]->tick();
+  group.of[0]->tick();
+  ASSERT_TRUE(soon([&] { return ear.ticked() == 3; }));
+  std::this_thread::sleep_for(2 * Health::kTick);
+  EXPECT_EQ(ear.ticked(), 3);
+  group.of[0]->tick();
+  ASSERT_TRUE(soon([&] { return ear.ticked() > 3; }));
+  group.of[0]->listen(nullptr);
+  int ticked = ear.ticked();
+  std::this_thread::sleep_for(2 * Health::kTick);
+  EXPECT_EQ(ear.ticked(), ticked);
 }
 
 }  // namespace

@@ -6,8 +6,8 @@ namespace ringcoll::lifeline {
 namespace {
 
 constexpr uint32_t kLifelineMagic = 0x4e494c52;  // "RLIN"
-constexpr uint8_t kVersion = 3;
-constexpr auto kLastType = static_cast<uint8_t>(Type::kBallot);
+constexpr uint8_t kVersion = 4;
+constexpr auto kLastType = static_cast<uint8_t>(Type::kCalls);
 
 std::string encode_with(Header header, std::string_view text) {
   text = text.substr(0, kMaxTextBytes);
@@ -17,6 +17,8 @@ std::string encode_with(Header header, std::string_view text) {
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   return bytes.append(text);
 }
+
+bool is_error(int32_t code) { return code >= RC_INVALID_ARGUMENT && code <= RC_ABORTED; }
 
 }  // namespace
 
@@ -43,7 +45,7 @@ bool is_sound(const Header& header, Rank size) {
   bool known = header.magic == kLifelineMagic && header.version == kVersion && header.type >= 1 &&
                header.type <= kLastType && header.rank >= kNobody && header.rank < size;
   if (!known || header.text_bytes > kMaxTextBytes) return false;
-  bool error = header.code >= RC_INVALID_ARGUMENT && header.code <= RC_ABORTED;
+  bool error = is_error(header.code);
   switch (static_cast<Type>(header.type)) {
     case Type::kFailed:
       return error;
@@ -51,6 +53,8 @@ bool is_sound(const Header& header, Rank size) {
       return error && header.rank != kNobody;
     case Type::kBallot:
       return header.rank != kNobody && (header.code == 0 || header.code == 1);
+    case Type::kCalls:
+      return true;
     default:
       return header.text_bytes == 0;
   }
@@ -73,6 +77,10 @@ std::optional<Survivors::Ballot> decision_of(const std::string& message) {
   std::memcpy(&header, message.data(), sizeof header);
   if (header.code != 1) return {};
   return ballot_of(message, 8 * size_t{header.text_bytes});
+}
+
+std::string encode_calls(GroupNumber group, std::string_view calls) {
+  return encode_with(header_of(Type::kCalls, group), calls);
 }
 
 // Of a group of so many ranks; none if it is not of such a group.

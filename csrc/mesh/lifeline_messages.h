@@ -25,6 +25,7 @@ enum class Type : uint8_t {
   kLost = 6,
   kLeft = 7,
   kBallot = 8,
+  kCalls = 9,
 };
 
 // On the wire as it is; text_bytes of text follow.
@@ -37,7 +38,7 @@ struct Header {
   int32_t rank;    // failed: whom to blame; pong: whom the sender waits for; ballot: who says it
                    // (all the group's); lost: who is (the mesh's)
   uint64_t token;  // ping, and the pong to it; ballot: the round
-  uint64_t group;  // failed, left, ping, pong, ballot
+  uint64_t group;  // failed, left, ping, pong, ballot, calls
 };
 static_assert(sizeof(Header) == 32);
 
@@ -47,6 +48,8 @@ std::string encode(const Header& header);
 /// Failed, lost.
 std::string encode(Type type, GroupNumber group, const Error& error);
 std::string encode(GroupNumber group, uint64_t round, const Survivors::Ballot& ballot);
+/// Calls; of the text the first kMaxTextBytes.
+std::string encode_calls(GroupNumber group, std::string_view calls);
 
 /// Whether it may be one, of a mesh of so many ranks.
 bool is_sound(const Header& header, Rank size);

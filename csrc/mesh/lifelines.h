@@ -6,7 +6,7 @@
 //
 // Protocol (fixed width, versioned, range-checked): hello, goodbye, lost{rank, code, text},
 // failed{group, code, blamed rank, text}, left{group}, ping{group}, pong{group, waiting for},
-// ballot{group, round, rank, decided, set, offer}.
+// ballot{group, round, rank, decided, set, offer}, calls{group, what they are}.
 // "Lost", "failed" and ballots are passed on to all lines by whoever hears them first, in the group
 // or not, for the lines of a group's own ranks need not join them; who comes late hears them, too.
 #pragma once
@@ -52,6 +52,17 @@ class Lifelines {
   friend class Health;
   struct State;
   std::shared_ptr<State> state_;  // a task of the loop may outlive this
+};
+
+/// Who wants to hear of a group what its ranks say of their calls. On the loop's thread, one at a
+/// time, under no lock of the lifelines; does not block.
+class HealthListener {
+ public:
+  virtual ~HealthListener() = default;
+  /// Time has passed (Health::kTick). False: it wants no more of it.
+  virtual bool tick() = 0;
+  /// What a rank has told, as it is on the wire.
+  virtual void hear(Rank from, std::string_view calls) = 0;
 };
 
 /// What has become of a group: all well, or its first error, which all its ranks raise. A group
@@ -116,6 +127,21 @@ class Health {
   std::vector<Rank> all_gone() const;
   /// Until there is news of any kind, or `limit` has passed.
   void wait_for_news(Duration limit) const;
+
+  // Comparing calls.
+
+  /// From now on it hears; null: when this has returned, nobody does. Any thread but the loop's.
+  void listen(HealthListener* listener);
+  /// From now on the listener has a tick() every kTick, until it wants no more. Any thread.
+  void tick();
+  /// Often enough that ranks which disagree learn of it within a fraction of a second.
+  static constexpr Duration kTick = std::chrono::milliseconds(100);
+  /// Those who are told: the rank that this one waits for, and of those that a lifeline joins with
+  /// it the kMostTold nearest in the order of the group. Any thread.
+  std::vector<Rank> listeners() const;
+  static constexpr size_t kMostTold = 16;
+  /// Tells a rank, if a lifeline joins the two and its peer reads what comes. Any thread.
+  void tell_calls(Rank to, std::string_view calls);
 
  private:
   friend class Lifelines;

@@ -102,7 +102,7 @@ inline bool contains(const Error& error, const char* part) {
 }
 
 inline constexpr uint32_t kMagicWord = 0x4e494c52;
-inline constexpr uint32_t kVersionWord = 3;
+inline constexpr uint32_t kVersionWord = 4;
 // version, type, text bytes
 constexpr uint32_t second_word(uint32_t version, uint32_t type, uint32_t text) {
   return version | type << 8 | text << 16;

@@ -5,7 +5,10 @@
 #include <set>
 #include <string>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/fd.h"
+#include "base/types.h"
 #include "bootstrap/connector.h"
 
 namespace ringcoll::lifeline {
@@ -27,5 +30,15 @@ struct Line {
 /// Never blocks. What a full socket does not take is lost: its peer has not read for a long time,
 /// and nobody's progress may depend on one that does not.
 void send_on(Line& line, const std::string& message);
+
+/// Whether its peer reads: little is left of what was sent. What is said for good measure is not
+/// said otherwise, lest it fill the line.
+bool is_read(const Line& line);
+
+/// Why `who` is taken to be lost. `error`: of a recv() on its lifeline, 0 at the end of the stream.
+std::string why_lost(const std::string& who, int error);
+
+/// How long others may take to report the cause of such an error.
+Duration grace_of(const Error& error);
 
 }  // namespace ringcoll::lifeline

@@ -52,7 +52,7 @@ typedef enum rc_status {
   RC_TIMEOUT = 2,   /* a peer did not answer before the deadline */
   RC_PEER_LOST = 3, /* a peer's process ended, or left the communicator */
   RC_TRANSPORT = 4, /* a link or the operating system failed */
-  RC_MISMATCH = 5,  /* ranks disagree on collective, count, dtype, op or root */
+  RC_MISMATCH = 5,  /* ranks make different calls, or the same with other arguments */
   RC_INTERNAL = 6,  /* a defect of ringcoll */
   RC_ABORTED = 7,   /* ringcoll_comm_abort was called, here or on another rank */
   /* Since revision 2. */
@@ -155,6 +155,11 @@ typedef void (*rc_done_fn)(void* state, rc_request* request, rc_status status);
  * packed together, no copy by the caller). `counts` of ALLTOALL are this rank's send counts,
  * `recv_counts` what it receives, and all ranks give them or none does; elsewhere `counts` are the
  * same on every rank.
+ *
+ * Alike on all ranks: collective, dtype, op, root, prescale, postscale, counts, and the elements of
+ * all buffers together. Ranks that disagree get RC_MISMATCH, all of them, within a fraction of a
+ * second; the error names what differs. Where a rank learns nothing of the others by the call
+ * itself (the root of a broadcast), that may be after the call has ended well on it.
  *
  * In place: input == output for vectors and for ALLTOALL with equal counts and recv_counts; the
  * own chunk at its place among all chunks for the others. */
@@ -259,8 +264,8 @@ RINGCOLL_API int ringcoll_error_rank(void);
 RINGCOLL_API rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm);
 /* A communicator of `count` of comm's ranks, in the order given. Collective over comm: every rank
  * of comm calls it, with the list of the group it belongs to; a rank that belongs to none passes
- * count = 0 and gets NULL. A rank may be in 64 that were split off one job at a time; one more is
- * refused on all ranks. */
+ * count = 0 and gets NULL. RC_MISMATCH: ranks of a group name others, or another order. A rank may
+ * be in 64 that were split off one job at a time; one more is refused on all ranks. */
 RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count,
                                            const char* name, rc_comm** sub);
 /* A communicator of those of comm's ranks that are left, in their order: after a loss, when calls
