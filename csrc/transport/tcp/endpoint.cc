@@ -31,6 +31,7 @@ TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTu
 TcpEndpoint::~TcpEndpoint() { all_.remove(this); }
 
 uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
+  if (revoked_ > 0) return 0;
   uint64_t number = sent_ + 1;
   if (number > completed_ + kQueue) {
     flush_all();
@@ -165,11 +166,29 @@ uint64_t TcpEndpoint::unacknowledged() const {
 }
 
 uint64_t TcpEndpoint::completed() {
-  if (completed_ == sent_) return completed_;
-  uint64_t before = completed_;
-  flush_all();
-  if (completed_ == before) wants_credit_ = true;
-  return completed_;
+  if (completed_ < sent_) {
+    uint64_t before = completed_;
+    flush_all();
+    if (completed_ == before) wants_credit_ = true;
+  }
+  return std::max(completed_, revoked_);
+}
+
+// The first message with a payload that the kernel does not have, and all behind it, are not sent
+// any more: the peer, which learns of the failure by its lifeline, may have got a part of it. Nor
+// is what comes put where the caller wanted it.
+void TcpEndpoint::revoke() noexcept {
+  if (place_ != arriving_.data()) place_ = nullptr;
+  uint64_t first = completed_ + 1;
+  while (first <= sent_ && outgoing(first).header.bytes == 0) first++;
+  if (first > sent_) return;
+  for (Flow& flow : flows_) {
+    while (flow.count > 0 && flow.frame(flow.count - 1).header.number >= first)
+      flow.waiting_bytes -= flow.frame(--flow.count).header.here;
+    if (flow.count == 0) flow.sent_of_first = 0;
+  }
+  cutting_ = std::min(cutting_, first);
+  revoked_ = std::exchange(sent_, first - 1);
 }
 
 bool TcpEndpoint::progress() { return flush_all(); }

@@ -71,6 +71,7 @@ class TcpEndpoint final : public Endpoint {
   void release() override;
   bool progress() override;
   bool busy() const override;
+  void revoke() noexcept override;
   void wait(Duration limit) override;
   void wake() override { all_.waker.wake(); }
   /// As Transport::stirs(), of this link, and rested().
@@ -152,6 +153,7 @@ class TcpEndpoint final : public Endpoint {
   bool counting_ = false;
   Clock::time_point busy_since_;
   uint64_t delivered_ = 0;
+  uint64_t revoked_ = 0;  // all that had been sent then; 0: it was not revoked
   // The message that arrives, number received_ + 1.
   uint64_t received_ = 0;
   bool known_ = false;  // its header has come

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -168,6 +169,54 @@ TEST_F(Wire, WhatIsSentIsWhatTheHeaderSays) {
 }
 
 // The kernel would give up on a peer that is stopped, or busy elsewhere, with its window full.
+// Who fails has its memory back at once, and may free it.
+TEST_F(Wire, WhatIsRevokedIsNotReadAnyMore) {
+  constexpr size_t kBytes = 64 << 20;  // more than the kernel takes
+  void* memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(link_->try_send(envelope_of(1), nullptr, 0), 1u);
+  ASSERT_EQ(link_->try_send(envelope_of(2), memory, kBytes), 2u);
+  ASSERT_EQ(link_->try_send(envelope_of(3), memory, 100), 3u);
+  EXPECT_LT(link_->completed(), 2u);
+  link_->revoke();
+  ASSERT_EQ(::munmap(memory, kBytes), 0);
+  EXPECT_EQ(link_->completed(), 3u);
+  EXPECT_FALSE(link_->busy());
+  EXPECT_EQ(link_->try_send(envelope_of(4), nullptr, 0), 0u) << "which would be in the middle of 2";
+  std::vector<char> taken(1 << 20);
+  while (is_readable(there_.get())) {
+    ASSERT_GT(::recv(there_.get(), taken.data(), taken.size(), 0), 0);
+    EXPECT_FALSE(link_->progress());
+  }
+}
+
+TEST_F(Wire, WhatHasNoPayloadIsSentThoughItIsRevoked) {
+  ASSERT_EQ(link_->try_send(envelope_of(1), nullptr, 0), 1u);
+  link_->revoke();
+  ASSERT_EQ(link_->try_send(envelope_of(2), nullptr, 0), 2u);
+  EXPECT_EQ(link_->completed(), 2u);
+  tcp::Header headers[2];
+  ASSERT_EQ(::recv(there_.get(), headers, sizeof headers, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof headers));
+  EXPECT_EQ(headers[1].number, 2u);
+}
+
+TEST_F(Wire, WhatComesAfterItWasRevokedIsNotPutWhereItWasWanted) {
+  std::string text = message(200, 1);
+  std::vector<std::byte> place(200, std::byte{7});
+  View view;
+  put(text.data(), text.size() - 100);
+  while (!link_->try_peek(&view.envelope, &view.bytes)) link_->wait(seconds(5));
+  EXPECT_FALSE(link_->try_recv(place.data(), 200, &view));
+  link_->revoke();
+  std::fill(place.begin(), place.end(), std::byte{7});
+  put(text.data() + text.size() - 100, 100);
+  while (!link_->try_recv(place.data(), 200, &view)) link_->wait(seconds(5));
+  EXPECT_EQ(view.data, nullptr);
+  EXPECT_EQ(place, std::vector<std::byte>(200, std::byte{7}));
+}
+
 TEST(Stream, OutlastsAPeerThatDoesNotRead) {
   Fd listener = listen_on(Address::parse("127.0.0.1:0"));
   int error = 0;
