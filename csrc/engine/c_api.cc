@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "base/fork.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
 #include "engine/caller_struct.h"
@@ -240,10 +240,14 @@ void ringcoll_comm_destroy(rc_comm* comm) {
     comm->engine->close();  // callbacks may still look at the handle
     delete comm;
   };
-  if (comm->engine->is_calling_back())
-    std::thread(destroy).detach();
-  else
-    destroy();
+  if (!comm->engine->is_calling_back()) return destroy();
+  try {
+    start_thread("ringcoll-close", destroy).detach();
+  } catch (const std::exception& error) {
+    Error why = as_error(error).within("destroying a communicator in its callback");
+    log_warning("{}. It is aborted on all ranks, and its memory kept", why.what());
+    comm->engine->comm().poison(why);
+  }
 }
 
 void ringcoll_comm_abort(rc_comm* comm, const char* reason) {

@@ -1,13 +1,12 @@
 #include "engine/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "base/threads.h"
 
 namespace ringcoll {
 namespace {
@@ -213,12 +212,23 @@ void Engine::run(const rc_call& raw) {
   executor_.run(check_(raw));
 }
 
+// The others, who make the same call, are told if this rank cannot.
+void Engine::make_worker() {
+  if (worker_.joinable()) return;
+  try {
+    worker_ = start_thread("ringcoll-worker", [this] { work(); });
+  } catch (const std::exception& error) {
+    comm_.poison(as_error(error));
+    throw;
+  }
+}
+
 void Engine::start(std::shared_ptr<CallRequest> request) {
   bool wakes = false;
   {
     std::lock_guard lock(mutex_);
     check(!stopping_, Code::kAborted, "the communicator is being closed");
-    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    make_worker();
     gathering_ = newest_ && !newest_->awaited();
     if (!gathering_) link_->habit.batch_begins();
     callbacks_ += request->calls_back();
@@ -365,10 +375,6 @@ void Engine::nap_while_helped(std::unique_lock<std::mutex>* lock) {
 }
 
 void Engine::work() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the application's threads
-  pthread_setname_np(pthread_self(), "ringcoll-worker");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   std::unique_lock lock(mutex_);
   while (true) {

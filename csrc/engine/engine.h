@@ -134,6 +134,7 @@ class Engine {
  private:
   class Turn;
 
+  void make_worker();
   void work();
   bool has_work() const { return left_ || (queued_ > 0 && !running_); }
   bool is_over() const { return stopping_ && helpers_ == 0; }

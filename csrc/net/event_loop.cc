@@ -1,7 +1,5 @@
 #include "net/event_loop.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -17,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/threads.h"
 
 namespace ringcoll {
 namespace {
@@ -31,12 +30,6 @@ struct Watch {
   int fd = -1;
   std::function<void(uint32_t)> ready;
 };
-
-void block_all_signals(sigset_t* before) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, before);
-}
 
 }  // namespace
 
@@ -146,17 +139,7 @@ EventLoop::EventLoop(const char* thread_name) : state_(std::make_unique<State>()
   state.wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   check(static_cast<bool>(state.wake), Code::kTransport, "{}", errno_text("eventfd", errno));
   state.control(EPOLL_CTL_ADD, state.wake.get(), kWakeId, EPOLLIN);
-  // The new thread inherits the mask: signals are for the threads of the application.
-  sigset_t before;
-  block_all_signals(&before);
-  try {
-    state.thread = std::thread([&state] { state.run(); });
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw Error(Code::kTransport, fmt::format("starting a thread: {}", error.what()));
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(state.thread.native_handle(), thread_name);
+  state.thread = start_thread(thread_name, [&state] { state.run(); });
 }
 
 EventLoop::~EventLoop() {

@@ -4,9 +4,7 @@
 #include <fmt/core.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -19,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/threads.h"
 
 namespace ringcoll {
 namespace {
@@ -70,12 +69,7 @@ UnmapWatch::UnmapWatch() : stop_(make_eventfd()), fd_(make_userfaultfd()) {
                  UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE;
   if (::ioctl(fd_.get(), UFFDIO_API, &api) != 0) fail("ioctl(UFFDIO_API)", errno);
   if (!watch(probe_.data, page_bytes())) fail("ioctl(UFFDIO_REGISTER)", errno);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are for the application's threads
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "ringcoll-unmap");
+  thread_ = start_thread("ringcoll-unmap", [this] { run(); });
 }
 
 // Closing the descriptor lets go of all that is watched, the probe too, and of who is being held.

@@ -3,17 +3,16 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <iterator>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "verbs/table.h"
 
 namespace ringcoll::verbs {
@@ -90,17 +89,6 @@ Event translate(const ibv_async_event& theirs, const std::string& device) {
   return event;
 }
 
-// A thread that takes no signal of the process it is a guest in.
-std::thread start_quietly(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread.native_handle(), "ringcoll-verbs");
-  return thread;
-}
-
 }  // namespace
 
 const char* name_of(EventKind kind) { return words_of(kind).name; }
@@ -134,7 +122,7 @@ std::optional<Event> EventReader::next() {
 EventThread::EventThread(const Context& context, std::function<void(const Event&)> handle)
     : reader_(context), handle_(std::move(handle)), stop_(::eventfd(0, EFD_CLOEXEC)) {
   check(static_cast<bool>(stop_), Code::kTransport, "{}", errno_text("eventfd", errno));
-  thread_ = start_quietly([this] { run_on_thread(); });
+  thread_ = start_thread("ringcoll-verbs", [this] { run_on_thread(); });
 }
 
 EventThread::~EventThread() {
