@@ -400,8 +400,9 @@ class Communicator:
         many of one sender; a long one is sent when its receive is there. So two ranks that both
         send before they receive may wait for one another.
 
-        ``timeout``: seconds within which the peer must go on with the message; after that
-        :class:`ringcoll.Timeout` poisons the communicator.
+        If nobody has received it within ``timeout`` seconds, :class:`ringcoll.Timeout` is raised,
+        the message is withdrawn, and the communicator is still good. If the peer has begun to
+        receive and does not go on for so long, :class:`ringcoll.Timeout` poisons the communicator.
         """
         self._core.send(buffer, peer, tag, seconds_of(timeout))
 
@@ -421,7 +422,9 @@ class Communicator:
     def isend(
         self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
     ) -> Handle[None]:
-        """:meth:`send`, without waiting."""
+        """:meth:`send`, without waiting. Without a ``timeout`` it stays pending until its receive
+        is posted, however late that is: ``wait(timeout)`` of the handle limits the wait alone.
+        """
         return Handle(self._core.isend(buffer, peer, tag, seconds_of(timeout)), None, self)
 
     def irecv(

@@ -130,6 +130,13 @@ Rank Health::own_rank() const {
   return static_cast<Rank>(std::ranges::find(members, lines_->rank) - members.begin());
 }
 
+bool Health::answers(Rank peer, Duration grace) const {
+  using Reply = Lifelines::State::Reply;
+  Rank next = kNobody;
+  Reply reply = lines_->ask(*state_, state_->options.members.at(peer), grace, &next);
+  return reply == Reply::kAnswered || reply == Reply::kNoLine;
+}
+
 Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
   Lifelines::State& lines = *lines_;
   const State& state = *state_;

@@ -114,6 +114,8 @@ class Health {
   /// the rank has left, else Timeout naming the rank at the end of the chain of waits. Any thread
   /// but the loop's.
   Error blame(Rank peer, const std::string& doing, Duration grace);
+  /// Whether the peer answers within `grace`, or nobody can ask it. Any thread but the loop's.
+  bool answers(Rank peer, Duration grace) const;
   /// Whether the peer has left the group, or its mesh, or its line has closed.
   bool gone(Rank peer) const;
 

@@ -1,6 +1,8 @@
 #include "p2p/channels_testing.h"
 
 #include <fmt/core.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -256,7 +258,10 @@ bool FakeWorld::Channel::read_peer(uint64_t address, void* place, uint64_t bytes
     throw_if_broken(in());
     if (world_.seats_[peer_]->memory_gone) return false;
   }
-  if (bytes > 0) std::memcpy(place, reinterpret_cast<const void*>(address), bytes);
+  iovec local{place, bytes}, remote{reinterpret_cast<void*>(address), bytes};
+  if (bytes > 0 &&
+      ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes))
+    return false;  // as of memory that a driver has mapped
   if (word) *word = __atomic_load_n(reinterpret_cast<const uint64_t*>(word_at), __ATOMIC_SEQ_CST);
   return true;
 }

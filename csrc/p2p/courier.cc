@@ -75,7 +75,7 @@ void Courier::begin(Transfer* transfer) {
 
 void Courier::begin_send(Transfer* send) {
   Peer& to = peer(send->peer);
-  send->stage = Stage::kUnderWay;
+  send->stage = Stage::kOffered;
   to.queue.push(send);
   want_channel(to);
 }
@@ -108,6 +108,7 @@ void Courier::begin_own_send(Transfer* send) {
 }
 
 void Courier::begin_receive(Transfer* receive) {
+  matching_.line_up(receive);
   Arrival* found = matching_.find(*receive);
   if (!found) return matching_.post(receive);
   if (found->bytes > receive->bytes)
@@ -157,11 +158,12 @@ Transfer* Courier::take_receive(Rank source, int32_t tag, uint64_t bytes) {
 }
 
 void Courier::withdraw(Transfer* transfer, const Error& error) {
-  if (transfer->stage == Stage::kPosted) {
+  if (transfer->stage == Stage::kPosted)
     matching_.withdraw(transfer);
-  } else {
+  else if (transfer->stage == Stage::kOwn)
     matching_.remove_own(transfer);
-  }
+  else
+    withdraw_offered(transfer);
   end(transfer, error);
 }
 
@@ -378,6 +380,7 @@ void Courier::choose_place(Peer& from) {
   in.kept = nullptr;
   if (in.head.word == Word::kShort) return choose_for_short(from);
   if (in.head.word == Word::kStretch) return choose_for_stretch(from);
+  if (in.head.word == Word::kHelping) return check_helping(from);
   if (in.bytes != 0) throw corrupt(from, "it has bytes");
 }
 
@@ -414,35 +417,39 @@ void Courier::take(Peer& from, const View& view) {
   switch (head.word) {
     case Word::kShort:
       return take_short(from);
+    case Word::kStretch:
+      return take_stretch(from, in.receive, in.bytes);
+    case Word::kHelping:
+      return take_helping(from, view);
+    default:
+      return take_note(from, head);
+  }
+}
+
+void Courier::take_note(Peer& from, const Head& head) {
+  switch (head.word) {
     case Word::kAnnounce:
       return take_announcement(from, head);
     case Word::kSeal:
       from.seal_address = head.where;
       from.seal = head.bytes;
       return;
-    case Word::kWant: {
-      Transfer* send = announced(from, head.where);
-      from.announced.remove(send);
-      lend(from, send);
-      return from.asked.push(send);
-    }
-    case Word::kHelp: {
-      Transfer* send = announced(from, head.where);
-      from.announced.remove(send);
-      return from.helped.push(send);
-    }
-    case Word::kStretch:
-      return in.receive ? take_stretch(from, in.receive, in.bytes) : take_help(from, view);
+    case Word::kWithdrawn:
+      return take_withdrawn(from, head.where);
+    case Word::kWant:
+      return take_want(from, head.where);
+    case Word::kHelp:
+      if (Transfer* send = announced(from, head.where)) from.helped.push(send);
+      return;
     case Word::kTaken:
       return take_taken(from, head.where);
-    case Word::kNone:
-      break;
     case Word::kReturned:
       if (head.bytes > from.keeps) throw corrupt(from, "more than it was sent");
       from.keeps -= head.bytes;
       return;
+    default:
+      throw corrupt(from, "an unknown word");
   }
-  throw corrupt(from, "an unknown word");
 }
 
 void Courier::take_short(Peer& from) {

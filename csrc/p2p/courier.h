@@ -14,10 +14,11 @@
 // what it has copied from the beginning. Nobody waits for the other: without help the receiver
 // copies all, and stretches that come too late are dropped.
 //
-// What is announced lies in memory of the sender's caller. If the sender's communicator fails that
-// is the caller's again at once, and the receiver, who may not have heard of it, must not take for
-// a message what stands there then: each courier has a **seal**, a word that it breaks before it
-// gives memory back, and who has copied looks at it afterwards.
+// What is announced lies in memory of the sender's caller. If the sender's communicator fails, or
+// the sender withdraws the message, that memory is the caller's again at once. The receiver, who
+// may not have heard of it, must not take for a message what stands there then: each courier has a
+// **seal**, a word that it changes before it gives memory back, and who has copied looks at it
+// afterwards.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,6 @@
 #include "p2p/staging.h"
 #include "p2p/transfer.h"
 #include "p2p/wire.h"
-#include "shm/own_memory.h"
 
 namespace ringcoll {
 
@@ -79,8 +79,15 @@ class Courier {
 
   /// A new transfer, whose `peer` and `tag` are what they may be.
   void begin(Transfer* transfer);
-  /// Ends a transfer that no peer takes part in: kPosted or kOwn.
+  /// Ends a transfer that no peer takes part in, as far as is known here (kPosted, kOwn, kOffered):
+  /// its memory is the caller's again. The peer may have received a send that had been announced.
   void withdraw(Transfer* transfer, const Error& error);
+  /// The same of a send whose bytes are with the channel, and not in its memory any more. False: it
+  /// is none.
+  bool end_early(Transfer* send);
+  /// Whether it is a send whose peer has only to look, as long as that lives: all of it is with the
+  /// channel.
+  bool has_taken(const Transfer& transfer) const;
 
   /// Sends to one peer what can be sent.
   void push(Rank peer);
@@ -135,6 +142,8 @@ class Courier {
   enum Way : size_t { kByArena, kAsItLies };
   /// How a long one is read.
   enum Read : size_t { kWithHelp, kAlone };
+  /// What became of one try to read.
+  enum class Piece : uint8_t { kSome, kLast, kUnknown };
   struct Lent {
     uint64_t number;  // of the message that is sent from it
     Staging::Chunk chunk;
@@ -158,7 +167,8 @@ class Courier {
     uint64_t keeps = 0;  // bytes of short messages that it may be keeping
     bool sealed = false;
     uint64_t last_stretch = 0;
-    Filled short_chunk, stretch_chunk;  // of what had no credit
+    // Of what had no credit: the first of `queue`, of `asked` and of `helped`.
+    Filled short_chunk, asked_chunk, helped_chunk;
     // From it.
     Incoming incoming;
     Transfers awaited;  // receives that it was asked for
@@ -190,20 +200,27 @@ class Courier {
   void choose_place(Peer& peer);
   void choose_for_short(Peer& peer);
   void choose_for_stretch(Peer& peer);
+  void check_helping(Peer& peer) const;
   void take(Peer& peer, const View& view);
+  void take_note(Peer& peer, const Head& head);
   void take_short(Peer& peer);
   void take_announcement(Peer& peer, const Head& head);
   void take_stretch(Peer& peer, Transfer* receive, uint64_t bytes);
-  void take_help(Peer& peer, const View& view);
+  void take_helping(Peer& peer, const View& view);
+  void ask_for(Peer& peer, Transfer* receive);
+  void take_want(Peer& peer, uint64_t number);
   void take_taken(Peer& peer, uint64_t number);
+  void take_withdrawn(Peer& peer, uint64_t number);
+  void begin_again(Transfer* receive);
   void fetch(Peer& peer, Transfer* receive, uint64_t number, uint64_t address);
   void fill(Transfer* receive, ArrivalPtr arrival);
   void return_credit(Peer& peer, uint64_t bytes);
   void note(Peer& peer, const Head& head);
-  Transfer* announced(Peer& peer, uint64_t number) const;
+  Transfer* announced(Peer& peer, uint64_t number);
+  Transfer* no_longer_helped(Peer& peer, uint64_t number);
   bool read_on();
   void count_time(Transfer* receive);
-  bool read_some(Peer& peer, Transfer* receive);
+  Piece read_some(Peer& peer, Transfer* receive);
   bool end_if_whole(Peer& peer, Transfer* receive);
   Error corrupt(const Peer& peer, const char* what) const;
 
@@ -213,6 +230,7 @@ class Courier {
   bool send_short(Peer& peer, Transfer* send, bool* announce);
   bool fill_buffer(Peer& peer, Transfer* send);
   bool goes_as_it_lies(Peer& peer, Transfer* send);
+  Head seal() const;
   bool announce(Peer& peer, Transfer* send);
   bool send_stretch(Peer& peer);
   bool send_help(Peer& peer);
@@ -220,6 +238,7 @@ class Courier {
   uint64_t most_of_stretch(const Peer& peer, const Transfer& send) const;
   uint64_t send_staged(Peer& peer, const Head& head, Filled* filled);
   void sent_from(Peer& peer, Transfer* send, uint64_t number);
+  void withdraw_offered(Transfer* send);
   void end_sent(Transfer* send);
 
   MessageChannels& channels_;
@@ -238,7 +257,6 @@ class Courier {
   size_t owed_ = 0;  // notes to peers that are still there
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
-  OwnMemory own_;
   BySize<FasterWay> ways_{FasterWay::of_two};   // of Way, by what a send takes
   BySize<FasterWay> reads_{FasterWay::of_two};  // of Read, by what reading takes
   MessageCounts counts_;

@@ -34,20 +34,25 @@ void Courier::take_announcement(Peer& from, const Head& head) {
 void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t address) {
   receive->stage = Stage::kUnderWay;
   receive->number = number;
-  receive->moved = 0;
   receive->helped = 0;
-  if (from.reads && address != 0) {
-    receive->remote = address;
-    receive->took = {};
-    if (reading_.empty()) first_since_ = Clock::now();
-    receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
-    // What is read at once is there sooner than any help.
-    if (receive->way == kWithHelp &&
-        (!reading_.empty() || receive->received.bytes > limits_.read_bytes))
-      note(from, {.word = Word::kHelp, .where = number});
-    return reading_.push(receive);
-  }
-  note(from, {.word = Word::kWant, .where = number});
+  receive->moved = 0;
+  if (!from.reads || address == 0) return ask_for(from, receive);
+  receive->remote = address;
+  receive->took = {};
+  if (reading_.empty()) first_since_ = Clock::now();
+  receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
+  // What is read at once is there sooner than any help.
+  if (receive->way == kWithHelp &&
+      (!reading_.empty() || receive->received.bytes > limits_.read_bytes))
+    note(from, {.word = Word::kHelp, .where = number});
+  reading_.push(receive);
+}
+
+// All of it.
+void Courier::ask_for(Peer& from, Transfer* receive) {
+  receive->helped = 0;
+  receive->moved = 0;
+  note(from, {.word = Word::kWant, .where = receive->number});
   from.awaited.push(receive);
 }
 
@@ -56,20 +61,21 @@ bool Courier::read_on() {
   if (!receive) return false;
   Peer& from = peer(receive->received.source);
   uint64_t turn = receive->moved / limits_.most_read_bytes;
-  bool whole = false;
+  Piece piece = Piece::kUnknown;
   try {
-    if (!from.broken) whole = read_some(from, receive);
+    if (!from.broken) piece = read_some(from, receive);
   } catch (const Error& error) {
     break_off(from.rank, error);
     return true;
   }
+  if (piece == Piece::kLast) return true;
   // One that is broken stays, for its error is the group's. Others have their turns.
-  if (!whole && (from.broken || receive->moved / limits_.most_read_bytes > turn)) {
+  if (piece == Piece::kUnknown || receive->moved / limits_.most_read_bytes > turn) {
     count_time(receive);
     reading_.remove(receive);
     reading_.push(receive);
   }
-  return !from.broken;
+  return piece != Piece::kUnknown;
 }
 
 // Of reading it, which it has while it is the first: not of waiting for those before it. Of a
@@ -80,8 +86,9 @@ void Courier::count_time(Transfer* receive) {
   receive->took += first_since_ - before;
 }
 
-// True if that was the end of it.
-bool Courier::read_some(Peer& from, Transfer* receive) {
+// Of unknown worth is a piece if the seal has changed since the peer told of it: the peer has
+// withdrawn this message or another one, and says which next.
+Courier::Piece Courier::read_some(Peer& from, Transfer* receive) {
   uint64_t left = receive->received.bytes - receive->helped - receive->moved;
   // In small pieces at first, for help may be on its way.
   uint64_t least = receive->way == kAlone ? limits_.most_read_bytes : limits_.read_bytes;
@@ -91,14 +98,22 @@ bool Courier::read_some(Peer& from, Transfer* receive) {
   bool there =
       from.channel->read_peer(receive->remote + receive->moved, receive->data + receive->moved,
                               bytes, from.seal_address, &seal);
-  if (!there || seal != from.seal)
+  if (!there && !from.channel->read_peer(from.seal_address, &seal, sizeof seal)) seal = 0;
+  if (seal == 0)
     throw Error(Code::kPeerLost,
                 fmt::format("rank {} has failed or left the communicator: the {} bytes of its "
                             "message, tag {}, are not there any more",
                             from.rank, receive->received.bytes, receive->received.tag),
                 from.rank);
+  if (seal != from.seal) return Piece::kUnknown;
+  if (!there) {  // a driver has mapped that memory: only the peer can read it
+    count_time(receive);
+    reading_.remove(receive);
+    ask_for(from, receive);
+    return Piece::kLast;
+  }
   receive->moved += bytes;
-  return end_if_whole(from, receive);
+  return end_if_whole(from, receive) ? Piece::kLast : Piece::kSome;
 }
 
 bool Courier::end_if_whole(Peer& from, Transfer* receive) {
@@ -121,9 +136,6 @@ bool Courier::end_if_whole(Peer& from, Transfer* receive) {
 void Courier::choose_for_stretch(Peer& from) {
   Incoming& in = from.incoming;
   Transfer* receive = find(from.awaited, in.head.where);
-  // One that helps is copied when it is there, for what it belongs to may have ended until then.
-  bool announced = in.head.where > 0 && in.head.where <= from.announcements_in;
-  if (!receive && from.reads && announced) return;
   if (!receive) throw corrupt(from, "a stretch of what was not asked for");
   if (in.head.bytes != receive->moved || in.bytes > receive->received.bytes - receive->moved)
     throw corrupt(from, "a stretch that is not the next");
@@ -138,8 +150,15 @@ void Courier::take_stretch(Peer& from, Transfer* receive, uint64_t bytes) {
   end(receive);
 }
 
+// It is copied when it is there, for the receive that it is for may have ended until then.
+void Courier::check_helping(Peer& from) const {
+  const Head& head = from.incoming.head;
+  if (!from.reads || head.where == 0 || head.where > from.announcements_in)
+    throw corrupt(from, "a stretch of what was not announced");
+}
+
 // The peer's next stretch of what is being read, from its end; if that has been read, nothing.
-void Courier::take_help(Peer& from, const View& view) {
+void Courier::take_helping(Peer& from, const View& view) {
   const Head& head = from.incoming.head;
   Transfer* receive = reading_.front();
   while (receive && (receive->received.source != from.rank || receive->number != head.where))
@@ -157,23 +176,64 @@ void Courier::take_help(Peer& from, const View& view) {
 
 // ---- What the receiver says ----
 
-void Courier::take_taken(Peer& from, uint64_t number) {
-  Transfer* send = find(from.helped, number);
-  if (!send) {
-    send = announced(from, number);
-    from.announced.remove(send);
-    return end(send);
-  }
-  if (send == from.helped.front())
-    staging_.give_back(std::exchange(from.stretch_chunk, {}).chunk);  // it has not been sent yet
-  from.helped.remove(send);
-  end(send);
+void Courier::take_want(Peer& from, uint64_t number) {
+  Transfer* send = no_longer_helped(from, number);
+  if (!send) send = announced(from, number);
+  if (!send) return;
+  send->helped = 0;
+  lend(from, send);
+  from.asked.push(send);
 }
 
-Transfer* Courier::announced(Peer& to, uint64_t number) const {
-  Transfer* send = find(to.announced, number);
-  if (!send) throw corrupt(to, "an answer to what was not announced");
+void Courier::take_taken(Peer& from, uint64_t number) {
+  Transfer* send = no_longer_helped(from, number);
+  if (!send) send = announced(from, number);
+  if (send) end(send);
+}
+
+// Takes it from those that this rank helps with; null: it is none of them.
+Transfer* Courier::no_longer_helped(Peer& to, uint64_t number) {
+  Transfer* send = find(to.helped, number);
+  if (!send) return nullptr;
+  if (send == to.helped.front())
+    staging_.give_back(std::exchange(to.helped_chunk, {}).chunk);  // it has not been sent yet
+  to.helped.remove(send);
   return send;
+}
+
+// Takes it from those that were announced, for the peer takes part in it; null: it was withdrawn
+// before the peer knew.
+Transfer* Courier::announced(Peer& to, uint64_t number) {
+  if (number == 0 || number > to.announcements)
+    throw corrupt(to, "an answer to what was not announced");
+  Transfer* send = find(to.announced, number);
+  if (!send) return nullptr;
+  to.announced.remove(send);
+  send->stage = Stage::kUnderWay;
+  return send;
+}
+
+// ---- What the sender takes back ----
+
+void Courier::take_withdrawn(Peer& from, uint64_t number) {
+  if (number == 0 || number > from.announcements_in)
+    throw corrupt(from, "takes back what was not announced");
+  matching_.remove_announced(from.rank, number);
+  if (Transfer* receive = find(from.awaited, number)) {
+    from.awaited.remove(receive);
+    return begin_again(receive);
+  }
+  for (Transfer* each = reading_.front(); each; each = Transfers::next(each)) {
+    if (each->received.source != from.rank || each->number != number) continue;
+    count_time(each);
+    reading_.remove(each);
+    return begin_again(each);
+  }
+}
+
+void Courier::begin_again(Transfer* receive) {
+  receive->received = {};
+  begin_receive(receive);
 }
 
 }  // namespace ringcoll

@@ -1,8 +1,10 @@
 // Memory of the callers': lent, read, and given back, and what long messages take besides.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -131,6 +133,35 @@ TEST(Courier, WhatPeersCannotReadIsSentToThem) {
   }
   EXPECT_EQ(ranks.world.lent(), before);
   EXPECT_EQ(ranks.couriers[1]->counts().read, 0u);
+}
+
+// One is read by the peer and the other one sent to it, at the same time.
+TEST(Courier, LongMessagesThatPeersCanAndCannotReadAreNotMixedUp) {
+  std::byte* driver = testing::mapped_as_by_a_driver();
+  ASSERT_NE(driver, nullptr);
+  std::span fixed(driver + 2048, 1500);  // no clock is there
+  for (const Behaviour& behaviour : testing::behaviours()) {
+    if (!behaviour.reads_peer) continue;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+      SCOPED_TRACE(fmt::format("{}, seed {}", behaviour.name, seed));
+      Ranks ranks(2, behaviour, seed);
+      Letter& receive = ranks.receive(1, 0, 1, 5000);
+      Letter& unreadable_receive = ranks.receive(1, 0, 2, fixed.size());
+      Letter unreadable;
+      unreadable.peer = 1;
+      unreadable.tag = 2;
+      unreadable.data = fixed.data();
+      unreadable.bytes = fixed.size();
+      if (seed % 2 == 0) ranks.couriers[0]->begin(&unreadable);
+      Letter& send = ranks.send(0, 1, 1, 5000);
+      if (seed % 2 == 1) ranks.couriers[0]->begin(&unreadable);
+      ranks.settle();
+      ASSERT_TRUE(send.over && receive.over);
+      ASSERT_TRUE(unreadable.over && unreadable_receive.over);
+      ASSERT_EQ(receive.memory, send.memory);
+      ASSERT_TRUE(std::ranges::equal(unreadable_receive.memory, fixed));
+    }
+  }
 }
 
 TEST(Courier, WhatIsReadFromMemoryThatIsTheCallersAgainIsNoMessage) {
@@ -331,8 +362,8 @@ TEST_F(HandMade, HelpThatComesTooLateIsDropped) {
   while (receive.stage != Stage::kOver) ASSERT_TRUE(courier.advance_thoroughly());
   EXPECT_EQ(room, memory);
   room.assign(500, std::byte{1});  // it is the caller's again
-  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 440, .where = 1}, 60));
-  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 400, .where = 1}, 40));
+  EXPECT_FALSE(is_corrupt({.word = Word::kHelping, .bytes = 440, .where = 1}, 60));
+  EXPECT_FALSE(is_corrupt({.word = Word::kHelping, .bytes = 400, .where = 1}, 40));
   EXPECT_EQ(room, std::vector<std::byte>(500, std::byte{1}));
 }
 
@@ -342,7 +373,7 @@ TEST_F(HandMade, HelpThatGoesBeyondWhatIsReadIsCopiedAsFarAsItIsNew) {
   courier.advance_thoroughly();
   ASSERT_EQ(receive.moved, kSmall.read_bytes);
   memory.assign(500, std::byte{9});
-  EXPECT_FALSE(is_corrupt({.word = Word::kStretch, .bytes = 140, .where = 1}, 60));
+  EXPECT_FALSE(is_corrupt({.word = Word::kHelping, .bytes = 140, .where = 1}, 60));
   EXPECT_EQ(receive.stage, Stage::kOver);
   EXPECT_EQ(room[169], std::byte{7});
   EXPECT_EQ(room[170], std::byte{9});
@@ -353,19 +384,19 @@ TEST_F(HandMade, HelpThatGoesBeyondWhatIsReadIsCopiedAsFarAsItIsNew) {
 TEST_F(HandMade, HelpWithWhatWasNotAnnouncedIsCorrupt) {
   announce(500);
   courier.begin(&receive);
-  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = 440, .where = 2}, 60));
+  EXPECT_TRUE(is_corrupt({.word = Word::kHelping, .bytes = 440, .where = 2}, 60));
 }
 
 TEST_F(HandMade, HelpThatIsNotTheNextFromTheEndIsCorrupt) {
   announce(500);
   courier.begin(&receive);
-  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = 430, .where = 1}, 60));
+  EXPECT_TRUE(is_corrupt({.word = Word::kHelping, .bytes = 430, .where = 1}, 60));
 }
 
 TEST_F(HandMade, HelpBeyondTheEndIsCorrupt) {
   announce(500);
   courier.begin(&receive);
-  EXPECT_TRUE(is_corrupt({.word = Word::kStretch, .bytes = ~uint64_t{0} - 9, .where = 1}, 60));
+  EXPECT_TRUE(is_corrupt({.word = Word::kHelping, .bytes = ~uint64_t{0} - 9, .where = 1}, 60));
 }
 
 }  // namespace

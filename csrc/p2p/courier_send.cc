@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "p2p/courier.h"
+#include "shm/own_memory.h"
 
 namespace ringcoll {
 namespace {
@@ -27,7 +28,9 @@ bool Courier::send_note(Peer& to) {
   if (to.channel->try_send(Envelope::of(note), nullptr, 0) == 0) return false;
   to.notes.pop_front();
   owed_--;
-  if (note.word == Word::kWant) lend(to, find(to.awaited, note.where));  // before anything comes
+  if (note.word != Word::kWant) return true;
+  // Before anything comes. If the peer has withdrawn the message meanwhile, nothing does.
+  if (Transfer* receive = find(to.awaited, note.where)) lend(to, receive);
   return true;
 }
 
@@ -57,8 +60,10 @@ bool Courier::fill_buffer(Peer& to, Transfer* send) {
 // what is timed.
 bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
+  // What is lent cannot be withdrawn, should it not be read before a deadline of its own.
+  if (send->timeout_s > 0) return false;
   if (send->bytes <= staging_.small_bytes() || !to.reads || !to.channel->takes_lent() ||
-      !own_.can_be_read(send->data, send->bytes))
+      !can_be_read(send->data, send->bytes))
     return false;
   if (send->began == Clock::time_point()) send->began = Clock::now();
   send->way = ways_.about(send->bytes).next(send->bytes);
@@ -82,6 +87,7 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   to.keeps += cost_of(send->bytes);
   // Over a network, what is in the arena may be lost with the communicator: who has sent much waits
   // until the peer has it.
+  send->is_staged = !as_it_lies;
   if (as_it_lies ? send->bytes > 0 : send->bytes > staging_.small_bytes())
     sent_from(to, send, number);
   else
@@ -89,17 +95,19 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   return true;
 }
 
+Head Courier::seal() const {
+  return {.word = Word::kSeal, .bytes = seal_.value(), .where = seal_.address()};
+}
+
 bool Courier::announce(Peer& to, Transfer* send) {
   if (!to.sealed) {
-    Head seal{.word = Word::kSeal, .bytes = seal_.value(), .where = seal_.address()};
-    if (to.channel->try_send(Envelope::of(seal), nullptr, 0) == 0) return false;
+    if (to.channel->try_send(Envelope::of(seal()), nullptr, 0) == 0) return false;
     to.sealed = true;
   }
   Head head{.word = Word::kAnnounce,
             .tag = send->tag,
             .bytes = send->bytes,
             .where = reinterpret_cast<uint64_t>(send->data)};
-  if (to.reads && !own_.can_be_read(send->data, send->bytes)) head.where = 0;
   if (to.channel->try_send(Envelope::of(head), nullptr, 0) == 0) return false;
   to.queue.remove(send);
   send->number = ++to.announcements;
@@ -125,13 +133,13 @@ bool Courier::send_stretch(Peer& to) {
   const std::byte* from = send->data + send->moved;
   uint64_t bytes = std::min(send->bytes - send->moved, most_of_stretch(to, *send));
   bool as_it_lies = to.from_anywhere || send->loan > 0 || bytes <= inline_bytes_;
-  if (!as_it_lies && to.stretch_chunk.empty()) {
+  if (!as_it_lies && to.asked_chunk.empty()) {
     auto chunk = staging_.take_large();
     if (chunk.empty()) return false;
-    pack(&to.stretch_chunk, chunk, from, bytes);
+    pack(&to.asked_chunk, chunk, from, bytes);
   }
   uint64_t number = as_it_lies ? to.channel->try_send(Envelope::of(head), from, bytes)
-                               : send_staged(to, head, &to.stretch_chunk);
+                               : send_staged(to, head, &to.asked_chunk);
   if (number == 0) return false;
   to.last_stretch = number;
   send->moved += bytes;
@@ -148,13 +156,13 @@ bool Courier::send_help(Peer& to) {
   if (!send || !to.notes.empty() || !to.queue.empty() || is_far_ahead(to)) return false;
   uint64_t left = send->bytes - send->helped;
   uint64_t bytes = std::min(left, staging_.large_bytes());
-  if (to.stretch_chunk.empty()) {
+  if (to.helped_chunk.empty()) {
     auto chunk = staging_.take_large();
     if (chunk.empty()) return false;
-    pack(&to.stretch_chunk, chunk, send->data + left - bytes, bytes);
+    pack(&to.helped_chunk, chunk, send->data + left - bytes, bytes);
   }
-  Head head{.word = Word::kStretch, .bytes = left - bytes, .where = send->number};
-  uint64_t number = send_staged(to, head, &to.stretch_chunk);
+  Head head{.word = Word::kHelping, .bytes = left - bytes, .where = send->number};
+  uint64_t number = send_staged(to, head, &to.helped_chunk);
   if (number == 0) return false;
   to.last_stretch = number;
   send->helped += bytes;
@@ -177,6 +185,7 @@ uint64_t Courier::send_staged(Peer& to, const Head& head, Filled* filled) {
 void Courier::sent_from(Peer& to, Transfer* send, uint64_t number) {
   if (to.channel->completed() >= number) return end_sent(send);
   send->number = number;
+  send->stage = Transfer::Stage::kUnderWay;
   to.leaving.push(send);
 }
 
@@ -187,6 +196,40 @@ void Courier::end_sent(Transfer* send) {
     if (send->way == ways.next(send->bytes)) ways.did(send->bytes, Clock::now() - send->began);
   }
   end(send);
+}
+
+// ---- Sends that are given up ----
+
+// What has been announced may be being read: only with another seal the peer notices that its
+// memory is the caller's again. So it learns the seal under which it reads the others.
+void Courier::withdraw_offered(Transfer* send) {
+  Peer& to = peer(send->peer);
+  if (send->number == 0) {  // not announced
+    if (send == to.queue.front()) {
+      Filled packed = std::exchange(to.short_chunk, {});
+      if (!packed.handed) staging_.give_back(packed.chunk);  // else it is lost to the link
+    }
+    return to.queue.remove(send);
+  }
+  to.announced.remove(send);
+  note(to, {.word = Word::kWithdrawn, .where = send->number});
+  seal_.renew();
+  for (Peer* each : open_)
+    if (each->sealed) note(*each, seal());
+}
+
+bool Courier::end_early(Transfer* send) {
+  if (!send->is_staged || !has_taken(*send)) return false;
+  peer(send->peer).leaving.remove(send);
+  end(send);
+  return true;
+}
+
+bool Courier::has_taken(const Transfer& transfer) const {
+  if (transfer.receives || !find_peer(transfer.peer)) return false;
+  const Transfer* each = find_peer(transfer.peer)->leaving.front();
+  while (each && each != &transfer) each = Transfers::next(each);
+  return each;
 }
 
 }  // namespace ringcoll

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace ringcoll {
 namespace {
@@ -44,8 +45,15 @@ Arrival* Matching::keep(ArrivalPtr arrival) {
 
 void Matching::post(Transfer* receive) {
   receive->stage = Transfer::Stage::kPosted;
-  receive->order = ++posted_;
-  (receive->peer == kAnySource ? from_any_ : receives_[receive->peer]).push(receive);
+  line_up(receive);
+  Transfers& posted = receive->peer == kAnySource ? from_any_ : receives_[receive->peer];
+  std::vector<Transfer*> later;
+  while (!posted.empty() && posted.back()->order > receive->order) {
+    later.push_back(posted.back());
+    posted.remove(later.back());
+  }
+  posted.push(receive);
+  for (; !later.empty(); later.pop_back()) posted.push(later.back());
 }
 
 Transfer* Matching::first_for(const Transfers& receives, int32_t tag) {
@@ -71,6 +79,14 @@ void Matching::withdraw(Transfer* receive) {
 void Matching::remove_own(const Transfer* send) {
   for (auto& [source, arrivals] : arrivals_)
     std::erase_if(arrivals, [&](const ArrivalPtr& arrival) { return arrival->own == send; });
+}
+
+void Matching::remove_announced(Rank source, uint64_t number) {
+  auto from = arrivals_.find(source);
+  if (from == arrivals_.end()) return;
+  std::erase_if(from->second, [&](const ArrivalPtr& arrival) {
+    return arrival->announced && arrival->number == number;
+  });
 }
 
 void Matching::clear() {

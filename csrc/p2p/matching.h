@@ -41,13 +41,19 @@ class Matching {
   /// A message that no posted receive fits. Returns where it is kept until it is removed.
   Arrival* keep(ArrivalPtr arrival);
 
-  /// A receive that no message fits.
+  /// Gives a receive its place among all, unless it has one.
+  void line_up(Transfer* receive) {
+    if (receive->order == 0) receive->order = ++posted_;
+  }
+  /// A receive that no message fits. One that had been posted before has its place again.
   void post(Transfer* receive);
   /// The receive that a message is for, the oldest that fits, which is no longer posted; null.
   Transfer* take(Rank source, int32_t tag);
   void withdraw(Transfer* receive);
   /// The message of this rank itself that is still in its caller's memory.
   void remove_own(const Transfer* send);
+  /// The message that a peer has announced by that number, if it is here.
+  void remove_announced(Rank source, uint64_t number);
 
   /// Forgets all, arrivals with what they keep.
   void clear();

@@ -2,14 +2,13 @@
 #include "p2p/post.h"
 
 #include <fmt/core.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "base/threads.h"
 
 namespace ringcoll {
 namespace {
@@ -89,6 +88,7 @@ void Post::begin(Lock& lock, Transfer& transfer) {
     courier_ = std::make_unique<Courier>(*channels_, options_.limits,
                                          [this](Transfer* each) { over(each); });
   }
+  transfer.serial = ++begun_;
   all_.push(&transfer);
   started_ += transfer.started;
   step(lock, [&] {
@@ -133,13 +133,24 @@ void Post::run(Transfer& transfer) {
 
 void Post::start(Transfer& transfer) {
   Lock lock = enter();
+  make_thread(lock);  // before anything has begun
   transfer.started = true;
   begin(lock, transfer);
-  if (transfer.stage == Stage::kOver && !transfer.done) return hand_over();
   if (transfer.stage != Stage::kOver) set_due(transfer);
-  // Whoever closed it while the lock was open has ended the transfer, and joins no more threads.
-  if (!thread_.joinable() && !stopping_) thread_ = std::thread([this] { work(); });
-  call_thread();
+  if (transfer.stage != Stage::kOver || transfer.done) return call_thread();
+  hand_over(lock, {});
+}
+
+// A peer that waits for what this rank cannot start is told at once.
+void Post::make_thread(Lock& lock) {
+  if (thread_.joinable() || closing_ || failed_) return;
+  try {
+    thread_ = start_thread("ringcoll-post", [this] { work(); });
+  } catch (const std::exception& error) {
+    fail_group(lock, as_error(error));
+    wake_if_due(lock);
+    throw;
+  }
 }
 
 bool Post::wait(Transfer& transfer, double limit_s) {
@@ -178,9 +189,9 @@ bool Post::await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point
       drive(lock, &transfer, limit);
     }
   }
+  hand_over(lock, limit);
   inside_--;
   if (closing_) left_.notify_all();
-  hand_over();
   return ended();
 }
 
@@ -243,14 +254,29 @@ bool Post::waited_for() const {
   return false;
 }
 
-// To one who waits, else the library's thread.
-void Post::hand_over() {
-  if (driven_) return;
-  for (Waiter* waiter = waiters_.front(); waiter; waiter = waiters_.next(waiter))
-    if (waiter->transfer->stage != Stage::kOver) return call(*waiter);
-  if (!work_left() || stopping_) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  call_thread();
+// To one who waits, else the library's thread. Where there is none, and none can be made, this
+// thread does what is left: the transfers of blocking calls have ended, and must not fail by that.
+void Post::hand_over(Lock& lock, std::optional<Clock::time_point> limit) {
+  while (!driven_) {
+    for (Waiter* waiter = waiters_.front(); waiter; waiter = waiters_.next(waiter))
+      if (waiter->transfer->stage != Stage::kOver) return call(*waiter);
+    if (!work_left() || closing_) return;
+    if (has_thread()) return call_thread();
+    if (limit && Clock::now() >= *limit) return;
+    drive(lock, nullptr, limit);
+  }
+}
+
+// With the library's thread, which is made if need be.
+bool Post::has_thread() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = start_thread("ringcoll-post", [this] { work(); });
+    return true;
+  } catch (const std::exception& error) {
+    log_debug("{}; who sends or receives moves all messages", error.what());
+    return false;
+  }
 }
 
 // The library's thread leaves the role to who waits.
@@ -294,12 +320,6 @@ void Post::rest(Lock& lock, Transfer* mine, std::optional<Clock::time_point> lim
   if (!step(lock, [this] { return courier_->advance_thoroughly(); })) block(lock, limit);
 }
 
-void Post::set_due(Transfer& transfer) {
-  double limit_s = transfer.timeout_s > 0 ? transfer.timeout_s : options_.timeout_s;
-  transfer.due = Clock::now() + seconds(limit_s);
-  next_look_ = std::min(next_look_, *transfer.due);
-}
-
 void Post::block(Lock& lock, std::optional<Clock::time_point> limit) {
   if (closing_) return;
   auto before = Clock::now();
@@ -330,10 +350,6 @@ void Post::call_thread() {
 }
 
 void Post::work() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the application's threads
-  pthread_setname_np(pthread_self(), "ringcoll-post");
   Lock lock(mutex_);
   uint64_t seen = drives_;
   for (int idle = 0;;) {
@@ -342,7 +358,7 @@ void Post::work() {
     bool quiet = seen == drives_;  // for as long as a nap
     if (quiet && !driven_ && !closing_ && work_left() && !waited_for()) {
       drive(lock, nullptr, {});
-      hand_over();
+      hand_over(lock, {});
       idle = 0;
     } else if (!quiet || (!driven_ && (work_left() || idle < kIdleNaps))) {
       idle = quiet && !work_left() ? idle + 1 : 0;

@@ -87,7 +87,9 @@ class Post {
   void over(Transfer* transfer);
   void call(Waiter& waiter);
   void tell(Lock& lock, Transfer& transfer);
-  void hand_over();
+  void hand_over(Lock& lock, std::optional<Clock::time_point> limit);
+  void make_thread(Lock& lock);
+  bool has_thread();
   void wake_if_due(Lock& lock);
   bool waited_for() const;
 
@@ -100,7 +102,11 @@ class Post {
   void set_due(Transfer& transfer);
   bool look_around(Lock& lock);
   void forgive_stop(Duration waited);
+  Duration limit_of(const Transfer& transfer) const;
   bool expire_one(Lock& lock, Clock::time_point now);
+  void expire(Lock& lock, Transfer& late);
+  Error unmatched(const Transfer& late) const;
+  void tell_of_long_waits(Clock::time_point now);
   void look_for_gone();
   bool has_left(Rank rank);
   bool react_to_breaks(Lock& lock);
@@ -127,8 +133,9 @@ class Post {
   Clock::time_point next_look_{};
 
   List<Transfer, &Transfer::among_all> all_;  // whose outcome is not known
-  size_t started_ = 0;                        // of them, those that were started
-  Transfers untold_;                          // whose `done` is to be called
+  uint64_t begun_ = 0;
+  size_t started_ = 0;  // of them, those that were started
+  Transfers untold_;    // whose `done` is to be called
   List<Waiter, &Waiter::place> waiters_;
   int inside_ = 0;  // threads that wait, or wake one that is blocked
 

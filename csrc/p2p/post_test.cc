@@ -16,88 +16,13 @@
 #include <vector>
 
 #include "base/error_testing.h"
-#include "mesh/lifelines_testing.h"
-#include "p2p/couriers_testing.h"
+#include "p2p/post_testing.h"
 
 namespace ringcoll {
 namespace {
 
-using testing::Behaviour, testing::contains, testing::describe, testing::error_of,
-    testing::FakeWorld, testing::kSmall, testing::Node, testing::soon;
-
-/// Ranks of one group, each with what messages need.
-class Office {
- public:
-  explicit Office(Rank size, const Behaviour& behaviour, double timeout_s = 20, bool yields = false)
-      : world(size, behaviour, 7), nodes(testing::mesh(size)) {
-    for (Rank rank = 0; rank < size; rank++) {
-      health.push_back(std::make_unique<Health>(
-          *nodes[rank]->lines,
-          Health::Options{.group = 1,
-                          .members = testing::all_ranks(size),
-                          .on_poison = [this, rank] { world.channels(rank).wake(); },
-                          .describe = describe}));
-      posts.push_back(std::make_unique<Post>(
-          [this, rank]() -> MessageChannels& { return world.channels(rank); },
-          Post::Options{.rank = rank,
-                        .size = size,
-                        .health = *health[rank],
-                        .timeout_s = timeout_s,
-                        .yields = yields,
-                        .describe = describe,
-                        .limits = kSmall}));
-    }
-  }
-  ~Office() {
-    for (auto& post : posts) post->close();
-  }
-  Post& operator[](Rank rank) { return *posts[rank]; }
-  /// As a rank does that leaves in good order.
-  void leave(Rank rank) {
-    posts[rank]->close();
-    health[rank]->leave();
-  }
-
-  FakeWorld world;
-  std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<std::unique_ptr<Health>> health;
-  std::vector<std::unique_ptr<Post>> posts;
-};
-
-Transfer send_of(const std::string& text, Rank to, int32_t tag, double timeout_s = 0) {
-  Transfer send;
-  send.peer = to;
-  send.tag = tag;
-  send.data = reinterpret_cast<std::byte*>(const_cast<char*>(text.data()));
-  send.bytes = text.size();
-  send.timeout_s = timeout_s;
-  return send;
-}
-
-Transfer receive_of(std::string& room, Rank from, int32_t tag, double timeout_s = 0) {
-  Transfer receive = send_of(room, from, tag, timeout_s);
-  receive.receives = true;
-  return receive;
-}
-
-void send(Post& post, const std::string& text, Rank to, int32_t tag) {
-  Transfer transfer = send_of(text, to, tag);
-  post.run(transfer);
-}
-
-std::string receive(Post& post, Rank from, int32_t tag, size_t room = 2000) {
-  std::string text(room, '-');
-  Transfer transfer = receive_of(text, from, tag);
-  post.run(transfer);
-  text.resize(transfer.received.bytes);
-  return text;
-}
-
-std::string text_of(size_t bytes, int seed) {
-  std::string text(bytes, '\0');
-  for (size_t i = 0; i < bytes; i++) text[i] = static_cast<char>('a' + (seed * 31 + i * 7) % 26);
-  return text;
-}
+using testing::Behaviour, testing::contains, testing::error_of, testing::Office, testing::receive,
+    testing::receive_of, testing::send, testing::send_of, testing::soon, testing::text_of;
 
 class PostOver : public ::testing::TestWithParam<Behaviour> {};
 INSTANTIATE_TEST_SUITE_P(All, PostOver, ::testing::ValuesIn(testing::behaviours()),
@@ -202,49 +127,6 @@ TEST_P(PostOver, WhatHasBeenSentArrivesThoughItsSenderDoesSomethingElse) {
       ASSERT_EQ(receive(office[1], 0, 1), text) << i;
       sent.get();
     }
-}
-
-TEST_P(PostOver, AReceiveWithoutAMessageTimesOutAlone) {
-  Office office(2, GetParam());
-  std::string room(10, '-');
-  Transfer late = receive_of(room, 1, 3, 0.05);
-  Error error = error_of([&] { office[0].run(late); });
-  EXPECT_EQ(error.code(), Code::kTimeout);
-  EXPECT_EQ(error.rank(), 1);
-  EXPECT_TRUE(contains(error, "receive of at most 10 bytes from rank 1, tag 3")) << error.what();
-  EXPECT_TRUE(contains(error, "0.05 s")) << error.what();
-  Transfer started = receive_of(room, kAnySource, 4, 0.05);
-  office[0].start(started);
-  EXPECT_TRUE(office[0].wait(started, -1));
-  EXPECT_EQ(started.error->code(), Code::kTimeout);
-  EXPECT_FALSE(office.health[0]->poisoned());
-  std::thread sender([&] { send(office[1], "hello", 0, 3); });
-  EXPECT_EQ(receive(office[0], 1, 3), "hello");
-  sender.join();
-}
-
-TEST(Post, ASendThatIsNotAskedForByItsDeadlineIsThePeersFault) {
-  Office office(2, testing::behaviours()[0]);
-  std::string text = text_of(500, 1);
-  Transfer late = send_of(text, 1, 3, 0.05);
-  Error error = error_of([&] { office[0].run(late); });
-  EXPECT_EQ(error.code(), Code::kTimeout);
-  EXPECT_EQ(error.rank(), 1);
-  EXPECT_TRUE(contains(error, "send of 500 bytes to rank 1, tag 3")) << error.what();
-  EXPECT_TRUE(office.health[0]->poisoned());
-  EXPECT_TRUE(soon([&] { return office.health[1]->poisoned(); }));
-  EXPECT_EQ(error_of([&] { receive(office[1], 0, 3); }).code(), Code::kTimeout);
-}
-
-TEST(Post, ASendToItselfThatNobodyReceivesTimesOutAlone) {
-  Office office(1, testing::behaviours()[0]);
-  std::string text = text_of(500, 1);
-  Transfer late = send_of(text, 0, 3, 0.05);
-  EXPECT_EQ(error_of([&] { office[0].run(late); }).code(), Code::kTimeout);
-  EXPECT_FALSE(office.health[0]->poisoned());
-  std::thread sender([&] { send(office[0], text, 0, 4); });
-  EXPECT_EQ(receive(office[0], 0, 4), text);
-  sender.join();
 }
 
 // A wait that blocks looks up by itself only every 50 ms.

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/log.h"
 #include "p2p/post.h"
 
 namespace ringcoll {
@@ -43,33 +44,79 @@ bool Post::look_around(Lock& lock) {
   next_look_ = now + kLookEvery;
   bool any = false;
   while (expire_one(lock, now)) any = true;
+  tell_of_long_waits(now);
   look_for_gone();
   return any | react_to_breaks(lock);
 }
 
+void Post::set_due(Transfer& transfer) {
+  auto now = Clock::now();
+  transfer.due = now + limit_of(transfer);
+  transfer.moved_when_due = transfer.moved + transfer.helped;
+  if (!transfer.long_wait) transfer.long_wait.emplace(now);
+  next_look_ = std::min({next_look_, *transfer.due, transfer.long_wait->next()});
+}
+
+Duration Post::limit_of(const Transfer& transfer) const {
+  return seconds(transfer.timeout_s > 0 ? transfer.timeout_s : options_.timeout_s);
+}
+
+// True if one was found whose deadline has passed.
 bool Post::expire_one(Lock& lock, Clock::time_point now) {
-  Transfer* late = all_.front();
-  for (; late && !(late->due && *late->due <= now); late = all_.next(late))
-    if (late->due) next_look_ = std::min(next_look_, *late->due);
-  if (!late) return false;
-  double limit_s = late->timeout_s > 0 ? late->timeout_s : options_.timeout_s;
-  std::string doing = late->describe();
-  Rank partner = partner_of(*late);
-  if (late->stage == Stage::kPosted || late->stage == Stage::kOwn) {
-    const char* what = late->receives ? "no message came" : "no receive was there";
-    courier_->withdraw(late,
-                       Error(Code::kTimeout,
-                             fmt::format("{}: {} within {} s (the deadline of this {}, else "
-                                         "RINGCOLL_TIMEOUT_S); the communicator goes on",
-                                         doing, what, limit_s, late->receives ? "receive" : "send"),
-                             partner));
-    return true;
+  for (Transfer* each = all_.front(); each; each = all_.next(each)) {
+    if (each->due && *each->due <= now) {
+      expire(lock, *each);
+      return true;
+    }
+    if (each->due) next_look_ = std::min(next_look_, *each->due);
   }
+  return false;
+}
+
+void Post::expire(Lock& lock, Transfer& late) {
+  using enum Transfer::Stage;
+  if (late.stage == kOffered && late.started && late.timeout_s == 0) return set_due(late);
+  if (late.stage != kUnderWay) return courier_->withdraw(&late, unmatched(late));
+  bool goes_on = late.moved + late.helped > late.moved_when_due;
+  if (goes_on) return set_due(late);
+  if (courier_->end_early(&late)) return;
+  bool is_taken = courier_->has_taken(late);
+  std::string doing = late.describe();
+  Rank partner = partner_of(late);
+  const uint64_t serial = late.serial;
   lock.unlock();  // for a moment: the peer is asked
-  Error error = options_.health.blame(partner, doing, kBlameGrace);
+  bool lives = is_taken && options_.health.answers(partner, kBlameGrace);
+  std::optional<Error> error;
+  if (!lives) error = options_.health.blame(partner, doing, kBlameGrace);
   lock.lock();
-  fail_group(lock, error);
-  return true;
+  Transfer* still = all_.front();
+  while (still && still->serial != serial) still = all_.next(still);
+  if (!still || still->stage != kUnderWay) return;  // it has ended, or gone on, meanwhile
+  if (lives) return set_due(*still);
+  fail_group(lock, *error);
+}
+
+// Nobody has met it: it ends alone.
+Error Post::unmatched(const Transfer& late) const {
+  return Error(
+      Code::kTimeout,
+      fmt::format("{}: {} within {} s (the deadline of this {}, else "
+                  "RINGCOLL_TIMEOUT_S); the communicator goes on",
+                  late.describe(), late.receives ? "no message came" : "no receive was there",
+                  to_seconds(limit_of(late)), late.receives ? "receive" : "send"),
+      partner_of(late));
+}
+
+// The caller may have forgotten the other half, or a rank is late.
+void Post::tell_of_long_waits(Clock::time_point now) {
+  for (Transfer* each = all_.front(); each; each = all_.next(each)) {
+    if (!each->long_wait) continue;
+    Rank partner = partner_of(*each);
+    each->long_wait->tell(
+        now, [&] { return options_.describe(options_.rank); }, [&] { return each->describe(); },
+        [&] { return partner == kAnySource ? "any rank" : options_.describe(partner); });
+    next_look_ = std::min(next_look_, each->long_wait->next());
+  }
 }
 
 // A peer that has left sends nothing more, and takes nothing.

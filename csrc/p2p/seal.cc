@@ -34,6 +34,12 @@ Seal::Seal() : value_(random_nonce() | 1), word_(make(value_)) {}
 
 Seal::~Seal() { break_it(); }
 
+// A seal that is broken stays so: its word may be another's.
+void Seal::renew() {
+  uint64_t before = std::exchange(value_, random_nonce() | 1);
+  word_->compare_exchange_strong(before, value_);
+}
+
 // Once: then the word may be another's.
 void Seal::break_it() {
   uint64_t whole = value_;

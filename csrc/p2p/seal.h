@@ -7,8 +7,8 @@
 
 namespace ringcoll {
 
-/// Whole until it is broken; its value is no other seal's. The word stays readable until the
-/// process ends, with another value once it is broken: 0, or that of a later seal.
+/// A random value, which is not 0, until it is broken. The word stays readable until the process
+/// ends, with another value once the seal is broken: 0, or that of a later seal.
 class Seal {
  public:
   Seal();
@@ -18,10 +18,13 @@ class Seal {
 
   uint64_t value() const { return value_; }
   uint64_t address() const { return reinterpret_cast<uint64_t>(word_); }
+  /// Another value, which peers have to be told: what they have read under the one before does not
+  /// count unless they had looked.
+  void renew();
   void break_it();
 
  private:
-  const uint64_t value_;
+  uint64_t value_;
   std::atomic<uint64_t>* word_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/long_wait.h"
 #include "base/types.h"
 
 namespace ringcoll {
@@ -30,6 +31,7 @@ class List {
  public:
   bool empty() const { return !first_; }
   T* front() const { return first_; }
+  T* back() const { return last_; }
   static T* next(const T* item) { return (item->*hook).after; }
   void push(T* item) {
     (item->*hook) = {last_, nullptr};
@@ -85,24 +87,29 @@ struct Transfer {
     kFresh,
     kPosted,    // a receive that no message has matched
     kOwn,       // a send to this rank itself that no receive has matched
+    kOffered,   // a send that no receive of the peer has matched, as far as is known here
     kUnderWay,  // a peer takes part in it
     kOver,      // the outcome is known
   };
   Stage stage = Stage::kFresh;
-  uint64_t order = 0;   // among the receives that were posted
+  uint64_t order = 0;   // among the receives that were posted; 0: it was not
   uint64_t number = 0;  // of the announcement, or of the last message that reads `data`
   uint64_t loan = 0;    // the number of `data`'s (MessageChannels::lend); 0: it is not lent
   uint64_t moved = 0;   // bytes of a long message that were sent, or have come, from its beginning
   uint64_t helped = 0;  // bytes that were sent, or have come, from its end, while it was read
   uint64_t remote = 0;  // where the peer has it
   size_t way = 0;       // of those that take turns to be timed
+  bool is_staged = false;     // a short send, and its bytes have been copied to be sent
   Clock::time_point began{};  // a send
   Duration took{};            // to read it
   Hook<Transfer> place;       // in the list of its stage
 
   // Waiting for it (post.h).
   Hook<Transfer> among_all;
+  uint64_t serial = 0;  // no other of the communicator has it
   std::optional<Clock::time_point> due;
+  uint64_t moved_when_due = 0;  // bytes that had moved when `due` was set
+  std::optional<LongWait> long_wait;
   bool started = false;    // and not waited for from the beginning
   bool ended = false;      // and `done` has returned
   std::thread::id teller;  // who is in `done`

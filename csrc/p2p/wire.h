@@ -12,16 +12,17 @@ namespace ringcoll {
 
 enum class Word : uint8_t {
   kNone = 0,
-  kShort,     // a message and its bytes
-  kAnnounce,  // a message whose bytes are still with the sender, at `where` in its memory; 0:
-              // cannot be read there
-  kSeal,     // before the first announcement: as long as the word at `where` in the sender's memory
-             // is `bytes`, what it has announced is what it was
-  kWant,     // send me the bytes of announcement `where`
-  kHelp,     // I copy announcement `where` from its beginning: send me what you can, from its end
-  kStretch,  // bytes of announcement `where`, from `bytes` on
-  kTaken,    // I have copied announcement `where`
-  kReturned,  // `bytes` of short messages are not kept any more
+  kShort,      // a message and its bytes
+  kAnnounce,   // a message whose bytes are still with the sender, at `where` in its memory
+  kSeal,       // before the first announcement, and whenever it has changed: as long as the word at
+               // `where` in the sender's memory is `bytes`, what it has announced is what it was
+  kWithdrawn,  // announcement `where` is none any more, unless it has been received
+  kWant,       // send me the bytes of announcement `where`
+  kHelp,       // I copy announcement `where` from its beginning: send me what you can, from its end
+  kStretch,    // bytes of announcement `where`, from `bytes` on, which was asked for
+  kHelping,    // the same of one that the receiver copies, from its end
+  kTaken,      // I have copied announcement `where`
+  kReturned,   // `bytes` of short messages are not kept any more
 };
 
 /// Equal builds, fixed widths, no padding.

@@ -1,29 +1,38 @@
 #include "shm/own_memory.h"
 
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <cstdint>
+
+#include "base/machine.h"
 
 namespace ringcoll {
 namespace {
 
-constexpr size_t kPageShift = 12;
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
-bool can_be_read_at(uintptr_t at) {
-  std::byte byte;
-  iovec local{&byte, 1}, remote{reinterpret_cast<void*>(at), 1};  // NOLINT: looked at by the kernel
-  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
+// The kernel finds the page as it would for another process, and copies nothing: a third of what a
+// copy of one byte takes. Linux before 5.14 refuses, as it does for a driver's page.
+bool has_page(std::byte* at) {
+  size_t page = page_bytes();
+  return ::madvise(at - reinterpret_cast<uintptr_t>(at) % page, page, MADV_POPULATE_READ) == 0;
 }
 
 }  // namespace
 
-bool OwnMemory::can_be_read(const void* data, size_t bytes) {
+bool can_be_read(const void* data, size_t bytes) {
   if (bytes == 0) return true;
-  auto begin = reinterpret_cast<uintptr_t>(data), end = begin + bytes;
-  Range& known = known_[(begin >> kPageShift) % known_.size()];
-  if (known.begin <= begin && end <= known.end) return true;
-  if (!can_be_read_at(begin) || !can_be_read_at(end - 1)) return false;
-  known = {begin, end};
-  return true;
+  auto* first = const_cast<std::byte*>(static_cast<const std::byte*>(data));
+  std::byte* last = first + bytes - 1;
+  if (has_page(first) && has_page(last)) return true;
+  std::byte ends[2];
+  iovec local{ends, sizeof ends};
+  iovec remote[] = {{first, 1}, {last, 1}};
+  return ::process_vm_readv(::getpid(), &local, 1, remote, 2, 0) == sizeof ends;
 }
 
 }  // namespace ringcoll

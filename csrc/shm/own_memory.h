@@ -3,25 +3,11 @@
 // kernel would copy for another process, though this one reads it as any other.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 
 namespace ringcoll {
 
-/// One thread at a time.
-class OwnMemory {
- public:
-  /// Tried at both ends, by a system call each; a yes is remembered while that range is asked for
-  /// again and again. Memory that has been replaced since by a driver's is a yes, too: who reads it
-  /// is told that it is not there.
-  bool can_be_read(const void* data, size_t bytes);
-
- private:
-  struct Range {
-    uintptr_t begin = 0, end = 0;
-  };
-  std::array<Range, 64> known_{};  // by where they begin
-};
+/// Tried at both ends, each time: an address that could be read may have become a driver's since.
+bool can_be_read(const void* data, size_t bytes);
 
 }  // namespace ringcoll

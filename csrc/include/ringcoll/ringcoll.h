@@ -208,10 +208,14 @@ typedef int (*rc_exchange_fn)(void* state, const void* mine, size_t bytes, void*
  * long one is sent when its receive is there. So two ranks that both send before they receive may
  * wait for one another.
  *
- * A receive that no message has matched by its deadline ends with RC_TIMEOUT, and nothing else is
- * touched: messages that come later can be received. That is the one RC_TIMEOUT after which a
- * communicator is still good. With a message that has begun, as with a send, it is the peer that
- * does not answer, and the communicator is poisoned. */
+ * A send or receive that the other end has not met by its deadline ends with RC_TIMEOUT, and
+ * nothing else is touched: that is the one RC_TIMEOUT after which a communicator is still good. It
+ * is withdrawn: `data` is the caller's again, and what comes later is matched as if it had never
+ * been asked for. (A send that its receive met at the very deadline may have been received.) A send
+ * that was started, and names no timeout_s, has no such deadline: it stays pending. One that the
+ * peer has only to take out of its channel may end later than its deadline, while the peer lives.
+ * A message that both ends have begun, and that does not go on for the time of the deadline, is the
+ * peer's fault: RC_TIMEOUT, and the communicator is poisoned. */
 #define RC_ANY_SOURCE (-1)
 #define RC_ANY_TAG (-1)
 typedef struct rc_message {
@@ -220,9 +224,8 @@ typedef struct rc_message {
   int64_t bytes;    /* of a receive: room for so many */
   int32_t peer;     /* the destination; the source, or RC_ANY_SOURCE */
   int32_t tag;      /* 0 to 2^31-1; of a receive RC_ANY_TAG, too */
-  double timeout_s; /* seconds after which a receive that no message has matched, or a send or
-                       receive that its peer does not go on with, ends (RC_TIMEOUT); 0 = as of
-                       rc_comm_options; infinity = none */
+  double timeout_s; /* the deadline, in seconds; 0 = as of rc_comm_options, and of ringcoll_isend
+                       none until its receive is posted; infinity = none */
   rc_done_fn done;  /* of ringcoll_isend and ringcoll_irecv, where it is not NULL */
   void* done_state; /* first argument of done */
 } rc_message;

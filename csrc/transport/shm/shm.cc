@@ -105,8 +105,8 @@ struct Common {
 };
 
 // Nothing needs to be done for peers that read this process (Endpoint::takes_lent).
-void grant(std::span<Loan> loans, OwnMemory* own) {
-  for (Loan& loan : loans) loan.granted = own->can_be_read(loan.data, loan.bytes);
+void grant(std::span<Loan> loans) {
+  for (Loan& loan : loans) loan.granted = can_be_read(loan.data, loan.bytes);
 }
 
 class ShmReaders final : public Readers {
@@ -135,7 +135,7 @@ class ShmPart final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart&) override {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
-  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans, &own_); }
+  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
   std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
   bool stirs(std::vector<pollfd>* sleep) override;
@@ -164,7 +164,6 @@ class ShmPart final : public Transport {
   const Rank rank_;
   const std::span<const std::byte> extent_;
   std::vector<Member> members_;
-  OwnMemory own_;
   shm::Block block_;
   shm::BellTower tower_;
 };
@@ -296,7 +295,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<ShmPart>(common_, part);
   }
-  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans, &own_); }
+  void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
   void ended(Rank peer) override { common_.ended.at(static_cast<size_t>(peer)) = true; }
 
  private:
@@ -308,7 +307,6 @@ class ShmTransport final : public Transport {
   const std::span<const std::byte> extent_;
   Common common_;
   std::vector<bool> connected_;  // by peer
-  OwnMemory own_;
 };
 
 std::string ShmTransport::address() const {
