@@ -27,8 +27,8 @@ const std::vector<KnobRow>& core_knobs() {
       {"RINGCOLL_SECRET", "mesh", kAgreed, knob::Text{&Config::secret, {}, true}, "",
        "secret of the job, the same on all ranks. Empty: rank 0 makes one and the store carries "
        "it"},
-      {"RINGCOLL_TIMEOUT_S", "mesh", kOwn, knob::Seconds{&Config::timeout_s, 0.01, 86400}, "30",
-       "deadline of every wait for a peer, in seconds"},
+      {"RINGCOLL_TIMEOUT_S", "mesh", kOwn, knob::Seconds{&Config::timeout_s, 0.01, 86400}, "300",
+       "deadline of every wait for a peer, in seconds; a wait of 30 s, 60 s and so on is logged"},
       {"RINGCOLL_ARENA_BYTES", "mesh", kAgreed, knob::Bytes{&Config::arena_bytes, kMiB, 64 * kGiB},
        "64M", "shared memory of a rank that tensors are packed into; pages count when first used"},
       {"RINGCOLL_SPIN_US", "mesh", kOwn, knob::Integer{&Config::spin_us, 0, 1000000}, "25",

@@ -49,7 +49,7 @@ TEST(Knobs, Defaults) {
   Config config = core().read(environment_of({}));
   EXPECT_EQ(config.log, "info");
   EXPECT_EQ(config.arena_bytes, 64 << 20);
-  EXPECT_EQ(config.timeout_s, 30);
+  EXPECT_EQ(config.timeout_s, 300);
   EXPECT_TRUE(config.huge_pages);
 }
 

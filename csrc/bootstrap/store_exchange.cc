@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/long_wait.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/claim.h"
 #include "bootstrap/exchange.h"
@@ -113,6 +114,7 @@ class StoreExchange : public Exchange {
   }
 
   // Rank 0.
+  void tell(LongWait* long_wait, Rank awaited) const;
   Outcome gather(const std::string& mine, Deadline deadline);
   void open_session(Deadline deadline);
   std::vector<Record> collect(const std::string& mine, Deadline deadline);
@@ -206,10 +208,12 @@ std::vector<Record> StoreExchange::collect(const std::string& mine, Deadline dea
   std::vector<Record> records(size_);
   records[0] = {claim_, size_, mine};
   unread_.clear();
+  LongWait long_wait;
   for (Rank rank = 1; rank < size_; rank++) {
     std::string wanted = record_key(rank);
     std::optional<std::string> bytes;
     while (!(bytes = store_->wait(wanted, turn(deadline)))) {
+      tell(&long_wait, rank);
       look();
       look_for_trouble();
       if (deadline.passed()) throw missing(records);
@@ -246,6 +250,14 @@ void StoreExchange::look_for_trouble() {
   }
   auto session = read_session();
   if (session && *session != claim_) throw tell_rival(*session);
+}
+
+// The first that is missing, or rank 0, which knows it.
+void StoreExchange::tell(LongWait* long_wait, Rank awaited) const {
+  long_wait->tell(
+      Clock::now(), [this] { return fmt::format("rank {} ({})", rank_, claim_.process); },
+      [this] { return fmt::format("the start of {} ranks at {}", size_, store_->name()); },
+      [&] { return fmt::format("rank {}", awaited); });
 }
 
 Error StoreExchange::missing(const std::vector<Record>& records) const {
@@ -339,7 +351,10 @@ std::optional<Claim> StoreExchange::read_session() {
 }
 
 void StoreExchange::join_session(Deadline deadline) {
-  auto bytes = store_->wait(session_key(), deadline);
+  LongWait long_wait;
+  std::optional<std::string> bytes;
+  while (!(bytes = store_->wait(session_key(), turn(deadline))) && !deadline.passed())
+    tell(&long_wait, 0);
   if (!bytes)
     throw Error(
         Code::kTimeout,
@@ -415,7 +430,9 @@ std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string&
 // Nothing if the session has been replaced by another.
 std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, Deadline deadline) {
   Deadline patience(deadline.left() + seconds(kVerdictSeconds));
+  LongWait long_wait;
   for (;;) {
+    tell(&long_wait, 0);
     if (auto bytes = store_->wait(outcome_key(), turn(patience))) {
       if (auto outcome = accept(Outcome::decode(*bytes), mine)) return outcome;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -25,6 +25,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/long_wait.h"
 #include "bootstrap/gate.h"
 #include "bootstrap/store.h"
 #include "net/event_loop.h"
@@ -470,6 +471,7 @@ Fd reach(const std::string& name, const std::vector<Address>& addresses, const s
   std::string cause;
   Duration pause = kFirstPause;
   auto start = Clock::now();
+  LongWait long_wait(start);
   for (size_t i = 0;; i++) {
     int error = 0;
     Fd fd = try_connect(addresses[i % addresses.size()], deadline, &error);
@@ -487,6 +489,10 @@ Fd reach(const std::string& name, const std::vector<Address>& addresses, const s
           "{}: {}; tried for {:.1f} s. Rank 0 of the job serves this store: has it started, and is "
           "the address one of its host?",
           name, cause, to_seconds(Clock::now() - start));
+    long_wait.tell(
+        Clock::now(), [&] { return fmt::format("rank {}", rank); },
+        [&] { return fmt::format("the start at {}", name); },
+        [&] { return fmt::format("rank 0 ({})", cause); });
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
     pause = std::min(pause * 3 / 2, kLongestPause);
   }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/long_wait.h"
 #include "bootstrap/compress.h"
 #include "bootstrap/exchange.h"
 #include "net/socket.h"
@@ -121,7 +122,11 @@ std::vector<std::string> TreeExchange::split(std::string_view all) const {
 template <typename Move>
 void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline deadline,
                         Move&& some) {
+  LongWait long_wait;
   while (bytes > 0) {
+    long_wait.tell(
+        Clock::now(), [this] { return fmt::format("rank {}", rank_); },
+        [] { return "a round of the start"; }, [&] { return fmt::format("rank {}", link.peer); });
     size_t moved = 0;
     try {
       moved = some();

@@ -166,7 +166,7 @@ void Executor::wait_for(const Want& want) {
 }
 
 void Executor::connect(Planned& planned) {
-  comm_.channels().connect(planned.peers);
+  comm_.channels().connect(planned.peers, [this] { return flight(0).run->doing(); });
   planned.connected = true;
 }
 

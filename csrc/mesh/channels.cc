@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/long_wait.h"
 #include "mesh/group.h"
 
 namespace ringcoll {
@@ -92,7 +93,7 @@ void Channels::drain(Rank peer, Deadline deadline) {
   }
 }
 
-void Channels::connect(std::span<const Rank> peers) {
+void Channels::connect(std::span<const Rank> peers, const std::function<std::string()>& doing) {
   Deadline deadline = deadline_.value_or(Deadline(seconds(group_.config().timeout_s)));
   std::vector<Rank> fresh;
   std::vector<bool> known(channels_.size());
@@ -105,7 +106,7 @@ void Channels::connect(std::span<const Rank> peers) {
       fresh.push_back(peer);
     }
   if (fresh.empty()) return;
-  group_.open(fresh, deadline, [this](Rank peer, std::unique_ptr<Endpoint> channel) {
+  group_.open(fresh, deadline, doing, [this](Rank peer, std::unique_ptr<Endpoint> channel) {
     add(peer, std::move(channel));
   });
   for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
@@ -175,6 +176,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   Deadline spinning(std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left()));
   Farewell farewell;
   auto seen = Clock::now();
+  LongWait long_wait(seen);
   bool blocking = false;
   blocked_ = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
@@ -189,6 +191,9 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
     }
     throw_if_gone(peer, &farewell);
     forgive_stop(&seen, &deadline);
+    long_wait.tell(
+        seen, [&] { return group_.topology().describe(group_.rank()); }, doing,
+        [&] { return group_.topology().describe(peer); });
     if (deadline.passed()) {
       health.poison(health.blame(peer, doing(), kBlameGrace));
       group_.health().throw_if_poisoned();

@@ -57,7 +57,10 @@ class Channels {
   /// Connects to those of `peers` that are not connected yet, to all at once: it dials the higher
   /// ranks, whose event loops answer without their main threads, and waits for the lower ones; so
   /// ranks that connect to one another cannot deadlock. Who does not come is named in that order.
-  void connect(std::span<const Rank> peers);
+  /// `doing`: what needs them, for the log.
+  void connect(
+      std::span<const Rank> peers,
+      const std::function<std::string()>& doing = [] { return "setting up links"; });
   /// The one to a peer that is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
   /// Hands queued sends to the operating system, so that peers get them while this rank does

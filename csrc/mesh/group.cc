@@ -161,8 +161,9 @@ std::string Group::port_of(Rank rank) const {
   return one_domain_ ? "" : mesh_.port_of(members_[rank]);
 }
 
-void Group::open(std::span<const Rank> peers, Deadline deadline, const Opened& opened) {
-  Opening opening(mesh_, number(), *health_, deadline);
+void Group::open(std::span<const Rank> peers, Deadline deadline,
+                 const std::function<std::string()>& doing, const Opened& opened) {
+  Opening opening(mesh_, number(), *health_, deadline, doing);
   for (Rank peer : peers)
     opening.add(peer, members_[peer], links_[peer].transport->sockets_to(peer));
   while (auto one = opening.next())

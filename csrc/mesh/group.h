@@ -102,7 +102,8 @@ class Group {
   /// set up: all at once, and `opened` gets them as they come. At the deadline the first of `peers`
   /// that has not come is named. Blocks until all have.
   using Opened = std::function<void(Rank peer, std::unique_ptr<Endpoint> channel)>;
-  void open(std::span<const Rank> peers, Deadline deadline, const Opened& opened);
+  void open(std::span<const Rank> peers, Deadline deadline,
+            const std::function<std::string()>& doing, const Opened& opened);
   /// Offers memory for a call to the network, or to the host where all ranks are on one: what is
   /// granted can be sent to, and received from, ranks with such links without a copy, if they take
   /// it (Endpoint::takes_lent). As Transport::lend().

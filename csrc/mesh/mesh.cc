@@ -88,7 +88,7 @@ void Mesh::wake_whole() {
 // all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
 void Mesh::join_ring() {
   Deadline deadline(seconds(config_.timeout_s));
-  Opening opening(*this, 0, *health_, deadline);
+  Opening opening(*this, 0, *health_, deadline, [] { return "joining the ranks of the job"; });
   for (Rank peer : neighbours()) opening.add(peer, peer, 0);
   while (opening.next()) {
   }

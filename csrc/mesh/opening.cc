@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/log.h"
@@ -14,14 +13,18 @@ namespace {
 
 // How often who waits for another thread's lifeline looks around.
 constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
+// And who waits for its own, to tell of it.
+constexpr Duration kLongestLook = std::chrono::seconds(1);
 
 }  // namespace
 
-Opening::Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline)
+Opening::Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
+                 std::function<std::string()> doing)
     : mesh_(mesh),
       health_(health),
       deadline_(deadline),
-      dials_(mesh.connector(), group, deadline) {}
+      dials_(mesh.connector(), group, deadline),
+      doing_(std::move(doing)) {}
 
 Opening::~Opening() {
   try {
@@ -66,8 +69,11 @@ void Opening::advance() {
   auto missing = std::ranges::find_if(
       peers_, [](const Peer& peer) { return peer.state != Peer::State::kOpen; });
   health_.set_waiting_for(missing->rank);
+  long_wait_.tell(
+      Clock::now(), [&] { return mesh_.topology().describe(mesh_.rank()); }, doing_,
+      [&] { return mesh_.topology().describe(missing->in_mesh); });
   if (dials_.empty()) return mesh_.wait_for_lifelines(kOpeningLook);
-  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : seconds(INFINITY)))
+  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : kLongestLook))
     take(std::move(*made));
 }
 

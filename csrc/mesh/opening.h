@@ -4,13 +4,16 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/long_wait.h"
 #include "bootstrap/dials.h"
 #include "mesh/lifelines.h"
 
@@ -22,7 +25,9 @@ class Mesh;
 class Opening {
  public:
   /// For the group with this number and health.
-  Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline);
+  /// `doing`: for the log, what waits for it.
+  Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
+          std::function<std::string()> doing);
   /// Gives up what is not there, but for lifelines that their peers may have already.
   ~Opening();
   Opening(const Opening&) = delete;
@@ -61,6 +66,8 @@ class Opening {
   Health& health_;
   const Deadline deadline_;
   Dials dials_;
+  const std::function<std::string()> doing_;
+  LongWait long_wait_;
   std::vector<Peer> peers_;  // as they were added
   std::map<Rank, size_t> by_mesh_;
   size_t opened_ = 0;        // of them

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/long_wait.h"
 #include "mesh/survivors.h"
 
 namespace ringcoll {
@@ -65,6 +66,7 @@ class Shrink::Part {
 
   std::unique_ptr<Group> run(Deadline deadline) {
     began_ = Clock::now();
+    LongWait long_wait;
     while (true) {
       // First, and looked at last: who has decided may leave the group at once, and is not lost.
       std::vector<Rank> gone = group_.health().all_gone();
@@ -82,6 +84,9 @@ class Shrink::Part {
         continue;
       }
       if (deadline.passed()) throw late();
+      long_wait.tell(
+          Clock::now(), [this] { return group_.topology().describe(group_.rank()); },
+          [] { return "shrink"; }, [this] { return awaited(); });
       group_.health().wait_for_news(set && is_joined ? kCalm : kShrinkLook);
     }
   }
@@ -216,16 +221,25 @@ class Shrink::Part {
           left, group_.size());
   }
 
-  Error late() const {
+  std::string awaited() const {
     std::vector<std::string> names;
-    std::vector<Rank> awaited = survivors_.awaited();
-    std::erase(awaited, group_.rank());  // it has voted for nothing yet, as somebody is still tried
-    for (Rank rank : awaited) names.push_back(group_.topology().describe(rank));
+    for (Rank rank : awaited_others()) names.push_back(group_.topology().describe(rank));
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  std::vector<Rank> awaited_others() const {
+    std::vector<Rank> ranks = survivors_.awaited();
+    std::erase(ranks, group_.rank());  // it has voted for nothing yet, as somebody is still tried
+    return ranks;
+  }
+
+  Error late() const {
+    std::vector<Rank> ranks = awaited_others();
     return {Code::kTimeout,
             fmt::format("shrink: {} did not come before the deadline; all ranks that are left have "
                         "to call it",
-                        fmt::join(names, ", ")),
-            awaited.empty() ? kNobody : awaited.front()};
+                        awaited()),
+            ranks.empty() ? kNobody : ranks.front()};
   }
 
   const std::shared_ptr<Mesh>& mesh_;
