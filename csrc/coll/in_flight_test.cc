@@ -93,6 +93,37 @@ TEST_P(InFlight, SendsTensorsAsTheyLie) {
   });
 }
 
+// Behind one whose pieces have all the slots: a call that has several addresses, or an empty chunk,
+// is asked more than once to begin.
+TEST_P(InFlight, KeepsAddressesOfTensorsThatWaitForASlot) {
+  constexpr int64_t kLong = 32768, kFirst = 9, kSecond = 20;
+  Config config = testing::test_config(std::string(GetParam()));
+  config.slots = 2;
+  config.segment_bytes = 64 << 10;  // two pieces, in flight until the root has sent
+  config.algorithm = "broadcast=chain";
+  testing::run_world(4, config, [&](Member& m) {
+    const std::vector<int64_t> counts = {4, 0, 3, 2};
+    for (int turn = 0; turn < 20; turn++) {  // without links yet the first are not in flight
+      std::vector<float> large(kLong, 1), first(kFirst, 2), second(kSecond, 3), gathered(9, -1);
+      std::vector<float> chunk(static_cast<size_t>(counts[static_cast<size_t>(m.rank)]), 7);
+      rc_buffer one = {large.data(), large.data(), kLong};
+      rc_buffer chunks = {chunk.data(), gathered.data(), 0};
+      std::vector<rc_buffer> two = {{first.data(), first.data(), kFirst},
+                                    {second.data(), second.data(), kSecond}};
+      Call broadcast{.collective = RC_BROADCAST, .dtype = RC_FLOAT32, .root = m.size - 1};
+      broadcast.buffers = std::span(&one, 1);
+      Call sum{.collective = RC_ALLREDUCE, .dtype = RC_FLOAT32, .op = RC_SUM, .buffers = two};
+      Call gather{.collective = RC_ALLGATHER, .dtype = RC_FLOAT32, .counts = counts};
+      gather.buffers = std::span(&chunks, 1);
+      List list({broadcast, sum, broadcast, gather});
+      while (list.ended() < 4) m.executor.run_all(list);
+      EXPECT_EQ(first, std::vector<float>(kFirst, 8));
+      EXPECT_EQ(second, std::vector<float>(kSecond, 12));
+      EXPECT_EQ(gathered, std::vector<float>(9, 7));
+    }
+  });
+}
+
 // Wherever the one before left them, in the middle of a call or at its end.
 TEST_P(InFlight, AnotherThreadGoesOn) {
   Config config = testing::test_config(std::string(GetParam()));

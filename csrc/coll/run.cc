@@ -199,6 +199,12 @@ void Run::end_tick() {
 // A plan, links to all who are in it, and a slot whose former content nobody reads any more.
 bool Run::begin(Piece& piece) {
   if (!piece.slot) {
+    piece.slot = slots_.take();
+    if (!piece.slot) {  // those before have them all
+      want_ = {.what = Want::What::kTurn};
+      return false;
+    }
+    // Once for each piece: planned_for() says that the next one can be as this one is.
     piece.index = started_;
     if (repeated_ && !lending_.lends())
       partition_.readdress(piece.fragments, call_->buffers);
@@ -206,11 +212,6 @@ bool Run::begin(Piece& piece) {
       partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
     piece.zero_copy = lending_.of_piece(piece.fragments, *mover_);
     piece.planned = &planned_for(piece);
-    piece.slot = slots_.take();
-    if (!piece.slot) {  // those before have them all
-      want_ = {.what = Want::What::kTurn};
-      return false;
-    }
   }
   if (!piece.planned->connected) {
     want_ = {.what = Want::What::kLinks, .planned = piece.planned};
