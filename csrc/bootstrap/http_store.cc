@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/nonce.h"
 #include "bootstrap/http_client.h"
 #include "bootstrap/store.h"
 
@@ -109,7 +110,7 @@ class HttpStore : public Store {
   std::string authority_;
   std::string scope_;
   std::vector<Address> servers_;
-  std::minstd_rand random_{std::random_device{}()};
+  std::minstd_rand random_{static_cast<uint32_t>(random_nonce())};
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "p2p/seal.h"
 
-#include "transport/nonce.h"
+#include "base/nonce.h"
 
 namespace ringcoll {
 namespace {

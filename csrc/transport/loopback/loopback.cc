@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/nonce.h"
 #include "shm/bell.h"
-#include "transport/nonce.h"
 
 namespace ringcoll {
 namespace {

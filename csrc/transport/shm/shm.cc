@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/nonce.h"
 #include "shm/own_memory.h"
-#include "transport/nonce.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/reserve.h"

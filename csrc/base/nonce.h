@@ -1,5 +1,6 @@
-// A number that no other transport has, to tell the peer that is meant from one that happens to be
-// at the same address.
+// A random number: one that no other transport has tells the peer that is meant from another one
+// at the same address, and ranks that retry at random moments do not meet again. It comes from the
+// kernel and not from std::random_device, which asks for the C library's arc4random() (glibc 2.36).
 #pragma once
 
 #include <sys/random.h>
