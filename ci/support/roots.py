@@ -109,8 +109,8 @@ def _need_root_user() -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One maker of a root at a time; a second one waits, and then finds it."""
+def alone(path: Path) -> Iterator[None]:
+    """One maker at a time; a second one waits, and then finds what was made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -123,7 +123,7 @@ def root(recipe: Recipe) -> Root:
     setup.packages("apt-packages-wheel.txt")
     cache = cache_folder("roots")
     made = Root(cache / f"{recipe.name}-{recipe.key}")
-    with _alone(cache / f"{recipe.name}.lock"):
+    with alone(cache / f"{recipe.name}.lock"):
         if not made.folder.exists():
             with stage(f"a root with {recipe.suite} for {recipe.name} (once)"):
                 part = Root(made.folder.with_suffix(".part"))
@@ -151,4 +151,4 @@ def _make(recipe: Recipe, new: Root) -> None:
     if recipe.packages:
         lines.append("apt-get install -y --no-install-recommends " + " ".join(recipe.packages))
     lines += ["apt-get clean", recipe.then]
-    must(new.run(["bash", "-c", "\n".join(lines)], log))
+    must(new.run(["bash", "-c", "\n".join(lines)], log, env={"archive": archive}))

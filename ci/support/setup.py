@@ -166,6 +166,17 @@ def ringcoll() -> None:
     _stamp("ringcoll", key)
 
 
+def python_for_cmake() -> list[str]:
+    """What CMake is told to make the extension too, for .venv."""
+    asked: list[str | Path] = [PYTHON, "-m", "pybind11", "--cmakedir"]
+    pybind11 = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return [
+        "-DRINGCOLL_PYTHON=ON",
+        f"-DPython_EXECUTABLE={PYTHON}",
+        f"-Dpybind11_DIR={pybind11}",
+    ]
+
+
 def _horovod_key() -> str:
     files = _sources("compat", "ringcoll/horovod", "csrc/include")
     return _hash(files, (_STAMPS / "packages").read_text())

@@ -214,6 +214,7 @@ def _checks() -> dict[str, list[str]]:
         "sizes": [python_program, "ci/check_sizes.py"],
         "headers": [python_program, "ci/check_headers.py"],
         "knobs": [python_program, "ci/check_knobs.py"],
+        "links": [python_program, "ci/check_links.py"],
         "clang-tidy": [python_program, "ci/check_tidy.py", "build/analysis"],
         "clang-format": [tool + "clang-format", "--dry-run", "-Werror", *_cxx_files()],
         "ruff": [tool + "ruff", "check", "--quiet", "."],

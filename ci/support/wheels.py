@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from support import roots, setup
+from support import linked, roots, setup
 from support.pythons import Cpython
 from support.roots import Recipe, Root
 from support.stages import ROOT, Outcome, StageFailed, cache_folder, must, run, say, stage
@@ -40,31 +40,19 @@ AARCH64 = Arch("aarch64", "arm64", "aarch64-linux-gnu")
 FOREIGN_PYTHON = "3.11"  # for other architectures than this machine's: the build root's own
 ARCHES = {arch.name: arch for arch in (X86_64, AARCH64)}
 
-# What both architectures need once, and each.
+# What both architectures need once, and each. Of libraries that a wheel has inside (support/linked)
+# the packages have the headers alone.
 _COMMON = (
-    *("g++", "g++-aarch64-linux-gnu", "make", "cmake", "ninja-build", "ccache", "dpkg-dev"),
-    *("libhwy-dev", "libfmt-dev", "nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev"),
-    *("python3-dev", "qemu-user-static"),
+    *("g++", "g++-aarch64-linux-gnu", "make", "cmake", "ninja-build", "ccache", "libtool"),
+    *("automake", "libhwy-dev", "libfmt-dev", "libsodium-dev", "liblz4-dev", "libyaml-dev"),
+    *("nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev", "python3-dev", "qemu-user-static"),
 )
-_EACH = ("libsodium-dev", "liblz4-dev", "libyaml-dev", "libgtest-dev")
+_EACH = ("libgtest-dev",)
 # To run, emulated: an extension's Python, and the C++ library that NumPy's wheels load.
 _EMULATED = ("libpython3-dev", "libstdc++6")
-# Debian has Highway and fmt as shared libraries alone: here of the same sources, as archives.
-_STATIC = f"""
-mkdir -p /opt/source && cd /opt/source && apt-get source highway fmtlib
-for triplet in {X86_64.triplet} {AARCH64.triplet}; do
-  for source in highway-*/ fmtlib-*/; do
-    CC=$triplet-gcc CXX=$triplet-g++ cmake -S $source -B /tmp/static -G Ninja \\
-      -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF \\
-      -DBUILD_TESTING=OFF -DHWY_ENABLE_CONTRIB=OFF -DHWY_ENABLE_EXAMPLES=OFF -DFMT_TEST=OFF
-    cmake --build /tmp/static
-    mkdir -p /opt/static/$triplet/lib
-    find /tmp/static -name 'lib*.a' -exec mv -t /opt/static/$triplet/lib {{}} +
-    rm -r /tmp/static
-  done
-done
 # What runs the emulated Python: its library is here as a part of libpython3-dev.
-cd /tmp && apt-get download python{FOREIGN_PYTHON}-minimal:{AARCH64.debian}
+_EMULATED_PYTHON = f"""
+apt-get download python{FOREIGN_PYTHON}-minimal:{AARCH64.debian}
 dpkg-deb -x python3*.deb /opt/{AARCH64.name}
 rm python3*.deb
 """
@@ -73,8 +61,10 @@ rm python3*.deb
 def build_root() -> Root:
     """Debian 12 with compilers for all architectures and static libraries."""
     foreign = tuple(f"{package}:{AARCH64.debian}" for package in (*_EACH, *_EMULATED))
+    then = linked.script("/opt/static", [arch.triplet for arch in ARCHES.values()])
+    then = f"mkdir /tmp/then && cd /tmp/then\n{then}{_EMULATED_PYTHON}"
     return roots.root(
-        Recipe("build", "bookworm", (*_COMMON, *_EACH, *foreign), AARCH64.debian, _STATIC)
+        Recipe("build", "bookworm", (*_COMMON, *_EACH, *foreign), AARCH64.debian, then)
     )
 
 

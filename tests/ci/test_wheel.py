@@ -1,6 +1,8 @@
 """ci/wheel without a root: what goes into a wheel, where it is tried, what is refused; and the
 source package, from which wheels are built."""
 
+import hashlib
+import platform
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support import pythons, roots, wheels
+from support import linked, pythons, roots, wheels
 from support.pythons import Cpython
 from support.roots import Recipe, Root
 from support.stages import Outcome, StageFailed
@@ -217,3 +219,47 @@ def test_all_that_users_install_is_in_the_extras_that_readme_names():
         for extra in name.split(","):
             assert extra in project["optional-dependencies"], extra
     assert "ringcoll[horovod]" in readme and "ringcoll[plots]" in readme
+
+
+@pytest.fixture
+def archives(monkeypatch, tmp_path):
+    """``archives(sources)``: makes what a wheel has inside of those, in a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(linked.roots, "mirror", lambda: f"file://{tmp_path}/debian/")
+
+    def make(sources):
+        monkeypatch.setattr(linked, "SOURCES", sources)
+        return linked.archives(f"{platform.machine()}-linux-gnu")
+
+    return make
+
+
+def _in_pool(folder, place, files):
+    """Lays a source into an archive of Debian. Returns its hash."""
+    path = folder / "debian" / "pool" / "main" / place
+    path.parent.mkdir(parents=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            part = folder / "part"
+            part.write_text(text)
+            archive.add(part, f"a-1.0/{name}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+CMAKE = "cmake_minimum_required(VERSION 3.25)\nproject(a C)\nadd_library(a a.c)\n"
+
+
+def test_what_a_wheel_has_inside_is_made_of_a_pinned_source_once(archives, tmp_path):
+    place = "a/a/a_1.0.orig.tar.gz"
+    digest = _in_pool(tmp_path, place, {"sub/CMakeLists.txt": CMAKE, "sub/a.c": "int a;"})
+    folder = archives([linked.Source(place, digest, ("sub",))])
+    assert [path.name for path in (folder / "lib").iterdir()] == ["liba.a"]
+    (tmp_path / "debian" / "pool" / "main" / place).unlink()
+    assert archives([linked.Source(place, digest, ("sub",))]) == folder
+
+
+def test_a_source_that_is_another_one_is_refused(archives, tmp_path):
+    place = "a/a/a_1.0.orig.tar.gz"
+    _in_pool(tmp_path, place, {"CMakeLists.txt": CMAKE, "a.c": "int a;"})
+    with pytest.raises(StageFailed, match="Hash Sum mismatch"):
+        archives([linked.Source(place, "0" * 64, (".",))])
