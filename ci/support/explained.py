@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.mutants import Mutant, Rewrite, is_useful, language, lines_of
+from support.mutants import Mutant, Rewrite, candidates, language, lines_of
 
 _KINDS = ("equivalent", "unnoticed")
 SHARE = 0.9  # of the errors that are not equivalent, so many have to be noticed
@@ -97,10 +97,10 @@ def _candidates(entry: Entry, source: str, rewrite: Rewrite) -> list[Mutant]:
     ]
     offered = rewrite([(language(line.file), line.text) for line in lines]) if lines else []
     return [
-        Mutant(line, changed)
+        mutant
         for line, changes in zip(lines, offered, strict=True)
-        for changed in changes
-        if is_useful(line, changed)
+        for kind in candidates(line, changes)
+        for mutant in kind
     ]
 
 

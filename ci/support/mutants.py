@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 
+from support.weakened import weakened
+
 # [(language, line)] -> for each the lines that may stand in its place (support/rewrite.py).
 Rewrite = Callable[[list[tuple[str, str]]], list[list[str]]]
 _BATCH = 100
@@ -101,8 +103,8 @@ def is_product(file: str) -> bool:
     """Whether errors are planted in a file of this path."""
     path = PurePath(file)
     if path.suffix == ".py":
-        return path.parts[0] == "ringcoll"
-    in_layer = path.parts[0] == "csrc" and path.parts[1] != "include"
+        return path.parts[0] in ("ringcoll", "compat")
+    in_layer = path.parts[0] in ("csrc", "compat") and path.parts[1] != "include"
     return (
         in_layer and path.suffix in (".cc", ".h") and not path.stem.endswith(("_test", "testing"))
     )
@@ -140,7 +142,7 @@ def _visible_cxx(source: str) -> str:
         spans.append((call.end() + 1, _end_of_call(code, call.end()) - 1))
     for call in _FROM_TEXT_ON.finditer(code):
         end = _end_of_call(code, call.end())
-        first = next((text for text in texts if call.end() < text < end), end)
+        first = next((text for text in texts if call.end() < text < end), end - 1)
         spans.append((first, end - 1))
     return _blank(source, spans)
 
@@ -268,18 +270,41 @@ def _parses(mutant: Mutant, source: str) -> bool:
     return True
 
 
+def candidates(line: Line, changes: Iterable[str]) -> tuple[list[Mutant], list[Mutant]]:
+    """What may be planted in a line: of the `changes` that universalmutator makes those that are
+    useful, and errors of synchronisation."""
+    general = [Mutant(line, text) for text in changes if is_useful(line, text)]
+    if language(line.file) == "python":
+        return general, []
+    return general, [Mutant(line, text) for text in weakened(line.text, line.visible)]
+
+
+def is_weaker(mutant: Mutant) -> bool:
+    """Whether the error is one of synchronisation."""
+    return mutant in candidates(mutant.line, [])[1]
+
+
 def planted(
-    lines: Sequence[Line], seed: int, rewrite: Rewrite, sources: dict[str, str]
+    lines: Sequence[Line],
+    seed: int,
+    rewrite: Rewrite,
+    sources: dict[str, str],
+    *,
+    weaker: bool = False,
 ) -> Iterator[Mutant]:
-    """One error in each line that has one, in the order of the lines."""
+    """One error in each line that has one, in the order of the lines. A line with both kinds has an
+    error of synchronisation for every second seed. With `weaker`, there are no others."""
     remaining = iter(lines)
     while batch := list(islice(remaining, _BATCH)):
         offered = rewrite([(language(line.file), line.text) for line in batch])
         for line, changes in zip(batch, offered, strict=True):
-            mutants = [Mutant(line, text) for text in changes if is_useful(line, text)]
-            mutants = [mutant for mutant in mutants if _parses(mutant, sources[line.file])]
-            if mutants:
-                yield min(mutants, key=lambda mutant: _digest(str(seed), mutant.id))
+            kinds = [kind for kind in candidates(line, changes)[weaker:] if kind]
+            kinds.sort(key=lambda kind: _digest(str(seed), kind[0].id))
+            for kind in kinds:
+                mutants = [mutant for mutant in kind if _parses(mutant, sources[line.file])]
+                if mutants:
+                    yield min(mutants, key=lambda mutant: _digest(str(seed), mutant.id))
+                    break
 
 
 def difference(mutant: Mutant) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from check_layers import FRONT, ORDER, allowed_layers
 
 from support import setup, stages, suites
-from support.mutants import Mutant, difference, is_product
+from support.mutants import Mutant, difference, is_product, is_weaker
 from support.report import Report
 from support.stages import LOGS, ROOT, VENV, Outcome, StageFailed, must
 
@@ -30,13 +30,18 @@ FOLDER = ROOT / "build" / "mutate"
 RECORD = ROOT / "ci" / "mutants-tried.json"
 TREE = FOLDER / "tree"
 _SITE = FOLDER / "site"  # the package as it would be installed
-_DEV = TREE / "build" / "dev"
+_HOROVOD = FOLDER / "horovod"
 # What a result depends on: where one of these differs, it is found anew.
 _TESTS = ("conftest.py", "python/", "processes/", "cluster/", "horovod/")
-_MATTERS = ("csrc/", "ringcoll/", "CMake", "pyproject.toml", *(f"tests/{name}" for name in _TESTS))
+_MATTERS: tuple[str, ...] = ("csrc/", "ringcoll/", "compat/", "CMake", "pyproject.toml")
+_MATTERS += tuple(f"tests/{name}" for name in _TESTS)
 # Per process: an error that takes memory or fills files without end harms nobody else.
-_BOUNDS = ("prlimit", f"--data={6 << 30}", f"--fsize={8 << 30}", "--core=0")
-_SUITE_LIMIT_S = 1200
+_FILES = ("prlimit", f"--fsize={8 << 30}", "--core=0")
+_BOUNDS = {
+    "dev": (*_FILES, f"--data={6 << 30}"),
+    "tsan": (*_FILES, "setarch", "-R"),  # its shadow counts as data, and wants fixed addresses
+}
+_SUITE_LIMIT_S = 2700
 _BUILD_LIMIT_S = 1800  # all builds for one error: a header of base/ is in everything
 _REPEATS = 3
 
@@ -45,23 +50,36 @@ _REPEATS = 3
 class Suite:
     """Tests that run in one process: the program of a layer or, with paths, files of pytest."""
 
-    name: str
+    layer: str
     paths: tuple[str, ...] = ()
+    preset: str = "dev"
+
+    @property
+    def name(self) -> str:
+        return self.layer if self.preset == "dev" else f"{self.preset}-{self.layer}"
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return ("_core", "ringcoll") if self.paths else (f"{self.name}_test",)
+        return ("_core", "ringcoll") if self.paths else (f"{self.layer}_test",)
+
+    @property
+    def folder(self) -> Path:
+        return TREE / "build" / self.preset
 
 
 _PYTHON = Suite("python", ("tests/python",))
 _PROCESSES = Suite("processes", ("tests/processes",))
 _CLUSTER = Suite("cluster", ("tests/cluster",))
+_GLUE = Suite("horovod", ("tests/horovod",))
 _BUILDER = Suite("builder", ("tests/horovod/test_builder.py", "tests/horovod/test_edits.py"))
 
 
-def suites_for(file: str) -> list[Suite]:
-    """The tests of what a file is in and of all above that, nearest first."""
+def suites_for(file: str, *, weaker: bool = False) -> list[Suite]:
+    """The tests of what a file is in and of all above that, nearest first. What an error of
+    synchronisation does, the thread sanitizer sees where this processor does not show it."""
     folder, inner = file.split("/")[:2]
+    if folder == "compat":
+        return [_GLUE]
     if folder == "ringcoll":
         return [_BUILDER, _PYTHON] if inner == "horovod" else [_PYTHON, _PROCESSES, _CLUSTER]
     top = [_PYTHON, _PROCESSES, _CLUSTER]
@@ -69,7 +87,8 @@ def suites_for(file: str) -> list[Suite]:
         return top
     layers = [layer for row in ORDER for layer in row]
     above = [layer for layer in layers if layer != inner and inner in allowed_layers(layer)]
-    return [Suite(layer) for layer in (inner, *above)] + top
+    presets = ("dev", "tsan") if weaker else ("dev",)
+    return [Suite(layer, (), preset) for layer in (inner, *above) for preset in presets] + top
 
 
 def _module(file: str) -> str:
@@ -78,7 +97,10 @@ def _module(file: str) -> str:
 
 def nearest_first(file: str, tests: dict[str, str]) -> list[str]:
     """Of tests (path: text), those that name the module of a file, then those that name its
-    package."""
+    package. Of what is laid into Horovod, those that are called as it is."""
+    if file.startswith("compat/"):
+        stem = Path(file).stem.removeprefix("ringcoll_")
+        return sorted(path for path in tests if Path(path).stem == f"test_{stem}")
     module = _module(file)
     package, _, name = module.rpartition(".")
     by_from = re.compile(rf"from {re.escape(package)} import .*\b{re.escape(name)}\b")
@@ -168,11 +190,11 @@ class Workshop:
         self._tests = {
             name: (TREE / name).read_text()
             for name in files
-            if name.startswith("tests/python/test_")
+            if name.startswith(("tests/python/test_", "tests/horovod/test_"))
         }
         self._ledger = Ledger(FOLDER / "results.json", _digest(files))
         self._record = Record(RECORD, _state(), again=again)
-        self._configured = False
+        self._configured: set[str] = set()
 
     def known(self, mutant: Mutant) -> Result | None:
         return self._ledger.results.get(mutant.id) or self._record.known(mutant)
@@ -196,7 +218,7 @@ class Workshop:
 
     def _attempt(self, mutant: Mutant) -> Result:
         left_s = float(_BUILD_LIMIT_S)
-        for suite in suites_for(mutant.line.file):
+        for suite in suites_for(mutant.line.file, weaker=is_weaker(mutant)):
             if suite.name not in self._ledger.without:
                 self._restore(mutant)
                 self._run_without(suite)
@@ -218,32 +240,45 @@ class Workshop:
     def _restore(self, mutant: Mutant) -> None:
         _write(TREE / mutant.line.file, self.sources[mutant.line.file])
 
-    def _configure(self) -> None:
-        if self._configured:
+    def _configure(self, preset: str) -> None:
+        if preset in self._configured:
             return
-        asked: list[str | Path] = [setup.PYTHON, "-m", "pybind11", "--cmakedir"]
-        pybind11 = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-        command: list[str | Path] = ["cmake", "--preset", "dev", "-DRINGCOLL_PYTHON=ON"]
-        command += [f"-DPython_EXECUTABLE={setup.PYTHON}", f"-Dpybind11_DIR={pybind11}"]
-        must(stages.run(command, "mutate-configure", env=_build_env(), cwd=TREE))
-        self._configured = True
+        command = ["cmake", "--preset", preset]
+        command += setup.python_for_cmake() if preset == "dev" else []
+        if shutil.which("ccache"):
+            command.append("-DRINGCOLL_PCH=OFF")  # with it ccache keeps nothing
+        must(stages.run(command, f"mutate-configure-{preset}", env=_build_env(), cwd=TREE))
+        self._configured.add(preset)
 
     def _build(self, suite: Suite, limit_s: float) -> Outcome:
         """What the suite needs of the copy as it is now."""
-        self._configure()
-        command: list[str | Path] = ["cmake", "--build", "--preset", "dev", "-j", str(self._jobs)]
+        self._configure(suite.preset)
+        command: list[str | Path] = ["cmake", "--build", suite.folder, "-j", str(self._jobs)]
         command += ["--target", *suite.targets]
         done = stages.run(
             command, "mutate-build", env=_build_env(), cwd=TREE, limit_s=max(1.0, limit_s)
         )
         if done.ok and suite.paths:
-            install: list[str | Path] = ["cmake", "--install", _DEV, "--prefix", _SITE]
+            install: list[str | Path] = ["cmake", "--install", suite.folder, "--prefix", _SITE]
             must(stages.run(install, "mutate-install", cwd=TREE))
             shutil.copytree(TREE / "ringcoll", _SITE / "ringcoll", dirs_exist_ok=True)
+        if done.ok and suite is _GLUE:
+            build: list[str | Path] = [
+                setup.PYTHON,
+                setup.CI / "support" / "glue.py",
+                _HOROVOD,
+                str(self._jobs),
+            ]
+            env = _build_env() | {"PYTHONPATH": str(_SITE)}
+            return stages.run(build, "mutate-horovod", env=env, limit_s=max(1.0, limit_s))
         return done
 
     def _run_without(self, suite: Suite) -> None:
         """How long a suite takes and which of its tests fail where no error is planted."""
+        if suite is _GLUE and not (VENV / "bin" / "horovodrun").exists():
+            raise StageFailed(
+                "tests/horovod starts jobs with the horovodrun of .venv: run ./ci/setup"
+            )
         with stages.stage(f"  {suite.name}, without an error"):
             must(self._build(suite, 2 * _BUILD_LIMIT_S))
             found = self._run(suite, _SUITE_LIMIT_S, suite.paths)
@@ -284,9 +319,11 @@ class Workshop:
         return bool(self._run(suite, limit_s, suite.paths, only=[test]).failed)
 
     def _order(self, suite: Suite, mutant: Mutant) -> list[str]:
-        if suite is not _PYTHON:
-            return list(suite.paths)
-        return [*nearest_first(mutant.line.file, self._tests), *suite.paths]
+        if not suite.paths:
+            return []
+        parents = [Path(path) for path in suite.paths]
+        tests = {path: text for path, text in self._tests.items() if Path(path).parent in parents}
+        return [*nearest_first(mutant.line.file, tests), *suite.paths]
 
     def _run(
         self,
@@ -303,10 +340,11 @@ class Workshop:
         xml = LOGS / f"{name}.xml"
         xml.unlink(missing_ok=True)
         make = _pytest if suite.paths else _native
-        command = [*_BOUNDS, *make(suite, xml, paths, only, without, once)]
+        command = [*_BOUNDS[suite.preset], *make(suite, xml, paths, only, without, once)]
         with tempfile.TemporaryDirectory(prefix="ringcoll-", ignore_cleanup_errors=True) as scratch:
             env = setup.tools_env() | suites.SANITIZER_ENV | {"TMPDIR": scratch}
-            env |= {"PYTHONPATH": str(_SITE), "PYTHONDONTWRITEBYTECODE": "1"}
+            path = f"{_HOROVOD / 'site'}:{_SITE}" if suite is _GLUE else str(_SITE)
+            env |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
             try:
                 done = stages.run(command, name, env=env, cwd=TREE, limit_s=limit_s)
             finally:  # before their folder goes
@@ -324,7 +362,11 @@ def _native(
 ) -> list[str]:
     chosen = ":".join(only) or "*"
     left_out = ":".join([suites.FEWER_CASES, *without])
-    command = [str(_DEV / f"{suite.name}_test"), f"--gtest_output=xml:{xml}", "--gtest_color=no"]
+    command = [
+        str(suite.folder / f"{suite.layer}_test"),
+        f"--gtest_output=xml:{xml}",
+        "--gtest_color=no",
+    ]
     command += [f"--gtest_filter={chosen}{left_out}", *(["--gtest_fail_fast"] if once else [])]
     return command
 
@@ -364,7 +406,7 @@ def _state() -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "csrc", "ringcoll", "tests")
+    changed = git("status", "--porcelain", "--", "csrc", "ringcoll", "compat", "tests")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 

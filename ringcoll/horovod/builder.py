@@ -138,6 +138,15 @@ def fetch_sdist(folder: Path) -> Path:
     return sdist
 
 
+def lay_glue(tree: Path) -> None:
+    """Puts our sources into Horovod's tree. A file that is there already stays as old as it is."""
+    for file in glue_files():
+        target = tree / _PLACES[file.suffix] / file.name
+        if not target.exists() or target.read_bytes() != file.read_bytes():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, target)
+
+
 def prepare_tree(sdist: Path, folder: Path, key: str) -> Path:
     """Unpacks Horovod and puts the backend in. Raises EditError for an edit that does not fit."""
     with tarfile.open(sdist) as archive:
@@ -148,10 +157,7 @@ def prepare_tree(sdist: Path, folder: Path, key: str) -> Path:
             archive.extractall(folder)
     tree = folder / f"horovod-{HOROVOD_VERSION}"
     anchored.apply(tree, EDITS)
-    for file in glue_files():
-        target = tree / _PLACES[file.suffix] / file.name
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(file, target)
+    lay_glue(tree)
     (tree / "horovod" / "common" / "ringcoll_build.py").write_text(
         f'"""Which build of `ringcoll horovod` this is."""\n\nKEY = "{key}"\n'
     )

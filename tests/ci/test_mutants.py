@@ -37,6 +37,8 @@ def _plus(lines):
         ("csrc/include/ringcoll/ringcoll.h", False),
         ("ringcoll/probe/tour.py", True),
         ("ringcoll/_core.pyi", False),
+        ("compat/horovod/ringcoll_bell.cc", True),
+        ("compat/horovod/ringcoll_keras.py", True),
         ("tests/python/test_cli.py", False),
         ("CMakeLists.txt", False),
     ],
@@ -80,6 +82,12 @@ def test_texts_of_cxx_are_not_seen():
     assert "a - 1" not in found[0] and check[:5] in found[0]
     assert found[1].endswith(") + c;") and "a + b" not in found[1]
     assert "name" not in found[2]
+
+
+def test_what_is_seen_of_a_line_is_as_long_as_the_line():
+    source = 'bool failed() const { return a.load(); }  // yes\ncheck(fail(), kCode, "{}", b());\n'
+    for line in mutants.lines_of(FILE, source):
+        assert len(line.visible) == len(line.text), line
 
 
 def test_of_python_the_code_is_seen():
@@ -173,6 +181,97 @@ def test_one_error_for_each_line_that_has_one():
     found = list(mutants.planted(lines, 1, _plus, sources))
     assert [mutant.line.number for mutant in found] == [1, 2, 3]
     assert found == list(mutants.planted(lines, 1, _plus, sources))
+
+
+def _weaker(text):
+    """What the rules of synchronisation make of a line."""
+    (line,) = mutants.lines_of(FILE, text)
+    return [mutant.changed for mutant in mutants.candidates(line, [])[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "weaker"),
+    [
+        ("a.load(std::memory_order_acquire);", ["a.load(std::memory_order_relaxed);"]),
+        ("a.load(std::memory_order::seq_cst);", ["a.load(std::memory_order::relaxed);"]),
+        ("a.load(std::memory_order_relaxed);", []),
+        ("x = a->load();", ["x = a->load(std::memory_order_relaxed);"]),
+        ("a.store(b(1) + 2);", ["a.store(b(1) + 2, std::memory_order_relaxed);"]),
+        ("a.store(b, std::memory_order_relaxed);", []),
+        (
+            "a.compare_exchange_strong(b, c, std::memory_order_acq_rel, std::memory_order_acquire)",
+            [
+                "a.compare_exchange_strong(b, c, std::memory_order_relaxed, "
+                "std::memory_order_acquire)",
+                "a.compare_exchange_strong(b, c, std::memory_order_acq_rel, "
+                "std::memory_order_relaxed)",
+            ],
+        ),
+        ("int a;  // memory_order_acquire", []),
+    ],
+)
+def test_an_order_of_memory_is_relaxed(text, weaker):
+    assert _weaker(text) == weaker
+
+
+@pytest.mark.parametrize(
+    ("text", "weaker"),
+    [
+        ("  std::lock_guard lock(mutex_);", ["  {/*std::lock_guard lock(mutex_);*/}"]),
+        ("std::unique_lock<std::mutex> a(b);", ["{/*std::unique_lock<std::mutex> a(b);*/}"]),
+        (
+            "{ const std::scoped_lock a(b, c); d(); }",
+            ["{ {/*const std::scoped_lock a(b, c);*/} d(); }"],
+        ),
+        ("void f(std::unique_lock<std::mutex>& lock);", []),
+        ("// std::lock_guard lock(mutex_);", None),
+    ],
+)
+def test_a_lock_is_not_taken(text, weaker):
+    if weaker is None:
+        assert mutants.lines_of(FILE, text) == []
+    else:
+        assert _weaker(text) == weaker
+
+
+@pytest.mark.parametrize(
+    ("text", "weaker"),
+    [
+        ("  a->b_.notify_all();", ["  {/*a->b_.notify_all();*/}"]),
+        ("if (c) channels_[peer]->wake();", ["if (c) {/*channels_[peer]->wake();*/}"]),
+        ("if (c()) table().d.notify_one();", ["if (c()) {/*table().d.notify_one();*/}"]),
+        ("void wake() override { a.wake(); }", ["void wake() override { {/*a.wake();*/} }"]),
+        ("  futex_wake(a->b);  // c", ["  {/*futex_wake(a->b);*/}  // c"]),
+        (
+            "[[maybe_unused]] ssize_t put = ::write(a.get(), &one, sizeof one);",
+            ["{/*[[maybe_unused]] ssize_t put = ::write(a.get(), &one, sizeof one);*/}"],
+        ),
+        ("futex(word, FUTEX_WAKE, 1, nullptr);", ["{/*futex(word, FUTEX_WAKE, 1, nullptr);*/}"]),
+        ("futex(word, FUTEX_WAIT, 1, nullptr);", []),
+        ("ssize_t put = ::write(a, text.data(), text.size());", []),
+        ("void wake();", []),
+        ("bool woken = wake(a);", []),
+    ],
+)
+def test_a_waiter_is_not_woken(text, weaker):
+    assert _weaker(text) == weaker
+
+
+def test_a_line_has_errors_of_synchronisation_beside_others():
+    lines = [_line("a + b.load();", number) for number in range(1, 3)]
+    seeds = range(20)
+    found = [next(mutants.planted(lines, seed, _plus, {FILE: ""})) for seed in seeds]
+    weaker = [mutants.is_weaker(mutant) for mutant in found]
+    assert 0 < sum(weaker) < len(weaker)
+    changed = "a + b.load(std::memory_order_relaxed);"
+    assert {mutant.changed for mutant in found if mutants.is_weaker(mutant)} == {changed}
+    alone = mutants.planted([*lines, _line("a + b;")], 1, _plus, {FILE: ""}, weaker=True)
+    assert [mutant.changed for mutant in alone] == [changed] * 2
+
+
+def test_an_error_of_synchronisation_can_be_explained():
+    entry = Entry(FILE, "a.load();", "a.load(std::memory_order_relaxed);", "equivalent", "why")
+    assert explained.stale([entry], {FILE: "a.load();\n"}, _plus, []) == []
 
 
 def test_python_that_does_not_parse_is_not_planted():
@@ -302,7 +401,7 @@ def test_the_exit_status_tells(monkeypatch, capsys, lived, entries, status):
         "Workshop": Shop,
         "_rewrite": _plus,
         "_arguments": lambda: Namespace(
-            jobs=1, again=False, list=False, sample=100, seed=1, only=None
+            jobs=1, again=False, list=False, sample=100, seed=1, only=None, weaker=False
         ),
     }.items():
         monkeypatch.setattr(mutate, name, stand_in)

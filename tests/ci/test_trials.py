@@ -1,6 +1,7 @@
 """ci/mutate's copy of the checkout, its notes, and which tests it runs for a file."""
 
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,18 @@ def test_the_nearest_layer_is_tested_first_and_those_above_it_follow():
     assert _names("csrc/python/call.cc") == top
     assert _names("ringcoll/probe/tour.py") == top
     assert _names("ringcoll/horovod/edits.py") == ["builder", "python"]
+    assert _names("compat/horovod/ringcoll_bell.cc") == ["horovod"]
+
+
+def test_an_error_of_synchronisation_is_tried_under_the_thread_sanitizer_too():
+    suites = trials.suites_for("csrc/p2p/post.cc", weaker=True)
+    names = ["p2p", "tsan-p2p", "engine", "tsan-engine", "python", "processes", "cluster"]
+    assert [suite.name for suite in suites] == names
+    sanitized = suites[1]
+    assert sanitized.targets == ("p2p_test",)
+    assert sanitized.folder == trials.TREE / "build" / "tsan"
+    command = trials._native(sanitized, Path("a.xml"), [], [], [], True)
+    assert command[0] == str(sanitized.folder / "p2p_test")
 
 
 def test_the_tests_of_a_module_go_first():
@@ -38,6 +51,11 @@ def test_the_tests_of_a_module_go_first():
     assert trials.nearest_first("ringcoll/probe/tour.py", tests) == [b, c]
     assert trials.nearest_first("ringcoll/probe/__init__.py", tests) == [b, c]
     assert trials.nearest_first("ringcoll/errors.py", tests) == []
+    glue = dict.fromkeys(["tests/horovod/test_cycles.py", "tests/horovod/test_types.py"], "")
+    assert trials.nearest_first("compat/horovod/ringcoll_types.cc", glue) == [
+        "tests/horovod/test_types.py"
+    ]
+    assert trials.nearest_first("compat/horovod/ringcoll_life.cc", glue) == []
 
 
 def test_a_name_in_the_xml_is_one_of_pytest():

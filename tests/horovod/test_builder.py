@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import sys
 
 import pytest
@@ -136,3 +137,18 @@ def test_the_options_of_the_command(monkeypatch, capsys, tmp_path):
     assert args.run(args) == 0
     assert seen == [Options(jobs=3, mpi=False, force=True)]
     assert capsys.readouterr().out.strip().endswith("w.whl")
+
+
+def test_a_source_that_is_laid_in_already_stays_as_old_as_it_is(monkeypatch, tmp_path):
+    ours, header = tmp_path / "ringcoll_a.cc", tmp_path / "ringcoll.h"
+    ours.write_text("a")
+    header.write_text("h")
+    monkeypatch.setattr(builder, "glue_files", lambda: [ours, header])
+    (tmp_path / "horovod" / "common").mkdir(parents=True)
+    builder.lay_glue(tmp_path)
+    laid = tmp_path / "horovod" / "common" / "ringcoll"
+    os.utime(laid / header.name, (1, 1))
+    ours.write_text("b")
+    builder.lay_glue(tmp_path)
+    assert (laid / ours.name).read_text() == "b"
+    assert (laid / header.name).stat().st_mtime == 1

@@ -1,0 +1,56 @@
+"""Errors of synchronisation that ci/mutate plants: rules of its own beside universalmutator's.
+
+A memory order becomes relaxed, a lock is not taken, a waiter is not woken. All pure. What does not
+compile then, such as a lock that a later line waits with, is not counted as no other is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_ORDER = re.compile(r"\bmemory_order(?:_|::)(?P<order>seq_cst|acq_rel|acquire|release|consume)\b")
+# Without an order it is seq_cst.
+_LOAD = re.compile(r"(?:\.|->)load\((?P<end>)\)")
+_STORE = re.compile(r"(?:\.|->)store\([^();]+(?:\([^()]*\)[^();]*)*(?P<end>)\)")
+_STATEMENT = r"(?P<before>^\s*|[;{}]\s*|\)\s+|\belse\s+)(?P<statement>%s)"
+_LOCK = re.compile(
+    _STATEMENT % r"(?:const\s+)?std::(?:lock_guard|scoped_lock|unique_lock|shared_lock)\b[^;]*;"
+)
+_OBJECT = r"(?:[\w\[\]]+(?:\(\))?(?:->|\.|::))*"
+_WAKES = r"(?:notify\w*|wake\w*|signal_wake|futex_wake|hurry|ring|Ring|RingSelf|Tell)"
+_WAKE = re.compile(
+    _STATEMENT
+    % (
+        rf"(?:{_OBJECT}{_WAKES}\([^;]*\)"
+        r"|(?:\[\[maybe_unused\]\] )?ssize_t \w+ = ::write\([^;]*, &\w+,[^;]*\)"
+        r"|futex\([^;]*\bFUTEX_WAKE\b[^;]*\));"
+    )
+)
+
+
+def _orders(text: str, visible: str) -> Iterator[str]:
+    for found in _ORDER.finditer(visible):
+        yield text[: found.start("order")] + "relaxed" + text[found.end("order") :]
+    for rule, comma in ((_LOAD, ""), (_STORE, ", ")):
+        for found in rule.finditer(visible):
+            if "memory_order" not in found[0]:
+                end = found.start("end")
+                yield text[:end] + comma + "std::memory_order_relaxed" + text[end:]
+
+
+def _left_out(rule: re.Pattern[str], text: str, visible: str) -> Iterator[str]:
+    """With braces in its place: a lone semicolon behind an `if` is a warning, which is an error."""
+    for found in rule.finditer(visible):
+        start, end = found.span("statement")
+        yield text[:start] + "{/*" + text[start:end] + "*/}" + text[end:]
+
+
+def weakened(text: str, visible: str) -> list[str]:
+    """What may stand in the place of a line of C++; `visible` is the line with spaces where there
+    are comments and texts."""
+    return [
+        *_orders(text, visible),
+        *_left_out(_LOCK, text, visible),
+        *_left_out(_WAKE, text, visible),
+    ]
