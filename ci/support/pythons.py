@@ -107,9 +107,14 @@ def of_machine(but: Iterable[str]) -> list[Cpython]:
 def available(wanted: Iterable[str] = ()) -> list[Cpython]:
     """Every CPython that can be had here, or those that are wanted. Raises StageFailed for one that
     cannot be had."""
-    found = {python.version: python for python in map(of_suite, SUITES)}
-    found |= {python.version: python for python in of_machine(but=found)}
-    lost = [version for version in wanted if version not in found]
+    wanted, found = set(wanted), dict[str, Cpython]()
+    for suite in SUITES:  # the youngest one changes: who does not want its Python does without it
+        if not wanted or wanted - found.keys():
+            python = of_suite(suite)
+            found[python.version] = python
+    if not wanted or wanted - found.keys():
+        found |= {python.version: python for python in of_machine(but=found)}
+    lost = sorted(wanted - found.keys())
     if lost:
         raise StageFailed(
             f"there is no CPython {', '.join(lost)} here: Debian's {', '.join(SUITES)} and this "

@@ -87,10 +87,15 @@ def test_a_command_runs_inside_with_what_it_is_shown_and_nothing_else(monkeypatc
 
 def test_a_version_that_is_not_here_is_refused_with_those_that_are(monkeypatch):
     have = {"bookworm": "3.11", "trixie": "3.13", "forky": "3.14"}
-    monkeypatch.setattr(pythons, "of_suite", lambda suite: _cpython(have[suite]))
+    made = []
+    monkeypatch.setattr(
+        pythons, "of_suite", lambda suite: made.append(suite) or _cpython(have[suite])
+    )
     monkeypatch.setattr(pythons, "of_machine", lambda but: [_cpython("3.12")])
     assert [python.tag for python in pythons.available()] == ["cp311", "cp312", "cp313", "cp314"]
+    made.clear()
     assert [python.version for python in pythons.available(["3.13"])] == ["3.13"]
+    assert made == ["bookworm", "trixie"]
     with pytest.raises(StageFailed, match=r"no CPython 3\.9 here.*3\.11, 3\.12, 3\.13, 3\.14"):
         pythons.available(["3.9"])
 
