@@ -1,0 +1,106 @@
+"""What a process of a job does: it plays the script of its rank, and writes how that went."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ringcoll
+from support.soak.buffers import Wrong
+from support.soak.play import Player
+from support.soak.script import Script
+from support.soak.usage import Usage, settles, usage
+
+# Private memory grows by what allocators keep, and by the library's records of groups that were.
+MOST_GROWTH_KIB = 6 << 10
+# Of waits over tcp: as many as threads have waited at one time (transport/tcp/waker.h).
+MOST_DESCRIPTORS = 4
+
+
+@dataclass
+class Verdict:
+    """How a rank ended; `error` is empty if all went well."""
+
+    error: str = ""
+    kind: str = ""
+    trace: str = ""
+    when: float = 0.0  # monotonic clock: whose came first is the cause
+    usages: tuple[Usage, ...] = ()
+
+    def write(self, path: Path) -> None:
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.write_text(json.dumps(asdict(self)))
+        fresh.rename(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Verdict | None:
+        with contextlib.suppress(OSError):
+            found: dict[str, Any] = json.loads(path.read_text())
+            usages = tuple(Usage(**each) for each in found.pop("usages"))
+            return cls(**found, usages=usages)
+        return None
+
+
+def be_rank(
+    story: Script, rank: int, store: str, folder: Path, stage: Callable[[int], None]
+) -> Verdict:
+    """Plays the script in this process; does not raise."""
+    try:
+        usages = _play(story, rank, store, stage)
+    except BaseException as error:
+        found = Verdict(str(error), type(error).__name__, traceback.format_exc(), time.monotonic())
+        found.write(folder / f"verdict.{rank}")  # before others hear of this rank's end
+        return found
+    return Verdict(usages=usages)
+
+
+def _play(story: Script, rank: int, store: str, stage: Callable[[int], None]) -> tuple[Usage, ...]:
+    before = usage()
+    player = Player(story, rank, ringcoll.init(rank, story.plan.size, store), stage)
+    player.play()
+    world = player.world
+    world.barrier()
+    world.close()
+    ringcoll.shutdown()
+    left = settles(before)
+    if left:
+        raise Wrong(f"left behind by a communicator that was closed: {left}")
+    check_growth(player.usages)
+    return tuple(player.usages)
+
+
+def check_growth(usages: list[Usage]) -> None:
+    """The first lap warms up; after it nothing grows, for all laps do the same."""
+    if len(usages) < 3:
+        return
+    grown = usages[-1].growth(
+        usages[1], most_kib=MOST_GROWTH_KIB, most_descriptors=MOST_DESCRIPTORS
+    )
+    if grown:
+        raise Wrong(f"grown from lap 2 to lap {len(usages)}, which do the same: {grown}")
+
+
+def prepare(env: Mapping[str, str], log: Path) -> None:
+    """A process for itself: its own output, no handlers of the parent's, stacks on SIGUSR1."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    os.environ.update(env)
+    os.chdir(log.parent)

@@ -1,0 +1,39 @@
+"""Jobs of ci/soak with fixed seeds: everything at random, compared with NumPy."""
+
+from __future__ import annotations
+
+import pytest
+from support.soak.job import Job
+from support.soak.script import Plan
+
+# About two minutes in all. A failure says which command runs its job again.
+JOBS = [
+    Plan(seed, size, transport, profile, steps=60, laps=laps)
+    for seed, (size, transport, profile, laps) in enumerate(
+        [
+            (2, "shm", "calm", 3),
+            (3, "shm", "groups", 1),
+            (3, "shm", "groups", 3),
+            (4, "shm", "groups", 1),
+            (4, "shm", "deaths", 1),
+            (3, "shm", "stops", 1),
+            (5, "shm", "all", 1),
+            (2, "tcp", "calm", 3),
+            (3, "tcp", "groups", 3),
+            (4, "tcp", "deaths", 1),
+            (3, "tcp", "stops", 1),
+            (4, "tcp", "all", 1),
+            (4, "mixed", "groups", 3),
+            (5, "mixed", "all", 1),
+        ],
+        start=1,
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "plan", JOBS, ids=lambda plan: f"{plan.transport}-{plan.profile}-{plan.size}-{plan.seed}"
+)
+def test_a_job_of_everything_at_random(plan: Plan):
+    result = Job(plan).run()
+    assert not result.failure, f"{result.failure}\n{result.details}\nagain: {result.command()}"
