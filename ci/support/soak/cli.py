@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from support import hosts
+from support.soak import fake
 from support.soak.generate import PROFILES
 from support.soak.job import TRANSPORTS, Job, Result
 from support.soak.script import Plan
@@ -74,9 +75,10 @@ def plans(options: argparse.Namespace) -> Iterator[Plan]:
 def main(words: Sequence[str], about: str) -> int:
     options = _parser(about).parse_args(words)
     console = Console()
-    if "namespaces" in options.transport and (reason := hosts.missing()):
-        console.print(f"ci/soak: --transport namespaces: {reason}")
-        return 2
+    for transport, missing in (("namespaces", hosts.missing), ("fake", fake.missing)):
+        if transport in options.transport and (reason := missing()):
+            console.print(f"ci/soak: --transport {transport}: {reason}")
+            return 2
     tally = soak(options, console)
     for result in tally.failed:
         console.print(f"failed: {result.command()}", markup=False, highlight=False, soft_wrap=True)

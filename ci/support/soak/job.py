@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import signal
-import struct
 import tempfile
 import time
 import traceback
@@ -15,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import hosts, stages
-from support.soak import stacks
+from support.soak import fake, stacks
 from support.soak.generate import generate
 from support.soak.rank import Verdict, be_rank, prepare
 from support.soak.script import Pause, Plan, Script
+from support.soak.stages import Stages
 
-TRANSPORTS = ("shm", "tcp", "mixed", "namespaces", "verbs")
-_WORD = struct.Struct("q")
+TRANSPORTS = ("shm", "tcp", "mixed", "namespaces", "verbs", "fake")
 
 
 @dataclass
@@ -43,31 +41,16 @@ class Result:
         )
 
 
-class Stages:
-    """Which step each rank is in, in memory that all of them share."""
-
-    def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, size * _WORD.size)
-        self._size = size
-
-    def put(self, rank: int, at: int) -> None:
-        _WORD.pack_into(self._memory, rank * _WORD.size, at + 1)
-
-    def all(self) -> list[int]:
-        return [_WORD.unpack_from(self._memory, r * _WORD.size)[0] - 1 for r in range(self._size)]
-
-    def close(self) -> None:
-        self._memory.close()
-
-
 def environment(story: Script, rank: int) -> dict[str, str]:
     transport = story.plan.transport
     env = {"RINGCOLL_LOG": "error", "RINGCOLL_TIMEOUT_S": "30", **story.knobs}
     if transport in ("shm", "tcp", "verbs"):
         env["RINGCOLL_TRANSPORT"] = transport
+    if transport == "fake":
+        env["RINGCOLL_TRANSPORT"] = "verbs"
     if transport == "mixed":
         env["RINGCOLL_HOSTID"] = f"host{story.hosts[rank]}"
-    if transport not in ("namespaces", "verbs"):
+    if transport not in ("namespaces", "verbs", "fake"):
         env["RINGCOLL_INTERFACE"] = "lo"
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         env[name] = "1"
@@ -84,7 +67,7 @@ class Job:
         self._folder = Path(tempfile.mkdtemp(prefix="ringcoll-soak-"))
         self._store = self._folder / "store"
         self._store.mkdir()
-        self._stages = Stages(plan.size)
+        self._stages = Stages(self._folder / "stages", plan.size)
         self._pids: dict[int, int] = {}  # by rank; those that have not ended
         self._started: list[int] = []  # pids, which are those of their groups
         self._statuses: dict[int, int] = {}
@@ -109,6 +92,9 @@ class Job:
         if self._plan.transport == "namespaces":
             self._cluster = hosts.Cluster(max(self._script.hosts) + 1)
             place = [self._cluster.hosts[host] for host in self._script.hosts]
+        if self._plan.transport == "fake":
+            self._fork(0, None)
+            return
         for rank in range(self._plan.size):
             host = place[rank] if place else None
             with host.birthplace() if host else nullcontext():
@@ -133,6 +119,8 @@ class Job:
             os._exit(code)
 
     def _be(self, rank: int) -> int:
+        if self._plan.transport == "fake":
+            fake.exec_all(self._plan, self._folder)
         store = f"file://{self._store}"
         found = be_rank(
             self._script, rank, store, self._folder, lambda at: self._stages.put(rank, at)
@@ -234,6 +222,8 @@ class Job:
 
     def _died_unasked(self, verdicts: dict[int, Verdict]) -> str:
         """Ranks that have neither said how they ended nor were to die."""
+        if self._plan.transport == "fake":  # all ranks are threads of the one process
+            verdicts = {} if any(self._statuses.values()) else verdicts
         return "; ".join(
             f"rank {rank} ended with status {status:#x}"
             for rank, status in self._statuses.items()

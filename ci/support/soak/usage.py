@@ -11,6 +11,7 @@ from pathlib import Path
 
 # What stands in for descriptors in a child that is forked (csrc/base/fork.cc) stays.
 _OF_THE_PROCESS = 1
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 _libc = ctypes.CDLL(None)
 
 
@@ -33,6 +34,13 @@ class Usage:
             if now > then + most:
                 grown.append(f"{name} from {then} to {now}, at most {most} more are allowed")
         return "; ".join(grown)
+
+
+def keep_nothing_back() -> None:
+    """Has the allocator of this process give back what is freed, as far as it can."""
+    for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, 1 << 16)):
+        if not _libc.mallopt(option, value):
+            raise OSError(f"mallopt({option}, {value}) failed")
 
 
 def usage() -> Usage:
