@@ -22,6 +22,7 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "log"
 VENV = ROOT / ".venv"
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Commands that run() waits for, in whatever thread: they are no leftovers. Under the lock, none has
 # begun that is not in the set.
@@ -177,6 +178,12 @@ def end(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Has the kernel end this process when the thread that has started it ends."""
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
 
 
 def name_of(pid: int) -> str:

@@ -186,10 +186,10 @@ def test_growth_is_noticed_and_warming_up_is_not():
     first, warm = Usage(1000, 1000, 10, 5), Usage(90000, 90000, 30, 7)
     check_growth([first, warm, warm])
     for more in (
-        Usage(190000, 90000, 30, 7),
-        Usage(90000, 190000, 30, 7),
-        Usage(90000, 90000, 35, 7),
-        Usage(90000, 90000, 30, 8),
+        Usage(91700, 90000, 30, 7),
+        Usage(90000, 91700, 30, 7),
+        Usage(90000, 90000, 37, 7),
+        Usage(90000, 90000, 30, 10),
     ):
         with pytest.raises(Wrong, match="grown from lap 2 to lap 3"):
             check_growth([first, warm, more])

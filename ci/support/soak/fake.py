@@ -83,7 +83,7 @@ def _be_rank(story: Script, rank: int, folder: Path, stages: Stages) -> None:
         world.barrier()
         world.close()
         if rank == 0:  # what the process holds is that of all of them
-            check_growth(player.usages)
+            check_growth(player.usages, story.plan.size)
     except BaseException as error:
         trace = traceback.format_exc()
         Verdict(str(error), type(error).__name__, trace, time.monotonic()).write(path)

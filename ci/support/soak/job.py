@@ -109,6 +109,7 @@ class Job:
         code = 1
         try:
             os.setpgid(0, 0)
+            stages.end_with_parent()
             if host:
                 host.enter()
             prepare(environment(self._script, rank), self._folder / f"output.{rank}")
@@ -253,8 +254,8 @@ class Job:
         return rank in self._script.victims and killed
 
     def _end(self) -> None:
+        stages.end(list(self._pids.values()))
         for pid in self._pids.values():
-            os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         self._stages.close()
         if self._cluster:

@@ -78,6 +78,7 @@ class Player:
                 timer.join()
             self.world.barrier()
             self.usages.append(usage())
+            self.world.barrier()  # ranks that are threads measure the same process
 
     def _play(self, step: Step) -> None:
         if isinstance(step, script.Renew):

@@ -22,14 +22,16 @@ class Usage:
     descriptors: int
     threads: int
 
-    def growth(self, before: Usage, *, most_kib: int, most_descriptors: int = 0) -> str:
+    def growth(
+        self, before: Usage, most_kib: int = 0, most_descriptors: int = 0, most_threads: int = 0
+    ) -> str:
         """What has grown by more than that since `before`, in words; empty if nothing has."""
         grown = []
         for name, now, then, most in (
             ("private memory (KiB)", self.anon_kib, before.anon_kib, most_kib),
             ("shared memory (KiB)", self.shmem_kib, before.shmem_kib, most_kib),
             ("descriptors", self.descriptors, before.descriptors, most_descriptors),
-            ("threads", self.threads, before.threads, 0),
+            ("threads", self.threads, before.threads, most_threads),
         ):
             if now > then + most:
                 grown.append(f"{name} from {then} to {now}, at most {most} more are allowed")
@@ -65,7 +67,7 @@ def settles(before: Usage, seconds: float = 3) -> str:
     end = time.monotonic() + seconds
     while True:
         now = Usage(0, 0, _count("fd"), _count("task"))
-        left = now.growth(before, most_kib=0, most_descriptors=_OF_THE_PROCESS)
+        left = now.growth(before, most_descriptors=_OF_THE_PROCESS)
         if not left:
             return ""
         if time.monotonic() > end:
