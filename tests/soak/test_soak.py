@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.setup import tools_env
 from support.soak.job import Job
 from support.soak.script import Plan
+from support.stages import must, run
 
 # About two minutes in all. A failure says which command runs its job again.
 JOBS = [
@@ -29,6 +31,21 @@ JOBS = [
         start=1,
     )
 ]
+
+
+@pytest.fixture(scope="module")
+def software_device():
+    """The library that has it, built if it is not there."""
+    must(run(["cmake", "--preset", "dev"], "soak-configure", env=tools_env()))
+    build = ["cmake", "--build", "--preset", "dev", "--target", "soak_fake"]
+    must(run(build, "soak-build", env=tools_env()))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("size", "profile"), [(2, "calm"), (3, "groups")])
+def test_a_job_over_the_software_rdma_device(software_device, size, profile):
+    result = Job(Plan(21, size, "fake", profile, steps=40, laps=3)).run()
+    assert not result.failure, f"{result.failure}\n{result.details}\nagain: {result.command()}"
 
 
 @pytest.mark.parametrize(

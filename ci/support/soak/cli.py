@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -79,6 +81,8 @@ def main(words: Sequence[str], about: str) -> int:
         if transport in options.transport and (reason := missing()):
             console.print(f"ci/soak: --transport {transport}: {reason}")
             return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):  # leave nothing behind then either
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
     tally = soak(options, console)
     for result in tally.failed:
         console.print(f"failed: {result.command()}", markup=False, highlight=False, soft_wrap=True)

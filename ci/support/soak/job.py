@@ -42,8 +42,9 @@ class Result:
 
 
 def environment(story: Script, rank: int) -> dict[str, str]:
+    """The deadline is longer than a job's patience, so that stacks of what hangs are seen."""
     transport = story.plan.transport
-    env = {"RINGCOLL_LOG": "error", "RINGCOLL_TIMEOUT_S": "30", **story.knobs}
+    env = {"RINGCOLL_LOG": "error", "RINGCOLL_TIMEOUT_S": "120", **story.knobs}
     if transport in ("shm", "tcp", "verbs"):
         env["RINGCOLL_TRANSPORT"] = transport
     if transport == "fake":
