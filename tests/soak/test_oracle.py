@@ -213,7 +213,8 @@ def test_a_rank_that_dies_is_noticed():
 
 def test_a_rank_that_hangs_is_ended_and_its_stack_printed():
     def hang(job):
-        time.sleep(60)
+        time.sleep(600)
+        return 0
 
     result = Broken(hang).run()
     assert "hangs" in result.failure
