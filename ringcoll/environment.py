@@ -163,7 +163,10 @@ def directory_for(job: str) -> Path:
     import tempfile
 
     key = hashlib.sha256(job.encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"ringcoll-{os.getuid()}-{key}"
+    return _private(Path(tempfile.gettempdir()) / f"ringcoll-{os.getuid()}-{key}")
+
+
+def _private(path: Path) -> Path:
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
@@ -220,9 +223,7 @@ def _open_mpi(environ: Environment) -> _Seat | None:
         # mpirun removes its session directory at the end, whatever happens to the ranks.
         for name in ("PMIX_SERVER_TMPDIR", "OMPI_MCA_orte_jobfam_session_dir"):
             if name in environ and Path(environ[name]).is_dir():
-                path = Path(environ[name]) / f"ringcoll-{job}"
-                path.mkdir(mode=0o700, exist_ok=True)
-                return f"file://{path}"
+                return f"file://{_private(Path(environ[name]) / f'ringcoll-{job}')}"
         return f"file://{directory_for(f'open mpi {job}')}"
 
     return _Seat(_integer(environ, "OMPI_COMM_WORLD_RANK"), size, store)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringcoll.errors import Error, InvalidArgument
+from ringcoll.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,14 +46,9 @@ def check_picture(option: str, path: Path) -> None:
 
 def write_file(option: str, path: Path, content: bytes) -> None:
     """Raises InvalidArgument if it cannot."""
-    place = path.resolve()
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        fresh.write_bytes(content)
-        fresh.replace(place)
+        replace_file(path.resolve(), content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise InvalidArgument(f"{option} {path}: {error.strerror}") from None
 
 

@@ -6,8 +6,13 @@
 // that it is ready (second lock). At the end rank 0 removes them all; a rank that finds that rank 0
 // was killed removes them in its place. Only if all ranks are killed do files stay, until the
 // directory is used again.
+//
+// Others may be able to write to the directory. So a file counts only if the kernel says that it is
+// a regular file of this user with one name. No symbolic link in the directory is followed, and no
+// file is written to but one that this process has just made.
 #include <dirent.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +21,7 @@
 #include <memory>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fd.h"
@@ -79,13 +85,26 @@ int write_all(int fd, std::string_view bytes) {
   return 0;
 }
 
+std::string describe_user(uid_t user) {
+  char buffer[4096];
+  passwd entry{}, *found = nullptr;
+  bool known = getpwuid_r(user, &entry, buffer, sizeof buffer, &found) == 0 && found != nullptr;
+  return known ? fmt::format("{} (uid {})", entry.pw_name, user) : fmt::format("uid {}", user);
+}
+
+const char* kind_of(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return "a file";
+  if (S_ISLNK(status.st_mode)) return "a symbolic link";
+  return S_ISDIR(status.st_mode) ? "a directory" : "no regular file";
+}
+
 class FileStore : public Store {
  public:
   FileStore(const std::string& directory, Rank rank)
       : name_("file://" + directory), directory_(directory), rank_(rank) {
     check(directory.starts_with('/'), Code::kInvalidArgument,
           "{}: three slashes and an absolute path are needed, file:///directory", name_);
-    open_directory();
+    learn_user();
     if (rank_ == 0) own();
   }
   ~FileStore() override {
@@ -93,9 +112,13 @@ class FileStore : public Store {
       if (rank_ == 0)
         sweep(true);
       else
-        sweep_for_the_dead();
+        try_clear();
     } catch (const Error& error) {
-      log_warning("{}: files may be left: {}", name_, error.what());
+      // Of a file that is somebody else's, who has met it was told.
+      if (error.code() == Code::kInvalidArgument)
+        log_debug("{}", error.what());
+      else
+        log_warning("{}: files may be left: {}", name_, error.what());
     }
   }
 
@@ -105,14 +128,29 @@ class FileStore : public Store {
     unlink_in(open_directory().get(), file_of(key));
   }
   const std::string& name() const override { return name_; }
+  std::string remark() const override {
+    return fmt::format("only processes of user {} can come there", describe_user(user_));
+  }
 
  private:
+  /// A file of this user, open; or none.
+  struct Found {
+    Fd fd;
+    nlink_t names = 0;
+  };
+  /// A fresh file, open.
+  struct Made {
+    Fd fd;
+    std::string name;
+  };
+
   // Opened anew for each request: on NFS that is what makes new files seen.
   Fd open_directory() const {
     Fd fd(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int error = errno;
     check(static_cast<bool>(fd), Code::kTransport,
-          "{}: {}; it must be a directory that all ranks can write to", name_,
-          errno_text("open", errno));
+          "{}: {} (this process is of user {}); it must be a directory that all ranks can write to",
+          name_, errno_text("open", error), describe_user(geteuid()));
     return fd;
   }
   std::string file_of(const std::string& key) const {
@@ -121,119 +159,202 @@ class FileStore : public Store {
           name_, key);
     return file;
   }
-  void unlink_in(int directory, const std::string& file) const {
-    check(unlinkat(directory, file.c_str(), 0) == 0 || errno == ENOENT, Code::kTransport,
-          "{}: {}: {}", name_, file, errno_text("unlink", errno));
+  bool is_own(const struct stat& status) const {
+    return S_ISREG(status.st_mode) && status.st_uid == user_;
   }
 
+  Made make_file(int directory) const;
+  Found find(int directory, const std::string& file, int flags) const;
+  void unlink_in(int directory, const std::string& file) const;
+  void learn_user();
   void own();
   bool try_own();
+  bool try_clear();
   bool owner_is_ready(int directory) const;
   void sweep(bool with_lock);
-  void sweep_for_the_dead();
+  void check_is_set_to(const std::string& key, const std::string& value, Deadline deadline) const;
+  [[noreturn]] void throw_strange(const std::string& file, const struct stat& status) const;
 
   const std::string name_;
   const std::string directory_;
   const Rank rank_;
+  uid_t user_ = 0;  // whose files count
   Fd lock_;
 };
 
-// Takes the lock if nobody has it. The file may be removed between opening and locking it: then it
-// is not the one.
+void FileStore::throw_strange(const std::string& file, const struct stat& status) const {
+  throw Error(
+      Code::kInvalidArgument,
+      fmt::format("{}: {} is {} of user {}, and this process is of user {}. A file:// store is for "
+                  "processes of one user and follows no symbolic link: run all ranks as one user, "
+                  "or let them meet at a tcp:// store with RINGCOLL_SECRET. If the file is not of "
+                  "this job, remove it, or give the job a directory of its own",
+                  name_, file, kind_of(status), describe_user(status.st_uid),
+                  describe_user(user_)));
+}
+
+// Only for this user: what ranks tell each other includes the secret of a job that was given none.
+FileStore::Made FileStore::make_file(int directory) const {
+  std::string name = fmt::format("{}tmp.{}", kPrefix, fresh_token());
+  Fd fd(openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  int error = errno;
+  check(static_cast<bool>(fd), Code::kTransport,
+        "{}: {} (this process is of user {}); all ranks must be able to write there", name_,
+        errno_text("open", error), describe_user(geteuid()));
+  return {std::move(fd), std::move(name)};
+}
+
+// Throws if it is anything else than a regular file of this user. Neither a FIFO nor a device keeps
+// it waiting.
+FileStore::Found FileStore::find(int directory, const std::string& file, int flags) const {
+  Fd fd(openat(directory, file.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  int error = fd ? 0 : errno;
+  struct stat status{};
+  bool known = fd ? fstat(fd.get(), &status) == 0
+                  : fstatat(directory, file.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  if (!known && errno == ENOENT) return {};
+  if (known && !is_own(status)) throw_strange(file, status);
+  if (error == ENOENT) return {};
+  check(known && error == 0, Code::kTransport, "{}: {}: {}", name_, file,
+        errno_text("open", error != 0 ? error : errno));
+  return {std::move(fd), status.st_nlink};
+}
+
+void FileStore::unlink_in(int directory, const std::string& file) const {
+  if (unlinkat(directory, file.c_str(), 0) == 0 || errno == ENOENT) return;
+  int error = errno;
+  find(directory, file, O_RDONLY);  // throws if it is somebody else's
+  throw Error(Code::kTransport,
+              fmt::format("{}: {}: {}", name_, file, errno_text("unlink", error)));
+}
+
+// By a file that this process makes: a server may know its user under another number (NFS).
+void FileStore::learn_user() {
+  Fd directory = open_directory();
+  Made made = make_file(directory.get());
+  struct stat status{};
+  check(fstat(made.fd.get(), &status) == 0, Code::kTransport, "{}: {}", name_,
+        errno_text("fstat", errno));
+  user_ = status.st_uid;
+  unlink_in(directory.get(), made.name);
+}
+
+// The lock is locked before it is in its place, so that who finds it knows whether its owner lives.
 bool FileStore::try_own() {
   Fd directory = open_directory();
-  lock_ = Fd(openat(directory.get(), kLockName, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  check(static_cast<bool>(lock_), Code::kTransport,
-        "{}: {}: {}; all ranks must be able to write there", name_, kLockName,
-        errno_text("open", errno));
-  if (!try_lock(lock_.get(), kOwnerByte)) {
-    bool taken = errno == EAGAIN || errno == EACCES;
-    check(taken, Code::kTransport, "{}: {}; this file system has no locks: use a tcp:// store",
-          name_, errno_text("fcntl(F_OFD_SETLK)", errno));
-    return false;
+  Made made = make_file(directory.get());
+  check(try_lock(made.fd.get(), kOwnerByte), Code::kTransport,
+        "{}: {}; this file system has no locks: use a tcp:// store", name_,
+        errno_text("fcntl(F_OFD_SETLK)", errno));
+  int error = write_all(made.fd.get(), this_process());
+  const char* call = "write";
+  if (error == 0) {
+    call = "link";
+    bool linked = linkat(directory.get(), made.name.c_str(), directory.get(), kLockName, 0) == 0;
+    error = linked ? 0 : errno;
   }
-  struct stat by_name, by_fd;
-  bool same = fstatat(directory.get(), kLockName, &by_name, 0) == 0 &&
-              fstat(lock_.get(), &by_fd) == 0 && by_name.st_ino == by_fd.st_ino &&
-              by_name.st_dev == by_fd.st_dev;
-  return same;
+  unlink_in(directory.get(), made.name);
+  // ENOENT: who cleans up for a rank 0 that was killed has removed it.
+  check(error == 0 || error == EEXIST || error == ENOENT, Code::kTransport, "{}: {}: {}", name_,
+        kLockName, errno_text(call, error));
+  if (error == 0) lock_ = std::move(made.fd);
+  return error == 0;
 }
 
 void FileStore::own() {
   Deadline give_up(seconds(kLockSeconds));
   while (!try_own()) {
+    bool cleared = try_clear();
+    Found rival = find(open_directory().get(), kLockName, O_RDONLY);
     check(!give_up.passed(), Code::kInvalidArgument,
           "{}: two processes claim rank 0, {} and {}; or they are of two jobs: give each job a "
           "directory of its own",
-          name_, read_all(lock_.get()), this_process());
-    std::this_thread::sleep_for(kLockPause);
+          name_, rival.fd ? read_all(rival.fd.get()) : "one that has just ended", this_process());
+    if (!cleared) std::this_thread::sleep_for(kLockPause);
   }
   sweep(false);
-  int error = ftruncate(lock_.get(), 0) == 0 ? write_all(lock_.get(), this_process()) : errno;
-  check(error == 0, Code::kTransport, "{}: {}: {}", name_, kLockName, errno_text("write", error));
   check(try_lock(lock_.get(), kReadyByte), Code::kTransport, "{}: {}", name_,
         errno_text("fcntl(F_OFD_SETLK)", errno));
 }
 
-// Removes all files of the store; `lock_` is held.
+// Removes all files of this user that the store has made; the lock is held. Those of others count
+// for nothing, and may be another job's.
 void FileStore::sweep(bool with_lock) {
   Fd directory = open_directory();
   std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(fcntl(directory.get(), F_DUPFD_CLOEXEC, 0)),
                                               closedir);
   check(entries != nullptr, Code::kTransport, "{}: {}", name_, errno_text("fdopendir", errno));
   while (dirent* entry = readdir(entries.get())) {
-    std::string_view file = entry->d_name;
-    if (file.starts_with(kPrefix) && file != kLockName)
-      unlink_in(directory.get(), std::string(file));
+    std::string file = entry->d_name;
+    if (!file.starts_with(kPrefix) || file == kLockName) continue;
+    struct stat status{};
+    if (fstatat(directory.get(), file.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && is_own(status))
+      unlink_in(directory.get(), file);
   }
   if (with_lock) unlink_in(directory.get(), kLockName);
 }
 
-void FileStore::sweep_for_the_dead() {
+// Removes what is left of a rank 0 that was killed. False: it lives, or another process is doing
+// so. The file may be replaced between opening and locking it: then it is not the one.
+bool FileStore::try_clear() {
   Fd directory = open_directory();
-  bool there = faccessat(directory.get(), kLockName, F_OK, 0) == 0;
-  if (there && try_own()) sweep(true);
+  Found left = find(directory.get(), kLockName, O_RDWR);
+  if (!left.fd) return true;
+  if (!try_lock(left.fd.get(), kOwnerByte)) return false;
+  struct stat by_name{}, by_fd{};
+  bool same = fstatat(directory.get(), kLockName, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+              fstat(left.fd.get(), &by_fd) == 0 && by_name.st_ino == by_fd.st_ino &&
+              by_name.st_dev == by_fd.st_dev;
+  if (same) sweep(true);
+  return same;
 }
 
 bool FileStore::owner_is_ready(int directory) const {
   if (rank_ == 0) return true;
-  Fd lock(openat(directory, kLockName, O_RDONLY | O_CLOEXEC));
-  return lock && is_locked(lock.get(), kReadyByte);
+  Found lock = find(directory, kLockName, O_RDONLY);
+  return lock.fd && lock.names == 1 && is_locked(lock.fd.get(), kReadyByte);
 }
 
 std::optional<std::string> FileStore::try_get(const std::string& key, Deadline) {
   Fd directory = open_directory();
   if (!owner_is_ready(directory.get())) return {};
-  std::string file = file_of(key);
-  Fd fd(openat(directory.get(), file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return {};
-  check(static_cast<bool>(fd), Code::kTransport, "{}: {}: {}", name_, file,
-        errno_text("open", errno));
-  return read_all(fd.get());
+  Found found = find(directory.get(), file_of(key), O_RDONLY);
+  // While it has two names it is being linked into place, or is a link to another file.
+  if (!found.fd || found.names != 1) return {};
+  return read_all(found.fd.get());
 }
 
 void FileStore::set(const std::string& key, const std::string& value, Deadline deadline) {
   std::string file = file_of(key);
-  std::string temporary = fmt::format("{}tmp.{}", kPrefix, fresh_token());
   Fd directory = open_directory();
-  // Only for this user: what ranks tell each other includes the secret of a job that was given
-  // none.
-  Fd fd(openat(directory.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  check(static_cast<bool>(fd), Code::kTransport, "{}: {}; all ranks must be able to write there",
-        name_, errno_text("open", errno));
-  int error = write_all(fd.get(), value);
+  Made made = make_file(directory.get());
+  int error = write_all(made.fd.get(), value);
   const char* call = "write";
   if (error == 0) {
     call = "link";
-    bool linked = linkat(directory.get(), temporary.c_str(), directory.get(), file.c_str(), 0) == 0;
+    bool linked = linkat(directory.get(), made.name.c_str(), directory.get(), file.c_str(), 0) == 0;
     error = linked ? 0 : errno;
   }
-  unlink_in(directory.get(), temporary);
+  unlink_in(directory.get(), made.name);
   if (error == 0) return;
   check(error == EEXIST, Code::kTransport, "{}: {}: {}", name_, file, errno_text(call, error));
-  auto found = try_get(key, deadline);
-  check(!found || *found == value, Code::kInvalidArgument,
-        "{}: \"{}\" is set already, to another value", name_, key);
+  check_is_set_to(key, value, deadline);
+}
+
+// Who sets a key at the same moment may not have put it into place wholly.
+void FileStore::check_is_set_to(const std::string& key, const std::string& value,
+                                Deadline deadline) const {
+  for (;;) {
+    Found found = find(open_directory().get(), file_of(key), O_RDONLY);
+    if (!found.fd) return;  // removed meanwhile
+    if (found.names == 1)
+      return check(read_all(found.fd.get()) == value, Code::kInvalidArgument,
+                   "{}: \"{}\" is set already, to another value", name_, key);
+    check(!deadline.passed(), Code::kTransport,
+          "{}: {} has {} names: somebody links files there; give the job a directory of its own",
+          name_, file_of(key), found.names);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace

@@ -1,13 +1,7 @@
 #include "bootstrap/store.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -15,40 +9,17 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/http_client.h"
 #include "bootstrap/http_server_testing.h"
+#include "bootstrap/store_testing.h"
 #include "net/socket.h"
 
 namespace ringcoll {
 namespace {
 
+using testing::contains;
+using testing::Directory;
 using testing::error_of;
-
-Deadline soon() { return Deadline(seconds(20)); }
-
-bool contains(const Error& error, const std::string& part) {
-  return std::string(error.what()).find(part) != std::string::npos;
-}
-
-uint16_t free_port() {
-  Fd listener = listen_on(Address::parse("127.0.0.1:0"));
-  return local_address(listener.get()).port();
-}
-
-/// A directory that is removed at the end.
-class Directory {
- public:
-  Directory() {
-    char path[] = "/tmp/ringcoll_test_XXXXXX";
-    EXPECT_NE(mkdtemp(path), nullptr);
-    path_ = path;
-  }
-  ~Directory() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  std::string url() const { return "file://" + path(); }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::filesystem::path path_;
-};
+using testing::free_port;
+using testing::soon;
 
 /// A place for a store of each kind.
 class EveryStore : public ::testing::TestWithParam<const char*> {
@@ -367,108 +338,6 @@ TEST(TcpStore, TheEndOfRankZeroIsNoticed) {
   EXPECT_EQ(error.code(), Code::kTransport);
   EXPECT_EQ(error.rank(), 0);
   EXPECT_TRUE(contains(error, "rank 0 has ended")) << error.what();
-}
-
-// ---- file:// ----
-
-TEST(FileStore, ADirectoryThatIsNotThere) {
-  for (Rank rank : {0, 1}) {
-    Error error = error_of([&] { open_store("file:///nonesuch/dir", "", rank, 2, soon()); });
-    EXPECT_EQ(error.code(), Code::kTransport);
-    EXPECT_TRUE(contains(error, "No such file or directory")) << error.what();
-  }
-}
-
-TEST(FileStore, LeavesNothingAndLeavesOthersFilesAlone) {
-  Directory directory;
-  std::string mine = directory.path() + "/notes.txt";
-  std::ofstream(mine) << "mine";
-  {
-    auto zero = open_store(directory.url(), "", 0, 2, soon());
-    auto one = open_store(directory.url(), "", 1, 2, soon());
-    one->set("key", "value", soon());
-    one.reset();
-    EXPECT_EQ(zero->get("key", soon()), "value");
-  }
-  EXPECT_TRUE(std::filesystem::remove(mine));
-  EXPECT_TRUE(directory.empty());
-}
-
-TEST(FileStore, TwoThatClaimRankZeroAreNamed) {
-  Directory directory;
-  auto zero = open_store(directory.url(), "", 0, 2, soon());
-  Error error = error_of([&] { open_store(directory.url(), "", 0, 2, soon()); });
-  EXPECT_EQ(error.code(), Code::kInvalidArgument);
-  EXPECT_TRUE(contains(error, fmt::format("pid {} on ", getpid()))) << error.what();
-  zero->set("key", "value", soon());
-  EXPECT_EQ(zero->get("key", soon()), "value");
-}
-
-// Runs `body` in a child, which must end by itself or be killed by it.
-void in_child(const std::function<void()>& body) {
-  pid_t pid = fork();
-  if (pid == 0) {
-    body();
-    _exit(0);
-  }
-  waitpid(pid, nullptr, 0);
-}
-
-TEST(FileStore, FilesOfAKilledJobMisleadNobody) {
-  Directory directory;
-  in_child([&] {
-    auto zero = open_store(directory.url(), "", 0, 2, soon());
-    auto one = open_store(directory.url(), "", 1, 2, soon());
-    zero->set("session", "old", soon());
-    one->set("other", "old", soon());
-    kill(getpid(), SIGKILL);
-  });
-  EXPECT_FALSE(directory.empty());
-  {
-    auto one = open_store(directory.url(), "", 1, 2, soon());
-    EXPECT_FALSE(one->try_get("session", soon())) << "nobody who is alive has set it";
-    auto zero = open_store(directory.url(), "", 0, 2, soon());
-    EXPECT_FALSE(zero->try_get("session", soon()));
-    EXPECT_FALSE(one->try_get("other", soon()));
-    zero->set("session", "new", soon());
-    EXPECT_EQ(one->get("session", soon()), "new");
-  }
-  EXPECT_TRUE(directory.empty());
-}
-
-TEST(FileStore, ASurvivorCleansUpForAKilledRankZero) {
-  Directory directory;
-  int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  pid_t pid = fork();
-  if (pid == 0) {
-    auto zero = open_store(directory.url(), "", 0, 2, soon());
-    zero->set("session", "old", soon());
-    if (write(ready[1], "x", 1) == 1) pause();
-    _exit(1);
-  }
-  char byte;
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  {
-    auto one = open_store(directory.url(), "", 1, 2, soon());
-    EXPECT_EQ(one->get("session", soon()), "old");
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
-    EXPECT_FALSE(one->try_get("session", soon()));
-  }
-  EXPECT_TRUE(directory.empty());
-  close(ready[0]);
-  close(ready[1]);
-}
-
-TEST(FileStore, AValueIsForItsUserOnly) {
-  Directory directory;
-  auto zero = open_store(directory.url(), "", 0, 2, soon());
-  zero->set("key", "value", soon());
-  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
-    EXPECT_EQ(entry.status().permissions() & std::filesystem::perms(077),
-              std::filesystem::perms::none)
-        << entry.path();
 }
 
 // ---- horovod:// ----

@@ -11,18 +11,19 @@ import contextlib
 import hmac
 import http.client
 import json
-import os
 import secrets
 import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ringcoll.cluster.wire import Wire
 from ringcoll.errors import InvalidArgument, TransportError
+from ringcoll.files import is_of, make_file, read_file_of, user_of_new_files
 
 Note = dict[str, Any]
 
@@ -80,37 +81,48 @@ def open_board(store: str, secret: str, rank: int, end: float) -> Board:
 
 
 class _FileBoard(Board):
+    """Files of this user: others may be able to write to the directory."""
+
     def __init__(self, folder: Path, rank: int) -> None:
         if not folder.is_dir():
             raise InvalidArgument(f"file://{folder}: there is no such directory on this host")
         self._folder, self._rank = folder, rank
+        with self._transport_errors():
+            self._user = user_of_new_files(folder)
 
     def put(self, key: str, note: Note) -> None:
-        fresh = self._folder / f"{_PREFIX}new.{os.getpid()}.{secrets.token_hex(4)}"
-        try:
-            fresh.write_text(json.dumps(note))
+        with self._transport_errors():
+            fresh = make_file(self._folder, f"{_PREFIX}new.", json.dumps(note).encode())
             fresh.rename(self._path(key))  # whole, or not at all
-        except OSError as error:
-            raise TransportError(f"file://{self._folder}: {error}") from error
 
     def get(self, key: str) -> Note | None:
-        try:
-            return _parse(self._path(key).read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise TransportError(f"file://{self._folder}: {error}") from error
+        with self._transport_errors():
+            try:
+                return _parse(read_file_of(self._user, self._path(key)))
+            except FileNotFoundError:
+                return None
 
     def remove(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
+        with self._transport_errors():
+            self._path(key).unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._rank == 0:
+        if self._rank != 0:
+            return
+        with self._transport_errors():
             for path in self._folder.glob(f"{_PREFIX}*"):
-                path.unlink(missing_ok=True)
+                if is_of(self._user, path):
+                    path.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         return self._folder / (_PREFIX + key)
+
+    @contextlib.contextmanager
+    def _transport_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TransportError(f"file://{self._folder}: {error}") from error
 
 
 class _HttpBoard(Board):

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import replace_file
 from . import anchored
 from .edits import EDITS
 from .installed import find_installed
@@ -277,7 +278,7 @@ def export(options: Options, output: Path, report: Report | None = None) -> tupl
         wheel = build(options, report)
         needs = examine(wheel, wheel.parent / "build.log")
         copy = output / wheel.name
-        shutil.copyfile(wheel, copy)
+        replace_file(copy, wheel.read_bytes())
     except NotPortable as error:
         raise BuildError(f"this wheel would not run on every machine: {error}") from None
     except OSError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +52,51 @@ def test_a_board_that_is_closed_leaves_port_and_thread(store):
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
     assert set(threading.enumerate()) <= before
+
+
+def test_a_board_of_files_believes_no_link_and_leaves_others_files_alone(tmp_path):
+    folder, precious = tmp_path / "board", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text('{"a": 1}')
+    board = open_board(f"file://{folder}", "", 0, time.monotonic() + 5)
+    (folder / "ringcoll-cluster.key").symlink_to(precious)
+    with pytest.raises(InvalidArgument, match=r"symbolic link of user .*uid"):
+        board.get("key")
+    os.mkfifo(folder / "ringcoll-cluster.queue")
+    with pytest.raises(InvalidArgument, match="no regular file"):
+        board.get("queue")
+    board.put("key", {"a": 2})
+    assert board.get("key") == {"a": 2} and board.get("nothing") is None
+    board.close()
+    assert precious.read_text() == '{"a": 1}'
+    assert [path.name for path in folder.iterdir()] == ["ringcoll-cluster.queue"]
+
+
+@pytest.fixture
+def open_to_all():
+    """A directory in which every user can make files."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
+def test_a_second_user_is_told_whose_board_it_is(open_to_all):
+    end = time.monotonic() + 5
+    mine = open_board(f"file://{open_to_all}", "", 0, end)
+    mine.put("key", {"a": 1})
+    os.seteuid(65534)
+    try:
+        theirs = open_board(f"file://{open_to_all}", "", 1, end)
+        with pytest.raises(InvalidArgument, match=r"user root \(uid 0\).*uid 65534"):
+            theirs.get("key")
+        theirs.put("other", {"b": 2})
+    finally:
+        os.seteuid(0)
+    with pytest.raises(InvalidArgument, match=r"uid 65534.*user root"):
+        mine.get("other")
+    mine.close()
+    assert [path.name for path in open_to_all.iterdir()] == ["ringcoll-cluster.other"]
 
 
 class Rendezvous(BaseHTTPRequestHandler):

@@ -15,6 +15,7 @@ from ringcoll.cluster import Leader
 from ringcoll.cluster.hosts import find_hosts
 from ringcoll.cluster.pair import View
 from ringcoll.errors import InvalidArgument
+from ringcoll.files import replace_file
 from ringcoll.outputs import check_file, write_file
 from ringcoll.probe import Survey, survey
 from ringcoll.probe.show import verdict
@@ -384,6 +385,16 @@ def test_a_file_is_replaced_and_a_link_followed(tmp_path):
         write_file("--output", place, content.encode())
         assert path.read_text() == content
     assert link.is_symlink() and list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_that_another_user_may_have_planted_is_not_followed(tmp_path):
+    path, precious = tmp_path / "file", tmp_path / "precious"
+    precious.write_text("what the user needs")
+    (tmp_path / f".file.{os.getpid()}").symlink_to(precious)
+    write_file("--output", path, b"new")
+    assert path.read_bytes() == b"new" and precious.read_text() == "what the user needs"
+    with pytest.raises(FileNotFoundError):
+        replace_file(tmp_path / "none" / "file", b"new")
 
 
 def test_it_wants_a_launcher(start):
