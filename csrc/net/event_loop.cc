@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -49,6 +50,8 @@ struct EventLoop::State {
   uint64_t finished = 0;       // callbacks and tasks that have returned
   bool stopping = false;
   std::thread thread;
+  std::thread::id runner;  // the thread that runs callbacks
+  std::optional<Error> threadless;
 
   void signal_wake() {
     uint64_t one = 1;
@@ -63,10 +66,11 @@ struct EventLoop::State {
           errno_text("epoll_ctl", errno));
   }
 
-  int wait_ms() {
+  int wait_ms(int limit_ms) {
     std::lock_guard lock(mutex);
-    if (timers.empty()) return -1;
-    return Deadline(timers.begin()->first - Clock::now()).left_ms();
+    if (timers.empty()) return limit_ms;
+    int due_ms = Deadline(timers.begin()->first - Clock::now()).left_ms();
+    return limit_ms < 0 ? due_ms : std::min(due_ms, limit_ms);
   }
 
   void run_timers() {
@@ -113,33 +117,45 @@ struct EventLoop::State {
     finish();
   }
 
-  void run() {
+  // Below 0: however long it takes.
+  void turn(int limit_ms) {
     std::array<epoll_event, kEventsPerTurn> events;
-    for (;;) {
-      int count = epoll_wait(epoll.get(), events.data(), kEventsPerTurn, wait_ms());
-      for (int i = 0; i < count; i++) {
-        if (events[i].data.u64 == kWakeId) {
-          uint64_t value;
-          [[maybe_unused]] ssize_t got = ::read(wake.get(), &value, sizeof value);
-        } else {
-          run_watch(events[i].data.u64, events[i].events);
-        }
+    int count = epoll_wait(epoll.get(), events.data(), kEventsPerTurn, wait_ms(limit_ms));
+    for (int i = 0; i < count; i++) {
+      if (events[i].data.u64 == kWakeId) {
+        uint64_t value;
+        [[maybe_unused]] ssize_t got = ::read(wake.get(), &value, sizeof value);
+      } else {
+        run_watch(events[i].data.u64, events[i].events);
       }
-      run_timers();
+    }
+    run_timers();
+  }
+
+  void run() {
+    for (;;) {
+      turn(-1);
       std::lock_guard lock(mutex);
       if (stopping) return;
     }
   }
 };
 
-EventLoop::EventLoop(const char* thread_name) : state_(std::make_unique<State>()) {
+EventLoop::EventLoop(const char* thread_name, Thread thread) : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
   check(static_cast<bool>(state.epoll), Code::kTransport, "{}", errno_text("epoll_create1", errno));
   state.wake = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   check(static_cast<bool>(state.wake), Code::kTransport, "{}", errno_text("eventfd", errno));
   state.control(EPOLL_CTL_ADD, state.wake.get(), kWakeId, EPOLLIN);
-  state.thread = start_thread(thread_name, [&state] { state.run(); });
+  state.runner = std::this_thread::get_id();
+  try {
+    state.thread = start_thread(thread_name, [&state] { state.run(); });
+    state.runner = state.thread.get_id();
+  } catch (const Error& error) {
+    if (thread == Thread::kNeeded) throw;
+    state.threadless = error;
+  }
 }
 
 EventLoop::~EventLoop() {
@@ -148,7 +164,7 @@ EventLoop::~EventLoop() {
     state_->stopping = true;
   }
   state_->signal_wake();
-  state_->thread.join();
+  if (state_->thread.joinable()) state_->thread.join();
 }
 
 void EventLoop::watch(int fd, std::function<void(uint32_t events)> ready) {
@@ -202,8 +218,13 @@ void EventLoop::after(Duration delay, std::function<void()> task) {
   state_->signal_wake();
 }
 
-bool EventLoop::on_loop_thread() const {
-  return std::this_thread::get_id() == state_->thread.get_id();
+bool EventLoop::on_loop_thread() const { return std::this_thread::get_id() == state_->runner; }
+
+const std::optional<Error>& EventLoop::threadless() const { return state_->threadless; }
+
+void EventLoop::turn(Duration limit) {
+  invariant(state_->threadless.has_value() && on_loop_thread(), "a loop is turned by its thread");
+  state_->turn(Deadline(limit).left_ms());
 }
 
 }  // namespace ringcoll

@@ -5,15 +5,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
+#include "base/error.h"
 
 namespace ringcoll {
 
 class EventLoop {
  public:
-  /// Starts the thread (all signals blocked in it).
-  explicit EventLoop(const char* thread_name);
+  enum class Thread : uint8_t { kNeeded, kIfThereIsOne };
+  /// Starts the thread (all signals blocked in it). Where none can be made throws
+  /// Error(kTransport), or goes without and says why in threadless(): then the thread that makes
+  /// the loop is the only one to use it, and turns it.
+  explicit EventLoop(const char* thread_name, Thread thread = Thread::kNeeded);
   /// Stops and joins. Callbacks that are registered are dropped, not called.
   ~EventLoop();
 
@@ -31,6 +36,10 @@ class EventLoop {
   /// Runs `task` once, `delay` from now, on the loop's thread. Any thread.
   void after(Duration delay, std::function<void()> task);
   bool on_loop_thread() const;
+
+  const std::optional<Error>& threadless() const;
+  /// Without a thread: waits for so long at most until a callback is due, and runs it here.
+  void turn(Duration limit);
 
  private:
   struct State;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/threads_testing.h"
 
 namespace ringcoll {
 namespace {
@@ -212,6 +213,29 @@ TEST(EventLoop, ItsThreadTakesNoSignals) {
   EXPECT_TRUE(blocked);
   pthread_sigmask(SIG_SETMASK, nullptr, &mask);
   EXPECT_EQ(sigismember(&mask, SIGTERM), 0) << "the caller's mask has changed";
+}
+
+TEST(EventLoop, WithoutAThreadItIsTurnedByWhoMadeIt) {
+  testing::in_a_child_of_another_user([] {
+    testing::forbid_threads();
+    EXPECT_THROW(EventLoop("test"), Error);
+    EventLoop loop("test", EventLoop::Thread::kIfThereIsOne);
+    EXPECT_TRUE(loop.threadless() && loop.on_loop_thread());
+    auto [ours, theirs] = make_pair();
+    int events = 0, late = 0;
+    loop.watch(ours.get(), [&, fd = ours.get()](uint32_t) {
+      events++;
+      loop.forget(fd);  // in the callback
+    });
+    loop.turn(Duration::zero());
+    EXPECT_EQ(events, 0);
+    EXPECT_EQ(::write(theirs.get(), "x", 1), 1);
+    loop.after(std::chrono::milliseconds(10), [&] { late++; });
+    for (Deadline end(seconds(20)); late == 0 && !end.passed();) loop.turn(seconds(1));
+    loop.settle();
+    EXPECT_EQ(events, 1);
+    EXPECT_EQ(late, 1);
+  });
 }
 
 }  // namespace
