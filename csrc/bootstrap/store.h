@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/types.h"
 #include "net/address.h"
 
@@ -36,6 +37,10 @@ class Store {
   virtual bool outlives_jobs() const { return false; }
   /// The URL.
   virtual const std::string& name() const = 0;
+
+  /// Why this process cannot start, if that was found when the store was opened: the store serves
+  /// to tell the others.
+  virtual std::optional<Error> unable() const { return {}; }
 
   /// What may be the cause if ranks do not come, or "": those that were turned away, say.
   virtual std::string remark() const { return ""; }

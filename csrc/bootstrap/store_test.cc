@@ -10,6 +10,7 @@
 #include "bootstrap/http_client.h"
 #include "bootstrap/http_server_testing.h"
 #include "bootstrap/store_testing.h"
+#include "bootstrap/tcp_store_server.h"
 #include "net/socket.h"
 
 namespace ringcoll {
@@ -191,17 +192,18 @@ TEST(TcpStore, DoesNotKeepMoreThanAJobNeeds) {
   std::string url = fmt::format("tcp://127.0.0.1:{}", free_port());
   auto zero = open_store(url, "", 0, 2, soon());
   auto one = open_store(url, "", 1, 2, soon());
-  const std::string large(kMaxValueBytes - 100, 'x');
+  const std::string large(TcpStoreServer::most_bytes(2) / 2 - 10'000, 'x');
   for (const char* key : {"a", "b"}) one->set(key, large, soon());
-  for (Store* store : {zero.get(), one.get()}) {
-    Error error = error_of([&] { store->set("c", large, soon()); });
-    EXPECT_EQ(error.code(), Code::kTransport);
-    EXPECT_TRUE(contains(error, "no room") && contains(error, url)) << error.what();
-  }
+  Error error = error_of([&] { one->set("c", large, soon()); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  EXPECT_TRUE(contains(error, "no room") && contains(error, url)) << error.what();
   EXPECT_EQ(zero->get("a", soon()), large);
   one->remove("a", soon());
   one->set("c", large, soon());
   EXPECT_EQ(one->get("c", soon()), large);
+  zero->set("d", std::string(kMaxValueBytes, 'x'), soon());  // it is rank 0's own memory
+  error = error_of([&] { one->set("e", std::string(kMaxValueBytes, 'x'), soon()); });
+  EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.what();
 }
 
 TEST(TcpStore, AnAddressOfAnotherHost) {

@@ -1,9 +1,13 @@
 // The server of tcp://: what its clients can make it take, and what it copies for them.
+#include "bootstrap/tcp_store_server.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,8 @@
 
 namespace ringcoll {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr uint32_t kSet = 1, kGet = 2, kWait = 4;
 constexpr uint32_t kDone = 1, kFull = 4;
@@ -98,31 +104,103 @@ TEST(TcpStoreServer, ARequestForWhichThereIsNoMemoryEndsItsConnectionAlone) {
   EXPECT_EQ(zero->get("key", soon()), std::string(8 * kMiB, 'y'));
 }
 
-// What has come of requests that are not whole is bounded in sum, and only as long as it is kept.
+// What has come of requests that are not whole is bounded in sum. Where it is too much, the one
+// that has the most goes.
 TEST(TcpStoreServer, RequestsThatAreNotWholeYetAreBoundedTogether) {
-  constexpr size_t kValue = 62 * kMiB, kPart = 60 * kMiB;
   std::string url = free_url();
   auto zero = open_store(url, "", 0, 2, soon());
-  auto begun = [&](const std::string& key) {
+  const size_t most = TcpStoreServer::most_bytes(2);
+  auto begun = [&](const std::string& key, size_t bytes) {
     auto raw = std::make_unique<Raw>(url);
-    raw->begin(kSet, key, kValue);
-    EXPECT_TRUE(raw->send(kPart)) << key;
+    raw->begin(kSet, key, bytes + 1);
+    EXPECT_TRUE(raw->send(bytes)) << key;
     return raw;
   };
-  auto a = begun("a"), b = begun("b");
-  auto too_much = std::make_unique<Raw>(url);
-  too_much->begin(kSet, "c", kValue);
-  too_much->send(20 * kMiB);
-  EXPECT_EQ(too_much->answer(), kClosed);
-  // It has cost nobody else anything, and one that is whole or gone counts no more.
-  EXPECT_TRUE(a->send(kValue - kPart));
-  EXPECT_EQ(a->answer(), Answer(kDone, 0));
-  b.reset();
-  auto d = begun("d"), e = begun("e");
-  EXPECT_TRUE(d->send(kValue - kPart));
-  EXPECT_EQ(d->answer(), Answer(kDone, 0));
-  EXPECT_TRUE(e->send(kValue - kPart));
-  EXPECT_EQ(e->answer(), Answer(kFull, 0)) << "of a and d it has as much as it keeps";
+  {
+    auto raw = begun("all", most - 1);
+    EXPECT_TRUE(raw->send(1));
+    EXPECT_EQ(raw->answer(), Answer(kFull, 0)) << "nobody else has more";
+    raw->begin(kSet, "little", 0);
+    EXPECT_EQ(raw->answer(), Answer(kDone, 0));
+  }
+  auto small = begun("small", most / 8);
+  auto large = begun("large", most / 2);
+  auto too_much = begun("too much", most / 12 * 5);
+  EXPECT_EQ(large->answer(), kClosed);
+  EXPECT_TRUE(small->send(1));
+  EXPECT_EQ(small->answer(), Answer(kDone, 0));
+  EXPECT_TRUE(too_much->send(1));
+  EXPECT_EQ(too_much->answer(), Answer(kDone, 0));
+  EXPECT_EQ(zero->get("small", soon()).size(), most / 8 + 1);
+  EXPECT_EQ(zero->get("too much", soon()).size(), most / 12 * 5 + 1);
+}
+
+// What those have set who are gone goes first, the oldest before the others.
+TEST(TcpStoreServer, ValuesOfThoseWhoAreGoneMakeRoom) {
+  std::string url = free_url();
+  auto zero = open_store(url, "", 0, 2, soon());
+  const size_t part = TcpStoreServer::most_bytes(2) / 4;
+  for (const char* key : {"a", "b", "c"}) {
+    Raw raw(url);
+    raw.begin(kSet, key, part);
+    EXPECT_TRUE(raw.send(part));
+    EXPECT_EQ(raw.answer(), Answer(kDone, 0));
+  }
+  auto one = open_store(url, "", 1, 2, soon());
+  one->set("record", std::string(part, 'x'), soon());
+  EXPECT_FALSE(zero->try_get("a", soon()));
+  EXPECT_TRUE(zero->try_get("c", soon()));
+  EXPECT_EQ(zero->get("record", soon()).size(), part);
+}
+
+size_t descriptors() {
+  return static_cast<size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {}));
+}
+
+/// What the i-th stranger does, until it is closed.
+void flood(Raw& raw, size_t i) {
+  constexpr size_t kPiece = 2 * kMiB;
+  std::string key = fmt::format("stranger {}", i);
+  try {
+    if (i % 4 == 1) raw.begin(kWait, key);
+    if (i % 4 == 2) raw.begin(kSet, key, kPiece), raw.send(kPiece / 2);
+    if (i % 4 == 3) raw.begin(kSet, key, kPiece), raw.send(kPiece);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  }
+}
+
+// Strangers who speak the protocol, as anybody can where the job has no secret: some do nothing,
+// some begin, some write all that they can and some wait. Ranks that were there before and that
+// come now meet all the same.
+TEST(TcpStoreServer, AFloodOfStrangersKeepsNoRankOutAndIsBounded) {
+  constexpr size_t kStrangers = 400;
+  std::string url = free_url();
+  auto zero = open_store(url, "", 0, 3, soon());
+  auto one = open_store(url, "", 1, 3, soon());
+  one->set("of rank 1", std::string(5000, '1'), soon());
+  size_t before = descriptors(), most = 0;
+  std::vector<std::unique_ptr<Raw>> strangers;
+  std::jthread waiting([&] { EXPECT_EQ(one->get("of rank 0", Deadline(seconds(120))), "0"); });
+  for (size_t i = 0; i < kStrangers; i++) {
+    strangers.push_back(std::make_unique<Raw>(url));
+    flood(*strangers.back(), i);
+    most = std::max(most, descriptors() - before - strangers.size());
+    if (i != kStrangers / 2) continue;
+    auto two = open_store(url, "", 2, 3, soon());
+    two->set("of rank 2", std::string(5000, '2'), soon());
+    EXPECT_EQ(zero->get("of rank 2", soon()), std::string(5000, '2'));
+    two->remove("of rank 2", soon());
+  }
+  EXPECT_LE(most, TcpStoreServer::most_clients(3) + 140) << "with those that a gate looks at";
+  EXPECT_EQ(zero->get("of rank 1", soon()), std::string(5000, '1'));
+  zero->set("of rank 0", "0", soon());
+  waiting.join();
+  EXPECT_EQ(one->get("of rank 1", soon()), std::string(5000, '1'));
+  size_t kept = 0;
+  for (size_t i = 0; i < kStrangers; i++)
+    if (auto value = zero->try_get(fmt::format("stranger {}", i), soon())) kept += value->size();
+  EXPECT_LE(kept, TcpStoreServer::most_bytes(3));
 }
 
 // The outcome of a round has something of each rank, and goes to each.
