@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "bootstrap/store.h"
@@ -27,11 +28,16 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+template <typename... Args>
+void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) throw NotHttp(Code::kTransport, fmt::format(format, std::forward<Args>(args)...));
+}
+
 int64_t parse_number(std::string_view text, int64_t most) {
   int64_t value = -1;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= most,
-        Code::kTransport, "\"{}\" in the answer is not a number from 0 to {}", text, most);
+  require(error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= most,
+          "\"{}\" in the answer is not a number from 0 to {}", text, most);
   return value;
 }
 
@@ -54,8 +60,9 @@ HttpResponse read_response(int fd, Deadline deadline, const std::string& link) {
     end_of_head = text.find(kEndOfHead);
     return end_of_head != std::string::npos || text.size() > kMaxHeadBytes;
   });
-  check(complete && end_of_head <= kMaxHeadBytes, Code::kTransport,
-        "{}: the answer is not HTTP, or its head is longer than {} bytes", link, kMaxHeadBytes);
+  check(complete || !text.empty(), Code::kTransport, "{}: closed without an answer", link);
+  require(complete && end_of_head <= kMaxHeadBytes,
+          "{}: the answer is not HTTP, or its head is longer than {} bytes", link, kMaxHeadBytes);
   HttpHead head = parse_http_head(std::string_view(text).substr(0, end_of_head));
   std::string body = text.substr(end_of_head + kEndOfHead.size());
   bool to_the_end = head.content_length < 0;
@@ -74,19 +81,19 @@ HttpHead parse_http_head(std::string_view text) {
   size_t end = std::min(text.find("\r\n"), text.size());
   std::string_view status = text.substr(0, end);
   bool known = status.size() >= 12 && status.starts_with("HTTP/1.") && status[8] == ' ';
-  check(known, Code::kTransport, "the answer is not HTTP/1");
+  require(known, "the answer is not HTTP/1");
   head.status = static_cast<int>(parse_number(status.substr(9, 3), 999));
   while (end < text.size()) {
     text.remove_prefix(end + 2);
     end = std::min(text.find("\r\n"), text.size());
     std::string_view line = text.substr(0, end);
     size_t colon = line.find(':');
-    check(colon != std::string_view::npos, Code::kTransport, "a header line without a colon");
+    require(colon != std::string_view::npos, "a header line without a colon");
     std::string_view name = line.substr(0, colon), value = trim(line.substr(colon + 1));
     if (same_name(name, "content-length"))
       head.content_length = parse_number(value, static_cast<int64_t>(kMaxValueBytes));
-    check(!same_name(name, "transfer-encoding"), Code::kTransport,
-          "an answer with Transfer-Encoding \"{}\" is not understood", value);
+    require(!same_name(name, "transfer-encoding"),
+            "an answer with Transfer-Encoding \"{}\" is not understood", value);
   }
   return head;
 }
@@ -97,7 +104,9 @@ HttpResponse http_request(const Address& server, std::string_view method, std::s
   int error = 0;
   Fd fd = try_connect(server, deadlines.connect, &error);
   check(error != ETIMEDOUT, Code::kTimeout, "{}: connect: no answer before the deadline", link);
-  check(static_cast<bool>(fd), Code::kTransport, "{}: {}", link, errno_text("connect", error));
+  std::string why = fmt::format("{}: {}", link, errno_text("connect", error));
+  if (error == ECONNREFUSED) throw HttpRefused(Code::kTransport, why);
+  check(static_cast<bool>(fd), Code::kTransport, "{}", why);
   std::string request =
       fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
                   method, path, host, body.size(), body);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "net/address.h"
 
 namespace ringcoll {
@@ -22,9 +23,18 @@ struct HttpDeadlines {
   Deadline answer;
 };
 
+/// Nobody listens there.
+struct HttpRefused : Error {
+  using Error::Error;
+};
+/// What came is not of a server that is understood here.
+struct NotHttp : Error {
+  using Error::Error;
+};
+
 /// Sends a request with a body and reads the whole answer; `host` is for its Host line. Throws
-/// Error(kTimeout) or Error(kTransport) naming the address and the cause; connecting that is
-/// refused is Error(kTransport), too.
+/// Error(kTimeout) or Error(kTransport) naming the address and the cause, two of which are told
+/// apart: HttpRefused and NotHttp.
 HttpResponse http_request(const Address& server, std::string_view method, std::string_view host,
                           std::string_view path, std::string_view body, HttpDeadlines deadlines);
 
@@ -33,7 +43,7 @@ struct HttpHead {
   int status = 0;
   int64_t content_length = -1;  // -1: until the end of the stream
 };
-/// Throws Error(kTransport) if it is not "HTTP/1.x nnn" and lines "name: value", or of a kind that
+/// Throws NotHttp if it is not "HTTP/1.x nnn" and lines "name: value", or of a kind that
 /// is not understood here (chunked).
 HttpHead parse_http_head(std::string_view head);
 

@@ -80,6 +80,12 @@ void HttpServerForTests::serve() {
       silent_.push_back(std::move(fd));
       continue;
     }
+    if (reset_ > 0) {
+      reset_--;
+      linger at_once{.l_onoff = 1, .l_linger = 0};
+      setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      continue;
+    }
     try {
       answer(fd.get());
     } catch (const Error&) {

@@ -24,6 +24,8 @@ class HttpServerForTests {
   void always_answer(std::string bytes);
   /// The next `count` requests get no answer; their connections stay open.
   void forget_requests(int count) { forgotten_ = count; }
+  /// The connections of the next `count` requests are reset, as those of an overloaded server are.
+  void reset_requests(int count) { reset_ = count; }
   /// Accepts nothing for so long, with no room for another connection: the kernel drops what comes,
   /// as it does where ranks start together and Horovod's server lets five of them wait.
   void stand_still(Duration time);
@@ -39,7 +41,7 @@ class HttpServerForTests {
   std::mutex mutex_;
   std::map<std::string, std::string> values_;
   std::string canned_;
-  std::atomic<int> forgotten_{0};
+  std::atomic<int> forgotten_{0}, reset_{0};
   std::atomic<Clock::time_point> still_until_{Clock::time_point{}};
   std::atomic<uint64_t> requests_{0};
   std::vector<Fd> silent_;

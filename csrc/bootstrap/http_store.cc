@@ -3,6 +3,7 @@
 // (horovod/runner/http/http_server.py). It overwrites what is set already, and knows no request
 // that would not.
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -15,9 +16,9 @@
 namespace ringcoll {
 namespace {
 
-// The server stands before the workers start, so one that is not there will not come; it may be
-// slow to accept many at once, though.
-constexpr double kConnectSeconds = 1;
+// The server stands before the workers start, so one that is not there will not come, and one that
+// is another program will not change. So long is that doubted.
+constexpr double kDoubtSeconds = 1;
 // A server that has more connections than it can serve answers late, or never those that it has
 // dropped: a request that is not answered in so long is made again, with twice the patience. None
 // does harm when it comes twice. A socket whose data nobody acknowledges breaks after 30 s
@@ -30,7 +31,11 @@ constexpr Duration kMostHttpPatience = std::chrono::seconds(20);
 constexpr int kPartToConnect = 6;
 // The server is written in Python, and starts a thread for each request: about a millisecond.
 constexpr Duration kRequest = std::chrono::milliseconds(1);
-constexpr Duration kHttpRetryPause = std::chrono::milliseconds(100);
+// A server that is overloaded resets connections and answers with 5xx. Pauses between two requests
+// of one that does so are of chance, up to these at first and later.
+constexpr Duration kFirstRetryPause = std::chrono::milliseconds(100);
+constexpr Duration kMostRetryPause = std::chrono::seconds(2);
+constexpr int kFirstServerError = 500;
 constexpr const char* kDefaultScope = "ringcoll";
 
 class HttpStore : public Store {
@@ -70,35 +75,70 @@ class HttpStore : public Store {
   }
 
  private:
+  /// When the next request is made, and how long its answer is waited for.
+  struct Retries {
+    Duration patience = kFirstHttpPatience;
+    Duration pause = kFirstRetryPause;
+    std::optional<Deadline> doubt;  // since it seems not to be there
+    std::optional<Error> cause;     // of the last failure, but that there was no time left
+    int made = 0;
+  };
+
+  // Whatever the server does, but for refusing or not being one, it is asked until the deadline.
   HttpResponse request(std::string_view method, const std::string& key, const std::string& body,
                        Deadline deadline) {
     std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
-    Deadline give_up(std::min(deadline.left(), seconds(kConnectSeconds)));
-    Duration patience = kFirstHttpPatience;
-    for (size_t tries = 0;; tries++) {
-      Duration pause = kHttpRetryPause;
+    auto start = Clock::now();
+    for (Retries retries;;) {
       try {
-        const Address& server = servers_[tries % servers_.size()];
-        Duration all = std::min(deadline.left(), patience);
-        HttpDeadlines deadlines{Deadline(all / kPartToConnect), Deadline(all)};
-        HttpResponse response = http_request(server, method, authority_, path, body, deadlines);
-        check(response.status == 200 || response.status == 404, Code::kTransport,
-              "the server answers with status {}", response.status);
-        return response;
+        return try_request(method, path, body, std::min(deadline.left(), retries.patience),
+                           retries.made++);
       } catch (const Error& error) {
-        bool is_late = error.code() == Code::kTimeout;
-        if (is_late ? deadline.passed() : give_up.passed())
-          throw Error(error.code(),
-                      fmt::format("{}: {}; is this the rendezvous server of a running horovodrun "
-                                  "(HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)?",
-                                  name_, error.what()));
-        if (is_late) {
-          pause = any_up_to(patience / kPartToConnect);
-          patience = std::min(2 * patience, kMostHttpPatience);
-        }
+        if (error.code() == Code::kInvalidArgument) throw;
+        bool is_there =
+            !dynamic_cast<const HttpRefused*>(&error) && !dynamic_cast<const NotHttp*>(&error);
+        if (is_there)
+          retries.doubt.reset();
+        else if (!retries.doubt)
+          retries.doubt = Deadline(seconds(kDoubtSeconds));
+        if (!retries.cause || error.code() != Code::kTimeout || !deadline.passed())
+          retries.cause = error;
+        bool ends = deadline.passed() || (retries.doubt && retries.doubt->passed());
+        check(!ends, retries.cause->code(),
+              "{}: {}; tried {} times in {:.1f} s; is this the rendezvous server of a running "
+              "horovodrun (HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)?",
+              name_, retries.cause->what(), retries.made, to_seconds(Clock::now() - start));
+        pause_after(error, &retries, deadline);
       }
-      std::this_thread::sleep_for(std::min(pause, deadline.left()));
     }
+  }
+
+  HttpResponse try_request(std::string_view method, const std::string& path,
+                           const std::string& body, Duration patience, int number) {
+    const Address& server = servers_[static_cast<size_t>(number) % servers_.size()];
+    HttpDeadlines deadlines{Deadline(patience / kPartToConnect), Deadline(patience)};
+    HttpResponse response = http_request(server, method, authority_, path, body, deadlines);
+    std::string answer =
+        fmt::format("{} {}: the server answers with status {}", method, path, response.status);
+    check(response.status < kFirstServerError, Code::kTransport, "{}", answer);
+    if (response.status != 200 && response.status != 404)
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("{}: {}, which no rendezvous server of horovodrun does "
+                              "(HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT)",
+                              name_, answer));
+    return response;
+  }
+
+  void pause_after(const Error& error, Retries* retries, Deadline deadline) {
+    look();
+    Duration pause = any_up_to(retries->pause);
+    if (error.code() == Code::kTimeout) {
+      pause = any_up_to(retries->patience / kPartToConnect);
+      retries->patience = std::min(2 * retries->patience, kMostHttpPatience);
+    } else {
+      retries->pause = std::min(2 * retries->pause, kMostRetryPause);
+    }
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 
   // So that those which were dropped together do not come back together.

@@ -368,6 +368,55 @@ TEST(HttpStore, ARequestThatIsNotAnsweredIsMadeAgain) {
   EXPECT_TRUE(contains(error, url)) << error.what();
 }
 
+// Longer than a second, after which a server that is not there is given up.
+TEST(HttpStore, AServerThatIsOverloadedIsAskedUntilTheDeadline) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 1, soon());
+  const std::string busy = "HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
+  // It is late first, and then resets.
+  server.forget_requests(1);
+  server.reset_requests(5);
+  store->set("key", "value", soon());
+  server.always_answer(busy);
+  std::thread thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    server.always_answer("");
+  });
+  EXPECT_EQ(store->try_get("key", soon()), "value");
+  thread.join();
+  server.always_answer(busy);
+  Error error = error_of([&] { store->try_get("key", Deadline(seconds(0.3))); });
+  EXPECT_EQ(error.code(), Code::kTransport);
+  for (const std::string& part : {url, std::string("status 503"), std::string("times in 0.")})
+    EXPECT_TRUE(contains(error, part)) << error.what();
+  server.always_answer("");
+  server.reset_requests(1000);
+  error = error_of([&] { store->try_get("key", Deadline(seconds(0.3))); });
+  EXPECT_TRUE(contains(error, "reset by peer")) << error.what();
+}
+
+TEST(HttpStore, AServerThatWillNotChangeIsNotAskedAgain) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  auto store = open_store(url, "", 0, 1, soon());
+  for (const char* status : {"400 Bad Request", "403 Forbidden", "301 Moved"}) {
+    server.always_answer(fmt::format("HTTP/1.0 {}\r\nContent-Length: 0\r\n\r\n", status));
+    uint64_t before = server.requests();
+    Error error = error_of([&] { store->try_get("key", Deadline(seconds(60))); });
+    EXPECT_EQ(server.requests(), before + 1);
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(contains(error, std::string("status ") + std::string(status, 3)) &&
+                contains(error, url))
+        << error.what();
+  }
+  server.always_answer("SSH-2.0-OpenSSH\r\n\r\n");
+  auto start = Clock::now();
+  Error error = error_of([&] { store->try_get("key", Deadline(seconds(60))); });
+  EXPECT_LT(to_seconds(Clock::now() - start), 20);
+  EXPECT_TRUE(contains(error, "not HTTP")) << error.what();
+}
+
 // The kernel asks a server that had no room again after a second.
 TEST(HttpStore, AConnectionThatIsDroppedIsMadeAgainSoon) {
   HttpServerForTests server;
