@@ -214,10 +214,15 @@ void Connector::adopt_lifelines(std::function<void(Rank, Fd)> adopt) {
 }
 
 // A lifeline that is nearly made is not torn down: the peer, which has it already, would take this
-// rank for one that was killed.
+// rank for one that was killed. For the same reason nobody is let in any more whose lifeline nobody
+// would adopt.
 void Connector::stop() {
   State& state = *state_;
   state.calls->settle(kSettling);
+  for (auto& gate : state.gates) {
+    if (gate) state.rejected_before += gate->rejected();
+    gate.reset();
+  }
   {
     std::lock_guard turn(state.adopting);
     state.adopt = {};

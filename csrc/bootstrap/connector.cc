@@ -37,6 +37,8 @@ std::vector<Interface> interfaces_for(const Config& config) {
   } catch (const Error& error) {
     log_warning("{}. It is not followed", error.what());
   }
+  bool any_up = std::ranges::any_of(all, &Interface::up);
+  if (!any_up && !look_at_links().loopback_is_up) return {};  // it may do without
   return select_interfaces("", "", all);
 }
 
@@ -64,11 +66,20 @@ Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& 
     if (offers.size() == kMostOffers) break;
     try {
       gates.push_back(std::make_unique<Gate>(i.address, loop));
-      offers.push_back({own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps});
+      offers.push_back({own_stack(), i.name, gates.back()->address(), i.prefix_bits, i.speed_mbps,
+                        is_loopback(i.address)});
     } catch (const Error& error) {
       log_warning("{} is not used: {}", i.name, error.what());
       causes += fmt::format("{}{}", causes.empty() ? "" : "; ", error.what());
     }
+  }
+  if (!look_at_links().loopback_is_up && offers.size() < kMostOffers) {
+    auto address = Address::of_this_host("ringcoll-" + random_secret());
+    gates.push_back(std::make_unique<Gate>(address, loop));
+    offers.push_back({.stack = own_stack(),
+                      .interface = "sockets of this host",
+                      .address = gates.back()->address(),
+                      .is_of_stack = true});
   }
   check(!offers.empty(), Code::kTransport,
         "no network interface can be used: {}. Name one with RINGCOLL_INTERFACE", causes);
@@ -97,7 +108,7 @@ void Connector::State::on_refused(const Gate::Refusal& refusal) {
   const Identity& claimed = refusal.claimed;
   if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
   bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {
-    return offer.address.host() == refusal.peer.host();
+    return refusal.peer.family() != AF_UNIX && offer.address.host() == refusal.peer.host();
   });
   if (!is_of_it) return;
   {
@@ -185,6 +196,7 @@ void Connector::set_peers(const std::vector<std::string>& offers, std::string se
     }
   }
   state.networks = joint_networks(state.of_rank);
+  check(!state.networks.empty(), Code::kTransport, "no network joins the hosts of all ranks");
   // Ports are fresh for each communicator, so their list is different for each, and the same on its
   // ranks.
   state.group = make_group_id(all);
@@ -250,9 +262,11 @@ void Connector::settle_networks(std::span<const std::string> findings,
   state.used = choose_networks(trials, state.networks.size());
   if (state.used.empty()) throw state.no_network(trials, describe);
   for (size_t i = 0; i < state.gates.size(); i++) {
-    bool needed = std::ranges::any_of(state.used, [&](const NetworkChoice& choice) {
-      return state.networks[choice.network].offer_of[state.rank] == static_cast<int>(i);
-    });
+    bool needed =
+        state.offers[i].address.family() == AF_UNIX ||
+        std::ranges::any_of(state.used, [&](const NetworkChoice& choice) {
+          return state.networks[choice.network].offer_of[state.rank] == static_cast<int>(i);
+        });
     if (needed) continue;
     state.rejected_before += state.gates[i]->rejected();
     state.gates[i].reset();

@@ -54,7 +54,8 @@ class Connector : public Dialer {
   /// Where this rank listens; to be published to the peers (bootstrap/networks.h).
   std::string offers() const;
   /// Tells what the exchange brought: everybody's offers and the job's secret, before the first
-  /// dial(). Throws Error(kTransport) naming the rank whose offers cannot be read.
+  /// dial(). Throws Error(kTransport) naming the rank whose offers cannot be read, or if there is
+  /// no network to try (bootstrap/networks.h).
   void set_peers(const std::vector<std::string>& offers, std::string secret);
 
   // Which network: docs/design.md. Until settle_networks() a dial() goes through the networks that

@@ -110,7 +110,12 @@ struct Connector::State {
       if (gate) sum += gate->rejected();
     return sum;
   }
+  /// Where loopback is down, ranks of one network stack do not reach each other by any address of a
+  /// network, and have offered a local one as their last.
   const Offer& offer_of(Rank peer, int network) const {
+    const Offer& last = of_rank[peer].back();
+    bool is_local = peer != rank && last.address.family() == AF_UNIX;
+    if (is_local && last.stack == offers.front().stack) return last;
     return of_rank[peer][networks[network].offer_of[peer]];
   }
   bool is_interrupted(GroupNumber for_group) {

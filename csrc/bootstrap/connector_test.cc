@@ -29,7 +29,12 @@ Config on_loopback() {
   return config;
 }
 
-Offer at(const Address& address) { return {0, "lo", address, 8, 0}; }
+/// Of a peer of the same host.
+Offer at(const Address& address, const Connector& of_host) {
+  Offer offer = decode_offers(of_host.offers()).front();
+  offer.address = address;
+  return offer;
+}
 
 /// The connectors of a job in one process.
 struct Job {
@@ -225,7 +230,7 @@ TEST(Connector, APeerThatIsStoppedIsNamedAtTheDeadline) {
   EventLoop loop("test");
   Connector connector(0, on_loopback(), loop);
   Fd stopped = listen_on(Address::parse("127.0.0.1:0"));  // the kernel accepts, nobody answers
-  Offer offers[] = {at(local_address(stopped.get()))};
+  Offer offers[] = {at(local_address(stopped.get()), connector)};
   connector.set_peers({connector.offers(), encode_offers(offers)}, "sesame");
   Error error = error_of([&] { connector.dial(1, 0, Deadline(seconds(0.1))); });
   EXPECT_EQ(error.code(), Code::kTimeout);
@@ -295,7 +300,7 @@ TEST(Connector, AnInterruptEndsADial) {
       int error = 0;
       waiting.push_back(begin_connect(address, &error));
     }
-    Offer offers[] = {at(address)};
+    Offer offers[] = {at(address, connector)};
     connector.set_peers({connector.offers(), encode_offers(offers)}, "sesame");
     std::thread thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -358,7 +363,7 @@ struct TwoNetworks {
       auto own = decode_offers(connectors[r]->offers());
       own.push_back({0, "eth0", first, 24, 100000});
       if (!one_host)
-        for (Offer& offer : own) offer.stack = static_cast<uint64_t>(r);
+        for (Offer& offer : own) offer.stack = static_cast<uint64_t>(r), offer.is_of_stack = false;
       offers.push_back(encode_offers(own));
     }
     for (auto& connector : connectors) connector->set_peers(offers, "sesame");
@@ -475,6 +480,7 @@ TEST(Connector, ARateThatIsNotToldIsMeasuredAgain) {
   Gate gate(Address::parse("127.0.0.1:0"), loop);
   Connector connector(0, on_loopback(), loop);
   auto own = decode_offers(connector.offers());
+  own[0].is_of_stack = false;  // as if it were a network
   own.push_back({own[0].stack, "eth0", Address::parse("127.0.0.1:1"), 24, 0});
   std::vector<Offer> theirs = own;
   for (Offer& offer : theirs) offer.address = gate.address(), offer.stack++;

@@ -54,8 +54,10 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  std::string offers() const {
-    Offer offer{0, "lo", local_address(listener_.get()), 8, 0};
+  /// As of a rank of the same host.
+  std::string offers(const Connector& of_host) const {
+    Offer offer = decode_offers(of_host.offers()).front();
+    offer.address = local_address(listener_.get());
     return encode_offers({&offer, 1});
   }
   /// From now on it gives each answer so much later than it could.
@@ -107,7 +109,7 @@ class Acceptor {
 struct Hub {
   explicit Hub(Rank peers) : acceptors(static_cast<size_t>(peers)) {
     std::vector<std::string> offers = {connector.offers()};
-    for (const Acceptor& acceptor : acceptors) offers.push_back(acceptor.offers());
+    for (const Acceptor& acceptor : acceptors) offers.push_back(acceptor.offers(connector));
     std::string all;
     for (const std::string& of_one : offers) all += of_one + '\n';
     connector.set_peers(offers, "sesame");

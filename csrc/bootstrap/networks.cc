@@ -32,14 +32,6 @@ std::optional<Network> joint(std::string name, std::span<const std::vector<Offer
   return network;
 }
 
-Pick where(auto&& holds) {
-  return [holds](std::span<const Offer> offers) -> std::optional<int> {
-    auto found = std::ranges::find_if(offers, holds);
-    if (found == offers.end()) return {};
-    return static_cast<int>(found - offers.begin());
-  };
-}
-
 int slowest(const Network& network, std::span<const std::vector<Offer>> offers) {
   int least = INT32_MAX;
   for (size_t rank = 0; rank < offers.size(); rank++)
@@ -57,7 +49,9 @@ std::vector<std::string> interfaces_of(const Network& network,
 
 }  // namespace
 
-std::string Offer::network() const { return network_of(address, prefix_bits); }
+std::string Offer::network() const {
+  return address.family() == AF_UNIX ? interface : network_of(address, prefix_bits);
+}
 
 std::string encode_offers(std::span<const Offer> offers) {
   WireWriter writer;
@@ -68,6 +62,7 @@ std::string encode_offers(std::span<const Offer> offers) {
     writer.put_text(offer.address.text());
     writer.put<int32_t>(offer.prefix_bits);
     writer.put<int32_t>(offer.speed_mbps);
+    writer.put<uint8_t>(offer.is_of_stack);
   }
   return writer.take();
 }
@@ -86,6 +81,7 @@ std::vector<Offer> decode_offers(std::string_view text) {
     offer.address = Address::parse(reader.get_text(kMostText));
     offer.prefix_bits = reader.get<int32_t>();
     offer.speed_mbps = reader.get<int32_t>();
+    offer.is_of_stack = reader.get<uint8_t>() != 0;
     int most = offer.address.family() == AF_INET ? 32 : 128;
     check(offer.prefix_bits >= 0 && offer.prefix_bits <= most && offer.speed_mbps >= 0,
           Code::kTransport, "the addresses of a rank: a network of {} bits, a speed of {} Mb/s",
@@ -100,7 +96,9 @@ std::string describe_offers(std::span<const Offer> offers) {
   std::vector<std::string> texts;
   for (const Offer& offer : offers)
     texts.push_back(
-        fmt::format("{} {}/{}", offer.interface, offer.address.host(), offer.prefix_bits));
+        offer.address.family() == AF_UNIX
+            ? offer.interface
+            : fmt::format("{} {}/{}", offer.interface, offer.address.host(), offer.prefix_bits));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
@@ -122,6 +120,15 @@ std::vector<Network> joint_networks(std::span<const std::vector<Offer>> offers) 
       if (networks.size() < kMostNetworks && seen.insert(interfaces_of(network, offers)).second)
         networks.push_back(std::move(network));
   };
+  bool crosses = first_of_stacks(offers).size() > 1;
+  auto where = [crosses](auto&& holds) -> Pick {
+    return [crosses, holds](std::span<const Offer> all) -> std::optional<int> {
+      auto found = std::ranges::find_if(
+          all, [&](const Offer& o) { return !(crosses && o.is_of_stack) && holds(o); });
+      if (found == all.end()) return {};
+      return static_cast<int>(found - all.begin());
+    };
+  };
   std::vector<Network> by_prefix, by_name;
   for (const Offer& first : offers.front()) {
     auto same_network = [&first](const Offer& o) {
@@ -136,8 +143,9 @@ std::vector<Network> joint_networks(std::span<const std::vector<Offer>> offers) 
   }
   add(std::move(by_prefix));
   add(std::move(by_name));
-  add({*joint("the first interface of each rank", offers,
-              where([](const Offer&) { return true; }))});
+  if (auto network = joint("the first interface of each rank", offers,
+                           where([](const Offer&) { return true; })))
+    add({std::move(*network)});
   return networks;
 }
 

@@ -17,9 +17,10 @@ namespace ringcoll {
 struct Offer {
   uint64_t stack = 0;  // the network stack: ranks with the same one share their interfaces
   std::string interface;
-  Address address;      // with its port
-  int prefix_bits = 0;  // of its network
-  int speed_mbps = 0;   // as its driver says; 0 = it does not
+  Address address;           // with its port
+  int prefix_bits = 0;       // of its network
+  int speed_mbps = 0;        // as its driver says; 0 = it does not
+  bool is_of_stack = false;  // only ranks of its network stack reach it
 
   std::string network() const;  // "10.0.0.0/24"
 };
@@ -41,7 +42,8 @@ struct Network {
   std::vector<int> offer_of;  // by rank: index into its offers
 };
 
-/// What is tried, at most kMostNetworks, never none if each rank has an offer: first the networks
+/// What is tried, at most kMostNetworks; none only if there are several stacks and some rank has
+/// nothing but loopback, which joins no two of them: first the networks
 /// in which each rank has an address, then, for fabrics in which each host or rack has a network of
 /// its own, the interfaces whose name each rank has, then the first of each rank. Whatever takes
 /// the same interface of each rank as one before it is left out: it is the same wire. Within each

@@ -46,6 +46,35 @@ TEST(Networks, NamesMayDiffer) {
   EXPECT_EQ(networks[1].offer_of, (Offers{1, 0}));
 }
 
+// Each host reaches itself by it, and nobody else.
+TEST(Networks, LoopbackJoinsNoTwoStacks) {
+  auto alone = [](uint64_t stack, const char* address, const char* name = "lo") {
+    Offer one = offer(name, address, 8);
+    one.stack = stack;
+    one.is_of_stack = std::string_view(name) == "lo";
+    return one;
+  };
+  Offer local{.stack = 1,
+              .interface = "local",
+              .address = Address::parse("unix:here"),
+              .is_of_stack = true};
+  std::vector<Host> apart = {{alone(1, "127.0.0.1")}, {alone(2, "127.0.0.1")}};
+  EXPECT_TRUE(joint_networks(apart).empty());
+  apart[0] = {alone(1, "[::1]"), local};
+  EXPECT_TRUE(joint_networks(apart).empty());
+  apart[0].push_back(alone(1, "10.0.0.1", "eth0"));
+  EXPECT_TRUE(joint_networks(apart).empty());
+  apart[1].push_back(alone(2, "10.0.0.2", "eth0"));
+  auto networks = joint_networks(apart);
+  EXPECT_EQ(names(networks), (Names{"10.0.0.0/8"}));
+  EXPECT_EQ(networks[0].offer_of, (Offers{2, 1}));
+  // Of one stack it does.
+  EXPECT_EQ(
+      names(joint_networks(std::vector<Host>{{alone(1, "127.0.0.1")}, {alone(1, "127.0.0.1")}})),
+      (Names{"127.0.0.0/8"}));
+  EXPECT_EQ(names(joint_networks(std::vector<Host>{{local}, {local}})), (Names{"local"}));
+}
+
 // A routed fabric: each host has a network of its own.
 TEST(Networks, RoutedOnesGoByNameAndThenByPlace) {
   std::vector<Host> hosts = {{offer("mgmt", "192.168.0.1"), offer("ib0", "10.0.0.0", 31)},

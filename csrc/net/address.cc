@@ -3,14 +3,22 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
 #include "base/error.h"
 
 namespace ringcoll {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+}  // namespace
 
 Address::Address(const sockaddr* address, socklen_t length) : length_(length) {
   invariant(length <= sizeof storage_, "a socket address of {} bytes", length);
@@ -18,6 +26,7 @@ Address::Address(const sockaddr* address, socklen_t length) : length_(length) {
 }
 
 Address Address::parse(std::string_view text) {
+  if (text.starts_with(kUnix)) return of_this_host(text.substr(kUnix.size()));
   HostPort parts = split_host_port(text);
   sockaddr_in v4{};
   sockaddr_in6 v6{};
@@ -31,6 +40,16 @@ Address Address::parse(std::string_view text) {
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(parts.port);
   return {reinterpret_cast<sockaddr*>(&v6), sizeof v6};
+}
+
+Address Address::of_this_host(std::string_view name) {
+  sockaddr_un local{};
+  local.sun_family = AF_UNIX;
+  check(!name.empty() && name.size() < sizeof local.sun_path, Code::kInvalidArgument,
+        "\"{}\" is no name of a socket", name);
+  std::copy(name.begin(), name.end(), local.sun_path + 1);  // behind a 0: it is no file
+  return {reinterpret_cast<sockaddr*>(&local),
+          static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
 std::string Address::host() const {
@@ -47,7 +66,10 @@ std::string Address::host() const {
 std::string Address::text() const {
   if (family() == AF_INET) return fmt::format("{}:{}", host(), port());
   if (family() == AF_INET6) return fmt::format("[{}]:{}", host(), port());
-  return host();
+  constexpr size_t kName = offsetof(sockaddr_un, sun_path) + 1;
+  if (family() != AF_UNIX || length_ <= kName) return host();
+  return std::string(kUnix) +
+         std::string(reinterpret_cast<const char*>(&storage_) + kName, length_ - kName);
 }
 
 uint16_t Address::port() const {

@@ -1,4 +1,4 @@
-// Addresses of sockets, IPv4 and IPv6, and their text.
+// Addresses of sockets, IPv4, IPv6 and local ones, and their text.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,10 +15,14 @@ class Address {
  public:
   Address() = default;
   Address(const sockaddr* address, socklen_t length);
-  /// "10.0.0.5:4711" or "[fd00::2]:4711"; no names. Throws Error(kInvalidArgument).
+  /// "10.0.0.5:4711", "[fd00::2]:4711" or "unix:name"; no names of hosts. Throws
+  /// Error(kInvalidArgument).
   static Address parse(std::string_view text);
+  /// Of a socket that processes of this network namespace alone reach, without a network. It is no
+  /// file.
+  static Address of_this_host(std::string_view name);
 
-  std::string text() const;  // as parse() reads it; "unix" for a local socket
+  std::string text() const;  // as parse() reads it; "unix" for a local socket without a name
   std::string host() const;  // "10.0.0.5", "fd00::2"
   uint16_t port() const;
   Address with_port(uint16_t port) const;

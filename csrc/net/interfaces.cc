@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 
 #include <algorithm>
 #include <array>
@@ -20,11 +22,23 @@
 namespace ringcoll {
 namespace {
 
+// IFF_LOWER_UP of <linux/if.h>, which does not go with <net/if.h>. The kernel says IFF_RUNNING up
+// to a second later.
+constexpr unsigned kCarrier = 1U << 16;
 constexpr std::array<std::string_view, 4> kVirtual = {"docker", "virbr", "veth", "br-"};
 
-bool is_virtual(const Interface& interface) {
-  return std::ranges::any_of(
-      kVirtual, [&](std::string_view prefix) { return interface.name.starts_with(prefix); });
+bool is_virtual(std::string_view name) {
+  return std::ranges::any_of(kVirtual,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+bool is_up(unsigned flags) { return (flags & IFF_UP) && (flags & (IFF_RUNNING | kCarrier)); }
+
+using Addresses = std::unique_ptr<ifaddrs, void (*)(ifaddrs*)>;
+Addresses all_addresses() {
+  ifaddrs* first = nullptr;
+  check(getifaddrs(&first) == 0, Code::kTransport, "{}", errno_text("getifaddrs", errno));
+  return {first, freeifaddrs};
 }
 
 bool is_link_local(const sockaddr* address) {
@@ -147,18 +161,22 @@ bool share_network(const Address& a, const Address& b, int bits) {
   return bits % 8 == 0 || ((x[whole] ^ y[whole]) & rest) == 0;
 }
 
+bool is_loopback(const Address& address) {
+  if (address.family() == AF_INET) return bytes_of(address)[0] == IN_LOOPBACKNET;
+  return address.family() == AF_INET6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr);
+}
+
 std::vector<Interface> list_interfaces() {
-  ifaddrs* first = nullptr;
-  check(getifaddrs(&first) == 0, Code::kTransport, "{}", errno_text("getifaddrs", errno));
-  std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, freeifaddrs);
+  Addresses all = all_addresses();
   std::vector<Interface> interfaces;
-  for (ifaddrs* entry = first; entry; entry = entry->ifa_next) {
+  for (ifaddrs* entry = all.get(); entry; entry = entry->ifa_next) {
     const sockaddr* address = entry->ifa_addr;
     if (!address || is_link_local(address)) continue;
     bool v4 = address->sa_family == AF_INET;
     if (!v4 && address->sa_family != AF_INET6) continue;
     socklen_t length = v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    bool up = (entry->ifa_flags & IFF_UP) && (entry->ifa_flags & IFF_RUNNING);
+    bool up = is_up(entry->ifa_flags);
     bool loopback = entry->ifa_flags & IFF_LOOPBACK;
     interfaces.push_back({entry->ifa_name, Address(address, length).with_port(0), up, loopback,
                           prefix_of(entry->ifa_netmask), speed_of(entry->ifa_name)});
@@ -169,13 +187,28 @@ std::vector<Interface> list_interfaces() {
   return interfaces;
 }
 
+// By the entries that each interface has, with or without an address: /sys may be another network
+// namespace's.
+Links look_at_links() {
+  Addresses all = all_addresses();
+  Links links;
+  for (ifaddrs* entry = all.get(); entry; entry = entry->ifa_next) {
+    links.loopback_is_up |= (entry->ifa_flags & IFF_LOOPBACK) && is_up(entry->ifa_flags);
+    if (!entry->ifa_addr || entry->ifa_addr->sa_family != AF_PACKET) continue;
+    auto kind = reinterpret_cast<const sockaddr_ll*>(entry->ifa_addr)->sll_hatype;
+    links.more_may_come |=
+        (kind == ARPHRD_ETHER || kind == ARPHRD_INFINIBAND) && !is_virtual(entry->ifa_name);
+  }
+  return links;
+}
+
 std::vector<Interface> select_interfaces(const std::string& wanted, std::string_view who,
                                          std::span<const Interface> interfaces) {
   Wanted list(wanted);
   std::vector<Interface> found;
   if (wanted.empty())
     found = filter(interfaces,
-                   [](const Interface& i) { return i.up && !i.loopback && !is_virtual(i); });
+                   [](const Interface& i) { return i.up && !i.loopback && !is_virtual(i.name); });
   else if (list.exclude)
     found = filter(interfaces,
                    [&](const Interface& i) { return i.up && !i.loopback && !list.named(i); });

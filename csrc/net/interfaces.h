@@ -14,7 +14,7 @@ namespace ringcoll {
 struct Interface {
   std::string name;
   Address address;  // port 0
-  bool up = false;  // and running: it has a carrier
+  bool up = false;  // and has a carrier
   bool loopback = false;
   int prefix_bits = 0;  // of the network that the address is in; 24 for 10.0.0.5/24
   int speed_mbps = 0;   // as the driver says; 0 = it does not
@@ -24,11 +24,20 @@ struct Interface {
 /// order, IPv4 first. Throws Error(kTransport).
 std::vector<Interface> list_interfaces();
 
+/// What the interfaces of this host allow beside their addresses.
+struct Links {
+  bool loopback_is_up = false;
+  bool more_may_come = false;  // there is a network card, or what looks like one
+};
+Links look_at_links();
+
 /// "10.0.0.0/24": the first `bits` bits of an address, as long as that family's addresses have so
 /// many.
 std::string network_of(const Address& address, int bits);
 /// Whether that is the same of both.
 bool share_network(const Address& a, const Address& b, int bits);
+/// Whether it means each host itself.
+bool is_loopback(const Address& address);
 
 /// Those that `wanted` allows, in their order; those that are down only if no other is. `wanted` is
 /// a list such as "eth,ib0,10.1.0.0/16": an interface matches if its name begins with an entry or

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/knobs.h"
+#include "net/interfaces.h"
 #include "transport/tcp/endpoint.h"
 
 namespace ringcoll {
@@ -184,7 +185,10 @@ std::string try_loopback() {
 
 }  // namespace
 
+// Ranks of a host where loopback is down are joined by sockets that need no network.
 Probe probe_tcp(const Config&) {
+  if (!look_at_links().loopback_is_up)
+    return {true, "loopback is down: ranks of this host are joined by local sockets"};
   std::string reason = try_loopback();
   if (!reason.empty())
     return {false, fmt::format("{}: a connection on 127.0.0.1 cannot be made: is the loopback "
