@@ -62,8 +62,22 @@ std::optional<rc_dtype> dtype_of(std::string_view format, int64_t bytes) {
   return {};
 }
 
-// DLPack names bool since its version 0.8; older headers lack it.
+// DLPack names bool since its version 0.8, and has versions since 1.0; older headers lack both.
 constexpr uint8_t kDlpackBool = 6;
+struct VersionedTensor {
+  uint32_t major, minor;
+  void* manager;
+  void (*deleter)(VersionedTensor*);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
+constexpr uint64_t kDlpackReadOnly = 1;
+
+template <typename Managed>
+void release_managed(void* managed) {
+  auto* tensor = static_cast<Managed*>(managed);
+  if (tensor->deleter) tensor->deleter(tensor);
+}
 
 std::optional<rc_dtype> dtype_of(DLDataType type) {
   if (type.lanes != 1 || type.bits % 8 != 0) return {};
@@ -116,21 +130,93 @@ bool on_host(DLDevice device) {
          device.device_type == kDLROCMHost;
 }
 
-/// A DLPack capsule. torch's own function is ten times as fast as its __dlpack__, which is Python
-/// code, but exports also what requires a gradient; that is left to __dlpack__ to refuse.
-py::object make_capsule(py::handle object) {
-  auto torch = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str("torch").ptr()));
-  if (!torch) {
-    if (PyErr_Occurred()) throw py::error_already_set();
-    return object.attr("__dlpack__")();
-  }
-  bool is_tensor = py::isinstance(object, torch.attr("Tensor"));
-  if (!is_tensor || py::cast<bool>(object.attr("requires_grad")))
-    return object.attr("__dlpack__")();
-  return torch.attr("utils").attr("dlpack").attr("to_dlpack")(object);
+std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+py::object loaded_module(const char* name) {
+  auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str(name).ptr()));
+  if (!module && PyErr_Occurred()) throw py::error_already_set();
+  return module;
 }
 
-std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+// A masked array exports its memory without the mask. Direct subclasses of object, such as
+// numpy.ndarray itself, are none.
+void refuse_masked(py::handle object, const std::string& what) {
+  if (Py_TYPE(object.ptr())->tp_base == &PyBaseObject_Type) return;
+  py::object masked = loaded_module("numpy.ma");
+  if (masked && py::isinstance(object, masked.attr("MaskedArray")))
+    raise_invalid(fmt::format(
+        "{} is a masked array, and a mask is not computed with. Pass an array that has a value "
+        "everywhere: x.filled(value)",
+        what));
+}
+
+/// What is asked of torch for each tensor, looked up once.
+struct Torch {
+  py::object tensor, parameter, dispatch, to_dlpack;
+};
+
+/// Null as long as nobody has imported torch: then nothing is a tensor of it.
+const Torch* torch_if_loaded() {
+  static const Torch* torch = nullptr;  // guarded by the GIL; outlives the interpreter
+  if (torch) return torch;
+  py::object module = loaded_module("torch");
+  if (!module) return nullptr;
+  py::object tensor = module.attr("Tensor");
+  Torch found{tensor, module.attr("nn").attr("Parameter"), tensor.attr("__torch_dispatch__"),
+              module.attr("utils").attr("dlpack").attr("to_dlpack")};
+  return torch = new Torch(std::move(found));
+}
+
+void refuse_if_lazy(const Torch& torch, py::handle object, const std::string& what) {
+  py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+  if (!type.is(torch.tensor) && !type.is(torch.parameter) &&
+      !py::object(type.attr("__torch_dispatch__")).is(torch.dispatch))
+    raise_invalid(
+        fmt::format("{} is a {}, a class that computes its values from other tensors. Pass such a "
+                    "tensor, for instance x.to_local() of a DTensor, or a copy of the values as a "
+                    "torch.Tensor",
+                    what, type_name(object)));
+  if (py::cast<bool>(object.attr("is_neg")()))
+    raise_invalid(
+        fmt::format("{} is negated when it is read, and its memory holds the values without the "
+                    "sign (torch's negative bit). Pass x.resolve_neg()",
+                    what));
+}
+
+bool is_torch(const Torch& torch, py::handle object) {
+  py::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+  return type.is(torch.tensor) || type.is(torch.parameter) || py::isinstance(object, torch.tensor);
+}
+
+// Before version 1.0 DLPack cannot say what is read-only, and tensors of TensorFlow and JAX are.
+// Those of torch never are.
+void refuse_unless_writable(py::handle object, const py::object& capsule, Access access,
+                            const std::string& what) {
+  if (access != Access::kWrite || !PyCapsule_IsValid(capsule.ptr(), "dltensor")) return;
+  const Torch* torch = torch_if_loaded();
+  if (torch && is_torch(*torch, object)) return;
+  raise_invalid(
+      fmt::format("{} ({}) may be read-only: its DLPack does not say. Pass a NumPy array "
+                  "or a torch tensor",
+                  what, type_name(object)));
+}
+
+/// A DLPack capsule. torch's own function is ten times as fast as its __dlpack__, which is Python
+/// code, but exports also what requires a gradient; that is left to __dlpack__ to refuse. Others
+/// are asked for a version that says what is read-only.
+py::object make_capsule(py::handle object, const std::string& what) {
+  if (const Torch* torch = torch_if_loaded(); torch && is_torch(*torch, object)) {
+    refuse_if_lazy(*torch, object, what);
+    if (py::cast<bool>(object.attr("requires_grad"))) return object.attr("__dlpack__")();
+    return torch->to_dlpack(object);
+  }
+  try {
+    return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return object.attr("__dlpack__")();
+}
 
 }  // namespace
 
@@ -140,7 +226,7 @@ const char* name_of(rc_dtype dtype) {
 
 Tensor::Tensor(py::handle object, Access access, const std::string& what) {
   if (borrow_buffer(object, access, what) || borrow_bfloat16(object, access, what) ||
-      borrow_dlpack(object, what))
+      borrow_dlpack(object, access, what))
     return;
   raise_invalid(fmt::format(
       "{} is no tensor but {}. Pass anything with the buffer protocol or DLPack, such as a NumPy "
@@ -156,6 +242,7 @@ bool Tensor::borrow_buffer(py::handle object, Access access, const std::string& 
     return false;
   }
   view_.reset(view.release());
+  refuse_masked(object, what);
   auto dtype = dtype_of(view_->format ? view_->format : "B", view_->itemsize);
   if (!dtype) refuse_dtype(what, fmt::format("\"{}\"", view_->format));
   if (!PyBuffer_IsContiguous(view_.get(), 'C')) refuse_layout(what);
@@ -185,21 +272,40 @@ bool Tensor::borrow_bfloat16(py::handle object, Access access, const std::string
   return true;
 }
 
-bool Tensor::borrow_dlpack(py::handle object, const std::string& what) {
+const DLTensor& Tensor::take(const py::object& capsule, Access access, const std::string& what) {
+  // Renamed by the protocol: the deleter is ours from then on.
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+    if (!managed) throw py::error_already_set();
+    managed_ = Managed(managed, release_managed<DLManagedTensor>);
+    PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+    return managed->dl_tensor;
+  }
+  auto* managed =
+      static_cast<VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+  managed_ = Managed(managed, release_managed<VersionedTensor>);
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
+  if (managed->major != 1)
+    raise_invalid(fmt::format("{} is offered by version {}.{} of DLPack, and ringcoll reads 1.0",
+                              what, managed->major, managed->minor));
+  if (access == Access::kWrite && (managed->flags & kDlpackReadOnly))
+    raise_invalid(fmt::format("{} is read-only. Pass memory that may be written", what));
+  return managed->dl_tensor;
+}
+
+bool Tensor::borrow_dlpack(py::handle object, Access access, const std::string& what) {
   if (!py::hasattr(object, "__dlpack__")) return false;
   py::object capsule;
   try {
-    capsule = make_capsule(object);
+    capsule = make_capsule(object, what);
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt
+    if (error.matches(py::module_::import("ringcoll.errors").attr("InvalidArgument"))) throw;
     raise_invalid(fmt::format("{} ({}) cannot be borrowed: {}", what, type_name(object),
                               std::string(py::str(error.value()))));
   }
-  void* managed = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
-  if (!managed) throw py::error_already_set();
-  managed_.reset(static_cast<DLManagedTensor*>(managed));
-  PyCapsule_SetName(capsule.ptr(), "used_dltensor");  // by the protocol: the deleter is ours now
-  const DLTensor& tensor = managed_->dl_tensor;
+  refuse_unless_writable(object, capsule, access, what);
+  const DLTensor& tensor = take(capsule, access, what);
   if (!on_host(tensor.device))
     raise_invalid(
         fmt::format("{} lies on a device (DLPack device type {}, number {}), and ringcoll works on "
@@ -215,6 +321,10 @@ bool Tensor::borrow_dlpack(py::handle object, const std::string& what) {
   element_bytes_ = tensor.dtype.bits / 8;
   count_ = 1;
   for (int i = 0; i < tensor.ndim; i++) count_ *= tensor.shape[i];
+  if (count_ > 0 && !tensor.data)
+    raise_invalid(
+        fmt::format("{} ({}) has {} elements and no memory that holds them. Pass a copy: x.clone()",
+                    what, type_name(object), count_));
   data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
   return true;
 }

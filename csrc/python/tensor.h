@@ -20,7 +20,8 @@ class Tensor {
  public:
   /// `what` names the object in messages: "input 0". Raises InvalidArgument if the object offers no
   /// memory, or offers memory that is not contiguous, is on a device, has an element type without a
-  /// name here, or, for kWrite, is read-only.
+  /// name here, or, for kWrite, is read-only; and if its memory does not hold its values, as that
+  /// of a lazy negation or of a masked array.
   Tensor(pybind11::handle object, Access access, const std::string& what);
 
   void* data() const { return data_; }
@@ -36,22 +37,21 @@ class Tensor {
       delete view;
     }
   };
-  struct ManagedRelease {
-    void operator()(DLManagedTensor* tensor) const {
-      if (tensor->deleter) tensor->deleter(tensor);
-    }
-  };
+  /// Of a DLManagedTensor, or one with a version.
+  using Managed = std::unique_ptr<void, void (*)(void*)>;
 
   bool borrow_buffer(pybind11::handle object, Access access, const std::string& what);
   bool borrow_bfloat16(pybind11::handle object, Access access, const std::string& what);
-  bool borrow_dlpack(pybind11::handle object, const std::string& what);
+  bool borrow_dlpack(pybind11::handle object, Access access, const std::string& what);
+  /// The tensor of a capsule, whose memory is ours from then on.
+  const DLTensor& take(const pybind11::object& capsule, Access access, const std::string& what);
 
   void* data_ = nullptr;
   int64_t count_ = 0;
   int64_t element_bytes_ = 1;
   rc_dtype dtype_ = RC_UINT8;
   std::unique_ptr<Py_buffer, BufferRelease> view_;
-  std::unique_ptr<DLManagedTensor, ManagedRelease> managed_;
+  Managed managed_{nullptr, nullptr};
 };
 
 /// "float32"; "?" for a value out of range.
