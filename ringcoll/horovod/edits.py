@@ -11,6 +11,7 @@ from .anchored import Edit
 from .keras_edits import KERAS_EDITS
 from .repairs import REPAIRS
 from .timing_edits import TIMING_EDITS
+from .torch_edits import TORCH_PYTHON_EDITS
 from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------
@@ -412,4 +413,5 @@ EDITS = [
     *TYPE_EDITS,
     *ADASUM_EDITS,
     *KERAS_EDITS,
+    *TORCH_PYTHON_EDITS,
 ]

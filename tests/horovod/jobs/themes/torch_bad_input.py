@@ -90,6 +90,7 @@ def refusals():
         "too large splits": torch.full((size,), 100, dtype=int32),
         "splits of another type": torch.ones(size),
         "splits of two dimensions": torch.ones(size, 1, dtype=int32),
+        "splits of no dimension": torch.tensor(6, dtype=int32),
     }.items():
         yield f"alltoall {case}", lambda n, splits=splits: hvd.alltoall(ones, splits, name=n)
     yield "empty group", lambda n: hvd.grouped_allreduce([], name=n)
