@@ -12,6 +12,7 @@ from pathlib import Path
 _OPERATIONS = "HOROVOD_CPU_OPERATIONS"
 _CONTROLLER = "HOROVOD_CONTROLLER"
 _LIBRARY = "libringcoll.so"
+_REFUSED = -7  # kProcessSetRefused of ringcoll_process_set.h
 
 
 def _is_ringcoll(name):
@@ -50,6 +51,14 @@ def raise_failure(library):
     reason = (library.horovod_ringcoll_error() or b"").decode(errors="replace")
     if reason:
         raise ValueError(f"Horovod initialization failed. {reason}")
+
+
+def raise_refusal(library, result, ranks):
+    """After horovod_add_process_set(): raises RuntimeError if all ranks were refused the set."""
+    if result == _REFUSED:
+        library.horovod_ringcoll_refusal.restype = ctypes.c_char_p
+        reason = (library.horovod_ringcoll_refusal() or b"").decode(errors="replace")
+        raise RuntimeError(f"No rank has the process set {ranks}, as it was refused. {reason}")
 
 
 def keep_choice(run_envs):

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 
 #include "../controller.h"
 #include "../logging.h"
@@ -84,11 +85,12 @@ void RingcollContext::Destroy::operator()(rc_comm* comm) const {
   RingcollLibrary::Open().comm_destroy(comm);
 }
 
+void RingcollContext::ForgetFailure() {
+  std::lock_guard<std::mutex> guard(failure_mutex_);
+  failure_.clear();
+}
+
 bool RingcollContext::Enable(LibType operations, LibType control) {
-  {
-    std::lock_guard<std::mutex> guard(failure_mutex_);
-    failure_.clear();
-  }
   job_failed_ = false;
   library_ = nullptr;
   controls_ = control == LibType::RINGCOLL;
@@ -168,11 +170,7 @@ Status RingcollContext::ShutDownError() const {
 }
 
 void RingcollContext::Check(rc_status status) const {
-  if (status == RC_OK) return;
-  std::string message = library_->error_message();
-  // A call that was refused leaves the communicator as it was.
-  if (status != RC_INVALID_ARGUMENT) SetFailure(message);
-  throw std::runtime_error(message);
+  if (status != RC_OK) throw std::runtime_error(library_->error_message());
 }
 
 int RingcollContext::SizeOf(const Controller& controller) const {
@@ -219,7 +217,11 @@ void RingcollContext::RunOn(rc_comm* comm, RingcollCall& call) const {
 void RingcollContext::RunOnJob(RingcollCall call) const { RunOn(job_comm(), call); }
 
 void RingcollContext::CheckOnJob(rc_status status) const {
-  if (status != RC_OK && status != RC_INVALID_ARGUMENT) job_failed_ = true;
+  // A call that was refused leaves the communicator as it was.
+  if (status != RC_OK && status != RC_INVALID_ARGUMENT) {
+    job_failed_ = true;
+    SetFailure(library_->error_message());
+  }
   Check(status);
 }
 
@@ -282,7 +284,19 @@ bool RingcollContext::CreateFor(ProcessSet& process_set) const {
 void RingcollContext::CreateBeside(const ProcessSet& process_set) const {
   // Process set 0 comes before its communicator, which is made over its controller.
   if (!IsEnabled() || controls_ || job_comm() == nullptr) return;
-  SplitFor(process_set);
+  std::exception_ptr refused;
+  try {
+    SplitFor(process_set);
+  } catch (const std::exception&) {
+    refused = std::current_exception();
+  }
+  // The controller of the process set is next, for which its members wait for one another.
+  uint8_t all_have = refused == nullptr;
+  RingcollCall call(RC_ALLREDUCE, RC_UINT8);
+  call.call.op = RC_MIN;
+  RunOnJob(call.Add(&all_have, &all_have, 1));
+  if (refused != nullptr) std::rethrow_exception(refused);
+  if (!all_have) throw RefusedElsewhere();
 }
 
 // Operations by MPI or Gloo need their contexts for the process set.

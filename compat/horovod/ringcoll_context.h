@@ -6,6 +6,7 @@
 // kept here, so that every tensor that fails afterwards says why.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -41,6 +42,9 @@ struct RingcollCall {
   RingcollCall& Add(const void* input, void* output, int64_t count);
 };
 
+/// Another rank has the reason why a process set cannot be had.
+class RefusedElsewhere : public std::exception {};
+
 class RingcollContext {
  public:
   static RingcollContext& Get();
@@ -54,9 +58,13 @@ class RingcollContext {
   /// From Enable() until the next one, the end of the job notwithstanding, as the other backends
   /// have it: but not if the job was never joined.
   bool IsEnabled() const { return library_ != nullptr; }
-  /// What went wrong first since Enable(); empty if nothing did.
+  /// What ended this life of Horovod, under any backend; empty if nothing did.
   std::string failure() const;
-  /// What a tensor is told that comes after the end: why it came, if ringcoll knows.
+  /// The first one since ForgetFailure() is kept.
+  void SetFailure(const std::string& reason) const;
+  /// A life begins.
+  void ForgetFailure();
+  /// What a tensor is told that comes after the end: why it came, if that is known.
   Status ShutDownError() const;
   /// True if the ranks of the job can no longer talk to one another.
   bool JobFailed() const { return job_failed_; }
@@ -73,6 +81,7 @@ class RingcollContext {
   bool CreateFor(ProcessSet& process_set) const;
   /// The same where another controller is, which calls it for each process set that the ranks have
   /// found to be the same on all: nothing if ringcoll has not the operations, or for process set 0.
+  /// Throws on all ranks if one cannot.
   void CreateBeside(const ProcessSet& process_set) const;
   /// Frees the communicators of a process set, if it has any.
   void Release(const Controller* controller);
@@ -104,7 +113,6 @@ class RingcollContext {
   };
 
   RingcollContext() = default;
-  void SetFailure(const std::string& reason) const;
   /// Throws std::runtime_error with ringcoll's message unless the status is RC_OK.
   void Check(rc_status status) const;
   Comm JoinJob();

@@ -26,15 +26,6 @@ namespace {
 constexpr char kRendezvousAddress[] = "HOROVOD_GLOO_RENDEZVOUS_ADDR";
 constexpr char kRendezvousPort[] = "HOROVOD_GLOO_RENDEZVOUS_PORT";
 
-// Each framework has its own copy of this code, and so its own job.
-#if defined(TENSORFLOW_VERSION)
-constexpr char kFramework[] = "tensorflow";
-#elif defined(PYTORCH_VERSION)
-constexpr char kFramework[] = "torch";
-#else
-constexpr char kFramework[] = "mxnet";
-#endif
-
 std::string text_of(const char* name, const char* otherwise = "") {
   const char* value = std::getenv(name);
   return value != nullptr ? value : otherwise;
@@ -105,6 +96,16 @@ RingcollJob job_over_mpi(MPIContext& mpi) {
 
 }  // namespace
 
+const char* framework() {
+#if defined(TENSORFLOW_VERSION)
+  return "tensorflow";
+#elif defined(PYTORCH_VERSION)
+  return "torch";
+#else
+  return "mxnet";
+#endif
+}
+
 bool started_by_mpi() {
   if (std::getenv(kRendezvousAddress) != nullptr) return false;
 #if HAVE_MPI
@@ -137,7 +138,7 @@ RingcollJob find_job(const RingcollNeighbours& neighbours, int initializations) 
   job.place = place_from_environment();
   // Of an elastic job some workers are new, but the server forgets everything between rounds; in
   // other jobs all ranks initialize equally often, and the server keeps what it has.
-  std::string life = std::string("horovod_") + kFramework;
+  std::string life = std::string("horovod_") + framework();
   if (!elastic) life += "_" + std::to_string(initializations);
   if (!address.empty()) {
     job.store = "horovod://" + address + ":" + text_of(kRendezvousPort) + "/ringcoll_" + life;

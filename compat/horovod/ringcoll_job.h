@@ -43,6 +43,8 @@ struct RingcollJob {
   void* exchange_state = nullptr;
 };
 
+/// Which framework this copy of the code is of: each has its own job.
+const char* framework();
 /// True if mpirun (or srun with PMI) started this process, or MPI is already initialized in it.
 bool started_by_mpi();
 /// HOROVOD_GLOO_TIMEOUT_SECONDS, which horovodrun sets by option, if RINGCOLL_TIMEOUT_S is not set.

@@ -36,6 +36,7 @@ void ringcoll_note(GlooContext& context) { built_with.gloo = &context; }
 bool ringcoll_enable(HorovodGlobalState& state, const std::vector<int>& ranks,
                      const std::vector<std::vector<int>>& process_set_ranks) {
   RingcollContext& context = RingcollContext::Get();
+  context.ForgetFailure();
   if (state.cpu_operation != LibType::RINGCOLL && !controls(state)) {
     context.Disable();
     return true;
@@ -75,6 +76,10 @@ bool ringcoll_initialize(HorovodGlobalState& state) {
   if (!context.IsEnabled()) return true;
   state.initialization_failed = !context.Initialize(enabled(), state.process_set_table);
   return !state.initialization_failed;
+}
+
+void ringcoll_failed(const std::exception& error) {
+  RingcollContext::Get().SetFailure(error.what());
 }
 
 int32_t ringcoll_update_process_sets(HorovodGlobalState& state) {

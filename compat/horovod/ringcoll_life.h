@@ -5,6 +5,7 @@
 // thread is started, and all others by that one.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "../ops/collective_operations.h"
 #include "ringcoll_context.h"
 #include "ringcoll_operations.h"
+#include "ringcoll_process_set.h"
 
 #pragma GCC visibility push(hidden)
 namespace horovod {
@@ -42,6 +44,9 @@ bool ringcoll_initialize(HorovodGlobalState& state);
 /// removes what all have marked. Returns how many are new.
 int32_t ringcoll_update_process_sets(HorovodGlobalState& state);
 
+/// Keeps what ends this life of Horovod, under any backend, for tensors that come too late.
+void ringcoll_failed(const std::exception& error);
+
 /// Leaves the job.
 void ringcoll_finalize(HorovodGlobalState& state);
 
@@ -64,5 +69,5 @@ void ringcoll_agreed(HorovodGlobalState& state, int32_t process_set_id);
 }  // namespace horovod
 #pragma GCC visibility pop
 
-// For operations.cc: tensors that come after ringcoll has lost the job learn why.
+// For operations.cc: tensors that come after the end of the job learn why it came.
 #define SHUT_DOWN_ERROR RingcollContext::Get().ShutDownError()

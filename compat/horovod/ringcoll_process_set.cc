@@ -1,13 +1,104 @@
 // The members of Horovod's process sets for the controller RINGCOLL, as there are for MPI and Gloo.
-#include <numeric>
+#include "ringcoll_process_set.h"
 
-#include "../controller.h"
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
 #include "../logging.h"
-#include "../process_set.h"
 #include "ringcoll_context.h"
 
 namespace horovod {
 namespace common {
+namespace {
+
+// Horovod's own code for it.
+constexpr int32_t kShuttingDown = -5;
+
+/// Process sets that were refused, until whoever has asked for one takes its reason.
+class Refusals {
+ public:
+  static Refusals& Get() {
+    static Refusals& refusals = *new Refusals();
+    return refusals;
+  }
+  void Add(int32_t id, const std::string& reason) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    reasons_[id] = reason;
+  }
+  /// Empty if the process set was not refused.
+  std::string Take(int32_t id) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = reasons_.find(id);
+    if (found == reasons_.end()) return "";
+    std::string reason = found->second;
+    reasons_.erase(found);
+    return reason;
+  }
+  std::map<int32_t, std::string> TakeAll() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return std::exchange(reasons_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int32_t, std::string> reasons_;
+};
+
+std::string& refusal_of_this_thread() {
+  static thread_local std::string reason;
+  return reason;
+}
+
+}  // namespace
+
+std::string refusal_of_any(Controller& job, const std::string& mine) {
+  std::vector<int> lengths(2 * job.GetSize());
+  job.Allgather2Ints({static_cast<int>(mine.size()), mine.empty()}, lengths);
+  int without = 0;
+  for (int rank = 0; rank < job.GetSize(); ++rank) without += lengths[2 * rank + 1];
+  for (int rank = 0; rank < job.GetSize(); ++rank) {
+    int length = lengths[2 * rank];
+    if (length == 0) continue;
+    std::string reason = rank == job.GetRank() ? mine : std::string(length, ' ');
+    job.Bcast(&reason[0], length, rank, Communicator::GLOBAL);
+    return without == 0 ? reason : "rank " + std::to_string(rank) + ": " + reason;
+  }
+  return "";
+}
+
+// Takes it out of the table again, on all ranks alike.
+void ProcessSetTable::RefuseProcessSet(int32_t id, const std::string& reason) {
+  LOG(ERROR) << "A process set is refused: " << reason;
+  Refusals::Get().Add(id, reason);
+  Get(id).Finalize(Status::Aborted("The process set was refused: " + reason));
+  DeregisterProcessSet(id);
+}
+
+void throw_refusal() {
+  std::map<int32_t, std::string> reasons = Refusals::Get().TakeAll();
+  if (!reasons.empty()) throw std::runtime_error(reasons.begin()->second);
+}
+
+int32_t await_process_set(HorovodGlobalState& state, int32_t id) {
+  ProcessSetTable& table = state.process_set_table;
+  for (;;) {
+    {
+      std::lock_guard<std::recursive_mutex> guard(table.mutex);
+      refusal_of_this_thread() = Refusals::Get().Take(id);
+      if (!last_refusal().empty()) return kProcessSetRefused;
+      if (table.Contains(id) && table.Get(id).initialization_done) return id;
+    }
+    if (state.shut_down) return kShuttingDown;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+const std::string& last_refusal() { return refusal_of_this_thread(); }
 
 bool ProcessSet::Initialize(const RingcollContext& context) {
   if (initialization_done) return false;

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "ringcoll_context.h"
+#include "ringcoll_process_set.h"
 
 using horovod::common::RingcollContext;
 
@@ -18,5 +19,9 @@ const char* horovod_ringcoll_error() {
   reason = RingcollContext::Get().failure();
   return reason.c_str();
 }
+
+/// Why horovod_add_process_set() of this thread has returned that the process set was refused.
+/// Until its next call.
+const char* horovod_ringcoll_refusal() { return horovod::common::last_refusal().c_str(); }
 
 }  // extern "C"

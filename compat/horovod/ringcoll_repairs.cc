@@ -1,6 +1,7 @@
 #include "ringcoll_repairs.h"
 
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "../timeline.h"
@@ -24,6 +25,21 @@ std::unordered_map<std::string, TensorTableEntry> TensorQueue::Close() {
   closed_ = true;
   unfinished.swap(tensor_table_);
   return unfinished;
+}
+
+std::string json_text(const std::string& name) {
+  std::string text;
+  for (char c : name) {
+    if (c == '"' || c == '\\') text += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) {
+      text += c;
+      continue;
+    }
+    char escape[7];
+    std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
+    text += escape;
+  }
+  return text;
 }
 
 // Until the writer's thread has taken all records, for five seconds at most.

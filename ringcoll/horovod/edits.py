@@ -131,6 +131,7 @@ NAME_EDITS = [
 ]
 
 # --- Process sets ---------------------------------------------------------------------------------
+_OPERATIONS = "horovod/common/operations.cc"
 _SETS_H = "horovod/common/process_set.h"
 _SETS_CC = "horovod/common/process_set.cc"
 PROCESS_SET_EDITS = [
@@ -153,7 +154,8 @@ PROCESS_SET_EDITS = [
         "  int32_t InitializeRegisteredAndRemoveMarkedIfReady(\n"
         "      const RingcollContext& context,\n"
         "      const Status& removal_status = PROCESS_SET_HAS_BEEN_REMOVED);\n"
-        "  void Finalize(const RingcollContext& context, const Status& status);\n\n",
+        "  void Finalize(const RingcollContext& context, const Status& status);\n"
+        "  void RefuseProcessSet(int32_t id, const std::string& reason);\n\n",
         "before",
     ),
     Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_context.h"\n'),
@@ -180,10 +182,25 @@ PROCESS_SET_EDITS = [
         "template void ProcessSetTable::Finalize_(const RingcollContext&, const Status&);\n\n",
         "before",
     ),
+    # What a rank cannot have is refused on all, under every controller, and the job goes on.
+    Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_process_set.h"\n'),
+    Edit(
+        _SETS_CC,
+        r"Get\(id\)\.Initialize\(global_context\)",
+        "initialize_or_refuse(*this, id, global_context)",
+        "instead",
+    ),
+    Edit(
+        _OPERATIONS,
+        r"^  // Block until the background thread has initialized the process set\.\n"
+        r"(?:  .*\n)+?  \}\n",
+        "  return await_process_set(horovod_global, id);\n",
+        "instead",
+    ),
 ]
 
 # --- Life of the backend --------------------------------------------------------------------------
-_OPERATIONS = "horovod/common/operations.cc"
+_FAILED = "    ringcoll_failed(ex);\n"
 LIFE_EDITS = [
     Edit(
         _OPERATIONS,
@@ -217,7 +234,7 @@ LIFE_EDITS = [
     Edit(
         _OPERATIONS,
         r"^    if \(state\.process_set_ranks_to_register\.size\(\) > 0 &&$",
-        "    initialized_count += ringcoll_update_process_sets(state);\n",
+        "    initialized_count += ringcoll_update_process_sets(state);\n    throw_refusal();\n",
         "before",
     ),
     Edit(
@@ -231,6 +248,11 @@ LIFE_EDITS = [
         r"^#if HAVE_GPU\n  gpu_context\.Finalize\(\);",
         "  ringcoll_finalize(state);\n\n",
         "before",
+    ),
+    # Why a life ends, for tensors that come too late and for hvd.init().
+    *(
+        Edit(_OPERATIONS, rf'^        << "Horovod {what}: " << ex\.what\(\);\n', _FAILED)
+        for what in ("could not be initialized", "background loop uncaught exception")
     ),
     *(
         Edit(
@@ -309,6 +331,11 @@ PYTHON_EDITS = [
         _BASICS,
         r"^        if not initialization_ok:\n",
         "            ringcoll_backend.raise_failure(self.MPI_LIB_CTYPES)\n",
+    ),
+    Edit(
+        _BASICS,
+        r"^            \(ctypes\.c_int \* nrank\)\(\*ranks\), ctypes\.c_int\(nrank\)\)\)\n",
+        "        ringcoll_backend.raise_refusal(self.MPI_LIB_CTYPES, result, ranks)\n",
     ),
     Edit(_BASICS, r"^    def nccl_built\(self\):$", _METHODS, "before"),
     Edit("horovod/common/util.py", r"^@_cache\ndef nccl_built", _BUILT, "before"),

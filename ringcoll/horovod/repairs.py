@@ -8,6 +8,7 @@ _CONTROLLER = "horovod/common/controller.cc"
 _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue"
 _TIMELINE = "horovod/common/timeline"
+_GLOO = "horovod/common/gloo/"
 _REPAIRS = '#include "ringcoll/ringcoll_repairs.h"\n'
 _REFUSE = "  if (closed_) {\n    return SHUT_DOWN_ERROR;\n  }\n"
 _MPI_OPS = "horovod/tensorflow/mpi_ops.py"
@@ -126,6 +127,37 @@ REPAIRS = [
         r"(?<=void TimelineWriter::Shutdown\(\) \{\n)",
         "  AwaitWriter();\n",
         "before",
+    ),
+    # The timeline has names as JSON: with quotation marks or control characters in one, the file
+    # could not be read.
+    Edit(_TIMELINE + ".cc", r'^#include "logging\.h"\n', _REPAIRS),
+    *(
+        Edit(_TIMELINE + ".cc", rf"(?<=<< )r\.{name}(?= <<)", f"json_text(r.{name})", "instead")
+        for name in ("tensor_name", "op_name", "marker_name")
+    ),
+    # A second init() of Gloo met addresses of the first one. The rendezvous server clears a scope
+    # when all of its ranks have finished, but it forgets which have whenever it clears another.
+    # Each meeting of ranks has a scope of its own, as has each framework of a process.
+    Edit(
+        _GLOO + "gloo_context.cc",
+        r'^#include "memory_store\.h"\n',
+        '#include "../ringcoll/ringcoll_scopes.h"\n',
+    ),
+    Edit(
+        _GLOO + "gloo_context.cc",
+        r"(?<=new HTTPStore\(server_addr, server_port, )prefix",
+        "RingcollScopes::Get().Next(prefix)",
+        "instead",
+    ),
+    Edit(
+        _GLOO + "gloo_context.cc",
+        r"^  bool elastic = GetBoolEnvOrDefault\(HOROVOD_ELASTIC, false\);\n",
+        "  RingcollScopes::Get().BeginLife(elastic);\n",
+    ),
+    Edit(
+        _GLOO + "http_store.cc",
+        r"(?<=^void HTTPStore::Finalize\(\) \{ )",
+        'HTTP_DELETE("rank_" + std::to_string(rank_)); ',
     ),
     # A broadcast in place refused the second of two variables of one name ("Variable:0", where the
     # user gave none), while the first was under way into memory that nobody kept any more.

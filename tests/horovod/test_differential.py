@@ -245,8 +245,7 @@ def test_process_sets(records, size):
 def test_settings(records):
     """Cache, cycle, fusion, affinity, completion, groups, timeline, between many inits.
 
-    GLOO has one life: a second one of a job that is not elastic may meet addresses of the first,
-    and end the process.
+    One life over GLOO says what is right.
     """
     gloo = records(Start("lives", ("timeline",), 2, "GLOO"))
     folder = records(Start("lives", ("settings",), 2, "RINGCOLL"))

@@ -123,6 +123,27 @@ def test_shutdown_and_a_second_init(start, tmp_path):
     assert [facts["sums"] for facts in results_of(tmp_path, 2)] == [[3.0] * 3, [3.0, 2.0] * 3]
 
 
+@pytest.mark.parametrize("frameworks", ["torch", "torch,tensorflow"])
+def test_lives_over_gloo(start, tmp_path, frameworks):
+    """Horovod 0.28.1 meets addresses of the life before, and ends the process or hangs."""
+    if "tensorflow" in frameworks:
+        pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    done = start(
+        "gloo_lives.py",
+        tmp_path,
+        frameworks,
+        np=3,
+        HOROVOD_CPU_OPERATIONS="GLOO",
+        HOROVOD_DYNAMIC_PROCESS_SETS="1",
+    ).wait(240)
+    assert done.status == 0, done.output
+    if frameworks == "torch":
+        expected = [[6.0, 4.0, 3.0, 3.0] * 12, [6.0, 3.0, 3.0] * 12, [6.0, 4.0] * 12]
+    else:
+        expected = [[6.0, 4.0] * 24, [6.0] * 24, [6.0, 4.0] * 24]
+    assert [facts["sums"] for facts in results_of(tmp_path, 3)] == expected
+
+
 def test_process_sets_come_and_go(start, tmp_path):
     done = start("dynamic_sets.py", tmp_path, np=3, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait()
     assert done.status == 0, done.output
@@ -176,6 +197,22 @@ def test_process_sets_that_differ_are_refused_on_all_ranks(start, tmp_path, memb
     assert done.status == 0, done.output
     assert all(facts["refused"] for facts in results_of(tmp_path, np))
     assert reason in done.output
+
+
+@pytest.mark.parametrize(
+    ("launcher", "operations"),
+    [("horovodrun --gloo", "RINGCOLL"), ("horovodrun --gloo", "GLOO"), ("mpirun", "MPI")],
+)
+def test_the_timeline_has_names_of_every_kind(start, tmp_path, launcher, operations):
+    done = start(
+        "timeline_names.py", tmp_path, launcher=launcher, HOROVOD_CPU_OPERATIONS=operations
+    ).wait()
+    assert done.status == 0, done.output
+    events = json.loads((tmp_path / "timeline.json").read_text())
+    shown = {event["args"].get("name") for event in events if event.get("name") == "process_name"}
+    names = results_of(tmp_path, 2)[0]["names"]
+    assert len(names) >= 39
+    assert {f"allreduce.{name}" for name in names} <= shown, shown
 
 
 def test_torch_and_tensorflow_in_one_process(start, tmp_path):

@@ -5,7 +5,7 @@ Arguments: the folder for the records, and one of
 - settings: a mixture of everything under each of Horovod's variables, which must not change a
   result. What a life has switched on stays on in some cases (Horovod reads, but never resets it),
   so these come last;
-- timeline: the first of these lives alone, for a backend that cannot begin again;
+- timeline: the first of these lives alone, which says what all are to give;
 - autotune: a life with that and no other;
 - stalls: a tensor that one rank alone submits, and groups of which it has another size;
 - departures: one rank leaves while the other waits for it.
