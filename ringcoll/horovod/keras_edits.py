@@ -28,6 +28,18 @@ _LOAD = """    if ringcoll_keras.is_keras3_module(keras):
             keras, wrap_optimizer, filepath, custom_optimizers, custom_objects)
 """
 _IMPORT = "from horovod.common import ringcoll_keras\n"
+_TAPE = "horovod/tensorflow/__init__.py"
+# What Horovod does is done for a list of variables, and called from here.
+_GRADIENT = """,
+                     unconnected_gradients=tf.UnconnectedGradients.NONE):
+            def of_list(*arguments):
+                return self._gradient_of_list(target, output_gradients, *arguments)
+
+            return ringcoll_tape.gradient(
+                of_list, sources, use_generic_names, unconnected_gradients)
+
+        def _gradient_of_list(self, target, output_gradients, sources, use_generic_names,
+                              unconnected_gradients"""
 
 KERAS_EDITS = [
     Edit(_IMPL, r"^import horovod\.tensorflow as hvd\n", _IMPORT, "before"),
@@ -112,10 +124,37 @@ KERAS_EDITS = [
         "    variables = [ringcoll_keras.native(variable) for variable in variables]\n",
         "before",
     ),
+    # --- Tapes, given sources of every form -------------------------------------------------------
     Edit(
-        "horovod/tensorflow/__init__.py",
-        r"^            gradients = super\(self\.__class__, self\)\.gradient\(target, sources, out",
-        "            sources = [ringcoll_keras.native(source) for source in sources]\n",
+        _TAPE,
+        r"^from horovod\.tensorflow\.compression import Compression\n",
+        "from horovod.common import ringcoll_tape\n",
+        "before",
+    ),
+    Edit(
+        _TAPE,
+        r"(?<=        def gradient\(self, target, sources, output_gradients=None, "
+        r"use_generic_names=False)(?=\):$)",
+        _GRADIENT,
+    ),
+    Edit(
+        _TAPE,
+        r"(?<=super\(self\.__class__, self\)\.gradient\(target, sources, output_gradients)(?=\))",
+        ", unconnected_gradients",
+    ),
+    Edit(
+        _TAPE,
+        r"(?<=            for s, g in )zip\(sources, gradients\)",
+        "ringcoll_tape.pairs(sources, gradients)",
+        "instead",
+    ),
+    # A group can be empty: of variables without gradients, or that are not asked for.
+    Edit(
+        _TAPE,
+        r"^                reduce_ops = \[None\] \* len\(vars\)\n",
+        "                if isinstance(groups, list):\n"
+        "                    grads_split = ringcoll_tape.in_groups(groups, vars, grads)\n"
+        "                grads_split = [group for group in grads_split if group]\n",
         "before",
     ),
     *(

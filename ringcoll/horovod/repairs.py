@@ -159,6 +159,13 @@ REPAIRS = [
         r"(?<=^void HTTPStore::Finalize\(\) \{ )",
         'HTTP_DELETE("rank_" + std::to_string(rank_)); ',
     ),
+    # The sparse ones of a group got the shapes of its first tensors, dense ones or not.
+    Edit(
+        "horovod/tensorflow/__init__.py",
+        r"(?<=in zip\(new_values, new_indices, )tensors(?=\)\])",
+        "indexed_slices_list",
+        "instead",
+    ),
     # A broadcast in place refused the second of two variables of one name ("Variable:0", where the
     # user gave none), while the first was under way into memory that nobody kept any more.
     Edit(_MPI_OPS, r"^def broadcast_\(variables, ", _DISTINCT_NAMES, "before"),
