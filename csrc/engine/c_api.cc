@@ -1,6 +1,7 @@
 // The C ABI: handles, status codes, and the second of the three places where errors are caught.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -67,6 +68,7 @@ void set_log_level_from(const Config& config) {
 bool is_inherited(int born) { return born != fork_number(); }
 
 Engine& engine_of(const rc_comm* comm) {
+  check(comm != nullptr, Code::kInvalidArgument, "comm is NULL");
   if (!is_inherited(comm->born)) return *comm->engine;
   const Communicator& theirs = comm->engine->comm();
   throw Error(
@@ -74,6 +76,13 @@ Engine& engine_of(const rc_comm* comm) {
       fmt::format("this process was forked from {}, whose communicator cannot be used here: "
                   "make one of this process, or leave calls to the parent",
                   theirs.topology().describe(theirs.rank())));
+}
+
+Request& request_of(const rc_request* request) {
+  check(request != nullptr, Code::kInvalidArgument, "request is NULL");
+  check(!is_inherited(request->born), Code::kInvalidArgument,
+        "this process was forked while the call or message was in flight: it ends in the parent");
+  return *request->request;
 }
 
 std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Config& config,
@@ -251,7 +260,7 @@ void ringcoll_comm_destroy(rc_comm* comm) {
 }
 
 void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
-  if (is_inherited(comm->born)) return;
+  if (!comm || is_inherited(comm->born)) return;
   Communicator& c = comm->engine->comm();
   c.poison(Error(Code::kAborted,
                  fmt::format("aborted by {}: {}", c.topology().describe(c.rank()),
@@ -259,11 +268,14 @@ void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
                  c.rank()));
 }
 
-int ringcoll_comm_rank(const rc_comm* comm) { return comm->engine->comm().rank(); }
-int ringcoll_comm_size(const rc_comm* comm) { return comm->engine->comm().size(); }
+int ringcoll_comm_rank(const rc_comm* comm) { return comm ? comm->engine->comm().rank() : kNobody; }
+int ringcoll_comm_size(const rc_comm* comm) { return comm ? comm->engine->comm().size() : 0; }
 
 rc_status ringcoll_comm_stats(rc_comm* comm, char** json) {
-  return guarded([&] { *json = copy_of(stats_json(engine_of(comm))); });
+  return guarded([&] {
+    check(json != nullptr, Code::kInvalidArgument, "json is NULL");
+    *json = copy_of(stats_json(engine_of(comm)));
+  });
 }
 
 rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
@@ -315,11 +327,17 @@ rc_status ringcoll_received(rc_request* request, rc_message_info* info) {
 }
 
 rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
-  *done = 1;
   return guarded([&] {
-    check(!is_inherited(request->born), Code::kInvalidArgument,
-          "this process was forked while the call was running: it ends in the parent");
-    *done = request->request->wait(timeout_s);
+    check(done != nullptr, Code::kInvalidArgument, "done is NULL");
+    *done = request && is_inherited(request->born);  // of no more use here
+    Request& awaited = request_of(request);
+    check(!std::isnan(timeout_s), Code::kInvalidArgument,
+          "timeout_s is NaN: it is a number of seconds, or negative for no limit");
+    check(timeout_s == 0 || awaited.may_wait(), Code::kInvalidArgument,
+          "a completion callback waits for a call or a message of its own communicator, which "
+          "cannot end before the callback has returned: give that one a callback of its own");
+    *done = 1;  // unless the time passes first: it throws only what the request has ended with
+    *done = awaited.wait(timeout_s);
   });
 }
 
@@ -334,7 +352,10 @@ void ringcoll_request_free(rc_request* request) {
 }
 
 rc_status ringcoll_info(char** json) {
-  return guarded([&] { *json = copy_of(info_json()); });
+  return guarded([&] {
+    check(json != nullptr, Code::kInvalidArgument, "json is NULL");
+    *json = copy_of(info_json());
+  });
 }
 
 rc_status ringcoll_simulate(const char* request, char** json) {

@@ -34,7 +34,8 @@ class Request {
 
   virtual ~Request() = default;
   /// Returns once it has ended and `done` has returned; within `done` at once. False if `limit`
-  /// passed first (negative: no limit). Throws its error; kInvalidArgument if !may_wait().
+  /// passed first (negative: no limit). Throws the error it has ended with, and nothing else.
+  /// Precondition: may_wait(), or a limit of 0.
   virtual bool wait(double limit_s) = 0;
   /// Whether a wait could end: not in a callback of the same engine, unless it has ended.
   virtual bool may_wait() = 0;

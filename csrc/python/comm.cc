@@ -137,7 +137,10 @@ bool Request::poll(double timeout_s) {
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
     if (element_bytes_ > 0 && done) ringcoll_received(request.get(), &outcome.info);
   }
-  if (!done && outcome.status == RC_OK) return false;
+  if (!done) {  // or refused: the request goes on, and its tensors stay
+    if (outcome.status != RC_OK) raise(outcome);
+    return false;
+  }
   if (request_) {  // else another thread that waited was first
     outcome_ = std::move(outcome);
     request_.reset();

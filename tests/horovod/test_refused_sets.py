@@ -88,7 +88,6 @@ def test_a_set_too_many_leaves_those_that_there_are(many_sets):
         )
 
 
-@pytest.mark.xfail(reason="a rank is in 64 groups at most", strict=True)
 @pytest.mark.timeout(560)
 def test_two_hundred_sets(many_sets):
     for facts in many_sets:

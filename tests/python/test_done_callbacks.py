@@ -181,6 +181,77 @@ def test_what_would_wait_for_the_callback_itself_is_refused(run_ranks):
     assert run_ranks(2, body) == [[True, True]] * 2
 
 
+def test_a_wait_that_is_refused_ends_nothing(run_ranks):
+    """The handle is as good as before: not done, its tensors alive, and it ends well."""
+
+    class Array(np.ndarray):
+        pass
+
+    def body(world):
+        seen = {}
+
+        def wait(_):
+            other = seen["other"]
+            with pytest.raises(ringcoll.InvalidArgument, match="callback"):
+                other.wait()
+            with pytest.raises(ringcoll.InvalidArgument, match="callback"):
+                other.wait(1)
+            seen["done"] = other.done()
+            del other
+            gc.collect()
+            seen["alive"] = alive() is not None
+
+        told = world.split([0, 1])
+        if world.rank == 1:
+            told.barrier()
+            world.barrier()  # rank 0's callback finds the other call in flight
+            told.barrier()
+            world.allreduce(np.ones(1 << 20))
+            return None
+        x, out = np.ones(1 << 20).view(Array), np.zeros(1 << 20)
+        alive = weakref.ref(x)
+        first = world.barrier_async()
+        first.add_done_callback(wait)
+        seen["other"] = world.allreduce_async(x, out=out)
+        del x
+        told.barrier()
+        first.wait()
+        told.barrier()
+        assert (seen.pop("other").wait() == 2).all() and (out == 2).all()
+        return seen
+
+    assert run_ranks(2, body)[0] == {"done": False, "alive": True}
+
+
+@pytest.mark.parametrize("kind", ["send", "recv"])
+def test_a_wait_for_a_message_that_is_refused_ends_nothing(run_ranks, kind):
+    def body(world):
+        seen = []
+        x = np.full(1 << 18, 1.0 + world.rank)
+        if world.rank == 0:
+            other = world.isend(x, 1, 5) if kind == "send" else world.irecv(x, 1, 5)
+
+            def wait(_):
+                with pytest.raises(ringcoll.InvalidArgument, match="callback"):
+                    other.wait()
+                seen.append(other.done())
+
+            first = world.barrier_async()
+            first.add_done_callback(wait)
+            first.wait()
+            world.barrier()
+            other.wait()
+        else:
+            world.barrier()
+            world.barrier()
+            world.recv(x, 0, 5) if kind == "send" else world.send(x, 0, 5)
+        world.barrier()
+        return seen, float(x[-1])
+
+    wanted = 1.0 if kind == "send" else 2.0
+    assert run_ranks(2, body) == [([False], wanted), ([], wanted)]
+
+
 def test_many_threads(run_ranks):
     """Each with a communicator of its own, whose worker wants the GIL all the time."""
 
