@@ -472,9 +472,10 @@ class Communicator:
         communicator of the same ranks. It may hold one that has ended meanwhile; its next call
         raises, and it is shrunk in turn. Raises :class:`ringcoll.Timeout` naming who has not come
         within the communicator's deadline: the next call goes on with the same attempt. Raises
-        :class:`ringcoll.PeerLost` on a rank whom the others hold for lost, :class:`ringcoll.TransportError` if one is in 64 of them already. This
-        communicator is closed on its own, before or after. On one that has not failed it makes
-        another of all its ranks.
+        :class:`ringcoll.PeerLost` on a rank whom the others hold for lost, and
+        :class:`ringcoll.TransportError` if a rank has no memory for one more. This communicator is
+        closed on its own, before or after. On one that has not failed it makes another of all its
+        ranks.
 
         Two sides of a network that is cut may each go on. One with more than half of this one's
         ranks is the only one.
