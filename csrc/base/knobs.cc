@@ -162,14 +162,25 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 Config KnobTable::read(const Getenv& environment) const {
+  std::optional<Error> refused;
+  Config config = read(environment, &refused);
+  if (refused) throw Error(*refused);
+  return config;
+}
+
+Config KnobTable::read(const Getenv& environment, std::optional<Error>* refused) const {
   Config config;
   config.launcher_interface = launcher_interface(environment);
   for (const KnobRow& row : rows_) {
     const char* set = lookup(environment, row.name);
     std::string text = set && *set ? set : row.default_value;
-    check(assign(row, text, &config), Code::kInvalidArgument,
-          "{}=\"{}\" is not a value of type {} in its range: {}. Default: \"{}\"", row.name, text,
-          type_of(row), range_of(row), row.default_value);
+    if (assign(row, text, &config)) continue;
+    assign(row, row.default_value, &config);
+    if (!*refused)
+      *refused =
+          Error(Code::kInvalidArgument,
+                fmt::format("{}=\"{}\" is not a value of type {} in its range: {}. Default: \"{}\"",
+                            row.name, text, type_of(row), range_of(row), row.default_value));
   }
   return config;
 }

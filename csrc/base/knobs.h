@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/error.h"
 
 namespace ringcoll {
 
@@ -88,6 +90,8 @@ class KnobTable {
   /// Reads all; fields of knobs that are not in the table stay as they are in a new Config. Throws
   /// Error(kInvalidArgument) that names the knob, the value and the range.
   Config read(const Getenv& environment = {}) const;
+  /// The same, but knobs with such values are left at their defaults, and the first is told.
+  Config read(const Getenv& environment, std::optional<Error>* refused) const;
   /// The rows with the values in force.
   std::vector<Knob> describe(const Getenv& environment = {}) const;
   /// For each name that begins with RINGCOLL_ and is not a knob: a warning that names the nearest.

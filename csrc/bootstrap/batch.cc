@@ -156,13 +156,14 @@ void Connector::State::Batch::sleep(Clock::time_point until) {
   has_news_ = !news_ || (fds_[0].revents != 0 && ::read(news_.get(), &count, sizeof count) > 0);
 }
 
-std::vector<Connector::State::Batch::Made> Connector::State::Batch::settle_lifelines() {
+std::vector<Connector::State::Batch::Made> Connector::State::Batch::settle_lifelines(
+    Duration limit) {
   auto is_lifeline = [](uint64_t channel) { return channel == kLifelineChannel; };
   std::erase_if(dials_, [&](const auto& entry) {
     const Dial& dial = *entry.second.dial;
     return !is_lifeline(dial.to().channel) || !dial.is_nearly_made();
   });
-  Clock::time_point until = Clock::now() + kSettling;
+  Clock::time_point until = Clock::now() + limit;
   while (!dials_.empty() && Clock::now() < until) {
     advance_all();
     if (!dials_.empty()) sleep(until);
@@ -208,9 +209,9 @@ std::optional<Dials::Made> Dials::next(Duration limit) {
   return without_group(std::move(*made));
 }
 
-std::vector<Dials::Made> Dials::settle_lifelines() {
+std::vector<Dials::Made> Dials::settle_lifelines(Duration limit) {
   std::vector<Made> lifelines;
-  for (auto& made : state_->batch.settle_lifelines())
+  for (auto& made : state_->batch.settle_lifelines(limit))
     lifelines.push_back(without_group(std::move(made)));
   return lifelines;
 }

@@ -40,7 +40,7 @@ class Connector::State::Batch {
   /// The only one.
   Fd only();
   bool empty() const { return dials_.empty() && ended_.empty(); }
-  std::vector<Made> settle_lifelines();
+  std::vector<Made> settle_lifelines(Duration limit);
 
   /// How one has ended.
   struct Ended {

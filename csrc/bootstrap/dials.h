@@ -48,9 +48,9 @@ class Dials {
   /// Whether next() has nothing to give.
   bool empty() const;
   /// After an error: lifelines that are made, or that their peers may have already. Closed without
-  /// a word they would tell those that this rank was killed. Waits a moment for them; nothing else
-  /// is made any more.
-  std::vector<Made> settle_lifelines();
+  /// a word they would tell those that this rank was killed. Waits for so long for them at most;
+  /// nothing else is made any more.
+  std::vector<Made> settle_lifelines(Duration limit);
 
  private:
   struct State;

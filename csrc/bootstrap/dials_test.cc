@@ -285,7 +285,7 @@ TEST(Dials, ALifelineThatThePeerMayHaveIsNotGivenUp) {
   hub.connector.interrupt(kGroup);
   Error error = error_of([&] { dials.next(kForEver); });
   EXPECT_EQ(error.code(), Code::kTransport) << error.what();
-  auto lifelines = dials.settle_lifelines();
+  auto lifelines = dials.settle_lifelines(seconds(0.2));
   ASSERT_EQ(lifelines.size(), 1u);
   EXPECT_EQ(lifelines[0].peer, 1);
   EXPECT_TRUE(lifelines[0].fd);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/types.h"
 #include "bootstrap/dialer.h"
 #include "bootstrap/store.h"
@@ -25,6 +26,11 @@ class Exchange {
   /// Error(kTimeout) that names the ranks that did not come, Error(kTransport) if the store is not
   /// there.
   virtual std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) = 0;
+
+  /// Instead of the first all_gather: this rank cannot take part. All others raise `error` in
+  /// theirs, those that come later too, for which it waits until the deadline. False: this exchange
+  /// has no way to tell them but by what an all_gather carries.
+  virtual bool refuse(const Error& /*error*/, Deadline /*deadline*/) { return false; }
 
   /// Whether ranks that can reach one another had better do so themselves: everything goes through
   /// one place.
@@ -67,5 +73,8 @@ std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank ran
 /// that was waited for.
 std::unique_ptr<Exchange> make_tree_exchange(Rank rank, Rank size, Dialer& dialer);
 inline constexpr uint32_t kMeetingChannel = 31;
+
+/// How long a rank that cannot take part waits for others that are to hear why.
+inline constexpr double kTellingSeconds = 5;
 
 }  // namespace ringcoll

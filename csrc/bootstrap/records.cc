@@ -10,7 +10,7 @@ namespace ringcoll {
 namespace {
 
 constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1": the version is in it
-constexpr uint32_t kOutcomeMagic = 0x324f4352;  // "RCO2"
+constexpr uint32_t kOutcomeMagic = 0x334f4352;  // "RCO3"
 constexpr size_t kMaxClaimBytes = 1024;
 constexpr size_t kMaxErrorBytes = 16 * 1024;
 constexpr uint32_t kMaxRanks = 1 << 20;
@@ -53,6 +53,7 @@ std::string Outcome::encode() const {
   writer.put(static_cast<int32_t>(error ? static_cast<int>(error->code()) : 0));
   if (error) {
     writer.put(error->rank());
+    writer.put<uint8_t>(is_early);
     writer.put_text(std::string_view(error->what()).substr(0, kMaxErrorBytes));
     return writer.take();
   }
@@ -73,6 +74,7 @@ Outcome Outcome::decode(std::string_view bytes) {
     check(code >= RC_INVALID_ARGUMENT && code <= RC_ABORTED, Code::kTransport,
           "{}: an error with code {}", kWhat, code);
     Rank rank = reader.get<Rank>();
+    outcome.is_early = reader.get<uint8_t>() != 0;
     outcome.error = Error(static_cast<Code>(code), reader.get_text(kMaxErrorBytes), rank);
   } else {
     uint32_t count = reader.get<uint32_t>();

@@ -33,6 +33,7 @@ struct Record {
 struct Outcome {
   std::vector<Record> records;
   std::optional<Error> error;
+  bool is_early = false;  // the error was known before all had come: those who come are to read it
 
   std::string encode() const;
   static Outcome decode(std::string_view bytes);  // throws Error(kTransport)

@@ -4,10 +4,13 @@
 //   <prefix>session          the claim of rank 0
 //   <session>.<round>.<r>    the record of rank r, removed by r when it has read the outcome
 //   <session>.<round>.all    the outcome, by rank 0: all records, or the error that all raise
-//   <session>.conflict       somebody has found that two processes claim one rank
+//   <session>.<round>.<r>.read   rank r has read an outcome that is an error
+//   <session>.trouble        the error that all are to raise, by a rank that cannot take part, or
+//                            that has found that two processes claim one rank
 //
 // At the end rank 0 waits (not long) until the others, but those that have died, have removed their
-// records, which they do when they have read the last outcome, and removes the rest.
+// records, which they do when they have read the last outcome, and removes the rest. Of an error
+// that was known before all had come it waits until all have read it.
 #include <sodium.h>
 
 #include <algorithm>
@@ -81,7 +84,7 @@ class StoreExchange : public Exchange {
   ~StoreExchange() override {
     try {
       while_waiting({});
-      leave(Deadline(seconds(kLingerSeconds)));
+      leave(Deadline(seconds(tells_all_ ? kTellingSeconds : kLingerSeconds)));
     } catch (const Error& error) {
       log_warning("keys may be left in the store: {}", error.what());
     }
@@ -98,15 +101,20 @@ class StoreExchange : public Exchange {
   }
   void has_died(Rank rank) override { dead_.insert(rank); }
   std::vector<std::string> all_gather(const std::string& mine, Deadline deadline) override;
+  bool refuse(const Error& error, Deadline deadline) override;
 
  private:
   std::string key(const std::string& last) const {
     return fmt::format("{}{}.{}", prefix_, session_.token, last);
   }
   std::string record_key(Rank rank) const { return key(fmt::format("{}.{}", round_, rank)); }
+  std::string read_key(Rank rank) const { return record_key(rank) + ".read"; }
   std::string outcome_key() const { return key(fmt::format("{}.all", round_)); }
   std::string session_key() const { return prefix_ + "session"; }
-  Deadline request() const { return Deadline(seconds(kRequestSeconds)); }
+  // A server that is overloaded may take as long as the round may.
+  Deadline request() const {
+    return Deadline(std::max(deadline_.left(), seconds(kRequestSeconds)));
+  }
   // After which a rank that waits looks whether the session is still the same and nobody has
   // reported a conflict.
   Deadline turn(Deadline deadline) const {
@@ -116,6 +124,8 @@ class StoreExchange : public Exchange {
   // Rank 0.
   void tell(LongWait* long_wait, Rank awaited) const;
   Outcome gather(const std::string& mine, Deadline deadline);
+  void publish(const Outcome& outcome);
+  bool waits_for(Rank rank, const std::string& record);
   void open_session(Deadline deadline);
   std::vector<Record> collect(const std::string& mine, Deadline deadline);
   void check_record(Rank rank, const Record& record) const;
@@ -131,6 +141,9 @@ class StoreExchange : public Exchange {
   void join_session(Deadline deadline);
   bool put_record(const std::string& mine, Deadline deadline);
   void withdraw_record();
+  void say_that_it_is_read();
+  void report(const Error& error, Deadline deadline);
+  void set_trouble(const Outcome& outcome);
   std::optional<Claim> read_record_claim();
   bool wait_for_replacement();
   std::optional<Outcome> wait_for_outcome(const std::string& mine, Deadline deadline);
@@ -148,6 +161,7 @@ class StoreExchange : public Exchange {
   std::string last_outcome_key_;
   std::map<Rank, std::string> unread_;  // records of the last round, which their ranks remove
   bool finished_ = false;
+  bool tells_all_ = false;  // rank 0: the outcome is an error for those that have not come, too
   std::set<Rank> dead_;
   std::optional<Error> failed_;
   Deadline deadline_{Duration::zero()};  // of the last all_gather
@@ -179,6 +193,13 @@ Outcome StoreExchange::gather(const std::string& mine, Deadline deadline) {
     outcome.records = collect(mine, deadline);
   } catch (const Error& error) {
     outcome.error = error;
+  }
+  publish(outcome);
+  return outcome;
+}
+
+void StoreExchange::publish(const Outcome& outcome) {
+  if (outcome.error) {
     // Of all who have come, collected or not: they are to read the verdict.
     unread_.clear();
     for (Rank rank = 1; rank < size_; rank++) unread_[rank] = record_key(rank);
@@ -188,7 +209,24 @@ Outcome StoreExchange::gather(const std::string& mine, Deadline deadline) {
   // Everybody who has come to this round has read the outcome of the last one.
   if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
   last_outcome_key_ = outcome_key();
-  return outcome;
+}
+
+bool StoreExchange::refuse(const Error& error, Deadline deadline) {
+  if (size_ == 1 || failed_) return true;
+  failed_ = error;
+  try {
+    if (rank_ > 0) {
+      report(error, deadline);
+    } else {
+      open_session(deadline);
+      publish(Outcome{{}, error});
+      tells_all_ = true;
+      leave(deadline);
+    }
+  } catch (const Error& failure) {
+    log_debug("others could not be told why this rank does not start: {}", failure.what());
+  }
+  return true;
 }
 
 void StoreExchange::open_session(Deadline deadline) {
@@ -238,14 +276,15 @@ void StoreExchange::check_record(Rank rank, const Record& record) const {
 // Another process that is rank 0 has put its session in the place of this one's: both are to fail.
 Error StoreExchange::tell_rival(const Claim& rival) {
   Error error = two_claim(0, rival.process, claim_.process);
-  store_->set(fmt::format("{}{}.conflict", prefix_, rival.token), Outcome{{}, error}.encode(),
+  store_->set(fmt::format("{}{}.trouble", prefix_, rival.token), Outcome{{}, error}.encode(),
               request());
   return error;
 }
 
 void StoreExchange::look_for_trouble() {
-  if (auto text = store_->try_get(key("conflict"), request())) {
+  if (auto text = store_->try_get(key("trouble"), request())) {
     Outcome outcome = Outcome::decode(*text);
+    tells_all_ = outcome.is_early;
     if (outcome.error) throw *outcome.error;
   }
   auto session = read_session();
@@ -278,6 +317,7 @@ Error StoreExchange::missing(const std::vector<Record>& records) const {
 
 void StoreExchange::leave(Deadline linger) {
   if (rank_ != 0 || session_.token.empty() || std::exchange(finished_, true)) return;
+  deadline_ = linger;
   try {
     await_readers(linger);
   } catch (...) {
@@ -296,7 +336,7 @@ void StoreExchange::await_readers(Deadline linger) {
   for (auto unread = unread_.begin(); unread != unread_.end();) {
     const auto& [rank, record] = *unread;
     bool waits = !dead_.contains(rank) && !linger.passed();
-    if (!waits || !store_->try_get(record, request())) {
+    if (!waits || !waits_for(rank, record)) {
       unread = waits ? unread_.erase(unread) : std::next(unread);
       continue;
     }
@@ -306,11 +346,18 @@ void StoreExchange::await_readers(Deadline linger) {
   }
 }
 
+bool StoreExchange::waits_for(Rank rank, const std::string& record) {
+  if (tells_all_) return !store_->try_get(read_key(rank), request());
+  return store_->try_get(record, request()).has_value();
+}
+
 void StoreExchange::clean_up() {
   // Of ranks that were killed, or are stopped.
   for (const auto& [rank, record] : unread_) store_->remove(record, request());
+  if (failed_)
+    for (Rank rank = 1; rank < size_; rank++) store_->remove(read_key(rank), request());
   if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
-  store_->remove(key("conflict"), request());
+  store_->remove(key("trouble"), request());
   auto session = read_session();
   if (session && *session == claim_) store_->remove(session_key(), request());
 }
@@ -325,6 +372,7 @@ Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
     if (!put_record(mine, deadline)) continue;
     try {
       auto outcome = wait_for_outcome(mine, deadline);
+      if (outcome && outcome->error) say_that_it_is_read();
       withdraw_record();
       if (outcome) return std::move(*outcome);
     } catch (const Error&) {
@@ -366,12 +414,43 @@ void StoreExchange::join_session(Deadline deadline) {
 }
 
 void StoreExchange::report_conflict(const Error& error) {
-  try {
-    store_->set(key("conflict"), Outcome{{}, error}.encode(), request());
-  } catch (const Error& failure) {
-    log_debug("the conflict could not be reported: {}", failure.what());
-  }
+  set_trouble({{}, error});
   throw error;
+}
+
+// Whoever is the first to set it, sets what all raise.
+void StoreExchange::set_trouble(const Outcome& outcome) {
+  try {
+    store_->set(key("trouble"), outcome.encode(), request());
+  } catch (const Error& failure) {
+    log_debug("an error could not be reported: {}", failure.what());
+  }
+}
+
+// Rank 0 may leave in the meantime: then nobody removes it any more but this rank.
+void StoreExchange::say_that_it_is_read() {
+  try {
+    store_->set(read_key(rank_), "", request());
+    if (!read_session()) store_->remove(read_key(rank_), request());
+  } catch (const Error& failure) {
+    log_debug("rank 0 cannot be told that its error was read: {}", failure.what());
+  }
+}
+
+// To rank 0, which tells all. As in contribute(), the session may be of an earlier job.
+void StoreExchange::report(const Error& error, Deadline deadline) {
+  while (!deadline.passed()) {
+    join_session(deadline);
+    set_trouble({{}, error, true});
+    for (;;) {
+      auto bytes = store_->wait(outcome_key(), turn(deadline));
+      if (bytes && Outcome::decode(*bytes).error) return say_that_it_is_read();
+      auto session = read_session();
+      if (!session || deadline.passed()) return;
+      if (*session != session_) break;
+      if (bytes) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
 }
 
 // False if the session has been replaced by another.

@@ -130,9 +130,9 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
     size_t moved = 0;
     try {
       moved = some();
-    } catch (const Error&) {
+    } catch (const Error& error) {
       look();  // there may be a cause for it
-      throw;
+      throw Error(error.code(), error.what(), link.peer);
     }
     bytes -= moved;
     if (moved > 0) continue;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/fork.h"
@@ -85,8 +86,9 @@ Request& request_of(const rc_request* request) {
   return *request->request;
 }
 
+/// `refused`: why this rank cannot start, which may be found here.
 std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Config& config,
-                                       const std::string& name) {
+                                       const std::string& name, std::optional<Error>* refused) {
   if (options.exchange)
     return make_function_exchange(
         [f = options.exchange, state = options.exchange_state](
@@ -95,8 +97,11 @@ std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Con
   check(options.store && *options.store, Code::kInvalidArgument,
         "no way to find the other ranks: give a store (tcp://host:port, file:///directory) or an "
         "exchange function");
-  Deadline deadline(seconds(config.timeout_s));
+  // Who has no other reason to be there than to tell why it does not start is not patient.
+  Deadline deadline(
+      seconds(*refused ? std::min(config.timeout_s, kTellingSeconds) : config.timeout_s));
   auto store = open_store(options.store, config.secret, options.rank, options.size, deadline);
+  if (!*refused) *refused = store->unable();
   return make_store_exchange(std::move(store), name, options.rank, options.size);
 }
 
@@ -107,14 +112,24 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   check(options.timeout_s >= 0, Code::kInvalidArgument,
         "timeout_s is {}: it is a number of seconds, or 0 for RINGCOLL_TIMEOUT_S",
         options.timeout_s);
-  Config config = read_config();
+  std::optional<Error> refused;
+  Config config = read_config({}, &refused);
   if (options.timeout_s > 0) config.timeout_s = options.timeout_s;
   set_log_level_from(config);
   std::string name = options.name ? options.name : "world";
   if (options.rank == 0 && name == "world")
     for (const std::string& warning : all_knobs().unknown(environment_names()))
       log_warning("{}", warning);
-  auto exchange = exchange_for(options, config, name);
+  std::unique_ptr<Exchange> exchange;
+  try {
+    exchange = exchange_for(options, config, name, &refused);
+  } catch (const Error&) {
+    if (!refused) throw;  // else there is nobody to tell
+  }
+  if (refused) {
+    if (exchange) refused = Mesh::refuse(*exchange, config, *refused);
+    throw Error(*refused);
+  }
   return std::make_unique<Engine>(config, name, *exchange);
 }
 

@@ -134,7 +134,7 @@ TEST(Lifelines, RefusesWhatIsNoMessage) {
   std::vector<std::string> bad = {
       std::string(32, 'x'),
       std::string(32, 0),
-      bytes_of({kMagicWord, second_word(1, 1, 0), 0, 0, 0, 0, 0, 0}),             // version
+      bytes_of({kMagicWord, second_word(1, 1, 0), 0, 0, 0, 0, 0, 0}),              // version
       bytes_of({kMagicWord, second_word(kVersionWord, 10, 0), 0, 0, 0, 0, 0, 0}),  // type
       bytes_of({kMagicWord, second_word(kVersionWord, 1, 5), 0, 0, 0, 0, 0,
                 0}),  // a text with a goodbye

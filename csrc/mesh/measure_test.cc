@@ -348,7 +348,8 @@ TEST_F(GivenCosts, ThatDifferAreTheSameErrorEverywhere) {
 }
 
 TEST_F(GivenCosts, ThatCannotBeReadAreTheSameErrorEverywhere) {
-  expect_all(errors_or_costs({config(""), config("/nowhere/costs")}), "rank 1: RINGCOLL_COSTS=");
+  expect_all(errors_or_costs({config(""), config("/nowhere/costs")}),
+             "rank 1 cannot start: RINGCOLL_COSTS=");
   std::string bad = file("bad", level("host", -1));
   expect_all(errors_or_costs({config(bad), config("")}), "rank_bytes_per_us is -1");
   std::string leaf = file("leaf", level("leaf", 1));

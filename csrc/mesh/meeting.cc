@@ -3,14 +3,23 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "base/machine.h"
+#include "bootstrap/networks.h"
 #include "mesh/mesh.h"
 #include "mesh/saying.h"
+#include "net/interfaces.h"
 
 namespace ringcoll {
 namespace {
+
+// Between two looks whether a link has come up, and how near the end of the start is the last.
+constexpr Duration kLinkPause = std::chrono::milliseconds(500);
+constexpr Duration kLastLook = std::chrono::seconds(3);
+constexpr size_t kMostHostsNamed = 8;
 
 Location location_of(const Introduction& theirs, Rank rank) {
   try {
@@ -31,10 +40,63 @@ std::vector<Introduction> read_all(const std::vector<std::string>& blobs, Rank o
 
 void check_introduction(const Introduction& theirs, const Introduction& first, Rank rank,
                         const Location& location) {
-  if (!theirs.failure.empty())
-    throw Error(Code::kTransport,
-                fmt::format("rank {}: {} [on {}]", rank, theirs.failure, location.host_name), rank);
+  if (!theirs.failure.empty()) without_failure(theirs.failure, rank);
   check_agreed(first.agreed, theirs.agreed, rank, location.host_name);
+}
+
+Error refusal_of(Rank rank, const Error& error) {
+  return {error.code(),
+          fmt::format("rank {} cannot start: {} [on {}]", rank, error.what(), host_name()), rank};
+}
+
+// What a rank says that cannot start.
+Introduction refusal(const Config& config, const Error& told) {
+  return {.release = own_release(),
+          .failure = with_failure(told, ""),
+          .location = Location{}.encode(),
+          .agreed = agreed_values(config)};
+}
+
+/// That no network can join the hosts.
+struct MissingNetworks {
+  std::vector<Rank> first_of_stacks;
+  bool may_come = true;  // on each host that has none; and nobody's deadline is near
+};
+std::optional<MissingNetworks> missing_networks(const std::vector<std::string>& offers,
+                                                const std::vector<Introduction>& introductions) {
+  std::vector<std::vector<Offer>> of_rank;
+  for (Rank r = 0; r < static_cast<Rank>(offers.size()); r++) {
+    try {
+      of_rank.push_back(decode_offers(offers[r]));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("rank {}: {}", r, error.what()), r);
+    }
+  }
+  if (!joint_networks(of_rank).empty()) return {};
+  MissingNetworks missing{first_of_stacks(of_rank)};
+  for (size_t r = 0; r < of_rank.size(); r++) {
+    bool has_none = std::ranges::all_of(of_rank[r], &Offer::is_of_stack);
+    missing.may_come &= !introductions[r].is_last;
+    missing.may_come &= !has_none || introductions[r].more_may_come;
+  }
+  return missing;
+}
+
+std::string no_common_network(const std::vector<Rank>& ranks,
+                              const std::vector<std::string>& offers,
+                              const std::vector<Location>& locations) {
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostHostsNamed); i++)
+    text += fmt::format("{}rank {} on {} has {}", i == 0 ? "" : "; ", ranks[i],
+                        locations[ranks[i]].host_name,
+                        describe_offers(decode_offers(offers[ranks[i]])));
+  if (ranks.size() > kMostHostsNamed)
+    text += fmt::format("; and {} more", ranks.size() - kMostHostsNamed);
+  return fmt::format(
+      "no network joins the hosts: {}. Loopback joins no two hosts, nor containers that have "
+      "networks of their own: bring an interface up on each of them, with an address, and if "
+      "RINGCOLL_INTERFACE is set, let it name such ones.",
+      text);
 }
 
 }  // namespace
@@ -47,46 +109,89 @@ std::vector<std::string> Mesh::round(Exchange& exchange, const std::string& mine
   return blobs;
 }
 
-// Who this rank is and where, and what it fails at, which the others are to hear.
+// Who this rank is and where.
 Introduction Mesh::introduce() {
+  if (!loop_) loop_ = std::make_unique<EventLoop>("ringcoll");
   Introduction mine{.release = own_release(), .agreed = agreed_values(config_)};
-  Location location;
-  try {
-    location = Location::here(config_, rank_);
-    mine.costs = costs_json(read_costs(config_.costs));
-    connector_ = std::make_unique<Connector>(rank_, config_, *loop_);
-    mine.offers = connector_->offers();
-  } catch (const Error& error) {
-    mine.failure = error.what();
-  }
-  mine.location = location.encode();
+  mine.location = Location::here(config_, rank_).encode();
+  mine.costs = costs_json(read_costs(config_.costs));
+  connector_ = std::make_unique<Connector>(rank_, config_, *loop_);
+  mine.offers = connector_->offers();
+  mine.more_may_come = look_at_links().more_may_come;
   mine.group_bytes = affordable_group_bytes();
   mine.costs_file = config_.costs;
   if (rank_ == 0 && config_.secret.empty()) mine.secret = random_secret();
   return mine;
 }
 
-// First round: who and where everybody is, that the knobs are agreed, and rank 0's secret.
-void Mesh::agree(Exchange& exchange, Deadline deadline) {
-  auto introductions = read_all(exchange.all_gather(introduce().encode(), deadline), rank_);
-  const Introduction& first = introductions[0];
+// At once where the exchange can tell; else all have to come to a round in which this rank says it.
+Error Mesh::refuse(Exchange& exchange, const Config& config, const Error& error) {
+  Rank rank = exchange.rank();
+  if (exchange.size() == 1) return error;
+  Error told(error.code(),
+             fmt::format("rank {} cannot start: {} [on {}]", rank, error.what(), host_name()),
+             rank);
+  log_warning("{}", told.what());
+  try {
+    double patience_s = std::min(config.timeout_s, kTellingSeconds);
+    if (exchange.refuse(told, Deadline(seconds(patience_s)))) return told;
+    exchange.all_gather(refusal(config, told).encode(), Deadline(seconds(config.timeout_s)));
+  } catch (const std::exception& failure) {
+    log_debug("others could not be told why this rank does not start: {}", failure.what());
+  }
+  return told;
+}
+
+/// What the first round has brought, of each rank.
+struct Mesh::Met {
+  std::vector<Introduction> introductions;
   std::vector<Location> locations;
   std::vector<std::string> offers;
-  locations.reserve(introductions.size());
-  offers.reserve(introductions.size());
-  for (Rank r = 0; r < size_; r++) {
-    locations.push_back(location_of(introductions[r], r));
-    check_introduction(introductions[r], first, r, locations[r]);
-    offers.push_back(std::move(introductions[r].offers));
+
+  Met(const std::vector<std::string>& blobs, Rank own) : introductions(read_all(blobs, own)) {
+    for (Rank r = 0; r < static_cast<Rank>(introductions.size()); r++) {
+      locations.push_back(location_of(introductions[r], r));
+      check_introduction(introductions[r], introductions[0], r, locations[r]);
+      offers.push_back(introductions[r].offers);
+    }
   }
+};
+
+// First round: who and where everybody is, that the knobs are agreed, and rank 0's secret. It is
+// made again where hosts have no network in common and a card that may join them: its link may be
+// about to come up.
+void Mesh::agree(Exchange& exchange, Introduction mine, Deadline deadline) {
+  std::optional<Met> met;
+  for (;;) {
+    mine.is_last = deadline.left() < kLastLook;
+    met.emplace(exchange.all_gather(mine.encode(), deadline), rank_);
+    auto missing = missing_networks(met->offers, met->introductions);
+    if (!missing) break;
+    std::string text = no_common_network(missing->first_of_stacks, met->offers, met->locations);
+    check(missing->may_come, Code::kTransport, "{}", text);
+    if (rank_ == 0) log_warning("{} This is tried until the deadline", text);
+    std::this_thread::sleep_for(kLinkPause);
+    mine = introduce_again();
+  }
+  const Introduction& first = met->introductions[0];
   group_bytes_ = SIZE_MAX;
-  for (const Introduction& theirs : introductions)
+  for (const Introduction& theirs : met->introductions)
     group_bytes_ = std::min(group_bytes_, static_cast<size_t>(theirs.group_bytes));
-  topology_ = std::make_shared<const Topology>(find_placements(std::move(locations)));
-  adopt_given_costs(introductions);
-  connector_->set_peers(offers, config_.secret.empty() ? first.secret : config_.secret);
+  topology_ = std::make_shared<const Topology>(find_placements(std::move(met->locations)));
+  adopt_given_costs(met->introductions);
+  connector_->set_peers(met->offers, config_.secret.empty() ? first.secret : config_.secret);
   watch_health();
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_->crowded(r);
+}
+
+// The others wait for it in the round.
+Introduction Mesh::introduce_again() {
+  try {
+    connector_.reset();
+    return introduce();
+  } catch (const std::exception& caught) {
+    return refusal(config_, refusal_of(rank_, as_error(caught)));
+  }
 }
 
 void Mesh::watch_health() {

@@ -3,20 +3,28 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "bootstrap/dials.h"
 #include "mesh/group.h"
 #include "mesh/opening.h"
+#include "mesh/saying.h"
 
 namespace ringcoll {
 namespace {
 
 // How long a rank is tried to be reached by who does not depend on it.
 constexpr Duration kPatience = std::chrono::seconds(2);
+// How long a rank that fails in the start stays for neighbours that are late.
+constexpr Duration kFarewell = std::chrono::seconds(5);
+// How long the cause of a failure may be on its way along the ring, and how often it is looked for.
+constexpr Duration kNews = std::chrono::seconds(2), kNewsLook = std::chrono::milliseconds(1);
 // A rank may come to talk to all others (rank 0 of a gather): a lifeline, a stream of the whole and
 // one of a part each, twice that, for links may have half of what there is (transport/tcp/tcp.cc).
 // The usual limit, 1,024, is for programs that use select(): it is raised where it is too low.
@@ -28,14 +36,17 @@ constexpr Rank kMostOverStore = 16;
 }  // namespace
 
 Mesh::Mesh(Config config, Exchange& exchange)
-    : config_(std::move(config)),
-      rank_(exchange.rank()),
-      size_(exchange.size()),
-      loop_(std::make_unique<EventLoop>("ringcoll")) {
+    : config_(std::move(config)), rank_(exchange.rank()), size_(exchange.size()) {
   Deadline deadline(seconds(config_.timeout_s));
   links_.resize(size_);
   allow_descriptors(kOwnDescriptors + static_cast<size_t>(size_) * kDescriptorsOfAPeer);
-  agree(exchange, deadline);
+  Introduction mine;
+  try {
+    mine = introduce();
+  } catch (const std::exception& error) {
+    throw refuse(exchange, config_, as_error(error));
+  }
+  agree(exchange, std::move(mine), deadline);
   std::unique_ptr<Exchange> tree;
   if (exchange.is_over_store() && size_ > kMostOverStore)
     tree = make_tree_exchange(rank_, size_, *connector_);
@@ -45,6 +56,7 @@ Mesh::Mesh(Config config, Exchange& exchange)
   exchange.while_waiting(look);
   try {
     join_ring();
+    ring_is_joined_ = true;
     make_transports(rounds, deadline);
     settle_costs(rounds);
   } catch (const std::exception& error) {  // std::bad_alloc, too
@@ -52,6 +64,7 @@ Mesh::Mesh(Config config, Exchange& exchange)
     exchange.while_waiting({});
     // The others learn why from this rank, and not that it has left.
     Error raised = fail(as_error(error));
+    tell_neighbours(raised);
     if (whole_) whole_->leave();
     if (raised.code() == Code::kPeerLost && raised.rank() != kNobody)
       exchange.has_died(raised.rank());
@@ -90,7 +103,15 @@ void Mesh::join_ring() {
   Deadline deadline(seconds(config_.timeout_s));
   Opening opening(*this, 0, *health_, deadline, [] { return "joining the ranks of the job"; });
   for (Rank peer : neighbours()) opening.add(peer, peer, 0);
-  while (opening.next()) {
+  try {
+    while (opening.next()) {
+    }
+  } catch (const std::exception& error) {
+    // A peer that is late may have one of these lifelines already, and would take this rank for one
+    // that was killed if it closed without a word.
+    Error raised = fail(as_error(error));
+    opening.settle(kFarewell);
+    throw raised;
   }
 }
 
@@ -118,10 +139,44 @@ std::optional<Error> Mesh::attempt(const std::function<void()>& body) {
   }
 }
 
+// Once the ring is joined, that a rank has ended is told by its neighbours. Another who finds it
+// unreachable, or a round of the exchange broken, may have met one who has heard of that before,
+// and has left: it waits for what the neighbours tell.
 Error Mesh::fail(const Error& error) {
+  bool may_be_a_consequence = error.code() == Code::kPeerLost || error.code() == Code::kTransport;
+  bool blames_another = error.rank() != kNobody && error.rank() != rank_;
+  if (ring_is_joined_ && may_be_a_consequence && blames_another) {
+    Deadline told(kNews);
+    while (!health_->poisoned() && !told.passed()) std::this_thread::sleep_for(kNewsLook);
+  }
   if (whole_) return whole_->fail(error);
   health_->fail(error);
   return health_->error();
+}
+
+// A neighbour in the ring that has no lifeline to this rank yet would find nobody where it was, and
+// blame it. So it stays until it has told both why it leaves, or they have ended, too.
+void Mesh::tell_neighbours(const Error& error) {
+  try {
+    Dials dials(*connector_, new_group_number(), Deadline(kFarewell));
+    std::vector<Rank> claimed;
+    for (Rank peer : neighbours()) {
+      if (peer == error.rank() || claim_lifeline(peer) != Line::kClaimed) continue;
+      claimed.push_back(peer);
+      dials.dial_lifeline(peer);
+    }
+    while (!dials.empty()) {
+      try {
+        auto made = dials.next(seconds(INFINITY));
+        if (made && made->fd) lifelines_->add(made->peer, std::move(made->fd));
+      } catch (const Error& failure) {
+        log_debug("a neighbour cannot be told: {}", failure.what());
+      }
+    }
+    for (Rank peer : claimed) end_lifeline(peer);
+  } catch (const std::exception& failure) {  // there may be no memory left
+    log_debug("the neighbours cannot be told: {}", failure.what());
+  }
 }
 
 Mesh::Line Mesh::claim_lifeline(Rank peer) {

@@ -46,6 +46,8 @@ class Mesh {
   /// remedy. On all ranks or on none.
   Mesh(Config config, Exchange& exchange);
   ~Mesh();
+  /// Instead of one: this rank cannot start, and tells the others why. What all are to raise.
+  static Error refuse(Exchange& exchange, const Config& config, const Error& error);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
@@ -120,7 +122,10 @@ class Mesh {
   std::vector<std::string> round(Exchange& exchange, const std::string& mine,
                                  const std::optional<Error>& failure, Deadline deadline) const;
   Introduction introduce();
-  void agree(Exchange& exchange, Deadline deadline);
+  struct Met;
+  void agree(Exchange& exchange, Introduction mine, Deadline deadline);
+  Introduction introduce_again();
+  void tell_neighbours(const Error& error);
   void watch_health();
   void make_arena(const GroupSizes& sizes);
   Seats seats() const;
@@ -167,6 +172,7 @@ class Mesh {
   std::mutex whole_mutex_;  // making it against wake_whole() of another thread
   std::unique_ptr<Lifelines> lifelines_;
   std::unique_ptr<Health> health_;  // of the whole
+  bool ring_is_joined_ = false;
 
   mutable std::mutex groups_mutex_;
   uint32_t groups_made_ = 0;

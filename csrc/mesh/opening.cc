@@ -15,6 +15,8 @@ namespace {
 constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
 // And who waits for its own, to tell of it.
 constexpr Duration kLongestLook = std::chrono::seconds(1);
+// As long as a lifeline may take to a peer that answers.
+constexpr Duration kMomentForLines = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -26,13 +28,17 @@ Opening::Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadlin
       dials_(mesh.connector(), group, deadline),
       doing_(std::move(doing)) {}
 
-Opening::~Opening() {
+void Opening::settle(Duration limit) {
   try {
-    for (Dials::Made& made : dials_.settle_lifelines())
+    for (Dials::Made& made : dials_.settle_lifelines(limit))
       if (made.fd) mesh_.lifelines().add(made.peer, std::move(made.fd));
   } catch (const std::exception& error) {  // there may be no memory left
     log_debug("lifelines are given up: {}", error.what());
   }
+}
+
+Opening::~Opening() {
+  settle(kMomentForLines);
   for (const Peer& peer : peers_)
     if (peer.state == Peer::State::kLine) mesh_.end_lifeline(peer.in_mesh);
 }

@@ -30,6 +30,9 @@ class Opening {
           std::function<std::string()> doing);
   /// Gives up what is not there, but for lifelines that their peers may have already.
   ~Opening();
+  /// After an error: has nothing made any more, but waits so long at most for lifelines that their
+  /// peers may have already.
+  void settle(Duration limit);
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 

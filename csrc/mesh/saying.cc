@@ -37,6 +37,8 @@ std::string Introduction::encode() const {
   writer.put(kWireVersion);
   writer.put_text(release);
   writer.put(group_bytes);
+  writer.put<uint8_t>(more_may_come);
+  writer.put<uint8_t>(is_last);
   for (const std::string* text :
        {&failure, &location, &offers, &costs_file, &costs, &agreed, &secret})
     writer.put_text(*text);
@@ -65,6 +67,8 @@ Introduction Introduction::decode(std::string_view bytes) {
   Introduction said;
   said.release = reader.get_text(kMaxShort);
   said.group_bytes = reader.get<uint64_t>();
+  said.more_may_come = reader.get<uint8_t>() != 0;
+  said.is_last = reader.get<uint8_t>() != 0;
   for (std::string* text : {&said.failure, &said.location, &said.offers, &said.costs_file,
                             &said.costs, &said.agreed, &said.secret})
     *text = reader.get_text(kMaxLong);

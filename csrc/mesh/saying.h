@@ -23,9 +23,11 @@ const std::string& own_release();
 /// First round: who and where a rank is.
 struct Introduction {
   std::string release;  // own_release()
-  std::string failure;  // why this rank cannot go on; "": it can
+  std::string failure;  // why this rank cannot go on (with_failure()); "": it can
   std::string location;
   std::string offers;
+  bool more_may_come = false;  // it has a network card that is no offer yet
+  bool is_last = false;        // rank 0 waits for no more networks
   uint64_t group_bytes = 0;
   std::string costs_file, costs;  // RINGCOLL_COSTS and what is in it
   std::string agreed;             // its agreed_values()

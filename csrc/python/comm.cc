@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -36,8 +37,14 @@ class Creation : public std::enable_shared_from_this<Creation> {
     options_.timeout_s = timeout_s;
   }
 
+  /// Without a thread it has ended afterwards: so the library says what it cannot make, to the
+  /// other ranks too.
   void begin() {
-    std::thread([self = shared_from_this()] { self->create(); }).detach();
+    try {
+      std::thread([self = shared_from_this()] { self->create(); }).detach();
+    } catch (const std::system_error&) {
+      create();
+    }
   }
 
   bool wait(std::chrono::milliseconds limit) {
@@ -83,7 +90,10 @@ void check_signals() {
 rc_comm* create(int rank, int size, std::string store, std::string name, double timeout_s) {
   auto creation =
       std::make_shared<Creation>(rank, size, std::move(store), std::move(name), timeout_s);
-  creation->begin();
+  {
+    py::gil_scoped_release release;
+    creation->begin();
+  }
   for (bool ended = false; !ended;) {
     {
       py::gil_scoped_release release;

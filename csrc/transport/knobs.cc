@@ -39,5 +39,8 @@ const KnobTable& all_knobs() {
 }
 
 Config read_config(const Getenv& environment) { return all_knobs().read(environment); }
+Config read_config(const Getenv& environment, std::optional<Error>* refused) {
+  return all_knobs().read(environment, refused);
+}
 
 }  // namespace ringcoll

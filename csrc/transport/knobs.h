@@ -10,5 +10,7 @@ namespace ringcoll {
 const KnobTable& all_knobs();
 /// All of them. Throws Error(kInvalidArgument) that names the knob, the value and the range.
 Config read_config(const Getenv& environment = {});
+/// The same, but what it would throw is told, and the knob left at its default.
+Config read_config(const Getenv& environment, std::optional<Error>* refused);
 
 }  // namespace ringcoll
