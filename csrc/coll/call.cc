@@ -85,8 +85,10 @@ Stretch stretch_of(const Call& call, const rc_buffer& b, bool output, Rank rank,
   return {first, first + count * static_cast<int64_t>(size_of(call.dtype)), output};
 }
 
+// Modulo 2^64: where there are no elements, the addresses may be any.
 intptr_t distance(const rc_buffer& b) {
-  return reinterpret_cast<intptr_t>(b.input) - reinterpret_cast<intptr_t>(b.output);
+  return static_cast<intptr_t>(reinterpret_cast<uintptr_t>(b.input) -
+                               reinterpret_cast<uintptr_t>(b.output));
 }
 
 bool are_apart(const Stretch& x, const Stretch& y) {
@@ -115,7 +117,6 @@ void check_buffer(const Call& call, size_t i, Rank rank, Rank size) {
   const rc_buffer& b = call.buffers[i];
   const CollectiveTraits& traits = traits_of(call.collective);
   bool is_root = rank == call.root;
-  check(b.count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i, b.count);
   bool reads = is_looked_at(traits.reads, is_root);
   bool writes = is_looked_at(traits.writes, is_root);
   const char* name = name_of(call.collective);
@@ -133,6 +134,35 @@ void check_counts(std::span<const int64_t> counts, const char* name) {
           i, counts[i]);
 }
 
+// More than a process can address. So a length in bytes, a sum of them, and the address where
+// memory ends fit into 64 bits, wherever they are computed.
+constexpr int64_t kMostBytes = int64_t{1} << 47;
+
+/// Adds up elements.
+class Length {
+ public:
+  explicit Length(const Call& call)
+      : most_(kMostBytes / static_cast<int64_t>(size_of(call.dtype))) {}
+  void add(int64_t count, const char* what, Rank times = 1) {
+    check(count <= (most_ - sum_) / times, Code::kInvalidArgument,
+          "{} of a call come to more than {} elements, which no memory holds", what, most_);
+    sum_ += count * times;
+  }
+
+ private:
+  const int64_t most_;
+  int64_t sum_ = 0;
+};
+
+// None is negative.
+void check_lengths(const Call& call, Rank size) {
+  Length buffers(call), sent(call), received(call);
+  for (const rc_buffer& b : call.buffers)
+    buffers.add(b.count, "buffers", call.is_vector() ? 1 : size);
+  for (int64_t count : call.counts) sent.add(count, "counts");
+  for (int64_t count : call.recv_counts) received.add(count, "recv_counts");
+}
+
 void check_buffers(const Call& call, Rank rank, Rank size) {
   if (call.collective == RC_BARRIER) {
     check(call.buffers.empty(), Code::kInvalidArgument, "a barrier takes no buffers");
@@ -140,6 +170,10 @@ void check_buffers(const Call& call, Rank rank, Rank size) {
   }
   check(call.is_vector() || call.buffers.size() == 1, Code::kInvalidArgument,
         "{} takes one buffer, not {}", name_of(call.collective), call.buffers.size());
+  for (size_t i = 0; i < call.buffers.size(); i++)
+    check(call.buffers[i].count >= 0, Code::kInvalidArgument, "buffer {} has {} elements", i,
+          call.buffers[i].count);
+  check_lengths(call, size);
   for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank, size);
 }
 
@@ -187,12 +221,18 @@ int64_t Call::total() const {
   return sum;
 }
 
+void check_buffer_count(const rc_call& raw) {
+  check(raw.buffer_count >= 0 && (raw.buffers || raw.buffer_count == 0), Code::kInvalidArgument,
+        "buffers is NULL or buffer_count is negative");
+  check(raw.buffer_count <= kMostBytes / static_cast<int64_t>(sizeof(rc_buffer)),
+        Code::kInvalidArgument, "buffer_count is {}: no memory holds so many", raw.buffer_count);
+}
+
 Call check_call(const rc_call& raw, Rank rank, Rank size) {
   check_enum(raw.collective, RC_COLLECTIVE_COUNT, "collective");
   check_enum(raw.dtype, RC_DTYPE_COUNT, "dtype");
   check_enum(raw.op, RC_OP_COUNT, "op");
-  check(raw.buffer_count >= 0 && (raw.buffers || raw.buffer_count == 0), Code::kInvalidArgument,
-        "buffers is NULL or buffer_count is negative");
+  check_buffer_count(raw);
 
   Call call;
   call.collective = raw.collective;
@@ -244,7 +284,7 @@ bool CallCheck::is_like_last(const rc_call& raw) const {
     return false;
   // As far from one another as they were, or too far to overlap, or the same.
   intptr_t between = distance(b);
-  return between == distance(buffer_) || std::abs(between) >= longest_bytes_ ||
+  return between == distance(buffer_) || between >= longest_bytes_ || between <= -longest_bytes_ ||
          (between == 0 && call_.is_vector());
 }
 

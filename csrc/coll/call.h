@@ -64,6 +64,8 @@ struct Details {
   bool operator==(const Details&) const = default;
 };
 
+/// Before the array of buffers is copied. Throws Error(kInvalidArgument).
+void check_buffer_count(const rc_call& raw);
 /// `raw` has all fields of this library's rc_call (engine/caller_struct.h). Throws
 /// Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);

@@ -53,6 +53,7 @@ const Engine* CallbackScope::current() { return calling_back; }
 CallRequest::CallRequest(const rc_call& raw, Engine& engine, Done done)
     : engine_(&engine), link_(engine.link()), tell_(std::move(done)) {
   const Rank size = engine.comm().size();
+  check_buffer_count(raw);
   rc_call copy = raw;
   if (raw.buffers && raw.buffer_count > 0)
     buffers_.assign(raw.buffers, raw.buffers + raw.buffer_count);

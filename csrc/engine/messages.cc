@@ -4,12 +4,19 @@
 #include <utility>
 
 namespace ringcoll {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{1} << 47;  // more than a process can address
+
+}  // namespace
 
 Transfer transfer_of(const rc_message& raw, bool receives, const Communicator& comm) {
   const char* peer = receives ? "source" : "destination";
   check(raw.bytes >= 0 && (raw.bytes == 0 || raw.data), Code::kInvalidArgument,
         "a message of {} bytes at {}: data is NULL, or bytes are negative", raw.bytes,
         raw.data ? "an address" : "NULL");
+  check(raw.bytes <= kMostBytes, Code::kInvalidArgument,
+        "a message of {} bytes: no memory holds so many", raw.bytes);
   check((raw.peer >= 0 && raw.peer < comm.size()) || (receives && raw.peer == RC_ANY_SOURCE),
         Code::kInvalidArgument, "{} {} is no rank of this communicator of {}{}", peer, raw.peer,
         comm.size(), receives ? ", nor RC_ANY_SOURCE" : "");
