@@ -338,8 +338,9 @@ RINGCOLL_API rc_status ringcoll_received(rc_request* request, rc_message_info* i
 /* Waits until the request has ended and its `done` has returned (timeout_s < 0: no limit but the
  * call's deadline), and returns its status. *done is 0 and the status RC_OK if timeout_s passed
  * first; the request goes on. So it does if the wait is refused, as in a callback of the same
- * communicator: *done is 0 and the status RC_INVALID_ARGUMENT. Where other calls are in flight it may return a millisecond after the
- * end of this one, which it has spent on those: if all were waited for at once the last time. */
+ * communicator: *done is 0 and the status RC_INVALID_ARGUMENT. Where other calls are in flight it
+ * may return a millisecond after the end of this one, which it has spent on those: if all were
+ * waited for at once the last time. */
 RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
 /* Frees the handle; if the request has not ended it waits for it. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
