@@ -58,7 +58,7 @@ def test_the_log_names_the_call_its_age_and_who_is_waited_for(start_ranks, trans
             "receive of at most 24 bytes from rank 1, tag 9 has waited 30 s for rank 1 (",
             "send of 8388608 bytes to rank 1, tag 8 has waited 30 s for rank 1 (",
         ],
-        slow_in_started_calls: ["allgather #2 of 7 float64 has waited 30 s for rank 1 ("],
+        slow_in_started_calls: ["allgather #2 of 14 float64 has waited 30 s for rank 1 ("],
         slow_in_shrink: ["shrink has waited 30 s for rank 1 ("],
         slow_to_start: ["has waited 30 s for rank 1\n"],
     }
