@@ -38,7 +38,7 @@ TENSORFLOW = {"tensorflow_operations": 2000, "tensorflow_training": 75}
 REFUSED = {
     "torch_training": 7,
     "torch_joins": 10,
-    "torch_bad_input": 64,
+    "torch_bad_input": 65,
     "tensorflow_training": 28,
     "process_sets": 14,
     "lives": 4,

@@ -227,6 +227,7 @@ def test_a_wait_that_is_refused_ends_nothing(run_ranks):
 def test_a_wait_for_a_message_that_is_refused_ends_nothing(run_ranks, kind):
     def body(world):
         seen = []
+        told = world.split([0, 1])
         x = np.full(1 << 18, 1.0 + world.rank)
         if world.rank == 0:
             other = world.isend(x, 1, 5) if kind == "send" else world.irecv(x, 1, 5)
@@ -238,10 +239,12 @@ def test_a_wait_for_a_message_that_is_refused_ends_nothing(run_ranks, kind):
 
             first = world.barrier_async()
             first.add_done_callback(wait)
+            told.barrier()  # it has not ended before
             first.wait()
             world.barrier()
             other.wait()
         else:
+            told.barrier()
             world.barrier()
             world.barrier()
             world.recv(x, 0, 5) if kind == "send" else world.send(x, 0, 5)

@@ -166,7 +166,7 @@ def test_messages_are_those_of_the_schedule():
         ({"levels": [HOST, NETWORK | {"ranks": 5}, NETWORK]}, "levels[1].ranks is 5"),
         ({"algorithm": "rnig"}, 'there is no "rnig"'),
         ({"slots": 65}, "slots is 65"),
-        ({"arena_bytes": 1}, "RINGCOLL_ARENA_BYTES=1 is too small"),
+        ({"arena_bytes": 1}, "raise RINGCOLL_ARENA_BYTES=1 or lower"),
         ({"segment_bytes": "1M"}, 'segment_bytes is "1M"'),
         ({"messages": 1}, "messages is neither true nor false"),
         ({"messages": True}, "algorithm is missing"),
