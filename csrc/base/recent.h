@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <deque>
 #include <map>
-#include <utility>
 
 namespace ringcoll {
 
@@ -21,8 +20,8 @@ class Recent {
   }
   const Value* find(const Key& key) const { return const_cast<Recent*>(this)->find(key); }
   /// That of the key: if it was not there, `value`, as the newest, for which the oldest may go.
-  Value& add(const Key& key, Value value = Value()) {
-    auto [entry, is_new] = values_.try_emplace(key, std::move(value));
+  Value& add(const Key& key, const Value& value = Value()) {
+    auto [entry, is_new] = values_.try_emplace(key, value);
     if (!is_new) return entry->second;
     order_.push_back(key);
     if (order_.size() > most_) {

@@ -184,7 +184,7 @@ class Shrink::Part {
     auto& tried = tries_[rank];
     if (!tried) tried = std::make_shared<Try>();
     auto now = Clock::now();
-    switch (tried->state) {
+    switch (tried->state.load()) {
       case Try::State::kCalling:
         return;
       case Try::State::kEnded:
