@@ -80,6 +80,11 @@ void Extents::give_back(std::span<std::byte> extent, ReaderList readers) {
   put_back(each, std::move(readers));
 }
 
+void Extents::end() {
+  std::lock_guard lock(mutex_);
+  extents_.clear();
+}
+
 // False: there is nothing that could be given back later.
 bool Extents::trim() {
   auto now = Clock::now();

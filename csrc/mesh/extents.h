@@ -50,6 +50,8 @@ class Extents {
   bool resume(std::span<std::byte> extent, const void* holder);
   /// The holder is done with it.
   void give_back(std::span<std::byte> extent, ReaderList readers);
+  /// Forgets all of them. No group is left, and what their readers look at is about to go.
+  void end();
 
  private:
   struct Extent {

@@ -123,6 +123,25 @@ TEST_F(ExtentsTest, PagesOfWhatNobodyHoldsGoBackToTheSystem) {
   wait_for(kEach);
 }
 
+// The thread that gives pages back may come after what readers look at has gone.
+TEST_F(ExtentsTest, NobodyAsksReadersAfterTheEnd) {
+  struct Gone final : Readers {
+    explicit Gone(bool& has_ended) : ended(has_ended) {}
+    bool any() override {
+      EXPECT_FALSE(ended) << "it is asked";
+      return true;
+    }
+    bool& ended;
+  };
+  bool ended = false;
+  ReaderList readers;
+  readers.push_back(std::make_unique<Gone>(ended));
+  extents_.give_back(extents_.take(&one_), std::move(readers));
+  extents_.end();
+  ended = true;
+  std::this_thread::sleep_for(Extents::kIdle + std::chrono::milliseconds(200));
+}
+
 TEST_F(ExtentsTest, CallMemoryGivesWhatItHasBack) {
   bool fresh = false;
   const std::byte* at = nullptr;

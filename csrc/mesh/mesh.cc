@@ -84,7 +84,11 @@ void Mesh::finish(Exchange& exchange) {
   exchange.while_waiting({});
 }
 
-Mesh::~Mesh() { whole_->leave(); }
+// Readers look at memory of the transports, which go before the thread that asks them.
+Mesh::~Mesh() {
+  whole_->leave();
+  for (auto* extents : {&short_extents_, &call_extents_, &message_extents_}) (*extents)->end();
+}
 
 void Mesh::make_whole(bool one_domain) {
   std::lock_guard lock(whole_mutex_);
