@@ -99,7 +99,11 @@ def test_an_interface_that_one_host_does_not_have_is_named_by_all(run_ranks, hos
     env = {"RINGCOLL_INTERFACE": "=eth0,ens1"}
     errors = run_ranks(3, error_of_init, hosts=hosts, env=env, connect=False)
     assert len(set(errors)) == 1
-    for part in ("rank 2 cannot start: RINGCOLL_INTERFACE==eth0,ens1", "enp2s0 (10.0.2.3)", "[on h3]"):
+    for part in (
+        "rank 2 cannot start: RINGCOLL_INTERFACE==eth0,ens1",
+        "enp2s0 (10.0.2.3)",
+        "[on h3]",
+    ):
         assert part in errors[0][1]
 
 
