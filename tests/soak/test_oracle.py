@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import numpy as np
@@ -182,17 +183,16 @@ def test_memory_after_and_before_a_buffer_is_guarded():
             buffer.check("it")
 
 
-def test_growth_is_noticed_and_warming_up_is_not():
+def test_what_grows_with_each_lap_is_noticed_and_what_grows_in_one_is_not():
     first, warm = Usage(1000, 1000, 10, 5), Usage(90000, 90000, 30, 7)
     check_growth([first, warm, warm])
-    for more in (
-        Usage(91700, 90000, 30, 7),
-        Usage(90000, 91700, 30, 7),
-        Usage(90000, 90000, 37, 7),
-        Usage(90000, 90000, 30, 10),
-    ):
-        with pytest.raises(Wrong, match="grown from lap 2 to lap 3"):
-            check_growth([first, warm, more])
+    for more in (Usage(800, 0, 0, 0), Usage(0, 800, 0, 0), Usage(0, 0, 4, 0), Usage(0, 0, 0, 2)):
+        once = Usage(*map(sum, zip(astuple(warm), astuple(more), strict=True)))
+        twice = Usage(*map(sum, zip(astuple(once), astuple(more), strict=True)))
+        check_growth([first, warm, once, once])
+        check_growth([first, warm, warm, once])
+        with pytest.raises(Wrong, match="each lap does the same"):
+            check_growth([first, warm, once, twice])
 
 
 class Broken(Job):

@@ -13,19 +13,19 @@ JOBS = [
     Plan(seed, size, transport, profile, steps=60, laps=laps)
     for seed, (size, transport, profile, laps) in enumerate(
         [
-            (2, "shm", "calm", 3),
+            (2, "shm", "calm", 4),
             (3, "shm", "groups", 1),
-            (3, "shm", "groups", 3),
+            (3, "shm", "groups", 4),
             (4, "shm", "groups", 1),
             (4, "shm", "deaths", 1),
             (3, "shm", "stops", 1),
             (5, "shm", "all", 1),
-            (2, "tcp", "calm", 3),
-            (3, "tcp", "groups", 3),
+            (2, "tcp", "calm", 4),
+            (3, "tcp", "groups", 4),
             (4, "tcp", "deaths", 1),
             (3, "tcp", "stops", 1),
             (4, "tcp", "all", 1),
-            (4, "mixed", "groups", 3),
+            (4, "mixed", "groups", 4),
             (5, "mixed", "all", 1),
         ],
         start=1,
@@ -44,7 +44,7 @@ def software_device():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("size", "profile"), [(2, "calm"), (3, "groups")])
 def test_a_job_over_the_software_rdma_device(software_device, size, profile):
-    result = Job(Plan(21, size, "fake", profile, steps=40, laps=3)).run()
+    result = Job(Plan(21, size, "fake", profile, steps=40, laps=4)).run()
     assert not result.failure, f"{result.failure}\n{result.details}\nagain: {result.command()}"
 
 

@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import gc
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 # What stands in for descriptors in a child that is forked (csrc/base/fork.cc) stays.
@@ -21,6 +22,17 @@ class Usage:
     shmem_kib: int
     descriptors: int
     threads: int
+
+    def since(self, before: Usage) -> Usage:
+        """What there is more of now."""
+        return Usage(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
+
+    @staticmethod
+    def least(usages: Iterable[Usage]) -> Usage:
+        """The least of each kind."""
+        return Usage(*map(min, zip(*map(astuple, usages), strict=True)))
 
     def growth(
         self, before: Usage, most_kib: int = 0, most_descriptors: int = 0, most_threads: int = 0
