@@ -30,7 +30,7 @@ from support.stages import (
 # that stands in one is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    "ring4": [["processes", "cluster", "abi", "soak"]],
+    "ring4": [["processes", "cluster", "abi", "soak", "orders"]],
     # Jobs of Horovod wait, be it for one another, more than they compute.
     "ring5": [
         ["horovod"],

@@ -1,5 +1,6 @@
 #include "p2p/seal.h"
 
+#include "base/fence.h"
 #include "base/nonce.h"
 
 namespace ringcoll {
@@ -34,16 +35,22 @@ Seal::Seal() : value_(random_nonce() | 1), word_(make(value_)) {}
 
 Seal::~Seal() { break_it(); }
 
+// The fences: what is written afterwards to memory that was lent comes after the word, which no
+// order of the word itself says. Peers read the memory first, and then the word
+// (PeerMemory::read).
+
 // A seal that is broken stays so: its word may be another's.
 void Seal::renew() {
   uint64_t before = std::exchange(value_, random_nonce() | 1);
   word_->compare_exchange_strong(before, value_);
+  full_fence();
 }
 
 // Once: then the word may be another's.
 void Seal::break_it() {
   uint64_t whole = value_;
   word_->compare_exchange_strong(whole, 0);
+  full_fence();
 }
 
 }  // namespace ringcoll

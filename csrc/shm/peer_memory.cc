@@ -22,7 +22,9 @@ void* pointer_to(uint64_t address) {
 bool PeerMemory::can_be_read() const { return read(nonce_at_, nullptr, 0) == Result::kDone; }
 
 // With each stretch the nonce is read again, and first, or the word, and last: so that a process
-// which only has the number of the one meant is noticed.
+// which only has the number of the one meant is noticed. The kernel takes and gives back the lock
+// of the address space for each part, one after another, which keeps what they read in that order
+// on all processors.
 PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at,
                                     uint64_t* word) const {
   auto* to = static_cast<std::byte*>(place);

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/fence.h"
 #include "base/prefetch.h"
+#include "transport/shm/sleep.h"
 
 namespace ringcoll::shm {
 namespace {
@@ -30,6 +32,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair),
       peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
       buffers_(pair.my_buffers, pair.their_buffers, pair.leads) {
+  // Each tells by itself what it tells: no order with others.
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
   if (pair_.tower) {
@@ -99,7 +102,7 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   entry->stamp.store(pair_.my_base + number, std::memory_order_release);
   sent_ = number;
   prepare_entry(number + 2, place == Place::kBeside ? bytes : 0);
-  if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (sleeps(peer_waiting())) [[unlikely]]
     wake_peer();
   return number;
 }
@@ -228,7 +231,8 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
                             "was made? Then that has to be made afterwards {}",
                             bytes, pair_.pid, link()),
                 pair_.peer);
-  fence();
+  full_fence();  // the memory, then the word: with that of revoke() either the word is seen to be
+                 // 0, or nothing that is written there afterwards has been read
   if (pair_.theirs->lends.load(std::memory_order_relaxed) != pair_.their_base + 1)
     throw Error(
         Code::kPeerLost,
@@ -239,10 +243,11 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
   return static_cast<const std::byte*>(place);
 }
 
-// Before its caller writes there: who has read it looks at the word.
+// Before its caller writes there: who has read it looks at the word afterwards. The fences of both
+// order it, the kernel's read included.
 void ShmEndpoint::revoke() noexcept {
   pair_.mine->lends.store(0, std::memory_order_relaxed);
-  fence();
+  full_fence();
 }
 
 // Who waits for an answer with a short payload asks for its lines as often as for the stamp, so
@@ -299,7 +304,7 @@ void ShmEndpoint::release() {
   told_ = number;
   // Seen by the sender's acquire in load_released().
   pair_.mine->released.store(pair_.my_base + number, std::memory_order_release);
-  if (peer_waiting().load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (sleeps(peer_waiting())) [[unlikely]]
     wake_peer();
 }
 
@@ -315,20 +320,22 @@ bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint6
   return result == PeerMemory::Result::kDone;
 }
 
-// seq_cst: of this store and the look, and those of called_by(), one side sees the other.
+// Once in the life of a link, so the fence may cost what it does: then the peer needs no time, and
+// looks at this word but once (ShmPart::called_by).
 void ShmEndpoint::call_peer() {
-  pair_.mine->connected.store(pair_.my_base, std::memory_order_seq_cst);
-  if (peer_waiting().load(std::memory_order_seq_cst) != 0) wake_peer();
+  pair_.mine->connected.store(pair_.my_base, std::memory_order_release);
+  if (sleeps(peer_waiting(), FullFence())) wake_peer();
 }
 
 void ShmEndpoint::wake_peer() {
   if (pair_.tower) {
     const PeerLines& lead = *pair_.their_lead;
+    // Stored before `waiting`, which has been seen with acquire.
     return rope_.pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
                       lead.bell_inode.load(std::memory_order_relaxed));
   }
   // This thread alone writes it. Before the wake, so that a peer that is only about to sleep does
-  // not.
+  // not: the kernel compares under its lock of the word. Release: with it comes what was stored.
   uint32_t event = pair_.mine->event.load(std::memory_order_relaxed);
   pair_.mine->event.store(event + 1, std::memory_order_release);
   futex_wake(pair_.mine->event);
@@ -346,12 +353,13 @@ void ShmEndpoint::wait(Duration limit) {
     return;
   }
   turn_.fetch_add(1, std::memory_order_seq_cst);
+  // Before `waiting`: a peer that counts it up afterwards has changed what the sleep compares with.
   uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
-  pair_.mine->waiting.store(1, std::memory_order_seq_cst);
+  fall_asleep(pair_.mine->waiting);
   // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
   auto ready = [this] { return something_new() || woken_.load(std::memory_order_seq_cst); };
   if (!is_ready_after_all(ready)) futex_wait(pair_.theirs->event, event, limit);
-  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+  pair_.mine->waiting.store(0, std::memory_order_relaxed);  // a peer that sees 1 wakes in vain
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
   woken_.exchange(false, std::memory_order_acquire);
   wants_message_ = wants_credit_ = false;

@@ -14,17 +14,11 @@
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
-// at `waiting`, count `event` up and wake. Both write one word and then read the other's (Dekker):
-// at least one has to see the other's. Were both to wait until their stores are seen, a message of
-// 1 KiB would take a quarter longer; so only the one does that has nothing else to do: it goes on
-// looking for as long as a store can take that another core has made before it looked
-// (kStoresArrive).
+// at `waiting`, count `event` up and wake. In which order each sees the other's: sleep.h.
 //
 // In a part with a bell a rank sleeps for all of its links at once: there is one `waiting` for
 // them, and peers ring the bell instead of counting `event` up.
 #pragma once
-
-#include <sched.h>
 
 #include <atomic>
 #include <cstdint>
@@ -48,22 +42,6 @@ class ShmEndpoint;
 /// A shorter payload is best beside the flag, which is fetched anyway (measured between near cores
 /// of a Xeon: 32 B 0.28 us there and 0.33 in a buffer, 128 B 0.36 and 0.35, 1 KiB 0.65 and 0.44).
 inline constexpr uint64_t kLeastHandedBytes = 128;
-
-/// A processor gives no bound, but has at most some 100 stores on their way, each for a line that
-/// is with another core or in memory. Should one take longer, who waits sleeps until its limit.
-inline constexpr Duration kStoresArrive = std::chrono::microseconds(10);
-
-/// For who has set `waiting`: false if ready() is not, nor becomes so by what was stored by peers
-/// that have not seen it.
-template <typename Ready>
-bool is_ready_after_all(Ready&& ready) {
-  Deadline arrived(kStoresArrive);
-  while (!arrived.passed()) {
-    if (ready()) return true;
-    ::sched_yield();
-  }
-  return ready();
-}
 
 /// A part's own bell, and its links.
 struct BellTower {

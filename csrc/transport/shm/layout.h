@@ -131,14 +131,6 @@ struct PeerLines {
 static_assert(sizeof(PeerLines) == 3 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-/// What was read or written before it, also by the kernel for this thread, comes before what is
-/// after it. ThreadSanitizer knows no fences, and does not see what the kernel does.
-inline void fence() noexcept {
-#ifndef __SANITIZE_THREAD__
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
 /// No offset, and no address of a process, has one of these bits.
 inline constexpr uint64_t kLent = uint64_t{1} << 63;
 inline constexpr uint64_t kHanded = uint64_t{1} << 62;

@@ -15,6 +15,7 @@
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/reserve.h"
+#include "transport/shm/sleep.h"
 
 namespace ringcoll {
 namespace {
@@ -252,18 +253,19 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
   return link;
 }
 
-// seq_cst: who connects says so once, and then looks whether this rank sleeps.
+// Acquire: what the peer has written in its unit before. Who connects says so once, and then looks
+// whether this rank sleeps (ShmEndpoint::call_peer); this is asked after stirs() has said so.
 bool ShmPart::called_by(Rank rank) {
   const Member& peer = member(rank);
   return peer.reached && common_.lines_of(peer.in_whole, unit_of(peer))
-                                 ->connected.load(std::memory_order_seq_cst) == peer.address.base;
+                                 ->connected.load(std::memory_order_acquire) == peer.address.base;
 }
 
 bool ShmPart::stirs(std::vector<pollfd>* sleep) {
   if (sleep) {
     tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
     tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
-    tower_.mine->waiting.store(1, std::memory_order_seq_cst);
+    shm::fall_asleep(tower_.mine->waiting);
   }
   auto any = [this] {
     return std::ranges::any_of(tower_.links,

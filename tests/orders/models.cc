@@ -1,0 +1,276 @@
+// What two ranks do with the words that both look at, for Relacy (github.com/dvyukov/relacy), which
+// runs it in every order and with every value that the memory model of C++ allows, or in very many
+// of them at random. `models NAME` ends with 0 if a model is right in all, and with 1 if not, after
+// the history of one in which it is wrong.
+//
+// Relacy has atomics of its own, and replaces operator new of the whole program, so this is a
+// program by itself. Falling asleep and waking is the library's own code, a template
+// (transport/shm/sleep.h). The others are its stores and loads, in its order and with its memory
+// orders, without what is beside them; each names the place.
+//
+// Names that end in "_not" lack one order, and have to be found wrong: or the check shows nothing.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "transport/shm/sleep.h"
+
+// Last, for it defines macros of these names, for code that is written for it.
+// clang-format off
+#include <relacy/relacy.hpp>
+// clang-format on
+#undef new
+#undef delete
+#undef malloc
+#undef calloc
+#undef realloc
+#undef free
+#undef assert
+#undef errno
+#undef memory_order_relaxed
+#undef memory_order_consume
+#undef memory_order_acquire
+#undef memory_order_release
+#undef memory_order_acq_rel
+#undef memory_order_seq_cst
+
+namespace {
+
+namespace shm = ringcoll::shm;
+using std::memory_order_acquire;
+using std::memory_order_relaxed;
+using std::memory_order_release;
+using std::memory_order_seq_cst;
+
+rl::memory_order relacys(std::memory_order order) {
+  switch (order) {
+    case memory_order_relaxed:
+      return rl::mo_relaxed;
+    case memory_order_acquire:
+      return rl::mo_acquire;
+    case memory_order_release:
+      return rl::mo_release;
+    default:
+      return rl::mo_seq_cst;
+  }
+}
+
+/// As std::atomic, begun with 0.
+class Word {
+ public:
+  uint64_t load(std::memory_order order) const { return word_.load(relacys(order), $); }
+  void store(uint64_t value, std::memory_order order) { word_.store(value, relacys(order), $); }
+  uint64_t fetch_add(uint64_t more, std::memory_order order) {
+    return word_.fetch_add(more, relacys(order), $);
+  }
+
+ private:
+  rl::atomic<uint64_t> word_{0};
+};
+
+/// What is no atomic: Relacy reports a race.
+using Plain = rl::var<uint64_t>;
+
+struct Fence {
+  void operator()() const { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
+};
+struct NoFence {
+  void operator()() const {}
+};
+
+/// ShmEndpoint::try_send() or release(), and wait(). The sleep itself is the kernel's: it does not
+/// begin if `event` is no longer what it was.
+template <typename WakersOrder>
+struct Sleep : rl::test_suite<Sleep<WakersOrder>, 2> {
+  Word stamp, waiting, event;
+  uint64_t event_before = 0;
+  bool ready = false;
+
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      stamp.store(1, memory_order_release);
+      if (shm::sleeps(waiting, WakersOrder())) event.store(1, memory_order_release);
+    } else {
+      event_before = event.load(memory_order_acquire);
+      shm::fall_asleep(waiting, Fence());
+      ready = stamp.load(memory_order_acquire) == 1;
+    }
+  }
+  void after() {
+    // Who sleeps on is waited for by nobody any more.
+    RL_ASSERT(ready || event.load(memory_order_relaxed) != event_before);
+  }
+};
+
+/// ShmPart::stirs() and called_by(), and ShmEndpoint::call_peer() with wake_peer().
+template <typename WakersOrder>
+struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
+  Word connected, waiting, bell_fd, bell_inode;
+  bool rung = false, called = false;
+
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      connected.store(1, memory_order_release);
+      if (!shm::sleeps(waiting, WakersOrder())) return;
+      RL_ASSERT(bell_fd.load(memory_order_relaxed) == 7);
+      RL_ASSERT(bell_inode.load(memory_order_relaxed) == 9);
+      rung = true;
+    } else {
+      bell_fd.store(7, memory_order_relaxed);
+      bell_inode.store(9, memory_order_relaxed);
+      shm::fall_asleep(waiting, Fence());
+      called = connected.load(memory_order_acquire) == 1;
+    }
+  }
+  void after() { RL_ASSERT(rung || called); }
+};
+
+/// One entry of a ring, used twice: try_send() with load_released(), try_recv() and release().
+template <std::memory_order kStamp, std::memory_order kReleased>
+struct Entry : rl::test_suite<Entry<kStamp, kReleased>, 2> {
+  Word stamp, released;
+  Plain payload;
+
+  void thread(unsigned rank) {
+    for (uint64_t number : {1, 2}) {
+      if (rank == 0) {
+        rl::linear_backoff wait;
+        while (released.load(memory_order_acquire) + 1 < number) wait.yield($);
+        payload($) = number;
+        stamp.store(number, kStamp);
+      } else {
+        rl::linear_backoff wait;
+        while (stamp.load(memory_order_acquire) != number) wait.yield($);
+        RL_ASSERT(payload($) == number);
+        released.store(number, kReleased);
+      }
+    }
+  }
+};
+
+/// What is lent: fetch(), where the kernel reads, and revoke(), after which the caller writes. So
+/// is what a message has lent (p2p/seal.h), where the kernel reads the word, too.
+template <typename Order>
+struct Lent : rl::test_suite<Lent<Order>, 2> {
+  Word lends, memory;
+
+  void before() { lends.store(1, memory_order_relaxed); }
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      lends.store(0, memory_order_relaxed);
+      Order()();
+      memory.store(1, memory_order_relaxed);
+    } else {
+      uint64_t read = memory.load(memory_order_relaxed);
+      Order()();
+      if (lends.load(memory_order_relaxed) == 1) RL_ASSERT(read == 0);
+    }
+  }
+};
+
+/// A block of units that one rank has read for the last time, and its owner writes anew:
+/// Reserve::give_back() and Witness::has_ended().
+template <std::memory_order kOpen>
+struct Block : rl::test_suite<Block<kOpen>, 2> {
+  Word open;
+  Plain unit;
+
+  void before() {
+    open.store(5, memory_order_relaxed);
+    unit($) = 1;
+  }
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      RL_ASSERT(unit($) == 1);
+      open.store(0, kOpen);
+    } else if (open.load(memory_order_acquire) != 5) {
+      unit($) = 2;
+    }
+  }
+};
+
+/// CallLog::add() and at(), with places for two calls, which are two words each.
+template <bool kFences>
+struct Log : rl::test_suite<Log<kFences>, 2> {
+  static constexpr uint64_t kKept = 2;
+  Word words[kKept][2], latest;
+
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      for (uint64_t n : {1, 2, 3}) {
+        if (kFences) rl::atomic_thread_fence(rl::mo_release, $);
+        for (Word& word : words[n % kKept]) word.store(n, memory_order_relaxed);
+        latest.store(n, memory_order_release);
+      }
+      return;
+    }
+    uint64_t n = latest.load(memory_order_acquire);
+    if (n == 0) return;
+    uint64_t first = words[n % kKept][0].load(memory_order_relaxed);
+    uint64_t second = words[n % kKept][1].load(memory_order_relaxed);
+    if (kFences) rl::atomic_thread_fence(rl::mo_acquire, $);
+    if (n + kKept <= latest.load(memory_order_relaxed) + 1) return;
+    RL_ASSERT(first == n && second == n);
+  }
+};
+
+/// ShmEndpoint::wake() by another thread of the rank, and wait(): what was done before is seen.
+template <std::memory_order kSet>
+struct Woken : rl::test_suite<Woken<kSet>, 2> {
+  Word woken, turn;
+  bool seen = false, told = false;
+
+  void thread(unsigned rank) {
+    if (rank == 0) {
+      woken.store(1, kSet);
+      told = turn.load(kSet) % 2 != 0;  // then it wakes until the turn is over
+    } else {
+      turn.fetch_add(1, memory_order_seq_cst);
+      seen = woken.load(kSet) != 0;
+    }
+  }
+  void after() { RL_ASSERT(seen || told); }
+};
+
+template <typename Model>
+bool is_right() {
+  rl::test_params parameters;
+  parameters.search_type = rl::sched_full;
+  parameters.output_stream = &std::cout;
+  parameters.progress_stream = &std::cout;
+  bool right = rl::simulate<Model>(parameters);
+  std::cout << parameters.stop_iteration << " executions\n";
+  return right;
+}
+
+const std::map<std::string, std::function<bool()>> kModels = {
+    {"sleep", is_right<Sleep<Fence>>},
+    {"sleep_not", is_right<Sleep<NoFence>>},
+    {"bell", is_right<Bell<Fence>>},
+    {"bell_not", is_right<Bell<NoFence>>},
+    {"entry", is_right<Entry<memory_order_release, memory_order_release>>},
+    {"entry_stamp_not", is_right<Entry<memory_order_relaxed, memory_order_release>>},
+    {"entry_released_not", is_right<Entry<memory_order_release, memory_order_relaxed>>},
+    {"lent", is_right<Lent<Fence>>},
+    {"lent_not", is_right<Lent<NoFence>>},
+    {"block", is_right<Block<memory_order_release>>},
+    {"block_not", is_right<Block<memory_order_relaxed>>},
+    {"log", is_right<Log<true>>},
+    {"log_not", is_right<Log<false>>},
+    {"woken", is_right<Woken<memory_order_seq_cst>>},
+    {"woken_not", is_right<Woken<memory_order_relaxed>>},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2 || !kModels.contains(arguments[1])) {
+    for (const auto& [name, model] : kModels) std::puts(name.c_str());
+    return count == 1 ? 0 : 2;
+  }
+  return kModels.at(arguments[1])() ? 0 : 1;
+}
