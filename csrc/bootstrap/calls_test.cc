@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "bootstrap/connector.h"
+#include "bootstrap/dials.h"
 #include "net/event_loop.h"
 #include "net/socket.h"
 
@@ -226,8 +227,13 @@ TEST(Calls, OfLifelinesAreAdopted) {
     Fd a = adopted[0].get_future().get(), b = adopted[1].get_future().get();
     EXPECT_TRUE(are_joined(a, b));
     // Who dials it later finds that it is there.
-    for (Rank rank : {0, 1})
-      EXPECT_FALSE(couple[rank].dial_lifeline(1 - rank, Deadline(seconds(20)), 3));
+    for (Rank rank : {0, 1}) {
+      Dials dials(couple[rank], 3, Deadline(seconds(20)));
+      dials.dial_lifeline(1 - rank);
+      std::optional<Dials::Made> made = dials.next(seconds(20));
+      ASSERT_TRUE(made);
+      EXPECT_FALSE(made->fd);
+    }
   }
 }
 

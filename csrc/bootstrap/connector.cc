@@ -298,23 +298,12 @@ std::string Connector::network() const {
   return fmt::format("{}", fmt::join(texts, " and "));
 }
 
-std::string Connector::own_addresses() const {
-  const State& state = *state_;
-  std::vector<std::string> texts;
-  for (const NetworkChoice& choice : state.used) {
-    const Address& address = state.offer_of(state.rank, choice.network).address;
-    texts.push_back(network_of(address, address.family() == AF_INET ? 32 : 128));
-  }
-  return fmt::format("{}", fmt::join(texts, ","));
-}
-
-Fd Connector::dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline deadline,
-                       GroupNumber group) {
+Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
   State& state = *state_;
   invariant(peer >= 0 && peer < static_cast<Rank>(state.of_rank.size()) && peer != state.rank,
             "rank {} dials rank {}", state.rank, peer);
   State::Batch batch(state, group, deadline);
-  batch.dial(peer, channel_of(of, channel));
+  batch.dial(peer, channel_of(group, channel));
   return batch.only();
 }
 

@@ -73,9 +73,6 @@ class Connector : public Dialer {
                        const std::function<std::string(Rank)>& describe);
   /// "10.0.0.0/24 (eth0, 118 MB/s)", of those that are used; rates where they were measured.
   std::string network() const;
-  /// This rank's addresses in them, as RINGCOLL_INTERFACE takes them: for a communicator that is to
-  /// use the same.
-  std::string own_addresses() const;
 
   /// One connection; several at once: bootstrap/dials.h. Throws Error(kTimeout), Error(kTransport),
   /// or Error(kPeerLost) if nobody listens where the peer did, naming peer, address, channel and
@@ -85,14 +82,7 @@ class Connector : public Dialer {
     return dial(peer, channel, deadline, 0);
   }
   /// The same for a group, whose channels are not those of others.
-  Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
-    return dial_for(peer, group, channel, deadline, group);
-  }
-  /// A lifeline, of which a pair has one, on behalf of a group. None: the peer has made it, and it
-  /// was adopted.
-  Fd dial_lifeline(Rank peer, Deadline deadline, GroupNumber group) {
-    return dial_for(peer, 0, kLifelineChannel, deadline, group);
-  }
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group);
 
   // Connections that either end may need first, and has made: then the other has it as well. Where
   // both ask for one at once there is one all the same: of the two that are made, the lower rank
@@ -134,7 +124,6 @@ class Connector : public Dialer {
  private:
   friend class Dials;
   struct State;
-  Fd dial_for(Rank peer, GroupNumber of, uint32_t channel, Deadline deadline, GroupNumber group);
 
   std::unique_ptr<State> state_;
 };
