@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -141,15 +142,18 @@ def _complete_torch() -> None:
             must(run([PYTHON, "-c", "import torch"], "import-torch"))
 
 
-# The package is made in the folder of the preset dev and with its flags, so that what is installed
-# and what the C++ tests are linked from are the same objects, compiled once.
-_AS_PRESET_DEV = (
-    "build-dir=build/dev",
-    "build.targets=_core;ringcoll",
-    "cmake.define.RINGCOLL_TESTS=ON",
-    "cmake.define.RINGCOLL_WERROR=ON",
-    "cmake.define.RINGCOLL_PCH=ON",
-)
+def _install(preset: str, log: str, *how: str | Path) -> None:
+    """Makes the package in the folder of a preset and with its flags, so that what is installed and
+    what the C++ tests are linked from are the same objects, compiled once."""
+    presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+    of = {each["name"]: each.get("cacheVariables", {}) for each in presets}
+    settings = {"build-dir": f"build/{preset}", "build.targets": "_core;ringcoll"}
+    for name, value in {**of["base"], **of[preset]}.items():
+        is_type = name == "CMAKE_BUILD_TYPE"
+        settings["cmake.build-type" if is_type else f"cmake.define.{name}"] = value
+    command = [PYTHON, *_PIP, "install", "--no-build-isolation", "--no-deps", *how]
+    command += [f"--config-settings={name}={value}" for name, value in settings.items()]
+    must(run([*command, ROOT], log, env=tools_env()))
 
 
 def ringcoll() -> None:
@@ -160,10 +164,15 @@ def ringcoll() -> None:
     if _stamped("ringcoll", key):
         return
     with stage("ringcoll: pip install ."):
-        how = ["--no-build-isolation", "--no-deps", "--force-reinstall"]
-        how += [f"--config-settings={setting}" for setting in _AS_PRESET_DEV]
-        must(run([PYTHON, *_PIP, "install", *how, ROOT], "pip-ringcoll", env=tools_env()))
+        _install("dev", "pip-ringcoll", "--force-reinstall")
     _stamp("ringcoll", key)
+
+
+def sanitized(folder: Path) -> None:
+    """Builds the package under the preset asan, and puts it into a folder for PYTHONPATH."""
+    with stage("ringcoll under the preset asan: pip install --target ."):
+        shutil.rmtree(folder, ignore_errors=True)
+        _install("asan", "pip-ringcoll-asan", "--target", folder)
 
 
 def python_for_cmake() -> list[str]:

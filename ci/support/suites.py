@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from support import report, setup
+from support import report, sanitizers, setup
 from support.report import Report
 from support.setup import Level
 from support.stages import (
@@ -18,6 +18,7 @@ from support.stages import (
     ROOT,
     VENV,
     Outcome,
+    StageFailed,
     end_leftovers,
     in_background,
     must,
@@ -47,11 +48,6 @@ RING_LAYERS = {
 SANITIZERS = ("asan", "tsan")
 # GoogleTest's filter: suites are instantiated a second time, under this name, for --exhaustive.
 FEWER_CASES = "-Exhaustive/*"
-SANITIZER_ENV = {
-    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
-    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
-}
 _SUITE_LIMIT_S = 900
 # All cases of coll_test take a quarter of an hour under the thread sanitizer.
 _EXHAUSTIVE_SUITE_LIMIT_S = 3600
@@ -140,7 +136,7 @@ def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Repor
     if preset == "tsan":
         # ThreadSanitizer cannot place its shadow where the kernel randomises with many bits.
         command = ["setarch", "-R", *command]
-    env = {**setup.tools_env(), **SANITIZER_ENV}
+    env = {**setup.tools_env(), **sanitizers.ENV}
     limit_s = _EXHAUSTIVE_SUITE_LIMIT_S if exhaustive else _SUITE_LIMIT_S
     return count(part, xml, run(command, name, env=env, limit_s=limit_s))
 
@@ -156,8 +152,15 @@ def native(preset: str, layers: list[str], result: Report, exhaustive: bool) -> 
             result.add(found)
 
 
-def _pytest(part: str, folders: list[str], elsewhere: list[str], exhaustive: bool) -> Report:
-    name = "pytest-" + "-".join(folder.replace("/", "-") for folder in folders)
+def _pytest(
+    part: str,
+    folders: list[str],
+    elsewhere: list[str],
+    exhaustive: bool,
+    env: Mapping[str, str],
+    prefix: str = "",
+) -> Report:
+    name = f"{prefix}pytest-" + "-".join(folder.replace("/", "-") for folder in folders)
     xml = LOGS / f"{name}.xml"
     xml.unlink(missing_ok=True)
     command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
@@ -165,7 +168,7 @@ def _pytest(part: str, folders: list[str], elsewhere: list[str], exhaustive: boo
         command += ["-m", ""]  # pyproject.toml leaves out what is marked
     command += [f"--ignore=tests/{name}" for name in elsewhere]
     command += [f"tests/{folder}" for folder in folders]
-    return count(part, xml, run(command, name, env=setup.tools_env(), limit_s=_PYTHON_LIMIT_S))
+    return count(part, xml, run(command, name, env=env, limit_s=_PYTHON_LIMIT_S))
 
 
 def _there(folders: list[str]) -> list[str]:
@@ -178,11 +181,24 @@ def python(short: str, result: Report, exhaustive: bool) -> None:
     files = {name for group in groups for name in group if name.endswith(".py")}
 
     def run_group(group: list[str]) -> Report:
-        return _pytest(result.part, group, sorted(files.difference(group)), exhaustive)
+        elsewhere = sorted(files.difference(group))
+        return _pytest(result.part, group, elsewhere, exhaustive, setup.tools_env())
 
     with ThreadPoolExecutor() as pool:
         for found in pool.map(run_group, groups):
             result.add(found)
+
+
+def asan_python(result: Report, exhaustive: bool) -> None:
+    """Runs tests/python with a package of its own; a report of any process is a failure."""
+    setup.sanitized(sanitizers.PACKAGE)
+    env = setup.tools_env() | sanitizers.environment()
+    asked = [str(setup.PYTHON), "-c", "import ringcoll; print(ringcoll._core.__file__)"]
+    which = must(run(asked, "asan-python-probe", env=env, cwd=Path("/"))).log.read_text()
+    if str(sanitizers.PACKAGE) not in which.splitlines()[-1]:
+        raise StageFailed(f"Python finds another ringcoll than the instrumented one:\n{which}")
+    result.add(_pytest(result.part, ["python"], [], exhaustive, env, "asan-"))
+    result.failed |= sanitizers.found()
 
 
 def _tidy(folder: str) -> bool:
@@ -320,6 +336,13 @@ PARTS = [
         "rings 1-3 under address and undefined-behaviour sanitizers",
         Level.TOOLS,
         _sanitized("asan"),
+        When.SANITIZERS,
+    ),
+    Part(
+        "asan-python",
+        "Python under address and undefined-behaviour sanitizers",
+        Level.TOOLS,
+        asan_python,
         When.SANITIZERS,
     ),
     Part(

@@ -21,7 +21,7 @@ from typing import Any
 
 from check_layers import FRONT, ORDER, allowed_layers
 
-from support import setup, stages, suites
+from support import sanitizers, setup, stages, suites
 from support.mutants import Mutant, difference, is_product, is_weaker
 from support.report import Report
 from support.stages import LOGS, ROOT, VENV, Outcome, StageFailed, must
@@ -342,7 +342,7 @@ class Workshop:
         make = _pytest if suite.paths else _native
         command = [*_BOUNDS[suite.preset], *make(suite, xml, paths, only, without, once)]
         with tempfile.TemporaryDirectory(prefix="ringcoll-", ignore_cleanup_errors=True) as scratch:
-            env = setup.tools_env() | suites.SANITIZER_ENV | {"TMPDIR": scratch}
+            env = setup.tools_env() | sanitizers.ENV | {"TMPDIR": scratch}
             path = f"{_HOROVOD / 'site'}:{_SITE}" if suite is _GLUE else str(_SITE)
             env |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
             try:
