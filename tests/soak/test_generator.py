@@ -122,6 +122,15 @@ def test_every_class_of_receives_has_as_many_messages(plan):
         assert all(m.target in step.early for m in step.messages if m.blocking)
 
 
+@pytest.mark.parametrize("seed", range(3500, 3520))
+def test_no_group_is_shrunk_while_ranks_die(seed):
+    """Who is left of it would depend on how far the victim has come; the world's waits for that."""
+    dying = False
+    for step in generate(Plan(seed, 4, "tcp", "all", steps=80)).steps:
+        dying = isinstance(step, script.Die) or (dying and not isinstance(step, script.Renew))
+        assert not (dying and isinstance(step, script.Regroup)), step
+
+
 def test_threads_have_neither_deaths_nor_forks():
     for profile in PROFILES:
         for step in generate(Plan(1, 4, "fake", profile, steps=200)).steps:

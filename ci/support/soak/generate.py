@@ -395,7 +395,9 @@ def _die(state: State) -> None:
     if len(world) < 2:
         return
     victims = rng.sample(world, min(len(world) - 1, rng.choice([1, 1, 1, 2])))
-    disturbed = [kind for kind in PROFILES[state.profile] if kind not in (*PROCESSES_ONLY, "fork")]
+    # Not "regroup": whom such a shrink leaves out depends on how far the victim has come.
+    spared = (*PROCESSES_ONLY, "fork", "regroup")
+    disturbed = [kind for kind in PROFILES[state.profile] if kind not in spared]
     shares = [PROFILES[state.profile][kind] for kind in disturbed]
     for victim in victims:
         after = rng.choice([0.0, rng.uniform(0, 2), rng.uniform(0, 30)])
