@@ -38,13 +38,13 @@ std::unique_ptr<Group> Communicator::part(std::span<const Rank> ranks) const {
   return std::make_unique<Group>(mesh_, std::move(members));
 }
 
-std::unique_ptr<Group> Communicator::shrink() {
+std::unique_ptr<Group> Communicator::shrink(const std::function<bool()>& is_aborted) {
   if (!shrink_) shrink_ = std::make_unique<Shrink>(mesh_, group_, ++shrinks_);
   auto end = [this] {
     if (shrink_->is_over()) shrink_.reset();
   };
   try {
-    auto rest = shrink_->run(Deadline(seconds(config().timeout_s)));
+    auto rest = shrink_->run(Deadline(seconds(config().timeout_s)), is_aborted);
     end();
     return rest;
   } catch (...) {

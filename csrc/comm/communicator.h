@@ -1,6 +1,7 @@
 // A communicator: a group of ranks with a name and counters. It knows nothing of collectives.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -52,9 +53,9 @@ class Communicator {
   /// Makes a group of some of its ranks, this one among them, which is to join.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
   /// The group of those of its ranks who are left (mesh/shrink.h), with the time of
-  /// RINGCOLL_TIMEOUT_S. After an Error(kTimeout) the next call goes on with the same. Any thread,
-  /// one at a time.
-  std::unique_ptr<Group> shrink();
+  /// RINGCOLL_TIMEOUT_S. After an Error(kTimeout) the next call goes on with the same. `is_aborted`
+  /// as of Shrink::run(). Any thread, one at a time.
+  std::unique_ptr<Group> shrink(const std::function<bool()>& is_aborted);
 
   // For the thread that executes (one at a time; the engine sees to it).
 

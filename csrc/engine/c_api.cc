@@ -196,6 +196,9 @@ rc_status start_message(rc_comm* comm, const rc_message* message, bool receives,
     *request = nullptr;
     Engine& engine = engine_of(comm);
     rc_message copy = from_caller(message);
+    check(!copy.interrupted, Code::kInvalidArgument,
+          "interrupted is for ringcoll_send and ringcoll_recv: the others return at once, and "
+          "ringcoll_wait takes a limit");
     auto made = std::make_unique<rc_request>();
     auto started = std::make_shared<MessageRequest>(transfer_of(copy, receives, engine.comm()),
                                                     engine, done_of(copy, made.get()));
@@ -216,7 +219,7 @@ void run_message(rc_comm* comm, const rc_message* message, bool receives, rc_mes
     rc_message_info* info;
     ~Teller() { tell(transfer.received, info); }
   } teller{transfer, info};
-  run(engine, transfer);
+  run(engine, transfer, copy);
 }
 
 }  // namespace
@@ -276,11 +279,7 @@ void ringcoll_comm_destroy(rc_comm* comm) {
 
 void ringcoll_comm_abort(rc_comm* comm, const char* reason) {
   if (!comm || is_inherited(comm->born)) return;
-  Communicator& c = comm->engine->comm();
-  c.poison(Error(Code::kAborted,
-                 fmt::format("aborted by {}: {}", c.topology().describe(c.rank()),
-                             reason ? reason : "no reason given"),
-                 c.rank()));
+  comm->engine->abort(reason ? reason : "no reason given");
 }
 
 int ringcoll_comm_rank(const rc_comm* comm) { return comm ? comm->engine->comm().rank() : kNobody; }
@@ -306,7 +305,12 @@ rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** reques
   return guarded([&] {
     check(request != nullptr, Code::kInvalidArgument, "request is NULL");
     *request = nullptr;
-    start(engine_of(comm), from_caller(call), request);
+    rc_call copy = from_caller(call);
+    check(
+        !copy.interrupted, Code::kInvalidArgument,
+        "interrupted is for ringcoll_run: ringcoll_start returns at once, and ringcoll_wait takes "
+        "a limit");
+    start(engine_of(comm), copy, request);
   });
 }
 

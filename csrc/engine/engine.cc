@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/collectives.h"
+#include "base/interruption.h"
 #include "base/log.h"
 #include "base/threads.h"
 
@@ -85,16 +87,27 @@ bool CallRequest::wait(double limit_s) {
     }
     lock.lock();
     sleepers_++;
-    if (limit_s < 0)
-      ended_.wait(lock, ended);
-    else
+    if (limit_s >= 0)
       ended_.wait_for(lock, seconds(limit_s), ended);
+    else
+      sleep(lock);
     sleepers_--;
   }
   if (limit_s < 0) Habit::leave_library();
   if (!ended()) return false;
   if (error_) throw *error_;
   return true;
+}
+
+void CallRequest::sleep(std::unique_lock<std::mutex>& lock) {
+  auto ended = [this] { return has_ended_here(); };
+  while (Interruption::watches()) {
+    if (ended_.wait_for(lock, Interruption::kEvery, ended)) return;
+    lock.unlock();
+    Interruption::look();
+    lock.lock();
+  }
+  ended_.wait(lock, ended);
 }
 
 // It has ended for others after the callback has returned, for they may then free what that uses;
@@ -175,7 +188,16 @@ std::unique_ptr<Engine> Engine::shrink(std::string name) {
         "a completion callback cannot wait for the other ranks of its own communicator: shrink it "
         "in another thread");
   std::lock_guard lock(shrinking_);
-  return of(comm_.shrink(), std::move(name));
+  return of(comm_.shrink([this, before = aborts_.load()] { return aborts_ != before; }),
+            std::move(name));
+}
+
+void Engine::abort(std::string_view reason) {
+  aborts_++;
+  comm_.poison(
+      Error(Code::kAborted,
+            fmt::format("aborted by {}: {}", comm_.topology().describe(comm_.rank()), reason),
+            comm_.rank()));
 }
 
 bool Engine::is_calling_back() const { return calling_back == this; }
@@ -197,6 +219,13 @@ void Engine::run(const rc_call& raw) {
   check(!is_calling_back(), Code::kInvalidArgument,
         "a completion callback cannot wait for a call on its own communicator: start it "
         "(ringcoll_start)");
+  std::optional<Interruption> interruption;
+  if (raw.interrupted)
+    interruption.emplace(
+        [this, &raw] { return asks(raw); },
+        [this, &raw] {
+          abort(fmt::format("interrupted in its {}", traits_of(raw.collective).name));
+        });
   if (!begin_if_idle()) {  // behind those that were submitted before
     auto request = std::make_shared<CallRequest>(raw, *this);
     start(request);

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -81,6 +82,7 @@ class CallRequest final : public Request {
   /// True if somebody sleeps until wake().
   bool end(std::optional<Error> error);
   void wake();
+  void sleep(std::unique_lock<std::mutex>& lock);
   bool has_ended_here() const { return done_ || teller_ == std::this_thread::get_id(); }
 
   std::vector<rc_buffer> buffers_;
@@ -129,6 +131,14 @@ class Engine {
   /// A communicator of those of its ranks who are left: collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
+  /// Poisons with kAborted on all ranks, and ends a shrink() that runs here. Any thread.
+  void abort(std::string_view reason);
+  /// Asks the caller of a blocking call, which is in a callback meanwhile, whether it is to end.
+  template <typename Asked>  // rc_call, rc_message
+  bool asks(const Asked& asked) const {
+    CallbackScope scope(this);
+    return asked.interrupted(asked.interrupted_state) != 0;
+  }
   /// Whether this thread is in a callback of one of its requests.
   bool is_calling_back() const;
 
@@ -172,6 +182,7 @@ class Engine {
   std::thread worker_;  // started by the first start()
   std::shared_ptr<Post> post_;
   std::mutex shrinking_;
+  std::atomic<int> aborts_ = 0;
 };
 
 /// Makes a communicator of some ranks of another. Collective over all ranks of `parent`; null for a

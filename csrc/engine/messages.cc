@@ -1,7 +1,10 @@
 #include "engine/messages.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
+
+#include "base/interruption.h"
 
 namespace ringcoll {
 namespace {
@@ -35,10 +38,14 @@ Transfer transfer_of(const rc_message& raw, bool receives, const Communicator& c
   return transfer;
 }
 
-void run(Engine& engine, Transfer& transfer) {
+void run(Engine& engine, Transfer& transfer, const rc_message& raw) {
   check(!engine.is_calling_back(), Code::kInvalidArgument,
         "a completion callback cannot wait for a message on its own communicator: start it "
         "(ringcoll_isend, ringcoll_irecv)");
+  std::optional<Interruption> interruption;
+  if (raw.interrupted)
+    interruption.emplace([&] { return engine.asks(raw); },
+                         [&] { engine.post()->interrupt(transfer); });
   engine.post()->run(transfer);
 }
 

@@ -10,8 +10,9 @@ namespace ringcoll {
 /// Checks what was asked for. Throws Error(kInvalidArgument). `raw` has all fields.
 Transfer transfer_of(const rc_message& raw, bool receives, const Communicator& comm);
 
-/// Runs it to its end in this thread. Throws its error; kInvalidArgument in a callback.
-void run(Engine& engine, Transfer& transfer);
+/// Runs it to its end in this thread, unless the caller interrupts it (`raw`). Throws its error;
+/// kInvalidArgument in a callback.
+void run(Engine& engine, Transfer& transfer, const rc_message& raw);
 
 /// A message that was started.
 class MessageRequest final : public Request, public std::enable_shared_from_this<MessageRequest> {

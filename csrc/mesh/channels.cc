@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interruption.h"
 #include "base/log.h"
 #include "base/long_wait.h"
 #include "mesh/group.h"
@@ -180,6 +181,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   bool blocking = false;
   blocked_ = false;
   while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
+    Interruption::look();
     group_.health().throw_if_poisoned();
     bool busy = progress_others(&channel);
     if (!blocking) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interruption.h"
 #include "base/log.h"
 #include "mesh/mesh.h"
 
@@ -67,6 +68,7 @@ std::optional<Opening::Opened> Opening::next() {
 }
 
 void Opening::advance() {
+  Interruption::look();
   health_.throw_if_poisoned();
   if (others_lines_ > 0)
     for (Peer& peer : peers_)
@@ -79,8 +81,8 @@ void Opening::advance() {
       Clock::now(), [&] { return mesh_.topology().describe(mesh_.rank()); }, doing_,
       [&] { return mesh_.topology().describe(missing->in_mesh); });
   if (dials_.empty()) return mesh_.wait_for_lifelines(kOpeningLook);
-  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : kLongestLook))
-    take(std::move(*made));
+  Duration look = Interruption::watches() ? Interruption::kEvery : kLongestLook;
+  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : look)) take(std::move(*made));
 }
 
 void Opening::begin_line(Peer& peer) {

@@ -64,7 +64,7 @@ class Shrink::Part {
 
   bool is_over() const { return survivors_.decided().has_value(); }
 
-  std::unique_ptr<Group> run(Deadline deadline) {
+  std::unique_ptr<Group> run(Deadline deadline, const std::function<bool()>& is_aborted) {
     began_ = Clock::now();
     LongWait long_wait;
     while (true) {
@@ -84,6 +84,9 @@ class Shrink::Part {
         continue;
       }
       if (deadline.passed()) throw late();
+      if (is_aborted())
+        throw Error(Code::kAborted, "shrink: the communicator was aborted here meanwhile",
+                    group_.rank());
       long_wait.tell(
           Clock::now(), [this] { return group_.topology().describe(group_.rank()); },
           [] { return "shrink"; }, [this] { return awaited(); });
@@ -257,7 +260,9 @@ Shrink::Shrink(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round)
     : part_(std::make_unique<Part>(mesh, group, round)) {}
 Shrink::~Shrink() = default;
 
-std::unique_ptr<Group> Shrink::run(Deadline deadline) { return part_->run(deadline); }
+std::unique_ptr<Group> Shrink::run(Deadline deadline, const std::function<bool()>& is_aborted) {
+  return part_->run(deadline, is_aborted);
+}
 bool Shrink::is_over() const { return part_->is_over(); }
 
 }  // namespace ringcoll

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/clock.h"
@@ -24,8 +25,9 @@ class Shrink {
   /// one that ends meanwhile: its next call fails. Throws Error: kTimeout naming who has not come
   /// by the deadline, after which it may be called again: what this rank has said to the others
   /// stands; kPeerLost, every time, if the others hold this rank for lost; kTransport, on all, if
-  /// one has no room for another group.
-  std::unique_ptr<Group> run(Deadline deadline);
+  /// one has no room for another group; kAborted once `is_aborted`, which is asked every few
+  /// milliseconds, after which it may be called again, too.
+  std::unique_ptr<Group> run(Deadline deadline, const std::function<bool()>& is_aborted);
   /// Whether it is decided who is left: run() is not to be called again.
   bool is_over() const;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interruption.h"
 #include "base/log.h"
 #include "base/threads.h"
 
@@ -176,6 +177,7 @@ bool Post::await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point
   bool looked = false;
   auto ended = [&] { return transfer.ended || transfer.teller == std::this_thread::get_id(); };
   while (!ended()) {
+    if (attend(lock)) continue;
     if (transfer.stage == Stage::kOver && transfer.teller == std::thread::id()) {
       untold_.remove(&transfer);
       tell(lock, transfer);
@@ -195,11 +197,21 @@ bool Post::await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point
   return ended();
 }
 
+// True if the caller of this thread's call was asked, for which the lock was given up.
+bool Post::attend(Lock& lock) {
+  if (!Interruption::is_due()) return false;
+  lock.unlock();
+  Interruption::look();
+  lock.lock();
+  return true;
+}
+
 // Until it has ended or is to be told, the role is free, or the limit has passed.
 void Post::sleep(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit) {
   if (!transfer.due && transfer.stage != Stage::kOver) set_due(transfer);
   Waiter waiter{&transfer};
   waiters_.push(&waiter);
+  if (!limit && Interruption::watches()) limit = Clock::now() + Interruption::kEvery;
   if (blocked_ && by_thread_) channels_->wake();  // it gives the role to who waits
   if (limit)
     waiter.changed.wait_until(lock, *limit, [&] { return waiter.called; });
@@ -262,7 +274,7 @@ void Post::hand_over(Lock& lock, std::optional<Clock::time_point> limit) {
       if (waiter->transfer->stage != Stage::kOver) return call(*waiter);
     if (!work_left() || closing_) return;
     if (has_thread()) return call_thread();
-    if (limit && Clock::now() >= *limit) return;
+    if ((limit && Clock::now() >= *limit) || Interruption::has_ended()) return;
     drive(lock, nullptr, limit);
   }
 }
@@ -283,7 +295,7 @@ bool Post::has_thread() {
 bool Post::enough(const Transfer* mine) const {
   if (closing_) return true;
   if (mine) return mine->stage == Stage::kOver;
-  return !untold_.empty() || !work_left() || waited_for();
+  return !untold_.empty() || !work_left() || waited_for() || Interruption::has_ended();
 }
 
 void Post::drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit) {
@@ -301,6 +313,7 @@ void Post::drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> li
     if (moved) let_others_in(lock);
     if (!turns.over(moved)) continue;
     let_others_in(lock);
+    if (attend(lock)) continue;
     auto now = Clock::now();
     if (limit && now >= *limit) break;
     if (moved)

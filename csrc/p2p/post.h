@@ -48,6 +48,9 @@ class Post {
   /// Moves it to its end in this thread, or waits until another has. Throws its error; its `done`
   /// is not called.
   void run(Transfer& transfer);
+  /// Ends a transfer that this thread runs, and whose wait has called Interruption::look(): alone
+  /// if its peer has not met it, else by the poison of the group.
+  void interrupt(Transfer& transfer);
   /// Returns at once; the transfer stays where it is until it has ended. Throws Error if it was
   /// refused; then it has not begun, and `done` is not called.
   void start(Transfer& transfer);
@@ -83,6 +86,7 @@ class Post {
   void begin(Lock& lock, Transfer& transfer);
   [[noreturn]] void refuse(Lock& lock, const Transfer& transfer);
   bool await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
+  bool attend(Lock& lock);
   void sleep(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
   void over(Transfer* transfer);
   void call(Waiter& waiter);

@@ -107,6 +107,27 @@ Error Post::unmatched(const Transfer& late) const {
       partner_of(late));
 }
 
+void Post::interrupt(Transfer& transfer) {
+  Lock lock = enter();
+  if (transfer.stage == Stage::kOver) return;
+  const std::string doing = transfer.describe();
+  if (transfer.stage != Stage::kUnderWay) {
+    courier_->withdraw(&transfer,
+                       Error(Code::kAborted,
+                             doing + ": interrupted before the other end had met it; the "
+                                     "communicator goes on",
+                             options_.rank));
+    wake_due_ |= blocked_ && courier_->has_notes();
+    return wake_if_due(lock);
+  }
+  if (courier_->end_early(&transfer)) return;
+  lock.unlock();
+  options_.health.poison(Error(
+      Code::kAborted,
+      fmt::format("aborted by {}: interrupted in its {}", options_.describe(options_.rank), doing),
+      options_.rank));
+}
+
 // The caller may have forgotten the other half, or a rank is late.
 void Post::tell_of_long_waits(Clock::time_point now) {
   for (Transfer* each = all_.front(); each; each = all_.next(each)) {

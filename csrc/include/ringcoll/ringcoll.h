@@ -54,7 +54,8 @@ typedef enum rc_status {
   RC_TRANSPORT = 4, /* a link or the operating system failed */
   RC_MISMATCH = 5,  /* ranks make different calls, or the same with other arguments */
   RC_INTERNAL = 6,  /* a defect of ringcoll */
-  RC_ABORTED = 7,   /* ringcoll_comm_abort was called, here or on another rank */
+  RC_ABORTED = 7,   /* ringcoll_comm_abort was called, or a call interrupted, here or on another
+                       rank */
   /* Since revision 2. */
   RC_TOO_LONG = 8 /* a message is longer than the buffer of the receive: it can be received with a
                      larger one; the communicator is still good */
@@ -136,6 +137,21 @@ typedef struct rc_buffer {
  * nowhere else. Another that has not ended is not freed. */
 typedef void (*rc_done_fn)(void* state, rc_request* request, rc_status status);
 
+/* Says whether a blocking call is to end, for instance because the user has pressed Ctrl-C:
+ * non-zero ends it with RC_ABORTED. ringcoll_run(), ringcoll_send() and ringcoll_recv() call it
+ * about every 100 ms, in the thread that has called them and under no lock of the library, while
+ * they wait for other ranks. Once it has returned non-zero it is not called again. Since
+ * revision 2.
+ *
+ * An interrupted collective poisons the communicator with RC_ABORTED, so all ranks learn at once
+ * that this rank has left the call. A message that the other end has not met is withdrawn, as at
+ * its deadline, and the communicator is still good. A message that both ends have begun poisons. A
+ * call that has ended meanwhile may return RC_OK.
+ *
+ * It must not throw. It may do with this communicator and with others what rc_done_fn may, except
+ * that it must not destroy this one. */
+typedef int (*rc_interrupted_fn)(void* state);
+
 /* clang-format off */
 /* One collective call.
  *
@@ -183,6 +199,9 @@ typedef struct rc_call {
                        ones */
   rc_done_fn done;  /* of ringcoll_start, where it is not NULL; ringcoll_run refuses it */
   void* done_state; /* first argument of done */
+  rc_interrupted_fn interrupted; /* of ringcoll_run, where it is not NULL; ringcoll_start refuses
+                                    it */
+  void* interrupted_state;       /* argument of interrupted */
 } rc_call;
 
 /* Gathers one blob of every rank on every rank, in rank order: `all` has room for size blobs of
@@ -228,6 +247,8 @@ typedef struct rc_message {
                        none until its receive is posted; infinity = none */
   rc_done_fn done;  /* of ringcoll_isend and ringcoll_irecv, where it is not NULL */
   void* done_state; /* first argument of done */
+  rc_interrupted_fn interrupted; /* of ringcoll_send and ringcoll_recv, where it is not NULL */
+  void* interrupted_state;       /* argument of interrupted */
 } rc_message;
 
 /* What was received, also with RC_TOO_LONG; filled in as far as struct_size goes. */
@@ -268,7 +289,9 @@ RINGCOLL_API rc_status ringcoll_comm_create(const rc_comm_options* options, rc_c
 /* A communicator of `count` of comm's ranks, in the order given. Collective over comm: every rank
  * of comm calls it, with the list of the group it belongs to; a rank that belongs to none passes
  * count = 0 and gets NULL. RC_MISMATCH: ranks of a group name others, or another order. A rank may
- * be in 64 that were split off one job at a time; one more is refused on all ranks. */
+ * be in 65,536 that were split off one job at a time, divided by the ranks of its machine: but in
+ * 8,192 at most and 64 at least, in 1,024 where `ulimit -v` or `ulimit -f` is set, and in fewer
+ * with RDMA. One more is refused on all ranks. */
 RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count,
                                            const char* name, rc_comm** sub);
 /* A communicator of those of comm's ranks that are left, in their order: after a loss, when calls
@@ -278,7 +301,8 @@ RINGCOLL_API rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, 
  * get a communicator of the same ranks; it may hold one that has ended meanwhile, which its next
  * call tells. On a communicator that has not failed it makes another of all its ranks. comm is to
  * be destroyed as ever, before `rest` or after. A rank whom others hold for lost gets RC_PEER_LOST.
- * Counts as one of the 64 of ringcoll_comm_split(). Not from a callback of comm. */
+ * Counts as one of those of ringcoll_comm_split(). Ends with RC_ABORTED on a rank that calls
+ * ringcoll_comm_abort() for comm meanwhile. Not from a callback of comm. */
 RINGCOLL_API rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest);
 /* Says goodbye to the peers, ends the threads, frees. Outstanding requests end with RC_ABORTED.
  * NULL is allowed. */

@@ -1,0 +1,34 @@
+#include "base/interruption.h"
+
+#include <utility>
+
+namespace ringcoll {
+
+Interruption::Interruption(std::function<bool()> asks, std::function<void()> ends)
+    : asks_(std::move(asks)), ends_(std::move(ends)), outer_(std::exchange(current_, this)) {}
+
+Interruption::~Interruption() { current_ = outer_; }
+
+bool Interruption::watches() {
+  if (!current_ || current_->ended_) return false;
+  current_->is_due_now();  // the time begins
+  return true;
+}
+
+bool Interruption::is_due_now() {
+  if (ended_) return false;
+  auto now = Clock::now();
+  if (!next_) next_ = now + kEvery;
+  return now >= *next_;
+}
+
+// What the caller does when it is asked is no part of the call: it may make others.
+void Interruption::ask() {
+  current_ = nullptr;
+  ended_ = asks_();
+  current_ = this;
+  next_ = Clock::now() + kEvery;
+  if (ended_) ends_();
+}
+
+}  // namespace ringcoll
