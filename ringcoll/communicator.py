@@ -24,7 +24,8 @@ class Handle(Generic[T]):
     from :meth:`Communicator.isend` or :meth:`Communicator.irecv`.
 
     Its tensors are borrowed until it has ended: they may be neither read (the output) nor written.
-    A handle that is dropped waits for its call. Any thread may use a handle.
+    A handle may be dropped before: the call goes on, and the library keeps the tensors until it has
+    ended, at the latest when the communicator is closed. Any thread may use a handle.
     """
 
     def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
@@ -37,7 +38,8 @@ class Handle(Generic[T]):
 
         ``timeout`` is in seconds. If it passes first, the builtin ``TimeoutError`` is raised and
         the call goes on: wait again. Without one, the call's own deadline ends the wait with
-        :class:`ringcoll.Timeout`. Ctrl-C works.
+        :class:`ringcoll.Timeout`. In the main thread Ctrl-C ends the wait at once, and the call
+        goes on.
         """
         if not self._request.wait(-1.0 if timeout is None else max(0.0, timeout)):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on")
@@ -64,7 +66,9 @@ class Handle(Generic[T]):
         :func:`ringcoll.shutdown`, have theirs called; what has not ended when the interpreter does
         has not.
         """
-        self._request.add_done_callback(partial(_call_back, fn, self))
+        callback = partial(_call_back, fn, self)
+        if not self._request.add_done_callback(callback):
+            callback()
 
 
 class _Receipt(Handle[Received]):
@@ -108,8 +112,14 @@ class Communicator:
 
     All ranks must make the same calls in the same order; any thread may make them, and none holds
     the GIL while it waits. Each method has a twin that ends in ``_async`` and returns a
-    :class:`Handle` at once. Blocking calls attend to Ctrl-C when they return, at the latest at
-    their deadline; :meth:`Handle.wait` does so at once.
+    :class:`Handle` at once.
+
+    Blocking calls of the main thread attend to signals: handlers are called within a fraction of a
+    second, and what a handler raises (``KeyboardInterrupt`` for Ctrl-C) ends the call and is raised
+    by it. A collective that is ended so, :meth:`split` or :meth:`shrink`, aborts the communicator:
+    on all ranks its calls raise :class:`ringcoll.Aborted`, which names this rank. A send or receive
+    that the other end has not met ends alone, and the communicator is still good; one that is under
+    way aborts, too. A daemon thread that is in a call when the interpreter ends stays in it.
 
     ``timeout`` is the deadline of this call, in seconds (``math.inf``: none): it begins when the
     call does, after those before it, and all its waits for peers end then with
@@ -452,7 +462,9 @@ class Communicator:
         ``None`` for a rank in no group.
 
         ``None`` is returned on ranks in no group. The new one is closed on its own, in any order.
-        A rank may be in 64 of one job at a time; one more is refused on all ranks.
+        A rank may be in thousands of one job at a time (65,536 divided by the ranks of its machine,
+        8,192 at most and 64 at least; 1,024 under ``ulimit -v`` or ``-f``; fewer with RDMA); one
+        more is refused on all ranks.
         """
         self._splits += 1
         if ranks is None:
@@ -507,7 +519,8 @@ class Communicator:
         """Says goodbye to the peers and frees everything; calls in flight end with
         :class:`ringcoll.Aborted`.
 
-        Twice is allowed. Refused while another thread is in a blocking call.
+        Twice is allowed. Refused while another thread is in a blocking call. After a Ctrl-C it is
+        closed in the background.
         """
         self._core.close()
 

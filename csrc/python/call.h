@@ -42,6 +42,10 @@ class Call {
     call_.done = done;
     call_.done_state = state;
   }
+  void set_interrupted(rc_interrupted_fn interrupted, void* state) {
+    call_.interrupted = interrupted;
+    call_.interrupted_state = state;
+  }
 
  private:
   void borrow(const CallArguments& arguments, int rank, int size);

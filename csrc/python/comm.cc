@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
+
+#include "python/attended.h"
+#include "python/interpreter.h"
 
 namespace py = pybind11;
 
@@ -18,96 +17,27 @@ namespace {
 std::shared_ptr<rc_comm> own(rc_comm* comm) {
   return {comm, [](rc_comm* handle) {
             if (!PyGILState_Check()) return ringcoll_comm_destroy(handle);
-            py::gil_scoped_release release;
+            Released released;
             ringcoll_comm_destroy(handle);
           }};
 }
-
-/// The creation of a communicator in a thread of its own, so that the one that asked for it can
-/// attend to signals. Who gives up leaves the result to the thread.
-class Creation : public std::enable_shared_from_this<Creation> {
- public:
-  Creation(int rank, int size, std::string store, std::string name, double timeout_s)
-      : store_(std::move(store)), name_(std::move(name)) {
-    options_.struct_size = sizeof(options_);
-    options_.rank = rank;
-    options_.size = size;
-    options_.store = store_.c_str();
-    options_.name = name_.c_str();
-    options_.timeout_s = timeout_s;
-  }
-
-  /// Without a thread it has ended afterwards: so the library says what it cannot make, to the
-  /// other ranks too.
-  void begin() {
-    try {
-      std::thread([self = shared_from_this()] { self->create(); }).detach();
-    } catch (const std::system_error&) {
-      create();
-    }
-  }
-
-  bool wait(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] { return ended_; });
-  }
-
-  void give_up() {
-    std::unique_lock lock(mutex_);
-    abandoned_ = true;
-    if (ended_) ringcoll_comm_destroy(comm_);
-  }
-
-  rc_comm* comm() const { return comm_; }
-  const Failure& outcome() const { return outcome_; }
-
- private:
-  void create() {
-    rc_comm* comm = nullptr;
-    rc_status status = ringcoll_comm_create(&options_, &comm);
-    std::unique_lock lock(mutex_);
-    if (status != RC_OK) outcome_ = Failure::last(status);
-    comm_ = comm;
-    ended_ = true;
-    if (abandoned_) ringcoll_comm_destroy(comm_);
-    changed_.notify_all();
-  }
-
-  std::string store_, name_;
-  rc_comm_options options_ = {};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  bool abandoned_ = false;
-  rc_comm* comm_ = nullptr;
-  Failure outcome_;
-};
 
 void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 rc_comm* create(int rank, int size, std::string store, std::string name, double timeout_s) {
-  auto creation =
-      std::make_shared<Creation>(rank, size, std::move(store), std::move(name), timeout_s);
-  {
-    py::gil_scoped_release release;
-    creation->begin();
-  }
-  for (bool ended = false; !ended;) {
-    {
-      py::gil_scoped_release release;
-      ended = creation->wait(std::chrono::milliseconds(100));
-    }
-    if (ended || PyErr_CheckSignals() == 0) continue;
-    {
-      py::gil_scoped_release release;
-      creation->give_up();
-    }
-    throw py::error_already_set();
-  }
-  if (creation->outcome().status != RC_OK) raise(creation->outcome());
-  return creation->comm();
+  return attended(
+      [rank, size, store = std::move(store), name = std::move(name), timeout_s](rc_comm** comm) {
+        rc_comm_options options{};
+        options.struct_size = sizeof options;
+        options.rank = rank;
+        options.size = size;
+        options.store = store.c_str();
+        options.name = name.c_str();
+        options.timeout_s = timeout_s;
+        return ringcoll_comm_create(&options, comm);
+      });
 }
 
 py::tuple tuple_of(const rc_message_info& info, int64_t element_bytes) {
@@ -129,11 +59,15 @@ Request::Request(rc_request* request, std::shared_ptr<void> borrowed,
       completion_(std::move(completion)),
       element_bytes_(element_bytes) {}
 
+// Not by poll(), which may raise. In a forked child all have ended.
 Request::~Request() {
-  if (!request_ || poll(0)) return;
-  if (Completion::is_in_done() && completion_->adopt(request_, borrowed_)) return;
-  py::gil_scoped_release release;
-  request_.reset();
+  if (!request_) return;
+  int ended = 0;
+  {
+    Released released;
+    ringcoll_wait(request_.get(), 0, &ended);
+  }
+  if (!ended) completion_->adopt(request_, borrowed_);
 }
 
 bool Request::poll(double timeout_s) {
@@ -142,7 +76,7 @@ bool Request::poll(double timeout_s) {
   int done = 0;
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = ringcoll_wait(request.get(), timeout_s, &done);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
     if (element_bytes_ > 0 && done) ringcoll_received(request.get(), &outcome.info);
@@ -177,10 +111,10 @@ bool Request::wait(double timeout_s) {
 
 bool Request::done() { return poll(0); }
 
-void Request::add_done_callback(const py::object& function) {
-  if (completion_->add(function)) return;
+bool Request::add_done_callback(const py::object& function) {
+  if (completion_->add(function)) return true;
   poll(-1);  // it has ended, or is about to return from rc_call.done
-  function();
+  return false;
 }
 
 Comm::Comm(int rank, int size, std::string store, std::string name, double timeout_s)
@@ -201,12 +135,15 @@ std::shared_ptr<rc_comm> Comm::open() const {
 void Comm::run(const CallArguments& arguments) {
   auto comm = open();
   Call call(arguments, rank_, size_);
+  Signals signals;
+  signals.attend(call);
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = ringcoll_run(comm.get(), &call.get());
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
+  signals.raise_if_any();
   if (outcome.status == RC_OK) return;
   check_signals();  // Ctrl-C reached all ranks of the job, and is the cause rather than a lost peer
   raise(outcome);
@@ -223,7 +160,7 @@ std::unique_ptr<Request> Comm::begin(std::shared_ptr<Asked> asked, int64_t eleme
   rc_request* request = nullptr;
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = begin(comm.get(), &asked->get(), &request);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
@@ -253,15 +190,18 @@ std::unique_ptr<Request> Comm::irecv(const MessageArguments& arguments) {
   return begin(std::move(message), element_bytes, ringcoll_irecv);
 }
 
-void Comm::run_message(const Message& message, rc_message_info* info) {
+void Comm::run_message(Message& message, rc_message_info* info) {
   auto comm = open();
+  Signals signals;
+  signals.attend(message);
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = info ? ringcoll_recv(comm.get(), &message.get(), info)
                           : ringcoll_send(comm.get(), &message.get());
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
+  signals.raise_if_any();
   if (outcome.status == RC_OK) return;
   check_signals();  // as in run()
   if (info) outcome.info = *info;
@@ -270,7 +210,8 @@ void Comm::run_message(const Message& message, rc_message_info* info) {
 
 void Comm::send(const MessageArguments& arguments) {
   open();
-  run_message(Message(arguments, false), nullptr);
+  Message message(arguments, false);
+  run_message(message, nullptr);
 }
 
 py::tuple Comm::recv(const MessageArguments& arguments) {
@@ -281,31 +222,29 @@ py::tuple Comm::recv(const MessageArguments& arguments) {
   return tuple_of(info, message.element_bytes());
 }
 
-std::unique_ptr<Comm> Comm::derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make) {
+std::unique_ptr<Comm> Comm::derive(std::function<rc_status(rc_comm*, rc_comm**)> make,
+                                   const char* doing) {
   auto comm = open();
-  rc_comm* made = nullptr;
-  Failure outcome;
-  {
-    py::gil_scoped_release release;
-    outcome.status = make(comm.get(), &made);
-    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
-  }
-  if (outcome.status != RC_OK) raise(outcome);
+  rc_comm* made = attended(
+      [comm, make = std::move(make)](rc_comm** result) { return make(comm.get(), result); },
+      [&] { ringcoll_comm_abort(comm.get(), doing); });
   if (!made) return nullptr;
   return std::unique_ptr<Comm>(new Comm(own(made)));
 }
 
 std::unique_ptr<Comm> Comm::split(const std::vector<int32_t>& ranks, const std::string& name) {
-  return derive([&](rc_comm* comm, rc_comm** sub) {
-    return ringcoll_comm_split(comm, ranks.data(), static_cast<int32_t>(ranks.size()), name.c_str(),
-                               sub);
-  });
+  return derive(
+      [ranks, name](rc_comm* comm, rc_comm** sub) {
+        return ringcoll_comm_split(comm, ranks.data(), static_cast<int32_t>(ranks.size()),
+                                   name.c_str(), sub);
+      },
+      "interrupted in its split");
 }
 
 std::unique_ptr<Comm> Comm::shrink(const std::string& name) {
-  return derive([&](rc_comm* comm, rc_comm** rest) {
-    return ringcoll_comm_shrink(comm, name.c_str(), rest);
-  });
+  return derive([name](rc_comm* comm,
+                       rc_comm** rest) { return ringcoll_comm_shrink(comm, name.c_str(), rest); },
+                "interrupted in its shrink");
 }
 
 std::string Comm::stats() {
@@ -313,7 +252,7 @@ std::string Comm::stats() {
   char* json = nullptr;
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = ringcoll_comm_stats(comm.get(), &json);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }
@@ -323,7 +262,7 @@ std::string Comm::stats() {
 
 void Comm::abort(const std::string& reason) {
   auto comm = open();
-  py::gil_scoped_release release;
+  Released released;
   ringcoll_comm_abort(comm.get(), reason.c_str());
 }
 
@@ -331,7 +270,11 @@ void Comm::close() {
   if (comm_.use_count() > 1)
     raise_invalid(
         "the communicator is in use by a call of another thread: wait for it, or abort()");
-  comm_.reset();
+  if (!comm_) return;
+  attended([held = std::exchange(comm_, nullptr)](rc_comm**) mutable {
+    held.reset();
+    return RC_OK;
+  });
 }
 
 std::string info() {
@@ -345,7 +288,7 @@ std::string simulate(const std::string& request) {
   char* json = nullptr;
   Failure outcome;
   {
-    py::gil_scoped_release release;
+    Released released;
     outcome.status = ringcoll_simulate(request.c_str(), &json);
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
   }

@@ -22,8 +22,8 @@ class Request {
   /// `borrowed` is destroyed with the GIL. `element_bytes`: of the buffer of a receive, else 0.
   Request(rc_request* request, std::shared_ptr<void> borrowed,
           std::shared_ptr<Completion> completion, int64_t element_bytes = 0);
-  /// Waits for the call's end (at most its deadline), since the library may write to the buffers
-  /// until then. In a done callback, which cannot wait, leaves both to the library's thread.
+  /// Never waits: of a call that has not ended the library's thread frees the request, and what is
+  /// borrowed, once it has, since the library may write to the buffers until then.
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -35,8 +35,9 @@ class Request {
   bool done();
   /// (source, tag, bytes, elements) of a receive that has ended well.
   pybind11::tuple received() const;
-  /// Calls the function once the call has ended: in the library's thread, or now if it has.
-  void add_done_callback(const pybind11::object& function);
+  /// Has the library's thread call the function once the call has ended. False if it has already:
+  /// call it yourself.
+  bool add_done_callback(const pybind11::object& function);
 
  private:
   static constexpr double kSliceSeconds = 0.1;
@@ -61,6 +62,8 @@ class Comm {
   int rank() const { return rank_; }
   int size() const { return size_; }
   bool closed() const { return !comm_; }
+
+  // Blocking calls attend to signals in the main thread: what a handler raises ends them.
 
   /// Runs a call to its end, without the GIL.
   void run(const CallArguments& arguments);
@@ -87,9 +90,11 @@ class Comm {
   template <typename Asked, typename Begin>
   std::unique_ptr<Request> begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
                                  Begin&& begin);
-  void run_message(const Message& message, rc_message_info* info);
-  /// Of what `make` makes of this one; null if that is nothing. Releases the GIL.
-  std::unique_ptr<Comm> derive(const std::function<rc_status(rc_comm*, rc_comm**)>& make);
+  void run_message(Message& message, rc_message_info* info);
+  /// Of what `make` makes of this one; null if that is nothing. Releases the GIL. `doing`: for the
+  /// other ranks, if a handler of signals ends it.
+  std::unique_ptr<Comm> derive(std::function<rc_status(rc_comm*, rc_comm**)> make,
+                               const char* doing);
 
   std::shared_ptr<rc_comm> comm_;  // null once closed
   int rank_;

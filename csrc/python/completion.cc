@@ -1,59 +1,12 @@
 #include "python/completion.h"
 
-#include <pthread.h>
-
-#include <condition_variable>
-#include <new>
 #include <utility>
+
+#include "python/interpreter.h"
 
 namespace py = pybind11;
 
 namespace ringcoll::python {
-namespace {
-
-/// Threads of the library that are in the interpreter, or wait for its GIL. Once it is closed none
-/// comes in: an interpreter that ends would stop it there, in the middle of C++.
-class Gate {
- public:
-  bool enter() {
-    std::lock_guard lock(mutex_);
-    if (closed_) return false;
-    inside_++;
-    return true;
-  }
-  void leave() {
-    std::lock_guard lock(mutex_);
-    inside_--;
-    left_.notify_all();
-  }
-  void close() {
-    std::unique_lock lock(mutex_);
-    closed_ = true;
-    // Fewer than none: the process was forked by a function, on the thread that it is on.
-    left_.wait(lock, [this] { return inside_ <= 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable left_;
-  bool closed_ = false;
-  int inside_ = 0;
-};
-
-// Never destroyed, since threads of the library outlive main(). A forked child has none of them,
-// and begins anew.
-Gate& gate() {
-  alignas(Gate) static std::byte memory[sizeof(Gate)];
-  static Gate* made = [] {
-    pthread_atfork(nullptr, nullptr, [] { new (memory) Gate; });
-    return new (memory) Gate;
-  }();
-  return *made;
-}
-
-thread_local int in_done = 0;
-
-}  // namespace
 
 bool Completion::add(py::object function) {
   std::lock_guard lock(mutex_);
@@ -73,27 +26,16 @@ bool Completion::adopt(std::shared_ptr<rc_request>& request, std::shared_ptr<voi
 void Completion::done(void* state, rc_request*, rc_status) {
   std::unique_ptr<std::shared_ptr<Completion>> held(
       static_cast<std::shared_ptr<Completion>*>(state));
-  in_done++;
+  CalledBack called_back;
   (*held)->run();
-  in_done--;
-}
-
-bool Completion::is_in_done() { return in_done > 0; }
-
-void Completion::stop_all() {
-  py::gil_scoped_release release;
-  gate().close();
 }
 
 // Functions may add functions.
 void Completion::run() {
   while (!nothing_left()) {
-    if (!gate().enter()) return leave_to_the_process();
-    {
-      py::gil_scoped_acquire acquire;
-      call_functions();
-    }
-    gate().leave();
+    Acquired gil;
+    if (!gil) return leave_to_the_process();
+    call_functions();
   }
 }
 

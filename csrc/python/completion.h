@@ -24,11 +24,6 @@ class Completion {
 
   /// rc_call.done, rc_message.done; `state` is a new std::shared_ptr<Completion>.
   static void done(void* state, rc_request* request, rc_status status);
-  /// Whether this thread is in done(), where it must not wait for calls.
-  static bool is_in_done();
-  /// Before the interpreter ends: returns once no thread is in a function, and none will be. Later
-  /// functions are not called. With the GIL, which it releases.
-  static void stop_all();
 
  private:
   void run();

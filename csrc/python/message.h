@@ -29,6 +29,10 @@ class Message {
     message_.done = done;
     message_.done_state = state;
   }
+  void set_interrupted(rc_interrupted_fn interrupted, void* state) {
+    message_.interrupted = interrupted;
+    message_.interrupted_state = state;
+  }
 
  private:
   Tensor tensor_;

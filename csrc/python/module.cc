@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "python/comm.h"
+#include "python/interpreter.h"
 #include "python/tensor.h"
 #include "ringcoll/ringcoll.h"
 
@@ -15,6 +16,8 @@ namespace py = pybind11;
 
 namespace ringcoll::python {
 namespace {
+
+using Guard = py::call_guard<Inside>;
 
 /// Binds a method that takes a call: Comm.run and Comm.start.
 template <typename Class, typename Result>
@@ -31,7 +34,8 @@ void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArg
       },
       py::arg("collective"), py::arg("inputs"), py::arg("outputs"), py::arg("op") = "sum",
       py::arg("root") = 0, py::arg("counts") = py::none(), py::arg("recv_counts") = py::none(),
-      py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("timeout") = 0.0, doc);
+      py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("timeout") = 0.0, doc,
+      Guard());
 }
 
 /// The same for messages.
@@ -43,21 +47,21 @@ void def_message(Class& cls, const char* name, Result (Comm::*method)(const Mess
       [method](Comm& self, py::object buffer, int64_t peer, int64_t tag, double timeout) {
         return (self.*method)(MessageArguments{std::move(buffer), peer, tag, timeout});
       },
-      py::arg("buffer"), py::arg("peer"), py::arg("tag"), py::arg("timeout") = 0.0, doc);
+      py::arg("buffer"), py::arg("peer"), py::arg("tag"), py::arg("timeout") = 0.0, doc, Guard());
 }
 
 void bind_comm(py::module_& module) {
   py::class_<Comm> comm(module, "Comm", "A communicator of the library.");
   comm.def(py::init<int, int, std::string, std::string, double>(), py::arg("rank"), py::arg("size"),
-           py::arg("store"), py::arg("name") = "world", py::arg("timeout") = 0.0)
+           py::arg("store"), py::arg("name") = "world", py::arg("timeout") = 0.0, Guard())
       .def_property_readonly("rank", &Comm::rank)
       .def_property_readonly("size", &Comm::size)
       .def_property_readonly("closed", &Comm::closed)
-      .def("split", &Comm::split, py::arg("ranks"), py::arg("name"))
-      .def("shrink", &Comm::shrink, py::arg("name"))
-      .def("stats", &Comm::stats)
-      .def("abort", &Comm::abort, py::arg("reason"))
-      .def("close", &Comm::close);
+      .def("split", &Comm::split, py::arg("ranks"), py::arg("name"), Guard())
+      .def("shrink", &Comm::shrink, py::arg("name"), Guard())
+      .def("stats", &Comm::stats, Guard())
+      .def("abort", &Comm::abort, py::arg("reason"), Guard())
+      .def("close", &Comm::close, Guard());
   def_call(comm, "run", &Comm::run, "Runs a call to its end in this thread, without the GIL.");
   def_call(comm, "start", &Comm::start, "Starts a call on the communicator's worker.");
   def_message(comm, "send", &Comm::send, "Sends a message, without the GIL.");
@@ -69,13 +73,13 @@ void bind_comm(py::module_& module) {
 void bind_request(py::module_& module) {
   py::class_<Request>(module, "Request", "A call or a message in flight; keeps its tensors alive.")
       .def("wait", &Request::wait, py::arg("timeout") = -1.0,
-           "True once the call has ended, False if timeout seconds passed first.")
-      .def("done", &Request::done)
+           "True once the call has ended, False if timeout seconds passed first.", Guard())
+      .def("done", &Request::done, Guard())
       .def("received", &Request::received,
-           "(source, tag, bytes, elements), once a receive has ended.")
+           "(source, tag, bytes, elements), once a receive has ended.", Guard())
       .def("add_done_callback", &Request::add_done_callback, py::arg("function"),
-           "Calls function() once the call has ended; in the library's thread, or now if it has.");
-  py::module_::import("atexit").attr("register")(py::cpp_function(&Completion::stop_all));
+           "Has the library's thread call function() once the call has ended; False if it has.",
+           Guard());
 }
 
 void check_abi() {
@@ -96,17 +100,18 @@ void check_abi() {
 PYBIND11_MODULE(_core, module) {
   using namespace ringcoll::python;
   check_abi();
+  watch_interpreter();
   module.doc() = "The C ABI of ringcoll for the package's own use.";
   bind_comm(module);
   bind_request(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
-  module.def("info", &info);
-  module.def("simulate", &simulate, py::arg("request"));
+  module.def("info", &info, Guard());
+  module.def("simulate", &simulate, py::arg("request"), Guard());
   module.def(
       "dtype_of",
       [](py::object tensor) {
         return name_of(Tensor(std::move(tensor), Access::kRead, "the tensor").dtype());
       },
-      py::arg("tensor"));
+      py::arg("tensor"), Guard());
 }

@@ -110,12 +110,11 @@ def test_tensors_live_until_the_call_has_ended(run_ranks):
     run_ranks(2, body)
 
 
-def test_a_dropped_handle_waits(run_ranks):
+def test_the_call_of_a_dropped_handle_goes_on(run_ranks):
     def body(world):
         out = np.zeros(1000)
-        if world.rank == 1:
-            time.sleep(0.2)
         world.allreduce_async(np.ones(1000), out=out)
+        world.barrier()  # calls end in their order
         assert (out == 2).all()
 
     run_ranks(2, body)

@@ -201,6 +201,7 @@ def test_a_dropped_handle_keeps_its_buffer(run_ranks):
                 x = np.zeros(10_000, "i8")
                 world.recv(x, 0)
                 assert (x == number).all()
+        world.barrier()  # a close would end what nobody waits for
 
     run_ranks(2, body)
 
