@@ -186,7 +186,7 @@ def test_memory_after_and_before_a_buffer_is_guarded():
 def test_what_grows_with_each_lap_is_noticed_and_what_grows_in_one_is_not():
     first, warm = Usage(1000, 1000, 10, 5), Usage(90000, 90000, 30, 7)
     check_growth([first, warm, warm])
-    for more in (Usage(800, 0, 0, 0), Usage(0, 800, 0, 0), Usage(0, 0, 4, 0), Usage(0, 0, 0, 2)):
+    for more in (Usage(800, 0, 0, 0), Usage(0, 1600, 0, 0), Usage(0, 0, 4, 0), Usage(0, 0, 0, 2)):
         once = Usage(*map(sum, zip(astuple(warm), astuple(more), strict=True)))
         twice = Usage(*map(sum, zip(astuple(once), astuple(more), strict=True)))
         check_growth([first, warm, once, once])

@@ -29,25 +29,27 @@ class Usage:
             *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
         )
 
+    def times(self, ranks: int) -> Usage:
+        """Of so many in one process."""
+        return Usage(*(each * ranks for each in astuple(self)))
+
     @staticmethod
     def least(usages: Iterable[Usage]) -> Usage:
         """The least of each kind."""
         return Usage(*map(min, zip(*map(astuple, usages), strict=True)))
 
-    def growth(
-        self, before: Usage, most_kib: int = 0, most_descriptors: int = 0, most_threads: int = 0
-    ) -> str:
-        """What has grown by more than that since `before`, in words; empty if nothing has."""
-        grown = []
-        for name, now, then, most in (
-            ("private memory (KiB)", self.anon_kib, before.anon_kib, most_kib),
-            ("shared memory (KiB)", self.shmem_kib, before.shmem_kib, most_kib),
-            ("descriptors", self.descriptors, before.descriptors, most_descriptors),
-            ("threads", self.threads, before.threads, most_threads),
+    def above(self, most: Usage) -> str:
+        """What of it is more than that, in words; empty if nothing is."""
+        found = []
+        for name, has, may in zip(
+            ("KiB of private memory", "KiB of shared memory", "descriptors", "threads"),
+            astuple(self),
+            astuple(most),
+            strict=True,
         ):
-            if now > then + most:
-                grown.append(f"{name} from {then} to {now}, at most {most} more are allowed")
-        return "; ".join(grown)
+            if has > may:
+                found.append(f"{has} {name}, at most {may} are allowed")
+        return "; ".join(found)
 
 
 def keep_nothing_back() -> None:
@@ -79,7 +81,7 @@ def settles(before: Usage, seconds: float = 3) -> str:
     end = time.monotonic() + seconds
     while True:
         now = Usage(0, 0, _count("fd"), _count("task"))
-        left = now.growth(before, most_descriptors=_OF_THE_PROCESS)
+        left = now.since(before).above(Usage(0, 0, _OF_THE_PROCESS, 0))
         if not left:
             return ""
         if time.monotonic() > end:
