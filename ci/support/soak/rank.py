@@ -23,9 +23,9 @@ from support.soak.script import Script
 from support.soak.usage import Usage, keep_nothing_back, settles, usage
 
 # What one rank may have more after a lap than after the one before: what the interpreter keeps;
-# places of the arena, whose memory is of a fixed size, that had not been used before; of waits over
-# tcp as many descriptors as threads have waited at one time (transport/tcp/waker.h); a thread for
-# calls and one for messages, which are made where nobody waits for these.
+# places of the arena, of 4 MiB here, that had not been used before; of waits over tcp as many
+# descriptors as threads have waited at one time (transport/tcp/waker.h); a thread for calls and one
+# for messages, which are made where nobody waits for these.
 MOST_OF_A_LAP = Usage(anon_kib=768, shmem_kib=1536, descriptors=3, threads=1)
 
 
