@@ -17,6 +17,9 @@
 
 namespace ringcoll {
 
+/// What has more ranks is a mistake, or damaged.
+constexpr Rank kMostRanks = 1 << 20;
+
 class Exchange {
  public:
   virtual ~Exchange() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bootstrap/compress.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/store.h"
 #include "net/wire.h"
 
@@ -13,7 +14,6 @@ constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1": the version is in it
 constexpr uint32_t kOutcomeMagic = 0x334f4352;  // "RCO3"
 constexpr size_t kMaxClaimBytes = 1024;
 constexpr size_t kMaxErrorBytes = 16 * 1024;
-constexpr uint32_t kMaxRanks = 1 << 20;
 
 void expect_magic(WireReader* reader, uint32_t magic, const char* what) {
   check(reader->get<uint32_t>() == magic, Code::kTransport,
@@ -78,7 +78,7 @@ Outcome Outcome::decode(std::string_view bytes) {
     outcome.error = Error(static_cast<Code>(code), reader.get_text(kMaxErrorBytes), rank);
   } else {
     uint32_t count = reader.get<uint32_t>();
-    check(count <= kMaxRanks, Code::kTransport, "{}: {} ranks", kWhat, count);
+    check(count <= uint32_t{kMostRanks}, Code::kTransport, "{}: {} ranks", kWhat, count);
     std::string all = decompress(reader.get_view(kMaxValueBytes), kMaxValueBytes);
     WireReader records(all, kWhat);
     outcome.records.reserve(std::min<size_t>(count, all.size() / sizeof(uint32_t)));

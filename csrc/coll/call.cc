@@ -134,6 +134,15 @@ void check_counts(std::span<const int64_t> counts, const char* name) {
           i, counts[i]);
 }
 
+// A rank's message to itself is a copy, of one length.
+void check_own_counts(const Call& call, Rank rank) {
+  if (call.recv_counts.empty()) return;
+  int64_t sent = call.counts[rank], received = call.recv_counts[rank];
+  check(sent == received, Code::kInvalidArgument,
+        "counts[{0}] is {1} and recv_counts[{0}] is {2}: what this rank sends itself it receives",
+        rank, sent, received);
+}
+
 // More than a process can address. So a length in bytes, a sum of them, and the address where
 // memory ends fit into 64 bits, wherever they are computed.
 constexpr int64_t kMostBytes = int64_t{1} << 47;
@@ -259,6 +268,7 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   }
   check_counts(call.counts, "counts");
   check_counts(call.recv_counts, "recv_counts");
+  check_own_counts(call, rank);
   check_buffers(call, rank, size);
   if (call.reduces()) {
     combine_kernel(call.dtype, call.op);

@@ -109,6 +109,8 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   check(options.size > 0 && options.rank >= 0 && options.rank < options.size,
         Code::kInvalidArgument, "rank {} of {} is not possible: ranks are 0 to size-1",
         options.rank, options.size);
+  check(options.size <= kMostRanks, Code::kInvalidArgument, "{} ranks: at most {} can meet",
+        options.size, kMostRanks);
   check(options.timeout_s >= 0, Code::kInvalidArgument,
         "timeout_s is {}: it is a number of seconds, or 0 for RINGCOLL_TIMEOUT_S",
         options.timeout_s);

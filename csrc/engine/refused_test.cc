@@ -129,6 +129,31 @@ TEST_F(Refused, SumsThatOverflow) {
   expect_refused("recv_counts");
 }
 
+// Memory for so many is not even asked for.
+TEST_F(Refused, MoreRanksThanCanMeet) {
+  for (int32_t size : {(1 << 20) + 1, std::numeric_limits<int32_t>::max()}) {
+    rc_comm_options options{.struct_size = sizeof options, .rank = size - 1, .size = size};
+    options.store = "local://refused-size";
+    options.timeout_s = 0.01;
+    rc_comm* made = nullptr;
+    EXPECT_EQ(ringcoll_comm_create(&options, &made), RC_INVALID_ARGUMENT) << size;
+    EXPECT_EQ(made, nullptr);
+  }
+}
+
+TEST_F(Refused, AnAlltoallThatSendsItselfWhatItDoesNotReceive) {
+  float there[4] = {};
+  int64_t sent = 2;
+  buffer.output = there;
+  call.collective = RC_ALLTOALL;
+  call.counts = &sent;
+  for (int64_t received : {0, 1, 3}) {
+    call.recv_counts = &received;
+    expect_refused(std::to_string(received));
+  }
+  call.counts = call.recv_counts = nullptr;
+}
+
 TEST_F(Refused, NumbersOfBuffers) {
   for (int64_t count : {int64_t{-1}, std::numeric_limits<int64_t>::min(), kHuge, kHuge / 24 + 1}) {
     call.buffer_count = count;
@@ -185,6 +210,24 @@ TEST_F(Refused, Messages) {
     EXPECT_EQ(ringcoll_recv(comm, &message, nullptr), RC_INVALID_ARGUMENT);
   }
   EXPECT_EQ(request, nullptr);
+}
+
+// What is wrong is named without a walk through it: that takes a stack as deep as it is.
+TEST(RefusedSimulation, ValuesOfAnyDepth) {
+  const std::string deep = std::string(1 << 18, '[') + std::string(1 << 18, ']');
+  const std::string good =
+      R"("collective":"barrier","sizes":[4],"levels":[{"level":"host","ranks":1}])";
+  for (const std::string& request :
+       {deep, "{\"collective\":" + deep + "}", "{\"dtype\":" + deep + "," + good + "}",
+        "{\"collective\":\"barrier\",\"sizes\":" + deep + "}",
+        "{\"slots\":" + deep + "," + good + "}",
+        "{\"combined_bytes_per_us\":" + deep + "," + good + "}"}) {
+    char* json = nullptr;
+    EXPECT_EQ(ringcoll_simulate(request.c_str(), &json), RC_INVALID_ARGUMENT)
+        << request.substr(0, 40);
+    EXPECT_EQ(json, nullptr);
+    EXPECT_LT(std::string(ringcoll_error_message()).size(), 1000u);
+  }
 }
 
 // Nothing is read where there are no elements, so the addresses may be any.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_depth.h"
 #include "coll/select.h"
 #include "coll/terrain.h"
 #include "engine/engine.h"
@@ -21,6 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMostRanks = 16384;
 constexpr int64_t kMostBytes = int64_t{1} << 50;
 constexpr size_t kMostSizes = 1000;
+constexpr int kMostDepth = 4;
 // Of a schedule whose messages are asked for.
 constexpr int64_t kMostMessages = int64_t{4} << 20;
 
@@ -293,7 +295,7 @@ std::string simulate_json(std::string_view text) {
       "crowded"};
   Json json;
   try {
-    json = Json::parse(text);
+    json = Json::parse(text, no_deeper_than(kMostDepth, "simulate: the request"));
   } catch (const Json::exception& error) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("simulate: the request is not JSON: {}", error.what()));

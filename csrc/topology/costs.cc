@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 
 namespace ringcoll {
 namespace {
@@ -23,6 +24,7 @@ constexpr Field kFields[] = {{"latency_us", &LevelCost::latency_us},
                              {"rank_bytes_per_us", &LevelCost::rank_bytes_per_us},
                              {"group_bytes_per_us", &LevelCost::group_bytes_per_us}};
 constexpr size_t kMaxCostsBytes = 1 << 20;
+constexpr int kMaxCostsDepth = 4;
 // Beside the levels in what stats() says; not read.
 constexpr std::string_view kRemarks[] = {"source", "measuring_ms"};
 
@@ -159,7 +161,7 @@ std::string sources(const std::vector<std::pair<std::string, std::string>>& of_l
 std::vector<LevelCost> parse_costs(std::string_view text, std::string_view origin) {
   Json json;
   try {
-    json = Json::parse(text);
+    json = Json::parse(text, no_deeper_than(kMaxCostsDepth, origin));
   } catch (const Json::exception& error) {
     throw Error(Code::kInvalidArgument, fmt::format("{}: not JSON: {}", origin, error.what()));
   }

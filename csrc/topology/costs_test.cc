@@ -70,6 +70,9 @@ TEST(CostsFile, SaysWhatIsWrong) {
        "levels.network.latency_us is -2.5"},
       {fmt::format(R"({{"levels": {{"network": {{"latency_us": "7", {}}}}}}})", good),
        "levels.network.latency_us is \"7\""},
+      {fmt::format(R"({{"levels": {{"network": {{"latency_us": {}{}, {}}}}}}})",
+                   std::string(1 << 18, '['), std::string(1 << 18, ']'), good),
+       "nested more than 4 deep"},
       {fmt::format(R"({{"levels": {{"network": {{"latency_us": null, {}}}}}}})", good),
        "levels.network.latency_us is null"},
       {fmt::format(R"({{"levels": {{"network": {{"latency_us": NaN, {}}}}}}})", good), "not JSON"},
@@ -78,7 +81,7 @@ TEST(CostsFile, SaysWhatIsWrong) {
   };
   for (const auto& c : cases) {
     std::string error = error_of(c.text);
-    EXPECT_NE(error.find(c.wanted), std::string::npos) << c.text << ": " << error;
+    EXPECT_NE(error.find(c.wanted), std::string::npos) << c.text.substr(0, 100) << ": " << error;
     EXPECT_NE(error.find("RINGCOLL_COSTS=/etc/c.json"), std::string::npos) << error;
   }
 }

@@ -262,7 +262,7 @@ typedef struct rc_message_info {
 typedef struct rc_comm_options {
   size_t struct_size;
   int32_t rank;
-  int32_t size;
+  int32_t size;      /* at most 2^20 */
   const char* store; /* tcp://host:port, file:///dir, horovod://host:port/scope, local://name; NULL
                         with exchange */
   const char* name;  /* distinguishes communicators in one store; NULL = "world" */
