@@ -14,6 +14,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+// JSON is UTF-8, and names that callers, hosts and environments have need not be.
+constexpr auto kWhatIsNoText = Json::error_handler_t::replace;
+
 // What a file of RINGCOLL_COSTS may say too.
 Json to_json(const Costs& costs, double measuring_ms) {
   Json json = Json::parse(costs_json(costs.levels));
@@ -98,7 +101,7 @@ std::string stats_json(Engine& engine) {
               {"send_bytes_packed", uint64_t{messages.packed_bytes}},
               {"receive_bytes_unpacked", uint64_t{messages.unpacked_bytes}},
               {"rejected_connections", comm.group().mesh().rejected_connections()}}
-      .dump();
+      .dump(-1, ' ', false, kWhatIsNoText);
 }
 
 std::string info_json() {
@@ -137,7 +140,7 @@ std::string info_json() {
               {"schedules", schedule_rows},
               {"knobs", knob_rows},
               {"costs", given_costs(config.costs)}}
-      .dump();
+      .dump(-1, ' ', false, kWhatIsNoText);
 }
 
 }  // namespace ringcoll

@@ -428,6 +428,26 @@ TEST(Abi, StatsHaveTheDistanceOfRanksOfAHost) {
   });
 }
 
+// JSON is UTF-8, and what callers and environments name need not be.
+TEST(Abi, TextsOfAnyBytesMakeJsonAllTheSame) {
+  rc_comm_options options{.struct_size = sizeof options, .size = 1};
+  options.store = "local://\xff";
+  options.name = "a\xff\xc3";
+  rc_comm* comm = nullptr;
+  ASSERT_EQ(ringcoll_comm_create(&options, &comm), RC_OK) << error_text();
+  char* text = nullptr;
+  ASSERT_EQ(ringcoll_comm_stats(comm, &text), RC_OK) << error_text();
+  EXPECT_EQ(nlohmann::json::parse(text)["name"], "a\ufffd\ufffd");
+  ringcoll_free(text);
+  ringcoll_comm_destroy(comm);
+  ::setenv("RINGCOLL_COSTS", "/nonexistent/\xff", 1);
+  rc_status status = ringcoll_info(&text);
+  ::unsetenv("RINGCOLL_COSTS");
+  ASSERT_EQ(status, RC_OK) << error_text();
+  EXPECT_NE(nlohmann::json::parse(text)["costs"].dump().find("nonexistent"), std::string::npos);
+  ringcoll_free(text);
+}
+
 TEST(Abi, InfoListsRegistriesAndKnobs) {
   char* text = nullptr;
   ASSERT_EQ(ringcoll_info(&text), RC_OK) << error_text();
