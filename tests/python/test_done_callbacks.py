@@ -353,8 +353,9 @@ def test_forks_in_and_beside_a_callback(tmp_path):
             inside.set()
             go.wait()
 
-        handle = alone.barrier_async()
-        handle.add_done_callback(fork_and_wait)
+        handle = world.barrier_async()
+        handle.add_done_callback(fork_and_wait)  # before it can end: it is called by its worker
+        ringcoll.Communicator(rank1[0], "one").barrier_async()
         inside.wait()
         child = os.fork()
         if child == 0:
