@@ -43,7 +43,7 @@ FOLDERS = {
 RING_LAYERS = {
     "ring1": ["base", "schedule", "reduce", "topology"],
     "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "mesh", "comm"],
-    "ring3": ["coll", "p2p", "engine"],
+    "ring3": ["coll", "p2p", "engine", "abi"],
 }
 SANITIZERS = ("asan", "tsan")
 # GoogleTest's filter: suites are instantiated a second time, under this name, for --exhaustive.
