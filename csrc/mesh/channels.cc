@@ -9,6 +9,7 @@
 #include "base/interruption.h"
 #include "base/log.h"
 #include "base/long_wait.h"
+#include "mesh/farewell.h"
 #include "mesh/group.h"
 
 namespace ringcoll {
@@ -23,10 +24,6 @@ constexpr int kPolls = 64;
 // Where ranks share CPUs a wait polls so many times longer before it blocks: between two polls the
 // others run, and it is woken up late by a CPU that is busy.
 constexpr int kMoreYielding = 16;
-// How long, and for how many turns of a wait, what a rank sent before it left may be on its way: on
-// a busy machine time alone may pass without a look at the link.
-constexpr Duration kFarewell = std::chrono::seconds(1);
-constexpr int kFarewellTurns = 8;
 // How long a copy of a MiB takes where it takes long, from one core's caches to the other's.
 constexpr int64_t kMiB = 1 << 20;
 constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
@@ -156,12 +153,6 @@ void Channels::flush(const std::function<std::string()>& doing) {
   }
 }
 
-// In one wait, since its peer has left.
-struct Channels::Farewell {
-  int turns = 0;
-  Deadline over{kFarewell};
-};
-
 // Whoever is woken up comes many microseconds later than who polls, and the peer is at work.
 Duration Channels::spin(uint64_t bytes) const {
   return spin_ + kCopyOfAMiB * static_cast<int64_t>(bytes) / kMiB;
@@ -191,7 +182,10 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
       blocked_ = blocking;  // and then looks again
       continue;
     }
-    throw_if_gone(peer, &farewell);
+    if (farewell.is_over(health, peer))
+      throw Error(Code::kPeerLost,
+                  fmt::format("{} has left the communicator", group_.topology().describe(peer)),
+                  peer);
     forgive_stop(&seen, &deadline);
     long_wait.tell(
         seen, [&] { return group_.topology().describe(group_.rank()); }, doing,
@@ -204,16 +198,6 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   }
   blocked_ = false;
   health.set_waiting_for(kNobody);
-}
-
-// A peer that has said goodbye sends nothing more; what it sent before may still be on its way.
-void Channels::throw_if_gone(Rank peer, Farewell* farewell) const {
-  if (!group_.health().gone(peer)) return;
-  if (farewell->turns++ == 0) farewell->over = Deadline(kFarewell);
-  if (farewell->turns > kFarewellTurns && farewell->over.passed())
-    throw Error(Code::kPeerLost,
-                fmt::format("{} has left the communicator", group_.topology().describe(peer)),
-                peer);
 }
 
 void Channels::look_at_distance(uint64_t turn) {

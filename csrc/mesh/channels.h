@@ -126,13 +126,11 @@ class Channels {
   /// longer may be being copied, and is worth polls.
   static constexpr int kFirstTurns = 8;
   static constexpr uint64_t kMostAtOnce = 4096;
-  struct Farewell;
 
   void add(Rank peer, std::unique_ptr<Endpoint> channel);
   void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
-  void throw_if_gone(Rank peer, Farewell* farewell) const;
   bool progress_others(const Endpoint* but);
   void drain(Rank peer, Deadline deadline);
 

@@ -12,7 +12,7 @@
 namespace ringcoll {
 namespace {
 
-// How often who waits for another thread's lifeline looks around.
+// How often who waits for another thread's lifeline looks around, or for a peer that has left.
 constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
 // And who waits for its own, to tell of it.
 constexpr Duration kLongestLook = std::chrono::seconds(1);
@@ -80,9 +80,26 @@ void Opening::advance() {
   long_wait_.tell(
       Clock::now(), [&] { return mesh_.topology().describe(mesh_.rank()); }, doing_,
       [&] { return mesh_.topology().describe(missing->in_mesh); });
+  bool looks_often = look_for_gone() || others_lines_ > 0;
   if (dials_.empty()) return mesh_.wait_for_lifelines(kOpeningLook);
   Duration look = Interruption::watches() ? Interruption::kEvery : kLongestLook;
-  if (auto made = dials_.next(others_lines_ > 0 ? kOpeningLook : look)) take(std::move(*made));
+  if (auto made = dials_.next(looks_often ? kOpeningLook : look)) take(std::move(*made));
+}
+
+// A peer that has left without a call of this group makes no connection, and a connection that this
+// rank waits for would not come before the deadline. True: one has, but may have made it before.
+bool Opening::look_for_gone() {
+  bool any = false;
+  for (Peer& peer : peers_) {
+    if (peer.state == Peer::State::kOpen) continue;
+    if (peer.farewell.is_over(health_, peer.rank))
+      throw Error(
+          Code::kPeerLost,
+          fmt::format("{} has left the communicator", mesh_.topology().describe(peer.in_mesh)),
+          peer.in_mesh);
+    any |= peer.farewell.has_begun();
+  }
+  return any;
 }
 
 void Opening::begin_line(Peer& peer) {

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/long_wait.h"
 #include "bootstrap/dials.h"
+#include "mesh/farewell.h"
 #include "mesh/lifelines.h"
 
 namespace ringcoll {
@@ -45,7 +46,8 @@ class Opening {
   };
   /// The next peer of which all is there; none: there is no other. Blocks to the deadline. Others
   /// are told that this rank waits for the first added of those that have not come, who is also
-  /// named at the deadline. Throws as Connector::dial(), or what the group has failed with.
+  /// named at the deadline. Throws as Connector::dial(), or what the group has failed with, or
+  /// Error(kPeerLost) if one of them has left the group.
   std::optional<Opened> next();
 
  private:
@@ -56,9 +58,11 @@ class Opening {
     State state = State::kOthersLine;
     std::vector<Fd> sockets;
     size_t missing = 0;  // of them
+    Farewell farewell;
   };
 
   void advance();
+  bool look_for_gone();
   void begin_line(Peer& peer);
   void begin_sockets(Peer& peer);
   void take(Dials::Made made);

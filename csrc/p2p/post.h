@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "mesh/farewell.h"
 #include "mesh/lifelines.h"
 #include "mesh/messages.h"
 #include "p2p/courier.h"
@@ -73,11 +74,6 @@ class Post {
     std::condition_variable changed = {};
     bool called = false;
     Hook<Waiter> place = {};
-  };
-  /// Since when a peer that has left is seen to have; what it sent before may still be on its way.
-  struct Farewell {
-    int turns = 0;
-    Clock::time_point over;
   };
 
   // With the lock, which they may give up and take again where it is passed.

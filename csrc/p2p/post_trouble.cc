@@ -15,10 +15,6 @@ using Stage = Transfer::Stage;
 
 // How often peers are looked for that have left.
 constexpr Duration kLookEvery = std::chrono::milliseconds(50);
-// How long, and for how many looks, what a rank sent before it left may be on its way: on a busy
-// machine time alone may pass without a look at the channel.
-constexpr Duration kFarewell = std::chrono::seconds(1);
-constexpr int kFarewellTurns = 8;
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 // A wait of less than a tenth of this that took so long: the process did not run.
@@ -142,10 +138,7 @@ void Post::tell_of_long_waits(Clock::time_point now) {
 
 // A peer that has left sends nothing more, and takes nothing.
 bool Post::has_left(Rank rank) {
-  if (rank == options_.rank || !options_.health.gone(rank)) return false;
-  auto now = Clock::now();
-  auto [found, first] = farewells_.try_emplace(rank, Farewell{0, now + kFarewell});
-  return ++found->second.turns > kFarewellTurns && now >= found->second.over;
+  return rank != options_.rank && farewells_[rank].is_over(options_.health, rank);
 }
 
 void Post::look_for_gone() {

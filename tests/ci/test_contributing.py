@@ -289,7 +289,9 @@ def test_parts_are_those_of_the_tests():
         elif short in suites.FOLDERS and short != "checks":
             folders = {name for group in suites.FOLDERS[short] for name in group}
             assert set(spans) == {f"tests/{name}" for name in folders if not name.endswith(".py")}
-    named = {name for line in re.findall(r"--only ([^#`\n]+)", SHELL) for name in line.split()}
+    named = {
+        name for line in re.findall(r"ci/test --only ([^#`\n]+)", SHELL) for name in line.split()
+    }
     assert named and named <= set(said)
 
 

@@ -194,25 +194,23 @@ struct Block : rl::test_suite<Block<kOpen>, 2> {
 };
 
 /// CallLog::add() and at(), with places for two calls, which are two words each.
-template <bool kFences>
-struct Log : rl::test_suite<Log<kFences>, 2> {
+template <std::memory_order kStored, std::memory_order kLoaded>
+struct Log : rl::test_suite<Log<kStored, kLoaded>, 2> {
   static constexpr uint64_t kKept = 2;
   Word words[kKept][2], latest;
 
   void thread(unsigned rank) {
     if (rank == 0) {
       for (uint64_t n : {1, 2, 3}) {
-        if (kFences) rl::atomic_thread_fence(rl::mo_release, $);
-        for (Word& word : words[n % kKept]) word.store(n, memory_order_relaxed);
+        for (Word& word : words[n % kKept]) word.store(n, kStored);
         latest.store(n, memory_order_release);
       }
       return;
     }
     uint64_t n = latest.load(memory_order_acquire);
     if (n == 0) return;
-    uint64_t first = words[n % kKept][0].load(memory_order_relaxed);
-    uint64_t second = words[n % kKept][1].load(memory_order_relaxed);
-    if (kFences) rl::atomic_thread_fence(rl::mo_acquire, $);
+    uint64_t first = words[n % kKept][0].load(kLoaded);
+    uint64_t second = words[n % kKept][1].load(kLoaded);
     if (n + kKept <= latest.load(memory_order_relaxed) + 1) return;
     RL_ASSERT(first == n && second == n);
   }
@@ -259,8 +257,9 @@ const std::map<std::string, std::function<bool()>> kModels = {
     {"lent_not", is_right<Lent<NoFence>>},
     {"block", is_right<Block<memory_order_release>>},
     {"block_not", is_right<Block<memory_order_relaxed>>},
-    {"log", is_right<Log<true>>},
-    {"log_not", is_right<Log<false>>},
+    {"log", is_right<Log<memory_order_release, memory_order_acquire>>},
+    {"log_stored_not", is_right<Log<memory_order_relaxed, memory_order_acquire>>},
+    {"log_loaded_not", is_right<Log<memory_order_release, memory_order_relaxed>>},
     {"woken", is_right<Woken<memory_order_seq_cst>>},
     {"woken_not", is_right<Woken<memory_order_relaxed>>},
 };

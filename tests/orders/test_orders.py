@@ -21,7 +21,8 @@ WITHOUT_AN_ORDER = [
     "entry_released_not",
     "lent_not",
     "block_not",
-    "log_not",
+    "log_stored_not",
+    "log_loaded_not",
     "woken_not",
 ]
 

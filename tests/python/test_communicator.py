@@ -328,3 +328,26 @@ def test_costs_are_in_the_statistics_and_inherited(run_ranks, tmp_path):
     for costs in given:
         assert costs["levels"] == json.loads(said[0])["levels"]
         assert costs["source"] == f"RINGCOLL_COSTS={path}"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_group_whose_rank_left_without_a_call_ends_at_once(run_ranks, transport, leaver):
+    """No link of it is open then, so one waits for a connection that nobody makes."""
+
+    def body(world):
+        pair = world.split([0, 1])
+        if world.rank == leaver:
+            pair.close()
+        world.barrier()
+        begin = time.monotonic()
+        if world.rank != leaver:
+            how = "has left the communicator|closed the connection"
+            with pytest.raises(ringcoll.PeerLost, match=how) as lost:
+                pair.barrier()
+            assert lost.value.rank == leaver
+        world.barrier()  # the leaver's process is there, and its other communicators
+        return time.monotonic() - begin
+
+    took = run_ranks(2, body, env={"RINGCOLL_TRANSPORT": transport})
+    assert max(took) < 20  # and not the 300 s of the deadline
