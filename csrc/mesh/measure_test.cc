@@ -226,17 +226,19 @@ TEST_P(MeasuringMemory, OneSlowStreamDoesNotDecide) {
   // Not so long that the stream would show that somebody was stopped.
   constexpr auto kSlow = std::chrono::microseconds(30);
   constexpr double kSlowBytesPerUs = 4096.0 / 30;
-  constexpr int kStarts = 9;
+  constexpr int kMostStarts = 50;
   Topology topology = on_hosts({"a", "a"});
   std::map<Rank, Faults> faults;
   for (Rank rank : {0, 1}) faults[rank].delay_stream = kSlow;
-  int fast = 0;  // of some starts, for a busy machine may stop all the other streams of one
-  for (int start = 0; start < kStarts; start++) {
+  // A busy machine may stop all the other streams of a start. One that the slow stream decides is
+  // never fast.
+  bool fast = false;
+  for (int start = 0; !fast && start < kMostStarts; start++) {
     auto samples = measure(topology, faults);
     ASSERT_EQ(failed_, 0);
-    fast += samples[0][0][0].rank_bytes_per_us > kSlowBytesPerUs;
+    fast = samples[0][0][0].rank_bytes_per_us > kSlowBytesPerUs;
   }
-  EXPECT_GT(fast, kStarts / 2);
+  EXPECT_TRUE(fast);
 }
 
 // Whatever the contract of endpoints allows.

@@ -92,7 +92,8 @@ def test_ctrl_c_ends_a_collective_on_all_ranks(start_ranks, name, connected, tra
         with pytest.raises(
             ringcoll.Aborted, match=r"aborted by rank 0 .*interrupted in its"
         ) as heard:
-            call(world)
+            while True:  # what rank 0 had sent of its call may be all that this rank needs
+                call(world)
         assert heard.value.rank == 0
         return took, time.monotonic() - begin
 
