@@ -22,6 +22,22 @@ std::vector<std::string> inputs() {
   return paths;
 }
 
+/// A folder for the files of all inputs.
+class Scratch : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    std::string folder = ::testing::TempDir() + "ringcoll-abi-XXXXXX";
+    ASSERT_TRUE(::mkdtemp(folder.data()));
+    ::setenv("TMPDIR", folder.c_str(), 1);
+    folder_ = folder;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+ private:
+  std::filesystem::path folder_;
+};
+const auto* const kScratch = ::testing::AddGlobalTestEnvironment(new Scratch);
+
 class Corpus : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Corpus, HoldsWhatTheHeaderPromises) {

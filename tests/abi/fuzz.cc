@@ -17,9 +17,10 @@ namespace {
 
 constexpr size_t kMostSteps = 32;
 constexpr int32_t kMostRanks = 1 << 20;
-constexpr double kPeerSeconds = 0.1;   // ranks that disagree go on after this time
-constexpr double kAloneSeconds = 20;   // of a rank that waits for nobody
-constexpr double kBriefSeconds = 0.1;  // the longest that a program waits for one request
+constexpr double kPeerSeconds = 0.1;            // ranks that disagree go on after this time
+constexpr double kAloneSeconds = 20;            // of a rank that waits for nobody
+constexpr double kBriefSeconds = 0.1;           // the longest that a program waits for one request
+constexpr double kInterruptibleSeconds = 0.25;  // the library asks about every 0.1 s
 
 class Player;
 
@@ -36,6 +37,19 @@ struct Pending {
   Told* told = nullptr;
   bool ends_soon = false;
 };
+
+/// When a blocking call is told to end.
+struct Interruption {
+  size_t after = 0;
+  bool is_over = false;
+};
+
+int interrupted(void* state) {
+  auto& interruption = *static_cast<Interruption*>(state);
+  HOLDS(!interruption.is_over);
+  interruption.is_over = interruption.after-- == 0;
+  return interruption.is_over;
+}
 
 void check_failure(rc_status status) {
   if (status == RC_OK) return;
@@ -208,6 +222,9 @@ void Player::run(Bytes& bytes) {
   Collective asked = collective(bytes, at, memory_);
   asked.call.timeout_s = seconds(bytes, true, size_ == 1);
   if (bytes.rarely(32)) asked.call.done = done;
+  Interruption interruption{bytes.below(2)};
+  asked.call.interrupted_state = &interruption;
+  if (bytes.rarely(4)) asked.call.interrupted = interrupted;
   CallerStruct call(asked.call, bytes);
   rc_status status = ringcoll_run(comm, call.get());
   check(status);
@@ -224,6 +241,10 @@ void Player::start(Bytes& bytes) {
   Told* told = told_of(bytes, comm);
   if (told) asked.call.done = done;
   asked.call.done_state = told;
+  if (bytes.rarely(32)) {  // it is of calls that block
+    asked.call.interrupted = interrupted;
+    asked.must_be_refused = true;
+  }
   CallerStruct call(asked.call, bytes);
   bool nowhere = bytes.rarely(32);
   rc_request* request = reinterpret_cast<rc_request*>(this);
@@ -241,6 +262,12 @@ void Player::send_or_receive(Bytes& bytes) {
   Message asked = message(bytes, at, receives, memory_);
   asked.message.timeout_s = seconds(bytes, size_ > 1, false);
   if (bytes.rarely(32)) asked.message.done = done;
+  Interruption interruption{bytes.below(2)};
+  asked.message.interrupted_state = &interruption;
+  if (bytes.rarely(8)) {
+    asked.message.interrupted = interrupted;
+    asked.message.timeout_s = kInterruptibleSeconds;
+  }
   CallerStruct message(asked.message, bytes);
   CallerStruct<rc_message_info> info({}, bytes);
   bool tells = receives && bytes.rarely(2);
