@@ -4,11 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "base/error_testing.h"
 #include "bootstrap/store.h"
@@ -54,6 +57,24 @@ TEST(FileStore, TwoThatClaimRankZeroAreNamed) {
   EXPECT_TRUE(contains(error, fmt::format("pid {} on ", getpid()))) << error.what();
   zero->set("key", "value", soon());
   EXPECT_EQ(zero->get("key", soon()), "value");
+}
+
+TEST(FileStore, AValueThatIsSetWhileRankZeroLeavesIsNoError) {
+  Directory directory;
+  auto one = open_store(directory.url(), "", 1, 2, soon());
+  std::atomic<bool> ended = false;
+  std::thread leaves([&] {
+    while (!ended) open_store(directory.url(), "", 0, 2, soon());
+  });
+  std::optional<Error> error;
+  try {
+    for (int i = 0; i < 3000; i++) one->set(fmt::format("{}", i), "value", soon());
+  } catch (const Error& raised) {
+    error = raised;
+  }
+  ended = true;
+  leaves.join();
+  EXPECT_FALSE(error) << error->what();
 }
 
 // Runs `body` in a child, which must end by itself or be killed by it.
