@@ -5,13 +5,13 @@
 namespace ringcoll {
 
 Interruption::Interruption(std::function<bool()> asks, std::function<void()> ends)
-    : asks_(std::move(asks)), ends_(std::move(ends)), outer_(std::exchange(current_, this)) {}
+    : asks_(std::move(asks)), ends_(std::move(ends)), outer_(std::exchange(current, this)) {}
 
-Interruption::~Interruption() { current_ = outer_; }
+Interruption::~Interruption() { current = outer_; }
 
 bool Interruption::watches() {
-  if (!current_ || current_->ended_) return false;
-  current_->is_due_now();  // the time begins
+  if (!current || current->ended_) return false;
+  current->is_due_now();  // the time begins
   return true;
 }
 
@@ -24,9 +24,9 @@ bool Interruption::is_due_now() {
 
 // What the caller does when it is asked is no part of the call: it may make others.
 void Interruption::ask() {
-  current_ = nullptr;
+  current = nullptr;
   ended_ = asks_();
-  current_ = this;
+  current = this;
   next_ = Clock::now() + kEvery;
   if (ended_) ends_();
 }

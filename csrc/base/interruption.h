@@ -28,19 +28,19 @@ class Interruption {
   /// Whether a wait has to look() at least every kEvery.
   static bool watches();
   /// Whether look() would ask now.
-  static bool is_due() { return current_ && current_->is_due_now(); }
+  static bool is_due() { return current && current->is_due_now(); }
   /// Asks the caller if it is time to. Precondition: the thread holds no lock.
   static void look() {
-    if (is_due()) current_->ask();
+    if (is_due()) current->ask();
   }
   /// Whether the caller has ended the call.
-  static bool has_ended() { return current_ && current_->ended_; }
+  static bool has_ended() { return current && current->ended_; }
 
  private:
   bool is_due_now();
   void ask();
 
-  static inline thread_local Interruption* current_ = nullptr;
+  static inline thread_local Interruption* current = nullptr;
 
   const std::function<bool()> asks_;
   const std::function<void()> ends_;

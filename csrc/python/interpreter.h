@@ -66,14 +66,14 @@ class Acquired {
 /// same communicator then.
 class CalledBack {
  public:
-  CalledBack() { depth_++; }
-  ~CalledBack() { depth_--; }
+  CalledBack() { depth++; }
+  ~CalledBack() { depth--; }
   CalledBack(const CalledBack&) = delete;
   CalledBack& operator=(const CalledBack&) = delete;
-  static bool now() { return depth_ > 0; }
+  static bool now() { return depth > 0; }
 
  private:
-  static inline thread_local int depth_ = 0;
+  static inline thread_local int depth = 0;
 };
 
 /// Whether this is the thread in which Python calls the handlers of signals.
