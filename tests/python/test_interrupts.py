@@ -438,6 +438,7 @@ def test_a_daemon_thread_in_a_call_does_not_abort_the_process(tmp_path, what):
                 [sys.executable, "-c", DAEMON, str(rank), f"file://{store}", what, str(pause)],
                 stderr=subprocess.PIPE,
                 text=True,
+                cwd=tmp_path,  # or -c would find the folder of sources
                 env=os.environ | {"RINGCOLL_TIMEOUT_S": "20", "RINGCOLL_INTERFACE": "lo"},
             )
             for rank in range(2)
