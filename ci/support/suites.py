@@ -31,7 +31,11 @@ from support.stages import (
 # that stands in one is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    "ring4": [["processes", "cluster", "abi", "soak", "orders"]],
+    # The second wait for clocks.
+    "ring4": [
+        ["processes", "cluster", "abi", "soak", "orders"],
+        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
+    ],
     # Jobs of Horovod wait, be it for one another, more than they compute.
     "ring5": [
         ["horovod"],
