@@ -31,10 +31,10 @@ from support.stages import (
 # that stands in one is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    # The second wait for clocks.
+    # Of the second most wait for clocks.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
-        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
+        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py", "processes/test_leaks.py"],
     ],
     # Jobs of Horovod wait, be it for one another, more than they compute.
     "ring5": [
