@@ -250,8 +250,8 @@ void Player::start(Bytes& bytes) {
   rc_request* request = reinterpret_cast<rc_request*>(this);
   rc_status status = ringcoll_start(comm, call.get(), nowhere ? nullptr : &request);
   if (nowhere) request = nullptr;
-  // An older caller's struct has no `done`.
-  bool has_done = call.get() && call.get()->struct_size == sizeof(rc_call);
+  // An older caller's struct has no `done`, a newer one's has.
+  bool has_done = call.get() && call.get()->struct_size >= sizeof(rc_call);
   keep(status, request, has_done ? told : nullptr, true, call.is_whole() && asked.must_be_refused);
 }
 
