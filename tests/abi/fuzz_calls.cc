@@ -1,7 +1,5 @@
 #include "fuzz_calls.h"
 
-#include <numeric>
-
 namespace fuzz {
 namespace {
 
@@ -20,10 +18,12 @@ bool are_possible(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), is_possible);
 }
 
+// Too many of them count as many: a call of other collectives may name any.
 int64_t sum(const std::vector<int64_t>& counts, size_t first = 0, size_t end = SIZE_MAX) {
-  end = std::min(end, counts.size());
-  return std::accumulate(counts.begin() + static_cast<ptrdiff_t>(first),
-                         counts.begin() + static_cast<ptrdiff_t>(end), int64_t{0});
+  int64_t total = 0;
+  for (size_t i = first; i < std::min(end, counts.size()); i++)
+    if (__builtin_add_overflow(total, counts[i], &total)) return INT64_MAX;
+  return total;
 }
 
 Extents extents(const rc_call& call, const Place& place, int64_t count,
