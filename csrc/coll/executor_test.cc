@@ -411,10 +411,29 @@ TEST(Executor, RdmaCopiesNothingOfATensorThatComesBack) {
   });
 }
 
+/// What links of a host cost on a quiet machine, for choices that are to be the same on a busy one.
+class UsualCosts {
+ public:
+  UsualCosts() : file_(::testing::TempDir() + fmt::format("usual_costs.{}", getpid())) {
+    std::ofstream(file_) << costs_json(std::vector<LevelCost>{{"host", 1, 8000, 16000}});
+  }
+  ~UsualCosts() { unlink(file_.c_str()); }
+  UsualCosts(const UsualCosts&) = delete;
+  UsualCosts& operator=(const UsualCosts&) = delete;
+  Config in(Config config) const {
+    config.costs = file_;
+    return config;
+  }
+
+ private:
+  const std::string file_;
+};
+
 // Once peers have said that they can read it. What is combined goes through the arena.
 TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
+  UsualCosts costs;
   for (Rank size : {2, 3})
-    testing::run_world(size, testing::test_config("shm"), [](Member& m) {
+    testing::run_world(size, costs.in(testing::test_config("shm")), [](Member& m) {
       constexpr int64_t kCount = 100'001;  // several pieces
       std::vector<float> in(m.size * kCount, static_cast<float>(m.rank)), out(m.size * kCount);
       rc_buffer buffer{in.data(), out.data(), kCount};
@@ -440,24 +459,6 @@ TEST(Executor, WithinAHostWhatIsOnlyCopiedIsSentAsItLies) {
       }
     });
 }
-
-/// What links of a host cost on a quiet machine, for choices that are to be the same on a busy one.
-class UsualCosts {
- public:
-  UsualCosts() : file_(::testing::TempDir() + fmt::format("usual_costs.{}", getpid())) {
-    std::ofstream(file_) << costs_json(std::vector<LevelCost>{{"host", 1, 8000, 16000}});
-  }
-  ~UsualCosts() { unlink(file_.c_str()); }
-  UsualCosts(const UsualCosts&) = delete;
-  UsualCosts& operator=(const UsualCosts&) = delete;
-  Config in(Config config) const {
-    config.costs = file_;
-    return config;
-  }
-
- private:
-  const std::string file_;
-};
 
 // Links of a host copy what is sent, if it is so short.
 class AFewBytesWithinAHost : public ::testing::TestWithParam<Rank> {

@@ -161,10 +161,10 @@ void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* 
 void Partition::readdress(std::span<Fragment> fragments, std::span<const rc_buffer> buffers) const {
   auto tensor = tensors_.begin();
   for (Fragment& fragment : fragments) {
-    auto* input = static_cast<const std::byte*>(buffers[0].input) + tensor->input_at;
-    auto* output = static_cast<std::byte*>(buffers[0].output) + tensor->output_at;
-    fragment.input = tensor->input ? input : nullptr;
-    fragment.output = tensor->output ? output : nullptr;
+    auto* input = static_cast<const std::byte*>(buffers[0].input);
+    auto* output = static_cast<std::byte*>(buffers[0].output);
+    fragment.input = tensor->input ? input + tensor->input_at : nullptr;
+    fragment.output = tensor->output ? output + tensor->output_at : nullptr;
     fragment.lent = false;
     ++tensor;
   }
