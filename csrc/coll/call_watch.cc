@@ -1,8 +1,9 @@
 #include "coll/call_watch.h"
 
 #include <algorithm>
-#include <bit>
+#include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 namespace ringcoll {
 namespace {
@@ -34,6 +35,14 @@ struct DetailsHead {
 constexpr size_t kMostWordBytes = 4096;
 static_assert(sizeof(Head) + CallWatch::kMostTold * sizeof(Signature) < kMostWordBytes / 2);
 
+/// From the root to the end: eight bytes.
+template <typename S>  // Signature, const or not
+auto* kind_at(S& signature) {
+  static_assert(offsetof(Signature, root) + sizeof(uint64_t) == sizeof(Signature));
+  using Byte = std::conditional_t<std::is_const_v<S>, const std::byte, std::byte>;
+  return reinterpret_cast<Byte*>(&signature) + offsetof(Signature, root);
+}
+
 template <typename T>
 void put(std::string* word, const T& value) {
   word->append(reinterpret_cast<const char*>(&value), sizeof value);
@@ -50,22 +59,30 @@ bool take(std::string_view* word, T* value) {
 
 // Who reads an entry that is being replaced sees by `latest_`, which it reads after the entry, that
 // it may be: each word brings along the number before. (The thread sanitizer knows no fences.)
+// The sequence is not read: it has just been written, and a load of it together with the word
+// beside it would wait until it has left the store buffer.
 void CallLog::add(const Signature& signature) {
-  uint64_t n = latest_.load(std::memory_order_relaxed) + 1;
-  auto words = std::bit_cast<std::array<uint64_t, kWords>>(signature);
+  uint64_t n = latest_.load(std::memory_order_relaxed) + 1, kind = 0;
+  std::memcpy(&kind, kind_at(signature), sizeof kind);
   Entry& entry = entries_[n % kKept];
-  for (size_t i = 0; i < kWords; i++) entry.words[i].store(words[i], std::memory_order_release);
+  entry.count.store(signature.count, std::memory_order_release);
+  entry.kind.store(kind, std::memory_order_release);
+  entry.details.store(signature.details, std::memory_order_release);
   latest_.store(n, std::memory_order_release);
 }
 
 std::optional<Signature> CallLog::at(uint64_t n) const {
   uint64_t latest = latest_.load(std::memory_order_acquire);
   if (n == 0 || n > latest || n + kKept <= latest) return {};
-  std::array<uint64_t, kWords> words;
   const Entry& entry = entries_[n % kKept];
-  for (size_t i = 0; i < kWords; i++) words[i] = entry.words[i].load(std::memory_order_acquire);
+  Signature signature;
+  signature.count = entry.count.load(std::memory_order_acquire);
+  uint64_t kind = entry.kind.load(std::memory_order_acquire);
+  signature.details = entry.details.load(std::memory_order_acquire);
   if (n + kKept <= latest_.load(std::memory_order_relaxed) + 1) return {};
-  return std::bit_cast<Signature>(words);
+  std::memcpy(kind_at(signature), &kind, sizeof kind);
+  signature.sequence = static_cast<uint32_t>(n);
+  return signature;
 }
 
 CallWatch::CallWatch(Health& health, Rank rank) : health_(health), rank_(rank) {

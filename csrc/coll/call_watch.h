@@ -29,7 +29,7 @@ class CallLog {
   /// A rank is ahead of one that waits by the credits of a link, of each link on the way to it.
   static constexpr uint64_t kKept = 128;
 
-  /// The next call has begun.
+  /// The next call has begun. Precondition: its sequence is one more than latest(), modulo 2^32.
   void add(const Signature& signature);
   /// The number of calls so far; also that of the last one.
   uint64_t latest() const { return latest_.load(std::memory_order_acquire); }
@@ -37,9 +37,11 @@ class CallLog {
   std::optional<Signature> at(uint64_t n) const;
 
  private:
-  static constexpr size_t kWords = sizeof(Signature) / sizeof(uint64_t);
+  /// Of a signature, but for its sequence, which is the number of the call.
   struct Entry {
-    std::array<std::atomic<uint64_t>, kWords> words{};
+    std::atomic<int64_t> count{0};
+    std::atomic<uint64_t> kind{0};  // from `root` on
+    std::atomic<uint32_t> details{0};
   };
 
   std::array<Entry, kKept> entries_;

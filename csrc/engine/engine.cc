@@ -219,13 +219,16 @@ void Engine::run(const rc_call& raw) {
   check(!is_calling_back(), Code::kInvalidArgument,
         "a completion callback cannot wait for a call on its own communicator: start it "
         "(ringcoll_start)");
-  std::optional<Interruption> interruption;
-  if (raw.interrupted)
-    interruption.emplace(
-        [this, &raw] { return asks(raw); },
-        [this, &raw] {
-          abort(fmt::format("interrupted in its {}", traits_of(raw.collective).name));
-        });
+  if (!raw.interrupted) return run_now(raw);
+  Interruption interruption(
+      [this, &raw] { return asks(raw); },
+      [this, &raw] {
+        abort(fmt::format("interrupted in its {}", traits_of(raw.collective).name));
+      });
+  run_now(raw);
+}
+
+void Engine::run_now(const rc_call& raw) {
   if (!begin_if_idle()) {  // behind those that were submitted before
     auto request = std::make_shared<CallRequest>(raw, *this);
     start(request);

@@ -145,6 +145,7 @@ class Engine {
  private:
   class Turn;
 
+  void run_now(const rc_call& raw);
   void make_worker();
   void work();
   bool has_work() const { return left_ || (queued_ > 0 && !running_); }
