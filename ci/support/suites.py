@@ -31,7 +31,7 @@ from support.stages import (
 # that stands in one is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    # Of the second most wait for clocks.
+    # Tests of the second list wait for clocks, but for those of leaks, which take as long.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py", "processes/test_leaks.py"],

@@ -336,8 +336,8 @@ void FileStore::set(const std::string& key, const std::string& value, Deadline d
     error = linked ? 0 : errno;
   }
   unlink_in(directory.get(), made.name);
-  // ENOENT: rank 0 has left meanwhile, or begins anew, and has removed all files. So it would have
-  // this one.
+  // ENOENT: rank 0 has left meanwhile, or begins anew, and has removed all files of the store. It
+  // would have removed this one, too.
   if (error == 0 || error == ENOENT) return;
   check(error == EEXIST, Code::kTransport, "{}: {}: {}", name_, file, errno_text(call, error));
   check_is_set_to(key, value, deadline);

@@ -18,7 +18,7 @@ bool are_possible(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), is_possible);
 }
 
-// Too many of them count as many: a call of other collectives may name any.
+// INT64_MAX if it overflows: counts that the collective does not look at may be anything.
 int64_t sum(const std::vector<int64_t>& counts, size_t first = 0, size_t end = SIZE_MAX) {
   int64_t total = 0;
   for (size_t i = first; i < std::min(end, counts.size()); i++)

@@ -23,7 +23,8 @@ def take_down(cluster):
 
 def deafen(cluster):
     """What the second host sends arrives, and what is sent to it does not."""
-    # It would soon ask anew who has the address of the first, and not hear the answer.
+    # Without this the second host would ask again (ARP) for the address of the first, hear no
+    # answer, and send nothing more.
     first = cluster.hosts[0].addresses[0]
     cluster.hosts[1].configure("ip", [f"neigh change {first} dev eth0 nud permanent"])
     cluster.head.configure("tc", ["qdisc replace dev n0-h2 root tbf rate 8bit burst 1 limit 1"])
