@@ -13,6 +13,9 @@ namespace py = pybind11;
 namespace ringcoll::python {
 namespace {
 
+// From here on CPython lets nobody make a thread known to it while it forks.
+constexpr bool kForksAloneByItself = PY_VERSION_HEX >= 0x030D0000;
+
 class Gate {
  public:
   /// False: it is closed.
@@ -35,7 +38,24 @@ class Gate {
     left_.wait(lock, [this] { return inside_ <= 0; });
   }
 
+  /// What Python has for a thread that it did not know. Without the GIL. No fork comes between: up
+  /// to CPython 3.11 its child waits for ever for the lock that this takes (python/cpython#112275),
+  /// and in 3.12 it may find a list half made.
+  PyThreadState* make_known() {
+    std::lock_guard lock(making_known_);
+    PyThreadState* state = PyThreadState_New(PyInterpreterState_Main());
+    if (!state) Py_FatalError("ringcoll: no memory to call Python from another thread");
+    return state;
+  }
+  void before_fork() {
+    if (!kForksAloneByItself) making_known_.lock();
+  }
+  void after_fork() {
+    if (!kForksAloneByItself) making_known_.unlock();
+  }
+
  private:
+  std::mutex making_known_;
   std::mutex mutex_;
   std::condition_variable left_;
   bool closed_ = false;
@@ -51,10 +71,11 @@ thread_local bool inside = false;
 Gate& gate() {
   alignas(Gate) static std::byte memory[sizeof(Gate)];
   static Gate* made = [] {
-    pthread_atfork(nullptr, nullptr, [] {
-      new (memory) Gate;
-      main_thread = PyThread_get_thread_ident();
-    });
+    pthread_atfork([] { gate().before_fork(); }, [] { gate().after_fork(); },
+                   [] {
+                     new (memory) Gate;
+                     main_thread = PyThread_get_thread_ident();
+                   });
     return new (memory) Gate;
   }();
   return *made;
@@ -111,12 +132,22 @@ Released::~Released() {
 }
 
 Acquired::Acquired() : entered_(!inside) {
-  if (!entered_ || enter()) gil_.emplace();
+  if (entered_ && !enter()) return;
+  if (PyGILState_GetThisThreadState()) {
+    gil_.emplace();
+  } else {
+    made_ = gate().make_known();
+    PyEval_AcquireThread(made_);
+  }
 }
 
 Acquired::~Acquired() {
-  if (!gil_) return;
+  if (!*this) return;
   gil_.reset();
+  if (made_) {
+    PyThreadState_Clear(made_);
+    PyThreadState_DeleteCurrent();  // gives the GIL back too
+  }
   if (entered_) leave();
 }
 

@@ -55,11 +55,13 @@ class Acquired {
   Acquired(const Acquired&) = delete;
   Acquired& operator=(const Acquired&) = delete;
   /// False: it ends. Python is not to be touched.
-  explicit operator bool() const { return gil_.has_value(); }
+  explicit operator bool() const { return gil_ || made_; }
 
  private:
   bool entered_;
+  // One of the two: of a thread that Python knows, and of one that it knows for so long.
   std::optional<pybind11::gil_scoped_acquire> gil_;
+  PyThreadState* made_ = nullptr;
 };
 
 /// As long as it lives, the library calls this thread back, which must not wait for calls of the

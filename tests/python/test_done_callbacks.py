@@ -306,7 +306,7 @@ def test_the_last_reference_may_go_in_a_callback(run_ranks):
 
 
 BEGIN = """
-    import atexit, os, sys, threading, time
+    import atexit, os, signal, sys, threading, time
     import ringcoll
     from ringcoll import _core
 
@@ -366,6 +366,41 @@ def test_forks_in_and_beside_a_callback(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n") == ["in 3", "beside 4", ""], done.stderr
+
+
+def test_a_fork_while_a_thread_begins_a_callback(tmp_path):
+    """The child has none of the locks that the thread holds meanwhile."""
+    done = run_program(
+        tmp_path / "forks.py",
+        """
+        def again(_):
+            alone.barrier_async().add_done_callback(again)
+
+        def ends(child, seconds):
+            end = time.monotonic() + seconds
+            while os.waitpid(child, os.WNOHANG) == (0, 0):
+                if time.monotonic() > end:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    return False
+                time.sleep(0.0002)
+            return True
+
+        for _ in range(4):
+            again(None)
+        for number in range(1000):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            if not ends(child, 10):
+                print("child", number, "hangs", flush=True)
+                break
+        else:
+            print("all have ended", flush=True)
+        os._exit(0)
+        """,
+    )
+    assert done.stdout == "all have ended\n", done.stdout + done.stderr
 
 
 AT_EXIT = {
