@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 
 import ringcoll
+from support.soak import stacks
 from support.soak.buffers import Wrong
 from support.soak.script import Fork
 
@@ -34,9 +36,10 @@ class Children:
         for pid, step in self._pids.items():
             while not (found := os.waitpid(pid, os.WNOHANG))[0]:
                 if time.monotonic() > end:
+                    where = stacks.of(pid, Path(f"output.{step.rank}"))
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
-                    raise Wrong(f"{step}: the child has not ended within {seconds} s")
+                    raise Wrong(f"{step}: the child has not ended within {seconds} s\n{where}")
                 time.sleep(0.002)
             if found[1]:
                 raise Wrong(f"{step}: the child has ended with {found[1]:#x}")

@@ -69,7 +69,7 @@ def plans(options: argparse.Namespace) -> Iterator[Plan]:
         profile = rng.choice(options.profile)
         size = options.size or rng.choices(range(2, _MOST_RANKS + 1), [4, 5, 5, 2, 1, 1, 1])[0]
         # Who has lost ranks cannot do the same again.
-        laps = 1 if "die" in PROFILES[profile] else (options.laps or rng.choice([1, 1, 4]))
+        laps = 1 if "die" in PROFILES[profile] else (options.laps or rng.choice([1, 1, 6]))
         yield Plan(seed, size, transport, profile, options.steps, laps)
         seed += 1
 

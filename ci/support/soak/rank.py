@@ -85,8 +85,9 @@ def _play(story: Script, rank: int, store: str, stage: Callable[[int], None]) ->
 
 def check_growth(usages: list[Usage], ranks: int = 1) -> None:
     """Of a process with so many. The first lap warms up; what has grown in each lap after it would
-    grow for ever, for all laps do the same. What grows in one of them alone had not been used
-    before: how much is in use at once depends on who is faster."""
+    grow for ever, for all laps do the same. What grows in some of them had not been used before:
+    how much is in use at once depends on who is faster. In each of two that happens once in some
+    hundred jobs with ranks that are stopped, so more laps are played."""
     if len(usages) < 3:
         return
     least = Usage.least(now.since(then) for then, now in pairwise(usages[1:]))
