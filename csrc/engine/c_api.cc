@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/fork.h"
@@ -170,6 +171,13 @@ Request::Done done_of(const Asked& asked, rc_request* handle) {
   };
 }
 
+/// Where what the caller asks for will be: NULL if it cannot be made.
+template <typename Handle>
+void begin_with_nothing(Handle** place, std::string_view name) {
+  check(place != nullptr, Code::kInvalidArgument, "{} is NULL", name);
+  *place = nullptr;
+}
+
 /// Has `begin()` start a request of the caller's.
 template <typename Begin>
 void hand_out(std::unique_ptr<rc_request> made, rc_request** request, Begin&& begin) {
@@ -194,8 +202,7 @@ void start(Engine& engine, const rc_call& call, rc_request** request) {
 rc_status start_message(rc_comm* comm, const rc_message* message, bool receives,
                         rc_request** request) {
   return guarded([&] {
-    check(request != nullptr, Code::kInvalidArgument, "request is NULL");
-    *request = nullptr;
+    begin_with_nothing(request, "request");
     Engine& engine = engine_of(comm);
     rc_message copy = from_caller(message);
     check(!copy.interrupted, Code::kInvalidArgument,
@@ -236,7 +243,7 @@ int ringcoll_error_rank(void) { return last_error.rank; }
 
 rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
   return guarded([&] {
-    check(comm != nullptr, Code::kInvalidArgument, "comm is NULL");
+    begin_with_nothing(comm, "comm");
     *comm = new rc_comm{.engine = create(from_caller(options))};
   });
 }
@@ -244,9 +251,9 @@ rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
 rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count, const char* name,
                               rc_comm** sub) {
   return guarded([&] {
-    check(comm && sub && count >= 0 && (ranks || count == 0), Code::kInvalidArgument,
-          "comm, sub or ranks is NULL, or count is negative");
-    *sub = nullptr;
+    begin_with_nothing(sub, "sub");
+    check(count >= 0 && (ranks || count == 0), Code::kInvalidArgument,
+          "ranks is NULL, or count is negative");
     auto engine =
         split(engine_of(comm), {ranks, static_cast<size_t>(count)}, name ? name : "split");
     if (engine) *sub = handle_of(std::move(engine));
@@ -255,8 +262,7 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
 
 rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest) {
   return guarded([&] {
-    check(comm && rest, Code::kInvalidArgument, "comm or rest is NULL");
-    *rest = nullptr;
+    begin_with_nothing(rest, "rest");
     *rest = handle_of(engine_of(comm).shrink(name ? name : "shrink"));
   });
 }
@@ -305,8 +311,7 @@ rc_status ringcoll_run(rc_comm* comm, const rc_call* call) {
 
 rc_status ringcoll_start(rc_comm* comm, const rc_call* call, rc_request** request) {
   return guarded([&] {
-    check(request != nullptr, Code::kInvalidArgument, "request is NULL");
-    *request = nullptr;
+    begin_with_nothing(request, "request");
     rc_call copy = from_caller(call);
     check(
         !copy.interrupted, Code::kInvalidArgument,

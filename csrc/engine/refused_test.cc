@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -100,6 +101,27 @@ TEST_F(Refused, NullHandlesAndPlaces) {
   ringcoll_comm_destroy(nullptr);
   ringcoll_request_free(nullptr);
   ringcoll_free(nullptr);
+}
+
+// A caller who frees what it has been given, whatever became of it, frees nothing of its own.
+TEST_F(Refused, WhatIsNotMadeIsNull) {
+  rc_comm_options options{.struct_size = sizeof options, .size = -1};
+  rc_message message{.struct_size = sizeof message, .data = memory, .bytes = 4, .tag = -2};
+  const int32_t nobody = 5;
+  using MakeComm = std::function<rc_status(rc_comm**)>;
+  for (const MakeComm& make :
+       {MakeComm([&](rc_comm** made) { return ringcoll_comm_create(&options, made); }),
+        MakeComm([&](rc_comm** made) { return ringcoll_comm_split(comm, &nobody, 1, "", made); }),
+        MakeComm([&](rc_comm** made) { return ringcoll_comm_shrink(nullptr, "", made); })}) {
+    rc_comm* made = comm;
+    EXPECT_NE(make(&made), RC_OK);
+    EXPECT_EQ(made, nullptr) << ringcoll_error_message();
+  }
+  for (auto start : {ringcoll_isend, ringcoll_irecv}) {
+    auto* request = reinterpret_cast<rc_request*>(&message);
+    EXPECT_EQ(start(comm, &message, &request), RC_INVALID_ARGUMENT);
+    EXPECT_EQ(request, nullptr) << ringcoll_error_message();
+  }
 }
 
 TEST_F(Refused, CountsWhoseBytesNoMemoryHolds) {

@@ -284,7 +284,7 @@ RINGCOLL_API const char* ringcoll_error_message(void);
 RINGCOLL_API int ringcoll_error_rank(void);
 
 /* Creates a communicator: collective over all its ranks, blocks until all are there or the deadline
- * passes. */
+ * passes. Where it fails, *comm is NULL; so are *sub and *rest below. */
 RINGCOLL_API rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm);
 /* A communicator of `count` of comm's ranks, in the order given. Collective over comm: every rank
  * of comm calls it, with the list of the group it belongs to; a rank that belongs to none passes
