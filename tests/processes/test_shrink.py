@@ -262,7 +262,7 @@ def test_a_stopped_rank_is_named(start_ranks):
 
     def body(world):
         world.allreduce(np.ones(4))
-        Path("mark.running").touch()
+        Path(f"mark.running{world.rank}").touch()
         while not Path("mark.stopped").exists():
             time.sleep(0.01)
         with pytest.raises(ringcoll.Timeout, match="rank 1") as caught:
@@ -271,7 +271,8 @@ def test_a_stopped_rank_is_named(start_ranks):
         return caught.value.rank
 
     job = start_ranks(3, body, env={"RINGCOLL_TIMEOUT_S": "2"})
-    job.wait_for("running")
+    for rank in range(3):  # each has its result, for which it needs the others
+        job.wait_for(f"running{rank}")
     job.kill(1, signal.SIGSTOP)
     (job.folder / "mark.stopped").touch()
     job.wait_for("timeout0")
