@@ -22,7 +22,7 @@ from typing import Any
 from check_layers import FRONT, ORDER, allowed_layers
 
 from support import sanitizers, setup, stages, suites
-from support.mutants import Mutant, difference, is_product, is_weaker
+from support.mutants import Mutant, difference, is_product, is_weaker, language
 from support.report import Report
 from support.stages import LOGS, ROOT, VENV, Outcome, StageFailed, must
 
@@ -67,6 +67,13 @@ class Suite:
     @property
     def folder(self) -> Path:
         return TREE / "build" / self.preset
+
+    @property
+    def programs(self) -> list[Path]:
+        """What the compiler makes for the suite."""
+        if not self.paths:
+            return [self.folder / f"{self.layer}_test"]
+        return sorted([*_SITE.glob("ringcoll/_core*.so"), *_SITE.glob("ringcoll/libringcoll*.so")])
 
 
 _PYTHON = Suite("python", ("tests/python",))
@@ -132,7 +139,9 @@ class Result:
     what: dict[str, Any] = field(default_factory=dict)
 
 
-HOW = NOTICED, LIVED, UNBUILT, UNDECIDED = "noticed", "LIVED", "does not compile", "undecided"
+NOTICED, LIVED, UNBUILT, UNDECIDED = "noticed", "LIVED", "does not compile", "undecided"
+SAME = "changes no code"  # the compiler makes the same of it: nobody could notice
+HOW = (NOTICED, LIVED, UNBUILT, SAME, UNDECIDED)
 
 
 class Ledger:
@@ -202,6 +211,7 @@ class Workshop:
         self._ledger = Ledger(FOLDER / "results.json", _digest(files))
         self._record = Record(RECORD, _state(), again=again)
         self._configured: set[str] = set()
+        self._programs: dict[str, str] = {}  # digest_of_code() without an error, by suite
 
     def known(self, mutant: Mutant) -> Result | None:
         return self._ledger.results.get(mutant.id) or self._record.known(mutant)
@@ -225,6 +235,7 @@ class Workshop:
 
     def _attempt(self, mutant: Mutant) -> Result:
         left_s = float(_BUILD_LIMIT_S)
+        same = True
         for suite in suites_for(mutant.line.file, weaker=is_weaker(mutant)):
             if suite.name not in self._ledger.without:
                 self._restore(mutant)
@@ -236,10 +247,27 @@ class Workshop:
                 return Result(UNDECIDED, f"to build it takes more than {_BUILD_LIMIT_S} s")
             if not built.ok:
                 return Result(UNBUILT)
+            if self._is_the_same(suite, mutant):
+                continue
+            same = False
             failing = self._failing(suite, mutant)
             if failing:
                 return Result(NOTICED, f"{suite.name}: {failing}")
-        return Result(LIVED)
+        return Result(SAME if same else LIVED)
+
+    def _is_the_same(self, suite: Suite, mutant: Mutant) -> bool:
+        """Whether the compiler has made of the copy what it makes of it without an error: then so
+        do the tests. (Papadakis et al., "Trivial compiler equivalence", ICSE 2015.)"""
+        if language(mutant.line.file) != "c++" or suite in (_GLUE, _ORDERS):
+            return False
+        found = digest_of_code(suite.programs)
+        if suite.name not in self._programs:
+            self._restore(mutant)
+            must(self._build(suite, _BUILD_LIMIT_S))
+            self._programs[suite.name] = digest_of_code(suite.programs)
+            self._plant(mutant)
+            must(self._build(suite, _BUILD_LIMIT_S))
+        return found == self._programs[suite.name]
 
     def _plant(self, mutant: Mutant) -> None:
         _write(TREE / mutant.line.file, mutant.applied(self.sources[mutant.line.file]))
@@ -436,6 +464,18 @@ def _write(path: Path, text: str) -> None:
     """Writes what differs, and only that: what is written is compiled again."""
     if path.read_text() != text:
         path.write_text(text)
+
+
+def digest_of_code(programs: Iterable[Path]) -> str:
+    """Of all but what debuggers read."""
+    digest = hashlib.sha256()
+    with tempfile.TemporaryDirectory() as scratch:
+        for program in programs:
+            bare = Path(scratch) / program.name
+            strip = ["objcopy", "--strip-debug", "--remove-section=.note.gnu.build-id"]
+            subprocess.run([*strip, program, bare], check=True)
+            digest.update(f"\0{program.name}\0".encode() + bare.read_bytes())
+    return digest.hexdigest()
 
 
 def _digest(files: Iterable[str]) -> str:

@@ -194,3 +194,16 @@ def test_outside_of_git_it_says_so(checkout):
     (checkout / ".git").rename(checkout / "no-git")
     with pytest.raises(trials.StageFailed, match="copies what git tracks"):
         trials._files()
+
+
+def test_a_compiler_makes_the_same_of_two_texts_or_something_else(tmp_path):
+    def made(text):
+        source, program = tmp_path / "a.c", tmp_path / "a"
+        source.write_text(text)
+        command = ["gcc", "-O2", "-g", "-Wl,--build-id", source, "-o", program]
+        subprocess.run(command, check=True)
+        return trials.digest_of_code([program])
+
+    first = made("int main(int count, char** words) { return count + !words; }")
+    assert made("int main(int number, char** texts) { return number + !texts; }") == first
+    assert made("int main(int count, char** words) { return count - !words; }") != first
