@@ -19,35 +19,12 @@ namespace {
 // Horovod's own code for it.
 constexpr int32_t kShuttingDown = -5;
 
-/// Process sets that were refused, until whoever has asked for one takes its reason.
-class Refusals {
- public:
-  static Refusals& Get() {
-    static Refusals& refusals = *new Refusals();
-    return refusals;
-  }
-  void Add(int32_t id, const std::string& reason) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    reasons_[id] = reason;
-  }
-  /// Empty if the process set was not refused.
-  std::string Take(int32_t id) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    auto found = reasons_.find(id);
-    if (found == reasons_.end()) return "";
-    std::string reason = found->second;
-    reasons_.erase(found);
-    return reason;
-  }
-  std::map<int32_t, std::string> TakeAll() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    return std::exchange(reasons_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<int32_t, std::string> reasons_;
-};
+/// Why process sets were refused, by their ids, until whoever has asked for one takes its reason.
+/// Under the lock of the table.
+std::map<int32_t, std::string>& refusals() {
+  static std::map<int32_t, std::string>& reasons = *new std::map<int32_t, std::string>();
+  return reasons;
+}
 
 std::string& refusal_of_this_thread() {
   static thread_local std::string reason;
@@ -74,13 +51,14 @@ std::string refusal_of_any(Controller& job, const std::string& mine) {
 // Takes it out of the table again, on all ranks alike.
 void ProcessSetTable::RefuseProcessSet(int32_t id, const std::string& reason) {
   LOG(ERROR) << "A process set is refused: " << reason;
-  Refusals::Get().Add(id, reason);
+  refusals()[id] = reason;
   Get(id).Finalize(Status::Aborted("The process set was refused: " + reason));
   DeregisterProcessSet(id);
 }
 
-void throw_refusal() {
-  std::map<int32_t, std::string> reasons = Refusals::Get().TakeAll();
+void throw_refusal(ProcessSetTable& table) {
+  std::lock_guard<std::recursive_mutex> guard(table.mutex);
+  std::map<int32_t, std::string> reasons = std::exchange(refusals(), {});
   if (!reasons.empty()) throw std::runtime_error(reasons.begin()->second);
 }
 
@@ -89,8 +67,10 @@ int32_t await_process_set(HorovodGlobalState& state, int32_t id) {
   for (;;) {
     {
       std::lock_guard<std::recursive_mutex> guard(table.mutex);
-      refusal_of_this_thread() = Refusals::Get().Take(id);
-      if (!last_refusal().empty()) return kProcessSetRefused;
+      if (auto refused = refusals().extract(id)) {
+        refusal_of_this_thread() = refused.mapped();
+        return kProcessSetRefused;
+      }
       if (table.Contains(id) && table.Get(id).initialization_done) return id;
     }
     if (state.shut_down) return kShuttingDown;

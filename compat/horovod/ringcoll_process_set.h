@@ -22,7 +22,7 @@ namespace common {
 std::string refusal_of_any(Controller& job, const std::string& mine);
 
 /// Throws the reason if a process set was refused that hvd.init() has asked for.
-void throw_refusal();
+void throw_refusal(ProcessSetTable& table);
 
 /// Blocks until the background thread has initialized the process set. Returns its id, or
 /// kProcessSetRefused with last_refusal() set, or that Horovod is shutting down.

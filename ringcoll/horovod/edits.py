@@ -234,7 +234,8 @@ LIFE_EDITS = [
     Edit(
         _OPERATIONS,
         r"^    if \(state\.process_set_ranks_to_register\.size\(\) > 0 &&$",
-        "    initialized_count += ringcoll_update_process_sets(state);\n    throw_refusal();\n",
+        "    initialized_count += ringcoll_update_process_sets(state);\n"
+        "    throw_refusal(state.process_set_table);\n",
         "before",
     ),
     Edit(
