@@ -280,6 +280,7 @@ class Workshop:
             return
         command = ["cmake", "--preset", preset]
         command += setup.python_for_cmake() if preset == "dev" else []
+        command.append("-DRINGCOLL_SOURCES=planted")  # or each error would change the programs
         if shutil.which("ccache"):
             command.append("-DRINGCOLL_PCH=OFF")  # with it ccache keeps nothing
         must(stages.run(command, f"mutate-configure-{preset}", env=_build_env(), cwd=TREE))
