@@ -43,12 +43,14 @@ Stream::Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes)
 }
 
 void Stream::fail(const char* call, int error) const {
+  std::string what = errno_text(call, error) + " " + link_;
   if (means_peer_lost(error))
     throw Error(Code::kPeerLost,
-                fmt::format("rank {} has ended or its host cannot be reached: {} {}", peer_,
-                            errno_text(call, error), link_),
+                fmt::format("rank {} has closed the connection or ended, or its host cannot be "
+                            "reached: {}",
+                            peer_, what),
                 peer_);
-  throw Error(Code::kTransport, fmt::format("{} {}", errno_text(call, error), link_), peer_);
+  throw Error(Code::kTransport, what, peer_);
 }
 
 uint64_t Stream::send(std::span<iovec> parts) {
