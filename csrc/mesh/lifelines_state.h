@@ -147,39 +147,45 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     for (const auto& group : poisoned) group->call();
   }
 
-  // A group fails, as this rank says or has heard.
+  // A group fails, as this rank says.
   void fail(GroupNumber id, const Error& error) {
-    Groups poisoned;
-    {
-      std::lock_guard lock(mutex);
-      auto known = groups.find(id);
-      if (known != groups.end() && known->second->first) return;
-      if (!flooded.add_failure(id, error)) return;
-      send_to_all(encode(Type::kFailed, id, error));
-      auto group = groups.find(id);
-      if (group != groups.end() && group->second->set(error)) poisoned.push_back(group->second);
-    }
+    std::unique_lock lock(mutex);
+    Groups poisoned = take_failure(id, error);
+    lock.unlock();
     announce(poisoned);
   }
 
-  // This rank, or another, has said it. Under the lock: nobody sees that who has said it has left
-  // and does not see what it has said.
+  // The three below: this rank, or another, has said it. Under the lock: nobody sees that who has
+  // said it has left and does not see what it has said. Who poisons a group announces it later.
+  Groups take_failure(GroupNumber id, const Error& error) {
+    auto known = groups.find(id);
+    if (known != groups.end() && known->second->first) return {};
+    if (!flooded.add_failure(id, error)) return {};
+    send_to_all(encode(Type::kFailed, id, error));
+    auto group = groups.find(id);
+    if (group == groups.end() || !group->second->set(error)) return {};
+    return {group->second};
+  }
+
   void take_ballot(GroupNumber id, uint64_t round, const std::string& message) {
     if (flooded.add_ballot(id, round, message)) send_to_all(message);
   }
 
   // A rank has ended, and with it the groups that it is in.
-  void lose(Rank who, const Error& error) {
+  Groups take_loss(Rank who, const Error& error) {
     Groups poisoned;
-    {
-      std::lock_guard lock(mutex);
-      if (lost.contains(who)) return;
-      send_to_all(encode(Type::kLost, 0, error));
-      const Error& known =
-          lost.emplace(who, who == rank ? held_for_lost(error) : error).first->second;
-      for (auto& [id, group] : groups)
-        if (group->has(who) && group->set(group->lost(who, known))) poisoned.push_back(group);
-    }
+    if (lost.contains(who)) return poisoned;
+    send_to_all(encode(Type::kLost, 0, error));
+    const Error& known =
+        lost.emplace(who, who == rank ? held_for_lost(error) : error).first->second;
+    for (auto& [id, group] : groups)
+      if (group->has(who) && group->set(group->lost(who, known))) poisoned.push_back(group);
+    return poisoned;
+  }
+  void lose(Rank who, const Error& error) {
+    std::unique_lock lock(mutex);
+    Groups poisoned = take_loss(who, error);
+    lock.unlock();
     announce(poisoned);
   }
 
@@ -244,7 +250,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     close(peer);
     if (line.goodbye) return {};
     Error end(Code::kPeerLost, lifeline::why_lost(describe(peer), got == 0 ? 0 : error), peer);
-    if (line.heard) return {[this, end, peer] { lose(peer, end); }};
+    if (line.heard) return {[this, poisoned = take_loss(peer, end)] { announce(poisoned); }};
     loop.after(kGraceOfASilentLine, [self = weak_from_this(), end, peer] {
       auto state = self.lock();
       if (state && !state->is_closing()) state->lose(peer, end);
@@ -284,7 +290,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
                         "same version of ringcoll?",
                         describe(peer)),
             peer);
-        news.emplace_back([this, nonsense, peer] { lose(peer, nonsense); });
+        news.emplace_back([this, poisoned = take_loss(peer, nonsense)] { announce(poisoned); });
         return news;
       }
       size_t bytes = sizeof header + header.text_bytes;
@@ -293,9 +299,11 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       Error error(static_cast<Code>(header.code), line.in.substr(sizeof header, header.text_bytes),
                   header.rank);
       if (static_cast<Type>(header.type) == Type::kFailed)
-        news.emplace_back([this, error, id = header.group] { fail(id, error); });
+        news.emplace_back(
+            [this, poisoned = take_failure(header.group, error)] { announce(poisoned); });
       else if (static_cast<Type>(header.type) == Type::kLost)
-        news.emplace_back([this, error] { lose(error.rank(), error); });
+        news.emplace_back(
+            [this, poisoned = take_loss(error.rank(), error)] { announce(poisoned); });
       else if (static_cast<Type>(header.type) == Type::kCalls)
         news.emplace_back(
             [this, peer, id = header.group,

@@ -279,6 +279,28 @@ TEST(Blame, WhatHappensWhileAPeerIsAsked) {
   }
 }
 
+// Both come at once, and a first group takes its time to hear what the second has to.
+TEST(Blame, WhoHasSaidWhyItLeavesHasNotJustLeft) {
+  Node node(0, 2);
+  std::atomic<bool> goes_on = false;
+  auto wait = [&] { soon([&] { return goes_on.load(); }); };
+  Health slow(*node.lines, {5, {0, 1}, wait, describe});
+  Health other(*node.lines, {6, {0, 1}, [] {}, describe});
+  auto ends = make_pair();
+  node.lines->add(1, std::move(ends[0]));
+  std::string said;
+  for (uint32_t group : {5, 6})
+    said +=
+        bytes_of({kMagicWord, second_word(kVersionWord, 2, 4), RC_MISMATCH, 1, 0, 0, group, 0}) +
+        "bad!";
+  said += bytes_of({kMagicWord, second_word(kVersionWord, 1, 0), 0, 0, 0, 0, 0, 0});
+  send_all(ends[1].get(), said.data(), said.size(), Deadline(seconds(5)), "test");
+  ASSERT_TRUE(soon([&] { return other.gone(1); }));
+  Error error = other.blame(1, "waiting", Duration::zero());
+  goes_on = true;
+  EXPECT_EQ(error.code(), Code::kMismatch) << error.what();
+}
+
 TEST(Blame, WhoHasNoLineAndIsNotReported) {
   Node a(0, 3), b(1, 3);
   join(a, 0, b, 1);  // no line from 0 to 2
