@@ -48,7 +48,11 @@ class Gate {
     return state;
   }
   void before_fork() {
-    if (!kForksAloneByItself) making_known_.lock();
+    if (kForksAloneByItself || making_known_.try_lock()) return;
+    // Without the GIL: whoever has the lock wants it, where tracemalloc traces what is allocated.
+    PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+    making_known_.lock();
+    if (state) PyEval_RestoreThread(state);
   }
   void after_fork() {
     if (!kForksAloneByItself) making_known_.unlock();

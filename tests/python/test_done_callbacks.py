@@ -368,11 +368,14 @@ def test_forks_in_and_beside_a_callback(tmp_path):
     assert done.stdout.split("\n") == ["in 3", "beside 4", ""], done.stderr
 
 
-def test_a_fork_while_a_thread_begins_a_callback(tmp_path):
-    """The child has none of the locks that the thread holds meanwhile."""
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_fork_while_a_thread_begins_a_callback(tmp_path, traced):
+    """The child has none of the locks that the thread holds meanwhile. Where memory is traced, the
+    thread waits for the GIL with such a lock."""
     done = run_program(
         tmp_path / "forks.py",
-        """
+        ("\nimport tracemalloc\ntracemalloc.start()\n" if traced else "")
+        + textwrap.dedent("""
         def again(_):
             alone.barrier_async().add_done_callback(again)
 
@@ -388,7 +391,7 @@ def test_a_fork_while_a_thread_begins_a_callback(tmp_path):
 
         for _ in range(4):
             again(None)
-        for number in range(1000):
+        for number in range(500):
             child = os.fork()
             if child == 0:
                 os._exit(0)
@@ -398,7 +401,7 @@ def test_a_fork_while_a_thread_begins_a_callback(tmp_path):
         else:
             print("all have ended", flush=True)
         os._exit(0)
-        """,
+        """),
     )
     assert done.stdout == "all have ended\n", done.stdout + done.stderr
 
