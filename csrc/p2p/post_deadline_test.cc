@@ -97,11 +97,11 @@ TEST_P(PostDeadline, AShortSendToOneThatIsBusyEndsByItsDeadlineOrLater) {
 }
 
 TEST_P(PostDeadline, AStartedSendHasNoDeadlineOfItsOwn) {
-  Office office(2, GetParam(), 0.05);
+  Office office(2, GetParam(), 1);  // which counts once both have met
   std::string text = text_of(2000, 1);
   Transfer unwanted = send_of(text, 1, 3);
   office[0].start(unwanted);
-  EXPECT_FALSE(office[0].wait(unwanted, 0.5)) << "which is the waiter's alone";
+  EXPECT_FALSE(office[0].wait(unwanted, 2.5)) << "which is the waiter's alone";
   EXPECT_FALSE(office.health[0]->poisoned());
   EXPECT_EQ(receive(office[1], 0, 3), text);
   EXPECT_TRUE(office[0].wait(unwanted, -1));
@@ -121,7 +121,7 @@ struct ByHand {
 
 // A message that both have begun.
 TEST(Post, WhatGoesOnIsNotLate) {
-  ByHand peer(0.2);
+  ByHand peer(0.5);
   std::string text = text_of(3000, 1), room(3000, '-');
   Transfer send = send_of(text, 0, 1);
   peer.begin(send);
@@ -130,12 +130,12 @@ TEST(Post, WhatGoesOnIsNotLate) {
   auto begun = Clock::now();
   while (!peer.office[0].wait(wanted, 0)) {
     peer.courier.advance_thoroughly();
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::this_thread::sleep_for(std::chrono::milliseconds(75));
     ASSERT_LT(Clock::now() - begun, std::chrono::seconds(20));
   }
   EXPECT_FALSE(wanted.error);
   EXPECT_EQ(room, text);
-  EXPECT_GT(Clock::now() - begun, std::chrono::milliseconds(400));
+  EXPECT_GT(Clock::now() - begun, std::chrono::seconds(1));
 }
 
 // Whoever asks has opened the lock, and another thread moves the message on.
@@ -143,7 +143,7 @@ TEST(Post, AMessageThatEndsWhileItsPeerIsAskedIsNoFailure) {
   std::string text = text_of(3000, 1), room(3000, '-'), tiny = "x";
   Transfer wanted = receive_of(room, 0, 1), send = send_of(text, 1, 1);
   std::deque<Transfer> others;  // of which some may be left
-  ByHand peer(0.05);
+  ByHand peer(0.5);
   Office& office = peer.office;
   std::once_flag once;
   office.on_describe = [&] {
@@ -165,7 +165,7 @@ TEST(Post, AMessageThatEndsWhileItsPeerIsAskedIsNoFailure) {
 }
 
 TEST(Post, AMessageThatDoesNotGoOnIsThePeersFault) {
-  ByHand peer(0.05);
+  ByHand peer(0.5);
   std::string text = text_of(3000, 1), room(3000, '-');
   Transfer wanted = receive_of(room, 0, 1);
   peer.begin(wanted);
