@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -294,8 +295,15 @@ INSTANTIATE_TEST_SUITE_P(, BlameInSetup, ::testing::Values(Case{"tcp", 3, 0}),
                          [](const auto& info) { return info.param.transport; });
 
 TEST_P(BlameInSetup, FallsOnTheOneThatIsStopped) {
-  for (const std::string& text : outcomes(kRanks, kStopped))
-    EXPECT_TRUE(text.starts_with("Timeout 3 ")) << text;
+  std::vector<std::string> said;
+  auto all_connected = [&] { return std::ranges::count(said, "connected") == kRanks - 1; };
+  for (int tries = 0; tries == 0 || (tries < 5 && all_connected()); tries++) {  // stopped too late
+    TearDown();
+    pids_.clear();
+    SetUp();
+    said = outcomes(kRanks, kStopped);
+  }
+  for (const std::string& text : said) EXPECT_TRUE(text.starts_with("Timeout 3 ")) << text;
 }
 
 INSTANTIATE_TEST_SUITE_P(, StopInSetup, ::testing::Values(Case{"shm", 1, 0}, Case{"tcp", 1, 0}),

@@ -145,12 +145,20 @@ std::string error_of(const std::function<void(Mesh&)>& body) {
 }
 
 TEST(Deadline, WaitsOfACallShareIt) {
-  std::string error = error_of([](Mesh& mesh) {
-    mesh.whole().channels().set_deadline(Deadline(std::chrono::milliseconds(400)));
-    wait_for(mesh, std::chrono::milliseconds(250));
-    wait_for(mesh, std::chrono::milliseconds(250));
+  Duration took{};
+  std::string error = error_of([&](Mesh& mesh) {
+    auto start = Clock::now();
+    mesh.whole().channels().set_deadline(Deadline(std::chrono::seconds(2)));
+    wait_for(mesh, std::chrono::seconds(1));
+    try {
+      wait_for(mesh, std::chrono::seconds(60));
+    } catch (const Error&) {
+      took = Clock::now() - start;
+      throw;
+    }
   });
   EXPECT_TRUE(error.starts_with("Timeout test: rank 1")) << error;
+  EXPECT_LT(to_seconds(took), 2.9) << "2 s of its own would end the second wait after 3";
 }
 
 // However long a wait may poll.
