@@ -13,6 +13,10 @@ _ORDER = re.compile(r"\bmemory_order(?:_|::)(?P<order>seq_cst|acq_rel|acquire|re
 # Without an order it is seq_cst.
 _LOAD = re.compile(r"(?:\.|->)load\((?P<end>)\)")
 _STORE = re.compile(r"(?:\.|->)store\([^();]+(?:\([^()]*\)[^();]*)*(?P<end>)\)")
+# base/order.h. Of a word that is computed, calls may be part.
+_NESTED = r"(?:[^(),]|\([^()]*\))+"
+_PUBLISH = re.compile(rf"\bpublish\((?P<word>{_NESTED}), (?P<value>{_NESTED})\)")
+_OBSERVE = re.compile(rf"\bobserve\((?P<word>{_NESTED})\)")
 _STATEMENT = r"(?P<before>^\s*|[;{}]\s*|\)\s+|\belse\s+)(?P<statement>%s)"
 _LOCK = re.compile(
     _STATEMENT % r"(?:const\s+)?std::(?:lock_guard|scoped_lock|unique_lock|shared_lock)\b[^;]*;"
@@ -37,6 +41,12 @@ def _orders(text: str, visible: str) -> Iterator[str]:
             if "memory_order" not in found[0]:
                 end = found.start("end")
                 yield text[:end] + comma + "std::memory_order_relaxed" + text[end:]
+    for rule, access in (
+        (_PUBLISH, r"(\g<word>).store(\g<value>, std::memory_order_relaxed)"),
+        (_OBSERVE, r"(\g<word>).load(std::memory_order_relaxed)"),
+    ):
+        for found in rule.finditer(visible):
+            yield text[: found.start()] + found.expand(access) + text[found.end() :]
 
 
 def _left_out(rule: re.Pattern[str], text: str, visible: str) -> Iterator[str]:

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/order.h"
+
 namespace ringcoll {
 namespace {
 
@@ -65,20 +67,20 @@ void CallLog::add(const Signature& signature) {
   uint64_t n = latest_.load(std::memory_order_relaxed) + 1, kind = 0;
   std::memcpy(&kind, kind_at(signature), sizeof kind);
   Entry& entry = entries_[n % kKept];
-  entry.count.store(signature.count, std::memory_order_release);
-  entry.kind.store(kind, std::memory_order_release);
-  entry.details.store(signature.details, std::memory_order_release);
-  latest_.store(n, std::memory_order_release);
+  publish(entry.count, signature.count);
+  publish(entry.kind, kind);
+  publish(entry.details, signature.details);
+  publish(latest_, n);
 }
 
 std::optional<Signature> CallLog::at(uint64_t n) const {
-  uint64_t latest = latest_.load(std::memory_order_acquire);
+  uint64_t latest = observe(latest_);
   if (n == 0 || n > latest || n + kKept <= latest) return {};
   const Entry& entry = entries_[n % kKept];
   Signature signature;
-  signature.count = entry.count.load(std::memory_order_acquire);
-  uint64_t kind = entry.kind.load(std::memory_order_acquire);
-  signature.details = entry.details.load(std::memory_order_acquire);
+  signature.count = observe(entry.count);
+  uint64_t kind = observe(entry.kind);
+  signature.details = observe(entry.details);
   if (n + kKept <= latest_.load(std::memory_order_relaxed) + 1) return {};
   std::memcpy(kind_at(signature), &kind, sizeof kind);
   signature.sequence = static_cast<uint32_t>(n);

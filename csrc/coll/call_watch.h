@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/order.h"
 #include "coll/call.h"
 #include "coll/mismatch.h"
 #include "mesh/lifelines.h"
@@ -32,7 +33,7 @@ class CallLog {
   /// The next call has begun. Precondition: its sequence is one more than latest(), modulo 2^32.
   void add(const Signature& signature);
   /// The number of calls so far; also that of the last one.
-  uint64_t latest() const { return latest_.load(std::memory_order_acquire); }
+  uint64_t latest() const { return observe(latest_); }
   /// The n-th call, if it is still known.
   std::optional<Signature> at(uint64_t n) const;
 

@@ -204,7 +204,7 @@ bool GroupMessages::take_calls() {
     opening_.push_back(rank);
   }
   if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
-  news_->any.exchange(false, std::memory_order_acquire);  // before it is looked what there is
+  news_->any.exchange(false);  // before it is looked what there is
   for (Rank member : group_.mesh().connector().callers(group_.number())) {
     auto rank =
         static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
@@ -259,7 +259,7 @@ bool GroupMessages::is_roused() {
 void GroupMessages::rested() {
   for (Transport* part : used_) part->rested();
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
-  woken_.exchange(false, std::memory_order_acquire);
+  woken_.exchange(false);
 }
 
 void GroupMessages::wait(Duration limit, uint64_t bytes) {
@@ -332,9 +332,6 @@ void GroupMessages::close() {
     news_->bell = nullptr;
   }
   peers_.clear();
-  open_.clear();
-  opening_.clear();
-  near_closed_.clear();
 }
 
 }  // namespace ringcoll

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/order.h"
 #include "bootstrap/connector.h"
 #include "mesh/survivors.h"
 #include "net/event_loop.h"
@@ -93,7 +94,7 @@ class Health {
   /// first, which is waited for a moment.
   void fail(const Error& error);
   /// One load; for the hot path.
-  bool poisoned() const { return poisoned_->load(std::memory_order_acquire); }
+  bool poisoned() const { return observe(*poisoned_); }
   /// The first error. Only after poisoned().
   Error error() const;
   void throw_if_poisoned() const {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/order.h"
 #include "mesh/flooded.h"
 #include "mesh/lifeline_messages.h"
 #include "mesh/lifelines.h"
@@ -58,8 +59,8 @@ struct Health::State {
   bool set(const Error& error) {
     if (first) return false;
     first = error;
-    // Release: who sees the flag (acquire, in poisoned()) sees the error.
-    poisoned.store(true, std::memory_order_release);
+    // Who observes the flag, in Health::poisoned(), sees the error.
+    publish(poisoned, true);
     return true;
   }
   // Of the mesh's, in the group's numbers.

@@ -1,7 +1,7 @@
 #include "p2p/seal.h"
 
-#include "base/fence.h"
 #include "base/nonce.h"
+#include "base/order.h"
 
 namespace ringcoll {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/order.h"
 
 namespace ringcoll::verbs {
 namespace {
@@ -90,7 +91,7 @@ Table load_table(const char* file) {
 }
 
 const Table& table() {
-  if (const Table* other = override_in_force.load(std::memory_order_acquire)) return *other;
+  if (const Table* other = observe(override_in_force)) return *other;
   static const Table loaded = load_for_process();  // an exception leaves it to the next call
   return loaded;
 }
@@ -99,7 +100,7 @@ ScopedTable::ScopedTable(const Table& table) : before_(override_in_force.exchang
   if (table.fork_init) fork_found = prepare_for_fork(table);
 }
 
-ScopedTable::~ScopedTable() { override_in_force.store(before_, std::memory_order_release); }
+ScopedTable::~ScopedTable() { publish(override_in_force, before_); }
 
 ForkSupport prepare_for_fork(const Table& table) {
   if (table.is_fork_initialized && table.is_fork_initialized() == IBV_FORK_UNNEEDED)

@@ -208,6 +208,8 @@ def _weaker(text):
             ],
         ),
         ("int a;  // memory_order_acquire", []),
+        ("publish(*a, b(1) + 2);", ["(*a).store(b(1) + 2, std::memory_order_relaxed);"]),
+        ("a = observe(b(c)->d) - e(f);", ["a = (b(c)->d).load(std::memory_order_relaxed) - e(f);"]),
     ],
 )
 def test_an_order_of_memory_is_relaxed(text, weaker):

@@ -4,9 +4,9 @@
 // the history of one in which it is wrong.
 //
 // Relacy has atomics of its own, and replaces operator new of the whole program, so this is a
-// program by itself. Falling asleep and waking is the library's own code, a template
-// (transport/shm/sleep.h). The others are its stores and loads, in its order and with its memory
-// orders, without what is beside them; each names the place.
+// program by itself. Publishing and observing (base/order.h), falling asleep and waking
+// (transport/shm/sleep.h) are the library's own code, as templates. What it is called for is done
+// in the library's order, without what is beside it; each model names the place.
 //
 // Names that end in "_not" lack one order, and have to be found wrong: or the check shows nothing.
 #include <atomic>
@@ -17,6 +17,7 @@
 #include <map>
 #include <string>
 
+#include "base/order.h"
 #include "transport/shm/sleep.h"
 
 // Last, for it defines macros of these names, for code that is written for it.
@@ -41,18 +42,18 @@
 namespace {
 
 namespace shm = ringcoll::shm;
-using std::memory_order_acquire;
+using ringcoll::observe;
+using ringcoll::publish;
 using std::memory_order_relaxed;
-using std::memory_order_release;
 using std::memory_order_seq_cst;
 
 rl::memory_order relacys(std::memory_order order) {
   switch (order) {
     case memory_order_relaxed:
       return rl::mo_relaxed;
-    case memory_order_acquire:
+    case std::memory_order_acquire:
       return rl::mo_acquire;
-    case memory_order_release:
+    case std::memory_order_release:
       return rl::mo_release;
     default:
       return rl::mo_seq_cst;
@@ -70,6 +71,16 @@ class Word {
 
  private:
   rl::atomic<uint64_t> word_{0};
+};
+
+/// How a word is written and read, as by the library, or without an order.
+struct Ordered {
+  static void put(Word& word, uint64_t value) { publish(word, value); }
+  static uint64_t get(const Word& word) { return observe(word); }
+};
+struct Unordered {
+  static void put(Word& word, uint64_t value) { word.store(value, memory_order_relaxed); }
+  static uint64_t get(const Word& word) { return word.load(memory_order_relaxed); }
 };
 
 /// What is no atomic: Relacy reports a race.
@@ -92,12 +103,12 @@ struct Sleep : rl::test_suite<Sleep<WakersOrder>, 2> {
 
   void thread(unsigned rank) {
     if (rank == 0) {
-      stamp.store(1, memory_order_release);
-      if (shm::sleeps(waiting, WakersOrder())) event.store(1, memory_order_release);
+      publish(stamp, 1);
+      if (shm::sleeps(waiting, WakersOrder())) publish(event, 1);
     } else {
-      event_before = event.load(memory_order_acquire);
+      event_before = observe(event);
       shm::fall_asleep(waiting, Fence());
-      ready = stamp.load(memory_order_acquire) == 1;
+      ready = observe(stamp) == 1;
     }
   }
   void after() {
@@ -114,7 +125,7 @@ struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
 
   void thread(unsigned rank) {
     if (rank == 0) {
-      connected.store(1, memory_order_release);
+      publish(connected, 1);
       if (!shm::sleeps(waiting, WakersOrder())) return;
       RL_ASSERT(bell_fd.load(memory_order_relaxed) == 7);
       RL_ASSERT(bell_inode.load(memory_order_relaxed) == 9);
@@ -123,15 +134,15 @@ struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
       bell_fd.store(7, memory_order_relaxed);
       bell_inode.store(9, memory_order_relaxed);
       shm::fall_asleep(waiting, Fence());
-      called = connected.load(memory_order_acquire) == 1;
+      called = observe(connected) == 1;
     }
   }
   void after() { RL_ASSERT(rung || called); }
 };
 
 /// One entry of a ring, used twice: try_send() with load_released(), try_recv() and release().
-template <std::memory_order kStamp, std::memory_order kReleased>
-struct Entry : rl::test_suite<Entry<kStamp, kReleased>, 2> {
+template <typename Stamp, typename Released>
+struct Entry : rl::test_suite<Entry<Stamp, Released>, 2> {
   Word stamp, released;
   Plain payload;
 
@@ -139,14 +150,14 @@ struct Entry : rl::test_suite<Entry<kStamp, kReleased>, 2> {
     for (uint64_t number : {1, 2}) {
       if (rank == 0) {
         rl::linear_backoff wait;
-        while (released.load(memory_order_acquire) + 1 < number) wait.yield($);
+        while (observe(released) + 1 < number) wait.yield($);
         payload($) = number;
-        stamp.store(number, kStamp);
+        Stamp::put(stamp, number);
       } else {
         rl::linear_backoff wait;
-        while (stamp.load(memory_order_acquire) != number) wait.yield($);
+        while (Stamp::get(stamp) != number) wait.yield($);
         RL_ASSERT(payload($) == number);
-        released.store(number, kReleased);
+        Released::put(released, number);
       }
     }
   }
@@ -174,8 +185,8 @@ struct Lent : rl::test_suite<Lent<Order>, 2> {
 
 /// A block of units that one rank has read for the last time, and its owner writes anew:
 /// Reserve::give_back() and Witness::has_ended().
-template <std::memory_order kOpen>
-struct Block : rl::test_suite<Block<kOpen>, 2> {
+template <typename Open>
+struct Block : rl::test_suite<Block<Open>, 2> {
   Word open;
   Plain unit;
 
@@ -186,31 +197,31 @@ struct Block : rl::test_suite<Block<kOpen>, 2> {
   void thread(unsigned rank) {
     if (rank == 0) {
       RL_ASSERT(unit($) == 1);
-      open.store(0, kOpen);
-    } else if (open.load(memory_order_acquire) != 5) {
+      Open::put(open, 0);
+    } else if (observe(open) != 5) {
       unit($) = 2;
     }
   }
 };
 
 /// CallLog::add() and at(), with places for two calls, which are two words each.
-template <std::memory_order kStored, std::memory_order kLoaded>
-struct Log : rl::test_suite<Log<kStored, kLoaded>, 2> {
+template <typename Stored, typename Loaded>
+struct Log : rl::test_suite<Log<Stored, Loaded>, 2> {
   static constexpr uint64_t kKept = 2;
   Word words[kKept][2], latest;
 
   void thread(unsigned rank) {
     if (rank == 0) {
       for (uint64_t n : {1, 2, 3}) {
-        for (Word& word : words[n % kKept]) word.store(n, kStored);
-        latest.store(n, memory_order_release);
+        for (Word& word : words[n % kKept]) Stored::put(word, n);
+        publish(latest, n);
       }
       return;
     }
-    uint64_t n = latest.load(memory_order_acquire);
+    uint64_t n = observe(latest);
     if (n == 0) return;
-    uint64_t first = words[n % kKept][0].load(kLoaded);
-    uint64_t second = words[n % kKept][1].load(kLoaded);
+    uint64_t first = Loaded::get(words[n % kKept][0]);
+    uint64_t second = Loaded::get(words[n % kKept][1]);
     if (n + kKept <= latest.load(memory_order_relaxed) + 1) return;
     RL_ASSERT(first == n && second == n);
   }
@@ -250,16 +261,16 @@ const std::map<std::string, std::function<bool()>> kModels = {
     {"sleep_not", is_right<Sleep<NoFence>>},
     {"bell", is_right<Bell<Fence>>},
     {"bell_not", is_right<Bell<NoFence>>},
-    {"entry", is_right<Entry<memory_order_release, memory_order_release>>},
-    {"entry_stamp_not", is_right<Entry<memory_order_relaxed, memory_order_release>>},
-    {"entry_released_not", is_right<Entry<memory_order_release, memory_order_relaxed>>},
+    {"entry", is_right<Entry<Ordered, Ordered>>},
+    {"entry_stamp_not", is_right<Entry<Unordered, Ordered>>},
+    {"entry_released_not", is_right<Entry<Ordered, Unordered>>},
     {"lent", is_right<Lent<Fence>>},
     {"lent_not", is_right<Lent<NoFence>>},
-    {"block", is_right<Block<memory_order_release>>},
-    {"block_not", is_right<Block<memory_order_relaxed>>},
-    {"log", is_right<Log<memory_order_release, memory_order_acquire>>},
-    {"log_stored_not", is_right<Log<memory_order_relaxed, memory_order_acquire>>},
-    {"log_loaded_not", is_right<Log<memory_order_release, memory_order_relaxed>>},
+    {"block", is_right<Block<Ordered>>},
+    {"block_not", is_right<Block<Unordered>>},
+    {"log", is_right<Log<Ordered, Ordered>>},
+    {"log_stored_not", is_right<Log<Unordered, Ordered>>},
+    {"log_loaded_not", is_right<Log<Ordered, Unordered>>},
     {"woken", is_right<Woken<memory_order_seq_cst>>},
     {"woken_not", is_right<Woken<memory_order_relaxed>>},
 };

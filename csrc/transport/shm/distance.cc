@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/order.h"
+
 namespace ringcoll::shm {
 namespace {
 
@@ -41,21 +43,19 @@ bool spin(Clock::time_point end, Ready&& ready) {
 
 }  // namespace
 
-// In memory that another part's link may have used. Release: who sees whose it is, sees no older
+// In memory that another part's link may have used. Who sees whose it is, sees no older
 // word.
 DistanceMeter::DistanceMeter(const Ends& ends) : ends_(ends) {
   DistanceLine& mine = ends_.mine;
   mine.trip.store(0, std::memory_order_relaxed);
   mine.found.store(0, std::memory_order_relaxed);
   mine.told.store(this_cpu() | kWants, std::memory_order_relaxed);
-  mine.whose.store(ends_.my_base + 1, std::memory_order_release);
+  publish(mine.whose, ends_.my_base + 1);
 }
 
 // Whether the peer has made its end. While it says so its unit is no other part's: that waits for
 // this end to be gone (reserve.h).
-bool DistanceMeter::open() const {
-  return ends_.theirs.whose.load(std::memory_order_acquire) == ends_.their_base + 1;
-}
+bool DistanceMeter::open() const { return observe(ends_.theirs.whose) == ends_.their_base + 1; }
 
 // Written when it changes, for the peer looks at this line after calls.
 void DistanceMeter::tell(bool wants) {
@@ -72,7 +72,7 @@ Distance DistanceMeter::distance(Clock::time_point now) const {
   uint32_t there = cpu_of(ends_.theirs.told.load(std::memory_order_relaxed));
   if (here == there && here != 0) return {.state = Distance::State::kOneCore};
   const DistanceLine& leader = ends_.leads ? ends_.mine : ends_.theirs;
-  uint64_t found = leader.found.load(std::memory_order_acquire);
+  uint64_t found = observe(leader.found);
   if (found == 0 || found >> kNsBits != between(here, there)) return {};
   auto ns = static_cast<int>(found & kMostNs);
   Clock::time_point at{Duration(leader.found_at.load(std::memory_order_relaxed))};
@@ -135,22 +135,22 @@ bool DistanceMeter::lead(Clock::time_point end) {
     if (met) least = std::min(least, Clock::now() - begun);
   }
   if (least == Duration::max()) return false;
-  publish(least / (2 * kTripsOfABatch));
-  // Release: who reads it finds what was found.
-  ends_.mine.trip.store(number_ |= kOver, std::memory_order_release);
+  announce(least / (2 * kTripsOfABatch));
+  // Who observes it finds what was found.
+  publish(ends_.mine.trip, number_ |= kOver);
   return true;
 }
 
 // Between the CPUs that both ends have told; should one have moved meanwhile, it tells another one
 // soon, and this does not count.
-void DistanceMeter::publish(Duration round_trip) {
+void DistanceMeter::announce(Duration round_trip) {
   DistanceLine& mine = ends_.mine;
   uint32_t there = cpu_of(ends_.theirs.told.load(std::memory_order_relaxed));
   uint32_t here = cpu_of(mine.told.load(std::memory_order_relaxed));
   auto ns = std::chrono::nanoseconds(round_trip).count();
   auto shown = std::clamp<uint64_t>(static_cast<uint64_t>(ns), 1, kMostNs);
   mine.found_at.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-  mine.found.store(between(here, there) << kNsBits | shown, std::memory_order_release);
+  publish(mine.found, between(here, there) << kNsBits | shown);
 }
 
 // Echoes whatever is new, also what the leader has left there when it was alone. Not the end of a
@@ -161,8 +161,7 @@ bool DistanceMeter::follow(Clock::time_point end) {
   if ((seen & kOver) != 0) number_ = seen;
   end += kPatience;
   while (true) {
-    if (!spin(end, [&] { return (seen = theirs.load(std::memory_order_acquire)) != number_; }))
-      return false;
+    if (!spin(end, [&] { return (seen = observe(theirs)) != number_; })) return false;
     number_ = seen;
     if ((seen & kOver) != 0) return true;
     ends_.mine.trip.store(seen, std::memory_order_relaxed);

@@ -62,7 +62,7 @@ class DistanceMeter {
   bool lead(Clock::time_point end);
   bool follow(Clock::time_point end);
   bool make_trip(Clock::time_point end);
-  void publish(Duration round_trip);
+  void announce(Duration round_trip);
 
   const Ends ends_;
   uint64_t number_ = 0;  // last written to its trip, by the leader; last seen there, by the other

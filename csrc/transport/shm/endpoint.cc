@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/fence.h"
+#include "base/order.h"
 #include "base/prefetch.h"
 #include "transport/shm/sleep.h"
 
@@ -54,16 +54,16 @@ ShmEndpoint::~ShmEndpoint() {
 
 // What stands where the peer's message `number` is due: its number when it is there.
 uint64_t ShmEndpoint::stamp_of(uint64_t number) const {
-  uint64_t stamp = in_entry(number)->stamp.load(std::memory_order_acquire) - pair_.their_base;
+  uint64_t stamp = observe(in_entry(number)->stamp) - pair_.their_base;
   return stamp < kBaseStep ? stamp : 0;
 }
 
 uint64_t ShmEndpoint::released_by_peer() const {
-  uint64_t released = pair_.theirs->released.load(std::memory_order_acquire) - pair_.their_base;
+  uint64_t released = observe(pair_.theirs->released) - pair_.their_base;
   return released < kBaseStep ? released : peer_released_;
 }
 
-// Acquire: what the peer read of a message before it released it stays before our next write there.
+// What the peer read of a message before it released it stays before our next write there.
 uint64_t ShmEndpoint::load_released() {
   uint64_t released = released_by_peer();
   if (released > sent_ || released < peer_released_) [[unlikely]]
@@ -98,8 +98,8 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   borrows_[number % kEntries] = borrows;
   entry->bytes = bytes;
   entry->envelope = envelope;
-  // Seen by the receiver's acquire of the stamp: the entry, and the payload in the arena.
-  entry->stamp.store(pair_.my_base + number, std::memory_order_release);
+  // With it come the entry, and the payload in the arena.
+  publish(entry->stamp, pair_.my_base + number);
   sent_ = number;
   prepare_entry(number + 2, place == Place::kBeside ? bytes : 0);
   if (sleeps(peer_waiting())) [[unlikely]]
@@ -170,7 +170,7 @@ uint64_t ShmEndpoint::completed() {
 
 bool ShmEndpoint::next_is_there() {
   uint64_t number = received_ + 1;
-  // Acquire: the sender's stores to the entry and to the payload, made before it stored the stamp.
+  // With it come the entry and the payload.
   uint64_t stamp = stamp_of(number);
   if (stamp == number) return true;
   if (stamp > number) [[unlikely]]
@@ -302,8 +302,7 @@ void ShmEndpoint::release() {
   bool has_left = buffer != kNoBuffer || in_entry(number)->bytes <= pair_.inline_bytes;
   if (has_left && number - told_ < kLazyCredits) return;
   told_ = number;
-  // Seen by the sender's acquire in load_released().
-  pair_.mine->released.store(pair_.my_base + number, std::memory_order_release);
+  publish(pair_.mine->released, pair_.my_base + number);
   if (sleeps(peer_waiting())) [[unlikely]]
     wake_peer();
 }
@@ -323,21 +322,21 @@ bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint6
 // Once in the life of a link, so the fence may cost what it does: then the peer needs no time, and
 // looks at this word but once (ShmPart::called_by).
 void ShmEndpoint::call_peer() {
-  pair_.mine->connected.store(pair_.my_base, std::memory_order_release);
+  publish(pair_.mine->connected, pair_.my_base);
   if (sleeps(peer_waiting(), FullFence())) wake_peer();
 }
 
 void ShmEndpoint::wake_peer() {
   if (pair_.tower) {
     const PeerLines& lead = *pair_.their_lead;
-    // Stored before `waiting`, which has been seen with acquire.
+    // Stored before `waiting`, which has been observed.
     return rope_.pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
                       lead.bell_inode.load(std::memory_order_relaxed));
   }
   // This thread alone writes it. Before the wake, so that a peer that is only about to sleep does
-  // not: the kernel compares under its lock of the word. Release: with it comes what was stored.
+  // not: the kernel compares under its lock of the word.
   uint32_t event = pair_.mine->event.load(std::memory_order_relaxed);
-  pair_.mine->event.store(event + 1, std::memory_order_release);
+  publish(pair_.mine->event, event + 1);
   futex_wake(pair_.mine->event);
 }
 
@@ -354,14 +353,14 @@ void ShmEndpoint::wait(Duration limit) {
   }
   turn_.fetch_add(1, std::memory_order_seq_cst);
   // Before `waiting`: a peer that counts it up afterwards has changed what the sleep compares with.
-  uint32_t event = pair_.theirs->event.load(std::memory_order_acquire);
+  uint32_t event = observe(pair_.theirs->event);
   fall_asleep(pair_.mine->waiting);
   // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
   auto ready = [this] { return something_new() || woken_.load(std::memory_order_seq_cst); };
   if (!is_ready_after_all(ready)) futex_wait(pair_.theirs->event, event, limit);
   pair_.mine->waiting.store(0, std::memory_order_relaxed);  // a peer that sees 1 wakes in vain
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
-  woken_.exchange(false, std::memory_order_acquire);
+  woken_.exchange(false);
   wants_message_ = wants_credit_ = false;
   turn_.fetch_add(1, std::memory_order_release);
 }
@@ -374,7 +373,7 @@ void ShmEndpoint::wake() {
   woken_.store(true, std::memory_order_seq_cst);
   uint32_t turn = turn_.load(std::memory_order_seq_cst);
   if (turn % 2 == 0) return;  // the next wait() finds woken_
-  for (int i = 0; i < kTries && turn_.load(std::memory_order_acquire) == turn; i++) {
+  for (int i = 0; i < kTries && observe(turn_) == turn; i++) {
     futex_wake(pair_.theirs->event);
     std::this_thread::yield();
   }

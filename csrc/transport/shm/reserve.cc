@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/order.h"
 
 namespace ringcoll::shm {
 
@@ -13,15 +14,12 @@ Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layo
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
-// Acquire: what the peer has read stays before what is written there from now on.
-bool Witness::has_ended() const {
-  return open->load(std::memory_order_acquire) != base ||
-         (dead && dead->load(std::memory_order_acquire));
-}
+// What the peer has read stays before what is written there from now on.
+bool Witness::has_ended() const { return observe(*open) != base || (dead && observe(*dead)); }
 
-// Acquire, as above. A count of another base is of a part that has, or had, that unit.
+// As above. A count of another base is of a part that has, or had, that unit.
 bool Reader::may_read() const {
-  uint64_t count = released->load(std::memory_order_acquire) - base;
+  uint64_t count = observe(*released) - base;
   return (count >= kBaseStep || count < last) && !witness.has_ended();
 }
 
@@ -43,15 +41,15 @@ Block Reserve::take(uint32_t units) {
   if (free_units > units) free_[first + units] = free_units - units;
   used_++;
   Block block{first, units, kBaseStep * (1 + bases_++ % (kBases - 1))};
-  open(block).store(block.base, std::memory_order_release);
+  publish(open(block), block.base);
   return block;
 }
 
 void Reserve::give_back(const Block& block, std::vector<Witness> witnesses) {
   std::lock_guard lock(mutex_);
   used_--;
-  // Seen by a peer's acquire in Witness::has_ended(): all that this rank has read of its block.
-  open(block).store(0, std::memory_order_release);
+  // A peer that observes it (Witness::has_ended) comes after all that this rank has read there.
+  publish(open(block), 0);
   ended_.push_back({block, std::move(witnesses)});
   free_ended();
 }

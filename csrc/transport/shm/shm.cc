@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/nonce.h"
+#include "base/order.h"
 #include "shm/own_memory.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
@@ -253,12 +254,12 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
   return link;
 }
 
-// Acquire: what the peer has written in its unit before. Who connects says so once, and then looks
-// whether this rank sleeps (ShmEndpoint::call_peer); this is asked after stirs() has said so.
+// With it comes what the peer has written in its unit before. Who connects says so once, and then
+// looks whether this rank sleeps (ShmEndpoint::call_peer); this is asked after stirs() has said so.
 bool ShmPart::called_by(Rank rank) {
   const Member& peer = member(rank);
-  return peer.reached && common_.lines_of(peer.in_whole, unit_of(peer))
-                                 ->connected.load(std::memory_order_acquire) == peer.address.base;
+  return peer.reached &&
+         observe(common_.lines_of(peer.in_whole, unit_of(peer))->connected) == peer.address.base;
 }
 
 bool ShmPart::stirs(std::vector<pollfd>* sleep) {

@@ -20,7 +20,7 @@
 #include <chrono>
 
 #include "base/clock.h"
-#include "base/fence.h"
+#include "base/order.h"
 
 namespace ringcoll::shm {
 
@@ -39,21 +39,21 @@ struct FenceUnlessX86 {
 };
 
 /// Of who has stored what a peer may sleep for, and now looks at the peer's word: whether it is to
-/// be woken. Acquire: what the peer has said of how to wake it was stored before the word.
+/// be woken. What the peer has said of how to wake it, it has stored before the word.
 template <typename Word, typename Order>
 bool sleeps(const Word& waiting, Order&& order) noexcept {
   order();
-  return waiting.load(std::memory_order_acquire) != 0;
+  return observe(waiting) != 0;
 }
 template <typename Word>
 bool sleeps(const Word& waiting) noexcept {
   return sleeps(waiting, FenceUnlessX86());
 }
 
-/// Of who is about to sleep, and looks once more afterwards. Release: see sleeps().
+/// Of who is about to sleep, and looks once more afterwards.
 template <typename Word, typename Order = FullFence>
 void fall_asleep(Word& waiting, Order&& order = {}) noexcept {
-  waiting.store(1, std::memory_order_release);
+  publish(waiting, 1);
   order();
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/order.h"
 #include "verbs/discovery.h"
 
 namespace ringcoll::rdma {
@@ -27,7 +28,7 @@ std::string OpenPort::failure() const {
 void OpenPort::fail(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (failure_.empty()) failure_ = why;
-  failed_.store(true, std::memory_order_release);
+  publish(failed_, true);
 }
 
 // A port that comes back before the queue pairs give up loses nothing; what is lost for good is

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/order.h"
 #include "verbs/events.h"
 #include "verbs/handles.h"
 #include "verbs/selection.h"
@@ -26,7 +27,7 @@ class OpenPort {
 
   /// Why the device cannot be used any more (an asynchronous event), or "".
   std::string failure() const;
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool failed() const { return observe(failed_); }
 
  private:
   void hear(const verbs::Event& event);
