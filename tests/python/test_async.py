@@ -123,13 +123,13 @@ def test_the_call_of_a_dropped_handle_goes_on(run_ranks):
 def test_wait_with_a_timeout_goes_on(run_ranks):
     def body(world):
         if world.rank == 1:
-            time.sleep(0.5)
+            time.sleep(2)
         handle = world.allreduce_async(np.ones(3))
         if world.rank == 0:
             begin = time.monotonic()
             with pytest.raises(TimeoutError, match="goes on") as caught:
                 handle.wait(0.15)
-            assert 0.14 < time.monotonic() - begin < 0.4
+            assert 0.14 < time.monotonic() - begin < 1.5
             assert not isinstance(caught.value, ringcoll.Error)
             for no_time in (0, -1):
                 with pytest.raises(TimeoutError, match="goes on"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -45,7 +46,7 @@ def train(world):
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_is_killed_is_lost_though_its_workers_live(start_ranks, transport):
-    """They were forked from a rank at work, have what it had open, and end some seconds later."""
+    """They were forked from a rank at work, have what it had open, and outlive it by 5 s."""
     job = start_ranks(4, train, env={"RINGCOLL_TRANSPORT": transport})
     job.wait_for("running", 60)
     time.sleep(0.5)
@@ -56,11 +57,12 @@ def test_a_rank_that_is_killed_is_lost_though_its_workers_live(start_ranks, tran
         for rank in (0, 1, 3):
             job.wait_for(f"told{rank}", 10)
     finally:
-        for worker in workers:  # while they live: they would end by themselves
-            os.kill(worker, signal.SIGKILL)
+        for worker in workers:  # they would end by themselves, 5 s after their parent
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
     outcomes = job.join(30)
     for rank in (0, 1, 3):
         assert outcomes[rank].value is not None, outcomes[rank].output
         lost, told = outcomes[rank].value
         assert lost == 2
-        assert told - killed < 1.0
+        assert told - killed < 3.0, "while the workers lived"
