@@ -16,7 +16,7 @@ def results_of(folder):
 def test_keras_3_averages(start, tmp_path):
     done = start("keras3.py", tmp_path, HOROVOD_CPU_OPERATIONS="RINGCOLL").wait(570)
     assert done.status == 0, done.output
-    assert [facts["cases"] for facts in results_of(tmp_path)] == [43, 43]
+    assert [facts["cases"] for facts in results_of(tmp_path)] == [45, 45]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tf_keras"), reason="tf-keras is not installed")

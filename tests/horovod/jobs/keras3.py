@@ -157,6 +157,26 @@ def options():
         compare(f"sparse {as_dense}", sgd, build=words, sparse_as_dense=as_dense)
 
 
+def in_graphs():
+    """What no group of the user's holds is reduced by itself, where groups are not fused either."""
+    global cases
+    for groups, kind in ((None, "HorovodAllreduce"), (2, "HorovodGroupedAllreduce")):
+        model = dense()
+        optimizer = hvd.DistributedOptimizer(sgd(), groups=groups)
+        optimizer.build(model.trainable_variables)
+
+        def step(model=model, optimizer=optimizer):
+            optimizer.apply([tf.ones(variable.shape) for variable in model.trainable_variables])
+
+        graph = tf.function(step).get_concrete_function().graph.as_graph_def()
+        nodes = [
+            *graph.node,
+            *(node for inner in graph.library.function for node in inner.node_def),
+        ]
+        assert {node.op for node in nodes if "Allreduce" in node.op} == {kind}, groups
+        cases += 1
+
+
 def accumulation():
     def together(rate):
         return lambda: sgd(rate, momentum=0.9)
@@ -404,6 +424,7 @@ def elastic_state(optimizer):
 
 optimizers()
 options()
+in_graphs()
 accumulation()
 sets()
 own_loops()
