@@ -157,6 +157,8 @@ def test_messages_are_those_of_the_schedule():
         ({"levels": ["host"]}, "levels[0] is no object"),
         ({"levels": [{"level": "host"}]}, "levels[0].ranks is missing"),
         ({"levels": [{"level": 3, "ranks": 1}]}, "levels[0].level is 3"),
+        ({"levels": [{"level": 3, "ranks": 1}, NETWORK]}, "levels[0].level is 3"),
+        ({"levels": [{"ranks": 1}, NETWORK]}, "levels[0].level is missing"),
         ({"levels": [HOST | {"ranks": 0}]}, "levels[0].ranks is 0"),
         ({"levels": [HOST | {"ranks": 1 << 40}]}, "levels[0].ranks is 1099511627776"),
         ({"levels": [HOST | {"latency_us": -1}]}, "levels[0].latency_us is -1"),
