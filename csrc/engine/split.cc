@@ -87,8 +87,9 @@ bool fits(std::span<const Saying> all) {
 }
 
 std::vector<Rank> ranks_of(const std::string& bytes) {
-  std::vector<Rank> ranks(bytes.size() / sizeof(Rank));
-  std::memcpy(ranks.data(), bytes.data(), ranks.size() * sizeof(Rank));
+  std::vector<Rank> ranks;
+  for (size_t at = 0; at + sizeof(Rank) <= bytes.size(); at += sizeof(Rank))
+    std::memcpy(&ranks.emplace_back(), &bytes[at], sizeof(Rank));
   return ranks;
 }
 

@@ -47,6 +47,14 @@ class Gate {
     if (!state) Py_FatalError("ringcoll: no memory to call Python from another thread");
     return state;
   }
+  /// The end of that. With the GIL, which it gives back first: the lock is not waited for with it,
+  /// and what is freed may be traced, too, under a lock that no child would get.
+  void make_unknown(PyThreadState* state) {
+    PyThreadState_Clear(state);
+    PyEval_ReleaseThread(state);
+    std::lock_guard lock(making_known_);
+    PyThreadState_Delete(state);
+  }
   void before_fork() {
     if (kForksAloneByItself || making_known_.try_lock()) return;
     // Without the GIL: whoever has the lock wants it, where tracemalloc traces what is allocated.
@@ -148,10 +156,7 @@ Acquired::Acquired() : entered_(!inside) {
 Acquired::~Acquired() {
   if (!*this) return;
   gil_.reset();
-  if (made_) {
-    PyThreadState_Clear(made_);
-    PyThreadState_DeleteCurrent();  // gives the GIL back too
-  }
+  if (made_) gate().make_unknown(made_);
   if (entered_) leave();
 }
 
