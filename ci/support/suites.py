@@ -162,14 +162,17 @@ def _pytest(
     elsewhere: list[str],
     exhaustive: bool,
     env: Mapping[str, str],
-    prefix: str = "",
+    *,
+    sanitized: bool = False,
 ) -> Report:
+    prefix = "asan-" if sanitized else ""
     name = f"{prefix}pytest-" + "-".join(folder.replace("/", "-") for folder in folders)
     xml = LOGS / f"{name}.xml"
     xml.unlink(missing_ok=True)
     command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
-    if exhaustive:
-        command += ["-m", ""]  # pyproject.toml leaves out what is marked
+    marks = [] if exhaustive else ["not exhaustive"]
+    marks += ["not forks"] if sanitized else []
+    command += ["-m", " and ".join(marks)]
     command += [f"--ignore=tests/{name}" for name in elsewhere]
     command += [f"tests/{folder}" for folder in folders]
     return count(part, xml, run(command, name, env=env, limit_s=_PYTHON_LIMIT_S))
@@ -201,7 +204,7 @@ def asan_python(result: Report, exhaustive: bool) -> None:
     which = must(run(asked, "asan-python-probe", env=env, cwd=Path("/"))).log.read_text()
     if str(sanitizers.PACKAGE) not in which.splitlines()[-1]:
         raise StageFailed(f"Python finds another ringcoll than the instrumented one:\n{which}")
-    result.add(_pytest(result.part, ["python"], [], exhaustive, env, "asan-"))
+    result.add(_pytest(result.part, ["python"], [], exhaustive, env, sanitized=True))
     result.failed |= sanitizers.found()
 
 

@@ -14,6 +14,7 @@ import pytest
 import ringcoll
 
 data = pytest.importorskip("torch.utils.data")
+pytestmark = pytest.mark.forks
 
 
 class Slow(data.Dataset):
