@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -13,6 +14,7 @@ constexpr size_t kBankBytes = 1 << 20, kSlots = 4;
 
 class SlotsTest : public ::testing::Test {
  protected:
+  void TearDown() override { loop_.reset(); }  // before what it calls
   /// Of the next piece, which is over when the one after it begins: bytes from the memory's begin.
   static size_t place(Slots& slots, size_t bytes, const std::byte* memory) {
     Slot* slot = slots.take();
@@ -28,8 +30,8 @@ class SlotsTest : public ::testing::Test {
 
   static constexpr size_t kBytes = 2 * kSlots * kBankBytes;
   SharedMemory arena_ = SharedMemory::create(3 * kBytes, false);
-  EventLoop loop_{"test"};
-  Extents extents_{arena_, {arena_.data() + kBytes, 2 * kBytes}, kBytes, "a test", loop_};
+  std::unique_ptr<EventLoop> loop_ = std::make_unique<EventLoop>("test");
+  Extents extents_{arena_, {arena_.data() + kBytes, 2 * kBytes}, kBytes, "a test", *loop_};
   CallMemory memory_{{arena_.data(), kBytes}, extents_};
   Slots slots_{arena_, memory_, kSlots, kBankBytes, {.turning = 64}};
 };

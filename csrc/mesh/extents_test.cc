@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -26,6 +27,7 @@ class ExtentsTest : public ::testing::Test {
  protected:
   static constexpr size_t kEach = 16 << 10, kCount = 3;
 
+  void TearDown() override { loop_.reset(); }  // before what it calls, as a mesh does
   ReaderList reader() {
     ReaderList readers;
     readers.push_back(std::make_unique<Reads>(reads_));
@@ -49,8 +51,8 @@ class ExtentsTest : public ::testing::Test {
   SharedMemory arena_ = SharedMemory::create(kEach * kCount, false);
   std::atomic<bool> reads_ = true;
   int one_ = 0, other_ = 0;  // holders
-  EventLoop loop_{"test"};
-  Extents extents_{arena_, {arena_.data(), kEach * kCount}, kEach, "a test", loop_};
+  std::unique_ptr<EventLoop> loop_ = std::make_unique<EventLoop>("test");
+  Extents extents_{arena_, {arena_.data(), kEach * kCount}, kEach, "a test", *loop_};
 };
 
 TEST_F(ExtentsTest, AreOneHoldersAtATime) {

@@ -62,16 +62,20 @@ void Registrations::forget_unused(uint64_t most_bytes) {
 }
 
 void Registrations::take_changes() {
-  if (!entries_.empty() || !rests_.empty())
+  if (!entries_.empty())
     watch_.take_changes([this](uintptr_t first, uintptr_t end) { forget(first, end); });
 }
 
 void Registrations::lend(std::span<Loan> loans, size_t in_flight) {
   oldest_ = ++call_ - in_flight;
+  std::erase_if(lent_, [this](const Lent& lent) { return lent.call < oldest_; });
   std::erase_if(rests_, [this](const auto& rest) { return !in_use(rest.second); });
   if (loans.empty()) return;
   take_changes();
-  for (Loan& loan : loans) loan.granted = grant(loan);
+  for (Loan& loan : loans) {
+    loan.granted = grant(loan);
+    if (loan.granted) lent_.push_back({address_of(loan.data), loan.bytes, call_});
+  }
 }
 
 const verbs::MemoryRegion* Registrations::find(const verbs::ProtectionDomain& domain,
@@ -157,18 +161,14 @@ bool Registrations::watch(const Loan& loan) {
 }
 
 void Registrations::forget(uintptr_t first, uintptr_t end) {
-  for (auto& [at, entry] : std::exchange(rests_, {})) keep_rest(at, entry, first, end);
   for (auto it = first_reaching(first); it != entries_.end() && it->first < end; it = erase(it))
-    if (in_use(it->second)) keep_rest(it->first, it->second, first, end);
+    keep_lent(it->first, it->second);
 }
 
-void Registrations::keep_rest(uintptr_t at, const Entry& entry, uintptr_t first, uintptr_t end) {
-  auto keep = [&](uintptr_t from, uintptr_t to) {
-    if (from < to) rests_.push_back({from, {to - from, entry.written, entry.call, entry.regions}});
-  };
-  uintptr_t over = at + entry.bytes;
-  keep(at, std::min(over, first));
-  keep(std::max(at, end), over);
+void Registrations::keep_lent(uintptr_t first, const Entry& entry) {
+  for (const Lent& lent : lent_)
+    if (first <= lent.first && lent.first + lent.bytes <= first + entry.bytes)
+      rests_.push_back({lent.first, {lent.bytes, entry.written, lent.call, entry.regions}});
 }
 
 Registrations::Entries::iterator Registrations::erase(Entries::iterator entry) {

@@ -7,9 +7,11 @@
 // Safe against memory that is freed and mapped anew: a device pins the pages that were there when
 // it registered, so a region that is kept by its address would later send, and be written to,
 // where nobody looks. Every registered range is therefore watched (common_watch.h), and each
-// call begins by forgetting what has changed: no call finds it any more, but those in flight that
-// were granted a part of it which is still there. Where the kernel does not offer the watch,
-// nothing is registered. Nothing is hooked, so it does not matter which allocator is used.
+// call begins by forgetting what has changed. That may be told late, of what was there before, or
+// of more than has changed, where much has. So calls in flight go on with what they were granted,
+// and with nothing else: that is theirs until they end, and cannot change. Where the kernel does
+// not offer the watch, nothing is registered. Nothing is hooked, so it does not matter which
+// allocator is used.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +47,7 @@ class Registrations {
   const verbs::MemoryRegion* find(const verbs::ProtectionDomain& domain, const void* data,
                                   uint64_t bytes, bool written) const;
   /// Until the next call, no device and no peer reaches any of it.
-  void forget_all() { entries_.clear(), rests_.clear(), registered_bytes_ = 0; }
+  void forget_all() { entries_.clear(), lent_.clear(), rests_.clear(), registered_bytes_ = 0; }
 
   uint64_t registered_bytes() const { return registered_bytes_; }
 
@@ -58,6 +60,11 @@ class Registrations {
     std::shared_ptr<Regions> regions;
   };
   using Entries = std::map<uintptr_t, Entry>;  // by address; disjoint
+  struct Lent {
+    uintptr_t first = 0;
+    uint64_t bytes = 0;
+    uint64_t call = 0;
+  };
   struct Sighting {
     uint64_t bytes = 0;
     bool written = false;
@@ -67,7 +74,7 @@ class Registrations {
   void forget_unused(uint64_t most_bytes);
   bool in_use(const Entry& entry) const { return entry.call >= oldest_; }
   const Entry* granted(uintptr_t first, uint64_t bytes) const;
-  void keep_rest(uintptr_t at, const Entry& entry, uintptr_t first, uintptr_t end);
+  void keep_lent(uintptr_t first, const Entry& entry);
   bool grant(const Loan& loan);
   bool seen_before(const Loan& loan);
   bool add(const Loan& loan);
@@ -84,7 +91,8 @@ class Registrations {
   uint64_t call_ = 0;    // that lent last
   uint64_t oldest_ = 0;  // of those in flight
   Entries entries_;
-  // What was forgotten while calls in flight used it: the parts that have not changed.
+  std::vector<Lent> lent_;  // what calls in flight were granted
+  // Of what was forgotten meanwhile.
   std::vector<std::pair<uintptr_t, Entry>> rests_;
   std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: what has come once
   CommonWatch::Listener watch_;

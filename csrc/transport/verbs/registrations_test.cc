@@ -158,6 +158,41 @@ TEST_F(RegistrationsTest, WhatChangesWhileACallIsInFlightIsTakenFromItAlone) {
   EXPECT_EQ(find(block.data() + 3 * kPart), nullptr);
 }
 
+// What others have been told, this one is told later, when the memory is another's.
+TEST_F(RegistrationsTest, AChangeFromBeforeTakesNothingFromACallInFlight) {
+  Registrations other(16 * kBytes, watch_);
+  other.add(domain_);
+  auto block = std::make_unique<Block>();
+  std::byte* at = block->data();
+  Loan loan{at, kBytes, true};
+  for (int i = 0; i < 2; i++) other.lend({&loan, 1}, 0);
+  ASSERT_TRUE(loan.granted);
+  Block again(at), elsewhere;
+  other.lend({&loan, 1}, 0);
+  EXPECT_FALSE(loan.granted);
+  lend_one(at);
+  ASSERT_TRUE(lend_one(at)) << "the first that this one registers";
+  lend({{elsewhere.data(), kBytes, true}}, 1);
+  EXPECT_NE(find(at, kBytes, true), nullptr);
+}
+
+// So many changes are told as one of everything.
+TEST_F(RegistrationsTest, ManyChangesTakeNothingFromACallInFlight) {
+  Block block, other;
+  std::vector<Loan> loans = {{block.data(), kBytes, true}, {other.data(), kBytes, true}};
+  lend(loans);
+  ASSERT_EQ(lend(loans), std::vector<bool>(2, true));
+  ASSERT_TRUE(lend_one(block.data()));
+  for (int i = 0; i < 1000; i++)
+    ASSERT_EQ(::madvise(other.data() + i % 2 * 8192, 4096, MADV_DONTNEED), 0);
+  lend({{other.data(), kBytes, true}}, 1);
+  EXPECT_EQ(registrations_->registered_bytes(), 0u);
+  EXPECT_NE(find(block.data(), kBytes, true), nullptr);
+  EXPECT_EQ(find(other.data()), nullptr);
+  lend({}, 0);
+  EXPECT_EQ(find(block.data()), nullptr);
+}
+
 TEST_F(RegistrationsTest, MemoryThatWasMappedAnewIsRegisteredAnew) {
   auto block = std::make_unique<Block>();
   std::byte* at = block->data();
