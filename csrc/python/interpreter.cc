@@ -47,8 +47,9 @@ class Gate {
     if (!state) Py_FatalError("ringcoll: no memory to call Python from another thread");
     return state;
   }
-  /// The end of that. With the GIL, which it gives back first: the lock is not waited for with it,
-  /// and what is freed may be traced, too, under a lock that no child would get.
+  /// Ends what make_known() has begun. Called with the GIL, which it gives back first, since nobody
+  /// may wait for the lock with it. No fork comes between here either: where memory is traced, what
+  /// frees it holds a lock of tracemalloc's, which a child would wait for.
   void make_unknown(PyThreadState* state) {
     PyThreadState_Clear(state);
     PyEval_ReleaseThread(state);

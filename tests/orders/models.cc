@@ -5,8 +5,8 @@
 //
 // Relacy has atomics of its own, and replaces operator new of the whole program, so this is a
 // program by itself. Publishing and observing (base/order.h), falling asleep and waking
-// (transport/shm/sleep.h) are the library's own code, as templates. What it is called for is done
-// in the library's order, without what is beside it; each model names the place.
+// (transport/shm/sleep.h) are the library's own code, as templates. Each model calls them in the
+// order in which the library does, without what is beside it, and names the place.
 //
 // Names that end in "_not" lack one order, and have to be found wrong: or the check shows nothing.
 #include <atomic>

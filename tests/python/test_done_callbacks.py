@@ -370,8 +370,8 @@ def test_forks_in_and_beside_a_callback(tmp_path):
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_fork_while_a_thread_begins_a_callback(tmp_path, traced):
-    """The child has none of the locks that the thread holds meanwhile. Where memory is traced, the
-    thread waits for the GIL with such a lock."""
+    """The child has none of the locks that the thread holds as it begins and ends a callback. Where
+    memory is traced, the thread waits for the GIL with such a lock, and frees with another."""
     done = run_program(
         tmp_path / "forks.py",
         ("\nimport tracemalloc\ntracemalloc.start()\n" if traced else "")

@@ -63,7 +63,7 @@ class Registrations {
   struct Lent {
     uintptr_t first = 0;
     uint64_t bytes = 0;
-    uint64_t call = 0;
+    uint64_t call = 0;  // that lent it
   };
   struct Sighting {
     uint64_t bytes = 0;
@@ -92,7 +92,7 @@ class Registrations {
   uint64_t oldest_ = 0;  // of those in flight
   Entries entries_;
   std::vector<Lent> lent_;  // what calls in flight were granted
-  // Of what was forgotten meanwhile.
+  // Those of them whose registration was forgotten since, with its regions.
   std::vector<std::pair<uintptr_t, Entry>> rests_;
   std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: what has come once
   CommonWatch::Listener watch_;
