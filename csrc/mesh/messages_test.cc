@@ -3,6 +3,7 @@
 #include "mesh/messages.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <algorithm>
 #include <barrier>
@@ -89,6 +90,13 @@ std::vector<Rank> others_of(const MessageChannels& channels) {
   for (Rank rank = 0; rank < channels.size(); rank++)
     if (rank != channels.rank()) others.push_back(rank);
   return others;
+}
+
+/// For how long a processor has worked for this thread.
+Duration thread_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 /// Every rank sends every other some messages, short and long, and takes what comes from whomever.
@@ -273,6 +281,50 @@ TEST_P(MessagesTest, AWaitEndsWhenItIsWokenOrTheGroupFails) {
     }
     offers.wait();
     exchange(mesh.whole(), 3);  // others do not mind
+    offers.wait();
+  });
+}
+
+// A wait that nobody wakes ends by itself now and then, so that a ring that was lost costs no more
+// than that: who does not ring at all would not be noticed otherwise.
+TEST_P(MessagesTest, AWaitEndsAsSoonAsItIsWoken) {
+  run([](Mesh& mesh, Offers& offers) {
+    auto group = offers.make(mesh, {0, 1, 2, 3});
+    MessageChannels& channels = group->messages();
+    std::vector<Duration> took(15);
+    for (Duration& each : took) {
+      Clock::time_point woken;
+      auto waker = std::async(std::launch::async, [&] {
+        std::this_thread::sleep_for(milliseconds(3));  // by then the other one sleeps
+        woken = Clock::now();
+        channels.wake();
+      });
+      channels.progress();
+      channels.wait(seconds(5), 0);
+      auto ended = Clock::now();
+      waker.get();
+      each = ended - woken;
+      channels.wait(Duration(1), 0);  // takes note of a wake that came after the wait
+    }
+    offers.wait();
+    std::ranges::nth_element(took, took.begin() + 7);
+    EXPECT_LT(took[7], milliseconds(25));  // it ends by itself after 50
+  });
+}
+
+TEST_P(MessagesTest, AWaitForNothingTakesNoProcessor) {
+  run([](Mesh& mesh, Offers& offers) {
+    auto group = offers.make(mesh, {0, 1, 2, 3});
+    exchange(*group, 5);  // all channels are open
+    MessageChannels& channels = group->messages();
+    await_lifelines(mesh);
+    offers.wait();
+    Duration before = thread_time();
+    for (Deadline deadline(milliseconds(200)); group->rank() == 0 && !deadline.passed();) {
+      channels.progress();
+      channels.wait(deadline.left(), 0);
+    }
+    EXPECT_LT(thread_time() - before, milliseconds(40));
     offers.wait();
   });
 }
