@@ -26,6 +26,28 @@ with ringcoll.init(rank=rank, size=2, store=store, timeout=60) as world:
     assert gathered.tolist() == [0, 1], gathered
 print("rank", rank, "has the sum")
 """
+# How an interpreter ends while a daemon thread is in a call is each CPython's own.
+_DAEMON = """
+import sys, threading
+import numpy, ringcoll
+rank, store, what = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+world = ringcoll.init(rank=rank, size=2, store=store, timeout=60)
+begun = threading.Event()
+def serve():
+    x = numpy.zeros(1000)
+    while True:
+        begun.set()
+        if what == "recv":
+            world.recv(x, ringcoll.ANY_SOURCE)  # nobody sends
+        elif what == "irecv":
+            world.irecv(x, ringcoll.ANY_SOURCE).wait()
+        else:
+            world.allreduce(x)
+for _ in range(2 if what == "recv" else 1):
+    threading.Thread(target=serve, daemon=True).start()
+begun.wait()
+threading.Event().wait(0.3)
+"""
 _IMPORT = (
     "import time; t = time.perf_counter(); import ringcoll; print(time.perf_counter() - t); "
     "import sys; print(ringcoll.__path__[0])"
@@ -47,11 +69,11 @@ def output_of(command):
     return done.stdout
 
 
-def allreduce_of_two(python):
+def run_two(python, script, *words):
     with tempfile.TemporaryDirectory() as store:
         ranks = [
             subprocess.Popen(
-                [*python, "-c", _RANK, str(rank), f"file://{store}"],
+                [*python, "-c", script, str(rank), f"file://{store}", *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -64,8 +86,20 @@ def allreduce_of_two(python):
             for rank in ranks:
                 rank.kill()
     print("".join(said))
-    if [rank.returncode for rank in ranks] != [0, 0]:
+    return [rank.returncode for rank in ranks]
+
+
+def allreduce_of_two(python):
+    if run_two(python, _RANK) != [0, 0]:
         sys.exit("an allreduce of two ranks failed")
+
+
+def daemon_threads(python):
+    for what in ("recv", "irecv", "allreduce"):
+        codes = run_two(python, _DAEMON, what)
+        if codes != [0, 0]:
+            sys.exit(f"ranks with a daemon thread in {what} ended with {codes}")
+        print(f"daemon threads in {what}: both ranks ended")
 
 
 def main():
@@ -74,6 +108,7 @@ def main():
     os.chdir(tempfile.gettempdir())  # no folder of sources is found here
     print(output_of([*python, "-m", "ringcoll", "doctor"]))
     allreduce_of_two(python)
+    daemon_threads(python)
     imports = [output_of([*python, "-c", _IMPORT]).split() for _ in range(_IMPORTS)]
     files = [path for path in Path(imports[0][1]).rglob("*") if path.is_file()]
     own = [path for path in files if "__pycache__" not in path.parts]
