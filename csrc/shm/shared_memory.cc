@@ -11,10 +11,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -69,9 +72,9 @@ const char* remedy(int error) {
               fmt::format("{}: {}: {}", doing, errno_text(call, error), remedy(error)));
 }
 
-// Maps all of `fd`. Memory of at least one huge page begins at a multiple of huge pages, without
-// which no part of it could be mapped by one: the kernel is given no choice of address.
-std::byte* map(int fd, size_t bytes, int protection, const std::string& doing) {
+// Maps all of the file. Memory of at least one huge page begins at a multiple of huge pages,
+// without which no part of it could be mapped by one: the kernel is given no choice of address.
+std::byte* map_anew(int fd, size_t bytes, int protection, const std::string& doing) {
   size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
   void* reserved =
       ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -91,6 +94,48 @@ std::byte* map(int fd, size_t bytes, int protection, const std::string& doing) {
   }
   return static_cast<std::byte*>(at);
 }
+
+#ifndef __SANITIZE_THREAD__
+std::byte* map(int fd, size_t bytes, int protection, bool /*own*/, const std::string& doing) {
+  return map_anew(fd, bytes, protection, doing);
+}
+void unmap(std::byte* at, size_t bytes) { ::munmap(at, bytes); }
+#else
+// ThreadSanitizer tells memory by its address: what ranks that are threads of one process do to the
+// memory that they share, it sees where all of them look through one mapping, and there alone.
+struct Mapping {
+  std::byte* at;
+  size_t bytes;
+  int users;
+};
+std::mutex mapping;
+std::map<ino_t, Mapping> mapped;
+
+// `own`: of this process.
+std::byte* map(int fd, size_t bytes, int protection, bool own, const std::string& doing) {
+  if (!own) return map_anew(fd, bytes, protection, doing);
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) fail(doing, "fstat", errno);
+  std::lock_guard lock(mapping);
+  auto found = mapped.find(status.st_ino);
+  if (found == mapped.end()) {
+    std::byte* at = map_anew(fd, bytes, protection, doing);
+    found = mapped.insert({status.st_ino, {at, bytes, 0}}).first;
+  }
+  found->second.users++;
+  return found->second.at;
+}
+void unmap(std::byte* at, size_t bytes) {
+  std::lock_guard lock(mapping);
+  auto found = std::ranges::find_if(mapped, [&](auto& each) { return each.second.at == at; });
+  if (found != mapped.end()) {
+    if (--found->second.users > 0) return;
+    bytes = found->second.bytes;
+    mapped.erase(found);
+  }
+  ::munmap(at, bytes);
+}
+#endif
 
 // Where the link /proc/<pid>/fd/<fd> points to: "/memfd:ringcoll (deleted)".
 std::string link_target(const std::string& path, const std::string& doing) {
@@ -117,7 +162,7 @@ SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
   // A size that nobody can change: a reader never meets SIGBUS, whatever becomes of the writer.
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     fail(doing, "fcntl(F_ADD_SEALS)", errno);
-  memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, doing);
+  memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, true, doing);
   memory.huge_pages_ = huge_pages && ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE) == 0;
   return memory;
 }
@@ -154,14 +199,15 @@ bool SharedMemory::punch(std::span<std::byte> pages) const {
 void SharedMemory::discard(const std::byte* at, size_t bytes) { punch(pages_within(at, bytes)); }
 
 void SharedMemory::clear(std::byte* at, size_t bytes) {
+  auto zero = [](std::byte* from, const std::byte* to) {
+    for (; from < to; from += sizeof(uint64_t))
+      reinterpret_cast<std::atomic<uint64_t>*>(from)->store(0, std::memory_order_relaxed);
+  };
+  std::byte* end = at + bytes;
   std::span<std::byte> pages = pages_within(at, bytes);
-  if (pages.empty() || !punch(pages)) {
-    std::memset(at, 0, bytes);
-    return;
-  }
-  std::memset(at, 0, static_cast<size_t>(pages.data() - at));
-  std::byte* end = pages.data() + pages.size();
-  std::memset(end, 0, static_cast<size_t>(at + bytes - end));
+  if (pages.empty() || !punch(pages)) return zero(at, end);
+  zero(at, pages.data());
+  zero(pages.data() + pages.size(), end);
 }
 
 SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
@@ -183,7 +229,8 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   check(pages >= bytes && static_cast<uint64_t>(status.st_size) >= pages, Code::kTransport,
         "{}: it has only {} bytes", doing, status.st_size);
   memory.bytes_ = pages;
-  memory.data_ = map(memory.fd(), pages, PROT_READ | (writable ? PROT_WRITE : 0), doing);
+  int protection = PROT_READ | (writable ? PROT_WRITE : 0);
+  memory.data_ = map(memory.fd(), pages, protection, pid == ::getpid(), doing);
   if (target.starts_with(fmt::format("/memfd:{}", kHugeName)))
     ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE);
   memory.fd_.reset();  // the mapping needs it no more, and a job has many peers
@@ -205,7 +252,7 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 }
 
 SharedMemory::~SharedMemory() {
-  if (data_) ::munmap(data_, bytes_);
+  if (data_) unmap(data_, bytes_);
 }
 
 std::string boot_id() {

@@ -106,8 +106,7 @@ struct Sleep : rl::test_suite<Sleep<WakersOrder>, 2> {
       publish(stamp, 1);
       if (shm::sleeps(waiting, WakersOrder())) publish(event, 1);
     } else {
-      event_before = observe(event);
-      shm::fall_asleep(waiting, Fence());
+      event_before = shm::fall_asleep_on(event, waiting, Fence());
       ready = observe(stamp) == 1;
     }
   }

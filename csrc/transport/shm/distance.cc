@@ -12,7 +12,7 @@ namespace {
 // Polls between two looks at the clock, which would be in what is measured: more than the longest
 // trip takes.
 constexpr int kPolls = 512;
-// In a trip's word: it was the last one, and what was found has been written.
+// In a trip's word: it was the last one. What was found, the peer may see a little later.
 constexpr uint64_t kOver = 1, kNext = 2;
 
 // In DistanceLine::told: a number of a CPU, and one, and this bit.
@@ -136,8 +136,7 @@ bool DistanceMeter::lead(Clock::time_point end) {
   }
   if (least == Duration::max()) return false;
   announce(least / (2 * kTripsOfABatch));
-  // Who observes it finds what was found.
-  publish(ends_.mine.trip, number_ |= kOver);
+  ends_.mine.trip.store(number_ |= kOver, std::memory_order_relaxed);
   return true;
 }
 
@@ -161,7 +160,8 @@ bool DistanceMeter::follow(Clock::time_point end) {
   if ((seen & kOver) != 0) number_ = seen;
   end += kPatience;
   while (true) {
-    if (!spin(end, [&] { return (seen = observe(theirs)) != number_; })) return false;
+    if (!spin(end, [&] { return (seen = theirs.load(std::memory_order_relaxed)) != number_; }))
+      return false;
     number_ = seen;
     if ((seen & kOver) != 0) return true;
     ends_.mine.trip.store(seen, std::memory_order_relaxed);

@@ -352,9 +352,7 @@ void ShmEndpoint::wait(Duration limit) {
     return;
   }
   turn_.fetch_add(1, std::memory_order_seq_cst);
-  // Before `waiting`: a peer that counts it up afterwards has changed what the sleep compares with.
-  uint32_t event = observe(pair_.theirs->event);
-  fall_asleep(pair_.mine->waiting);
+  uint32_t event = fall_asleep_on(pair_.theirs->event, pair_.mine->waiting);
   // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
   auto ready = [this] { return something_new() || woken_.load(std::memory_order_seq_cst); };
   if (!is_ready_after_all(ready)) futex_wait(pair_.theirs->event, event, limit);
@@ -362,7 +360,7 @@ void ShmEndpoint::wait(Duration limit) {
   // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
   woken_.exchange(false);
   wants_message_ = wants_credit_ = false;
-  turn_.fetch_add(1, std::memory_order_release);
+  turn_.fetch_add(1, std::memory_order_relaxed);  // a wake that sees it late rings once more
 }
 
 void ShmEndpoint::wake() {
@@ -373,7 +371,7 @@ void ShmEndpoint::wake() {
   woken_.store(true, std::memory_order_seq_cst);
   uint32_t turn = turn_.load(std::memory_order_seq_cst);
   if (turn % 2 == 0) return;  // the next wait() finds woken_
-  for (int i = 0; i < kTries && observe(turn_) == turn; i++) {
+  for (int i = 0; i < kTries && turn_.load(std::memory_order_relaxed) == turn; i++) {
     futex_wake(pair_.theirs->event);
     std::this_thread::yield();
   }

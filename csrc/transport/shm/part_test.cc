@@ -12,9 +12,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/order.h"
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/reserve.h"
@@ -117,6 +119,42 @@ TEST_F(ShmReserve, WaitsForNobodyWhoseProcessHasEnded) {
   EXPECT_NE(why_not(1), "");
   dead = true;
   EXPECT_EQ(reserve_.take(all).units, all);
+}
+
+// These two are for ThreadSanitizer. What the peer reads, it reads in a thread that tells nothing
+// but by the word.
+TEST_F(ShmReserve, WhatThePeerReadsBeforeItEndsIsReadBeforeItIsWrittenAnew) {
+  uint32_t all = layout_.spare_units();
+  SharedMemory control = SharedMemory::create(layout_.bytes(), false);
+  SharedMemory handed = SharedMemory::create(4096, false);
+  shm::Reserve peers(control, handed, layout_);
+  shm::Block mine = reserve_.take(all), theirs = peers.take(1);
+  auto* lines = reinterpret_cast<shm::PeerLines*>(control.data() + layout_.lines(theirs.first));
+  std::byte& message = control_.data()[layout_.ring(mine.first)];
+  message = std::byte{1};
+  reserve_.give_back(mine, {{&lines->open, theirs.base}});
+  std::jthread peer([&] {
+    std::byte read = message;
+    peers.give_back(theirs, {});
+    EXPECT_EQ(read, std::byte{1});
+  });
+  Deadline deadline(seconds(60));
+  while (why_not(all) != "" && !deadline.passed()) std::this_thread::yield();
+  message = std::byte{2};
+}
+
+TEST_F(ShmReserve, WhatAReaderHasReadIsReadBeforeItIsWrittenAnew) {
+  std::atomic<uint64_t> released{5};
+  shm::Reader reader{witness(), &released, 5, 1};
+  int message = 1;
+  std::jthread peer([&] {
+    int read = message;
+    publish(released, 6);
+    EXPECT_EQ(read, 1);
+  });
+  Deadline deadline(seconds(60));
+  while (reader.may_read() && !deadline.passed()) std::this_thread::yield();
+  message = 2;
 }
 
 TEST_F(ShmReserve, PagesOfABlockThatIsFreeAreTheSystemsAgain) {

@@ -14,8 +14,11 @@ Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layo
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
-// What the peer has read stays before what is written there from now on.
-bool Witness::has_ended() const { return observe(*open) != base || (dead && observe(*dead)); }
+// What the peer has read stays before what is written there from now on. A process that is dead
+// reads nothing any more, and has left nothing to see.
+bool Witness::has_ended() const {
+  return observe(*open) != base || (dead && dead->load(std::memory_order_relaxed));
+}
 
 // As above. A count of another base is of a part that has, or had, that unit.
 bool Reader::may_read() const {
@@ -41,7 +44,8 @@ Block Reserve::take(uint32_t units) {
   if (free_units > units) free_[first + units] = free_units - units;
   used_++;
   Block block{first, units, kBaseStep * (1 + bases_++ % (kBases - 1))};
-  publish(open(block), block.base);
+  // Peers are told of the block later, in ways that keep the order of themselves.
+  open(block).store(block.base, std::memory_order_relaxed);
   return block;
 }
 

@@ -148,9 +148,9 @@ struct Side {
   SharedMemory handed = SharedMemory::create(4096 * shm::HandedBuffers::kOfEach, false);
 };
 
-// Ranks map one memory at different addresses, where ThreadSanitizer does not see that they touch
-// the same. Here it does. Nothing but releases goes back, and nobody sleeps: so each order has to
-// hold by itself, and is not had from another on the way.
+// For ThreadSanitizer, which sees both ends of a ring at one address. Nothing but releases goes
+// back, and nobody sleeps: so each order has to hold by itself, and is not had from another on the
+// way.
 TEST(ShmOrder, WhatWasWrittenIsReadAndWhatWasReadIsOverwritten) {
   Side here(0), there(1);
   shm::ShmEndpoint sender(here.paired_with(there)), receiver(there.paired_with(here));
