@@ -146,7 +146,6 @@ RingcollContext::Comm RingcollContext::JoinJob() {
 void RingcollContext::Finalize() {
   RingcollCycles::Get().Close();
   comms_.clear();
-  RingcollCycles::Get().End();
   job_controller_ = nullptr;
   neighbours_ = {};
 }

@@ -42,7 +42,7 @@ void RingcollCycles::Begin(const RingcollLibrary& library, rc_comm* job, bool wi
   RingcollContext::Get().RunOnJob(call.Add(&all_wish, &all_wish, 1));
   if (!all_wish) return;
   std::lock_guard<std::mutex> guard(bell_mutex_);
-  bell_.reset(new RingcollBell(library, job));
+  bell_.reset(new RingcollBell(library, job));  // one before has outlived its job
   open_ = true;
   next_ = 0;
   unheard_ = 0;
@@ -52,8 +52,6 @@ void RingcollCycles::Close() {
   std::lock_guard<std::mutex> guard(bell_mutex_);
   open_ = false;
 }
-
-void RingcollCycles::End() { bell_.reset(); }
 
 bool RingcollCycles::TakeNews() { return state_.exchange(kNothing) == kNews; }
 

@@ -38,9 +38,8 @@ class RingcollCycles {
   /// Sleeps until a cycle is to begin. False, at once, if cycles follow the clock. Throws
   /// std::runtime_error if the job has failed.
   bool Await();
-  /// Before the job's communicator is destroyed, and after.
+  /// Before the job's communicator is destroyed.
   void Close();
-  void End();
 
  private:
   using Clock = std::chrono::steady_clock;
