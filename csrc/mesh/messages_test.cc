@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <future>
@@ -307,6 +309,37 @@ TEST_P(MessagesTest, AWaitEndsAsSoonAsItIsWoken) {
       channels.wait(Duration(1), 0);  // takes note of a wake that came after the wait
     }
     offers.wait();
+    std::ranges::nth_element(took, took.begin() + 7);
+    EXPECT_LT(took[7], milliseconds(25));  // it ends by itself after 50
+  });
+}
+
+TEST_P(MessagesTest, AWaitEndsAsSoonAsAPeerOpensAChannel) {
+  std::array<std::atomic<Clock::rep>, kRanks> began{};
+  run([&](Mesh& mesh, Offers& offers) {
+    bool waits = mesh.rank() % 2 == 0;
+    Rank peer = mesh.rank() ^ 1;
+    std::vector<Duration> took(15);
+    for (Duration& each : took) {
+      auto group = offers.make(mesh, mesh.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3});
+      MessageChannels& channels = group->messages();
+      offers.wait();
+      Deadline deadline(seconds(40));
+      if (!waits) {
+        std::this_thread::sleep_for(milliseconds(3));  // by then the other one sleeps
+        began[mesh.rank()] = Clock::now().time_since_epoch().count();
+      }
+      auto is_open = [&] {
+        channels.progress();
+        return waits ? !channels.open().empty() : channels.try_open(0);
+      };
+      while (!is_open()) {
+        check(!deadline.passed(), Code::kTimeout, "no channel");
+        if (waits) channels.wait(seconds(5), 0);
+      }
+      offers.wait();
+      if (waits) each = Clock::now().time_since_epoch() - Duration(began[peer]);
+    }
     std::ranges::nth_element(took, took.begin() + 7);
     EXPECT_LT(took[7], milliseconds(25));  // it ends by itself after 50
   });
