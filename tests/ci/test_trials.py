@@ -207,3 +207,8 @@ def test_a_compiler_makes_the_same_of_two_texts_or_something_else(tmp_path):
     first = made("int main(int count, char** words) { return count + !words; }")
     assert made("int main(int number, char** texts) { return number + !texts; }") == first
     assert made("int main(int count, char** words) { return count - !words; }") != first
+
+
+def test_what_is_left_out_of_the_tests_of_horovod_is_there():
+    path, name = trials.node_of(trials._OF_THE_CACHE).split("::")
+    assert f"def {name}(" in (trials.ROOT / path).read_text()
