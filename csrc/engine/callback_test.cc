@@ -111,6 +111,38 @@ TEST(Callback, HasReturnedWhenAWaitDoes) {
   });
 }
 
+// Nobody waits for it, so it is the worker's, which has slept since the call before.
+TEST(Callback, ComesOfACallThatWasStartedWhileAnotherThreadRanOne) {
+  std::latch started(1);
+  world(2, [&](rc_comm* comm, int rank) {
+    Operation first;
+    ASSERT_EQ(first.start(comm), RC_OK) << error_text();
+    EXPECT_EQ(first.wait(), RC_OK) << error_text();
+    ringcoll_request_free(first.request);
+
+    if (rank == 1) started.wait();
+    auto running = std::async(std::launch::async, [comm] {
+      float value = 1;
+      rc_buffer buffer{&value, &value, 1};
+      rc_call call = sum_of(&buffer);
+      EXPECT_EQ(ringcoll_run(comm, &call), RC_OK) << error_text();
+    });
+    std::this_thread::sleep_for(milliseconds(100));  // rank 0 is in it, and the worker sleeps
+    std::promise<void> told;
+    Operation next;
+    next.then = [&told](Operation&) { told.set_value(); };
+    ASSERT_EQ(next.start(comm), RC_OK) << error_text();
+    if (rank == 0) started.count_down();
+    running.get();
+    EXPECT_EQ(told.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    Operation last;  // wakes the worker in any case
+    ASSERT_EQ(last.start(comm), RC_OK) << error_text();
+    EXPECT_EQ(last.wait(), RC_OK) << error_text();
+    ringcoll_request_free(next.request);
+    ringcoll_request_free(last.request);
+  });
+}
+
 // Who has slept until the call before has ended is told so first.
 TEST(Callback, MayWaitForWhoHeardOfTheCallBefore) {
   world(2, [](rc_comm* comm, int) {
