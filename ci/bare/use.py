@@ -28,7 +28,7 @@ print("rank", rank, "has the sum")
 """
 # How an interpreter ends while a daemon thread is in a call is each CPython's own.
 _DAEMON = """
-import sys, threading
+import sys, threading, time
 import numpy, ringcoll
 rank, store, what = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 world = ringcoll.init(rank=rank, size=2, store=store, timeout=60)
@@ -46,7 +46,7 @@ def serve():
 for _ in range(2 if what == "recv" else 1):
     threading.Thread(target=serve, daemon=True).start()
 begun.wait()
-threading.Event().wait(0.3)
+time.sleep(0.3)
 """
 _IMPORT = (
     "import time; t = time.perf_counter(); import ringcoll; print(time.perf_counter() - t); "

@@ -81,7 +81,7 @@ _PROCESSES = Suite("processes", ("tests/processes",))
 _CLUSTER = Suite("cluster", ("tests/cluster",))
 _ORDERS = Suite("orders", ("tests/orders",))
 _GLUE = Suite("horovod", ("tests/horovod",))
-# It wants the cached build of the sources that are installed; of others it would compile one.
+# This test takes Horovod from the cache, and compiles all of it where sources of compat/ differ.
 _OF_THE_CACHE = "tests.horovod.test_portable.test_what_is_installed_here_can_be_put_elsewhere"
 _BUILDER = Suite("builder", ("tests/horovod/test_builder.py", "tests/horovod/test_edits.py"))
 

@@ -42,7 +42,7 @@ void RingcollCycles::Begin(const RingcollLibrary& library, rc_comm* job, bool wi
   RingcollContext::Get().RunOnJob(call.Add(&all_wish, &all_wish, 1));
   if (!all_wish) return;
   std::lock_guard<std::mutex> guard(bell_mutex_);
-  bell_.reset(new RingcollBell(library, job));  // one before has outlived its job
+  bell_.reset(new RingcollBell(library, job));  // frees that of the job before
   open_ = true;
   next_ = 0;
   unheard_ = 0;

@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/order.h"
 
 namespace ringcoll {
 namespace {
@@ -201,7 +202,7 @@ void SharedMemory::discard(const std::byte* at, size_t bytes) { punch(pages_with
 void SharedMemory::clear(std::byte* at, size_t bytes) {
   auto zero = [](std::byte* from, const std::byte* to) {
     for (; from < to; from += sizeof(uint64_t))
-      reinterpret_cast<std::atomic<uint64_t>*>(from)->store(0, std::memory_order_relaxed);
+      publish(*reinterpret_cast<std::atomic<uint64_t>*>(from), 0);
   };
   std::byte* end = at + bytes;
   std::span<std::byte> pages = pages_within(at, bytes);

@@ -45,9 +45,9 @@ class SharedMemory {
   /// the system, for all who map them; they read as zeros until they are written again. Only a
   /// request, too.
   void discard(const std::byte* at, size_t bytes);
-  /// In the process that made it: [at, at + bytes), whole words, reads as zeros, for all who map it
-  /// and may be looking at one of its words, and what of it are pages as a whole goes back to the
-  /// system.
+  /// In the process that made it: [at, at + bytes) reads as zeros, for all who map it. It is whole
+  /// words of 8 bytes, each of which a peer may observe() meanwhile. What of it are pages as a
+  /// whole goes back to the system.
   void clear(std::byte* at, size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -14,8 +14,8 @@ Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layo
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
-// What the peer has read stays before what is written there from now on. A process that is dead
-// reads nothing any more, and has left nothing to see.
+// What the peer has read stays before what is written there from now on. A dead process reads
+// nothing any more, so the flag that says so needs no order.
 bool Witness::has_ended() const {
   return observe(*open) != base || (dead && dead->load(std::memory_order_relaxed));
 }
@@ -44,8 +44,9 @@ Block Reserve::take(uint32_t units) {
   if (free_units > units) free_[first + units] = free_units - units;
   used_++;
   Block block{first, units, kBaseStep * (1 + bases_++ % (kBases - 1))};
-  // Peers are told of the block later, in ways that keep the order of themselves.
-  open(block).store(block.base, std::memory_order_relaxed);
+  // A peer that has missed the 0 of the life before sees this instead, and so that it has ended:
+  // a relaxed store would not bring what the 0 does (since C++20 it continues no release sequence).
+  publish(open(block), block.base);
   return block;
 }
 
