@@ -28,6 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # begun that is not in the set.
 _waited_for: set[int] = set()
 _beginning = threading.Lock()
+_forking = threading.Lock()  # held from before fork() until all that is called after it has been
 _must_finish: set[int] = set()  # of those
 _stopping = threading.Event()  # no command begins any more
 
@@ -249,7 +250,9 @@ def _reap_orphans() -> None:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    if _beginning.locked():  # run() would not know of what it has just begun
+    # run() would not know of what it has just begun; and what is raised while modules are told of a
+    # fork (os.register_at_fork; logging is one) is printed and forgotten.
+    if _beginning.locked() or _forking.locked():
         threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
         return
     _stopping.set()
@@ -266,6 +269,10 @@ def main(body: Callable[[], int]) -> None:
         say("warning: orphans of tests cannot be adopted (prctl failed)")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
+    # Told first before a fork and last after it, where all else has been imported by now.
+    os.register_at_fork(
+        before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_forking.release
+    )
     threading.Thread(target=_reap_orphans, daemon=True).start()
     try:
         status = body()

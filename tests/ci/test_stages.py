@@ -15,12 +15,13 @@ from support import stages
 CI = Path(__file__).resolve().parent.parent.parent / "ci"
 
 
-def _drive(tmp_path, body, **more):
+def _drive(tmp_path, body, imports="", **more):
     """Starts a driver whose body is `body`; its logs go to tmp_path."""
     program = (
         f"import sys; sys.path.insert(0, {str(CI)!r})\n"
         "from pathlib import Path\n"
         "from support import stages\n"
+        f"{imports}\n"
         f"stages.LOGS = Path({str(tmp_path)!r})\n"
         "def said():\n"
         "    log = stages.LOGS / 'x.log'\n"
@@ -167,6 +168,18 @@ def test_terminated_driver_waits_for_no_thread_and_begins_nothing_more(tmp_path)
     assert _wait_gone(child)
     log = tmp_path / "y.log"
     assert not log.exists() or log.read_text().count("\n") == 1  # the command, not what it says
+
+
+def test_driver_that_is_terminated_while_it_forks_ends(tmp_path):
+    """Python prints what is raised where modules are told of a fork, and goes on."""
+    imports = (
+        "import os, signal, time\n"
+        "end = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.register_at_fork(after_in_parent=end)"
+    )
+    body = "    if os.fork() == 0:\n        os._exit(0)\n    time.sleep(20)\n    return 0"
+    driver = _drive(tmp_path, body, imports)
+    assert driver.wait(timeout=15) == 128 + signal.SIGTERM
 
 
 def test_terminated_driver_lets_a_command_finish_that_must(tmp_path):
