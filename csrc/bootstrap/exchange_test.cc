@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "bootstrap/http_server_testing.h"
 #include "bootstrap/records.h"
 #include "net/socket.h"
@@ -25,6 +26,8 @@ namespace ringcoll {
 namespace {
 
 Deadline soon() { return Deadline(seconds(30)); }
+
+using testing::error_of;
 
 struct Result {
   std::vector<std::string> blobs;
@@ -36,7 +39,7 @@ bool contains(const Error& error, const std::string& part) {
 }
 
 /// A place for a store of each kind.
-class EveryExchange : public testing::TestWithParam<const char*> {
+class EveryExchange : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     char path[] = "/tmp/ringcoll_test_XXXXXX";
@@ -83,7 +86,8 @@ class EveryExchange : public testing::TestWithParam<const char*> {
   HttpServerForTests server_;
   std::string url_;
 };
-INSTANTIATE_TEST_SUITE_P(Stores, EveryExchange, testing::Values("local", "file", "tcp", "horovod"),
+INSTANTIATE_TEST_SUITE_P(Stores, EveryExchange,
+                         ::testing::Values("local", "file", "tcp", "horovod"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(EveryExchange, GathersOverAndOver) {
@@ -192,6 +196,16 @@ TEST_P(EveryExchange, AFailureOfRankZeroIsNotWaitedOut) {
     EXPECT_EQ(results[rank].error->code(), Code::kTransport) << results[rank].error->what();
     EXPECT_EQ(results[rank].error->rank(), 0);
   }
+}
+
+TEST_P(EveryExchange, WhoComesWhenRankZeroHasLeftIsToldAndLeavesNothing) {
+  std::thread leaves([&] { make(0, 2)->all_gather("x", soon()); });
+  auto exchange = make(1, 2);
+  exchange->all_gather("x", soon());
+  leaves.join();
+  Error error = error_of([&] { exchange->all_gather("y", soon()); });
+  EXPECT_EQ(error.code(), Code::kTransport) << error.what();
+  EXPECT_EQ(error.rank(), 0);
 }
 
 TEST_P(EveryExchange, AfterAFailureItStaysFailed) {

@@ -3,9 +3,10 @@
 // Rank 0 owns the directory while it holds a lock on <prefix>lock, which the kernel takes away when
 // its process ends, however it ends. Nothing in the directory counts while no living rank 0 owns
 // it, so files of a job that was killed mislead nobody: the next rank 0 removes them before it says
-// that it is ready (second lock). At the end rank 0 removes them all; a rank that finds that rank 0
-// was killed removes them in its place. Only if all ranks are killed do files stay, until the
-// directory is used again.
+// that it is ready (second lock). At the end rank 0 gives the second lock back and then removes
+// them all; a rank that finds that rank 0 was killed removes them in its place. A rank that has put
+// a file into place looks whether rank 0 is still ready and else removes the file: one of the two
+// finds it. Only if all ranks are killed do files stay, until the directory is used again.
 //
 // Others may be able to write to the directory. So a file counts only if the kernel says that it is
 // a regular file of this user with one name. No symbolic link in the directory is followed, and no
@@ -54,6 +55,11 @@ struct flock byte_lock(off_t byte) {
 bool try_lock(int fd, off_t byte) {
   struct flock lock = byte_lock(byte);
   return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+void unlock(int fd, off_t byte) {
+  struct flock lock = byte_lock(byte);
+  lock.l_type = F_UNLCK;
+  fcntl(fd, F_OFD_SETLK, &lock);
 }
 bool is_locked(int fd, off_t byte) {
   struct flock lock = byte_lock(byte);
@@ -110,7 +116,7 @@ class FileStore : public Store {
   ~FileStore() override {
     try {
       if (rank_ == 0)
-        sweep(true);
+        disown();
       else
         try_clear();
     } catch (const Error& error) {
@@ -168,6 +174,7 @@ class FileStore : public Store {
   void unlink_in(int directory, const std::string& file) const;
   void learn_user();
   void own();
+  void disown();
   bool try_own();
   bool try_clear();
   bool owner_is_ready(int directory) const;
@@ -277,6 +284,11 @@ void FileStore::own() {
         errno_text("fcntl(F_OFD_SETLK)", errno));
 }
 
+void FileStore::disown() {
+  unlock(lock_.get(), kReadyByte);  // before it looks what there is
+  sweep(true);
+}
+
 // Removes all files of this user that the store has made; the lock is held. Those of others count
 // for nothing, and may be another job's.
 void FileStore::sweep(bool with_lock) {
@@ -336,6 +348,7 @@ void FileStore::set(const std::string& key, const std::string& value, Deadline d
     error = linked ? 0 : errno;
   }
   unlink_in(directory.get(), made.name);
+  if (error == 0 && !owner_is_ready(directory.get())) unlink_in(directory.get(), file);
   // ENOENT: rank 0 has left meanwhile, or begins anew, and has removed all files of the store. It
   // would have removed this one, too.
   if (error == 0 || error == ENOENT) return;

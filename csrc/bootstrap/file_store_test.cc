@@ -77,6 +77,20 @@ TEST(FileStore, AValueThatIsSetWhileRankZeroLeavesIsNoError) {
   EXPECT_FALSE(error) << error->what();
 }
 
+TEST(FileStore, NothingIsLeftOfAValueThatIsSetWhileRankZeroLeaves) {
+  Directory directory;
+  auto one = open_store(directory.url(), "", 1, 2, soon());
+  for (int i = 0; i < 300; i++) {
+    auto zero = open_store(directory.url(), "", 0, 2, soon());
+    std::thread leaves([&] { zero.reset(); });
+    // Before rank 0 leaves, in every moment of it, or after it.
+    std::this_thread::sleep_for(std::chrono::microseconds(i % 150));
+    one->set("key", "value", soon());
+    leaves.join();
+    ASSERT_TRUE(directory.empty()) << i;
+  }
+}
+
 // Runs `body` in a child, which must end by itself or be killed by it.
 void in_child(const std::function<void()>& body) {
   pid_t pid = fork();
