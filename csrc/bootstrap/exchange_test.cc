@@ -208,6 +208,41 @@ TEST_P(EveryExchange, WhoComesWhenRankZeroHasLeftIsToldAndLeavesNothing) {
   EXPECT_EQ(error.rank(), 0);
 }
 
+/// Another store, but that `before_set` is called first.
+class InterruptedStore : public Store {
+ public:
+  InterruptedStore(std::unique_ptr<Store> store, std::function<void()> before_set)
+      : store_(std::move(store)), before_set_(std::move(before_set)) {}
+
+  void set(const std::string& key, const std::string& value, Deadline deadline) override {
+    before_set_();
+    store_->set(key, value, deadline);
+  }
+  std::optional<std::string> try_get(const std::string& key, Deadline deadline) override {
+    return store_->try_get(key, deadline);
+  }
+  void remove(const std::string& key, Deadline deadline) override { store_->remove(key, deadline); }
+  const std::string& name() const override { return store_->name(); }
+
+ private:
+  std::unique_ptr<Store> store_;
+  std::function<void()> before_set_;
+};
+
+TEST_P(EveryExchange, NothingIsLeftOfAnErrorThatIsToldWhenRankZeroHasLeft) {
+  std::thread leaves([&] {
+    auto exchange = make(0, 2);
+    EXPECT_THROW(exchange->all_gather("x", Deadline(seconds(0.3))), Error);
+  });
+  bool told = false;
+  auto store = std::make_unique<InterruptedStore>(open_store(url_, "sesame", 1, 2, soon()), [&] {
+    if (!std::exchange(told, true)) leaves.join();
+  });
+  auto exchange = make_store_exchange(std::move(store), "a job/", 1, 2);
+  EXPECT_TRUE(exchange->refuse(Error(Code::kInvalidArgument, "a knob"), soon()));
+  EXPECT_TRUE(told);
+}
+
 TEST_P(EveryExchange, AfterAFailureItStaysFailed) {
   auto results = run({{0, 2}}, [](Exchange& exchange) {
     EXPECT_THROW(exchange.all_gather("x", Deadline(seconds(0.1))), Error);

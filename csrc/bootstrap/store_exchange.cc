@@ -144,6 +144,7 @@ class StoreExchange : public Exchange {
   void say_that_it_is_read();
   void report(const Error& error, Deadline deadline);
   void set_trouble(const Outcome& outcome);
+  void leave_to_rank_zero(const std::string& key, const std::string& value);
   std::optional<Claim> read_record_claim();
   bool wait_for_replacement();
   std::optional<Outcome> wait_for_outcome(const std::string& mine, Deadline deadline);
@@ -420,20 +421,18 @@ void StoreExchange::report_conflict(const Error& error) {
 
 // Whoever is the first to set it, sets what all raise.
 void StoreExchange::set_trouble(const Outcome& outcome) {
-  try {
-    store_->set(key("trouble"), outcome.encode(), request());
-  } catch (const Error& failure) {
-    log_debug("an error could not be reported: {}", failure.what());
-  }
+  leave_to_rank_zero(key("trouble"), outcome.encode());
 }
 
-// Rank 0 may leave in the meantime: then nobody removes it any more but this rank.
-void StoreExchange::say_that_it_is_read() {
+void StoreExchange::say_that_it_is_read() { leave_to_rank_zero(read_key(rank_), ""); }
+
+// Rank 0 may have left before it is set: then nobody removes it any more but this rank.
+void StoreExchange::leave_to_rank_zero(const std::string& key, const std::string& value) {
   try {
-    store_->set(read_key(rank_), "", request());
-    if (!read_session()) store_->remove(read_key(rank_), request());
+    store_->set(key, value, request());
+    if (!read_session()) store_->remove(key, request());
   } catch (const Error& failure) {
-    log_debug("rank 0 cannot be told that its error was read: {}", failure.what());
+    log_debug("rank 0 cannot be told of an error: {}", failure.what());
   }
 }
 
