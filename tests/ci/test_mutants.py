@@ -337,6 +337,15 @@ def test_an_explanation_is_found_when_lines_move():
     assert explained.entry_of(Mutant(line, "   a * b;"), [ENTRY]) is None
 
 
+def test_what_is_explained_is_there():
+    """ci/mutate looks whether it can be planted, but is run seldom."""
+    entries = explained.read(setup.CI / "mutants-explained.toml")
+    files = {entry.file for entry in entries}
+    sources = {file: (stages.ROOT / file).read_text() for file in files}
+    lines = {file: [line.strip() for line in text.splitlines()] for file, text in sources.items()}
+    assert not [str(entry) for entry in entries if entry.line.strip() not in lines[entry.file]]
+
+
 def test_what_is_equivalent_does_not_count():
     lived = [Mutant(_line("a + b;", 1), "a - b;"), Mutant(_line("c + d;", 2), "c - d;")]
     tally = explained.tally(3, lived, [ENTRY])
