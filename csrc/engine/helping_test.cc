@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <latch>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -209,6 +210,28 @@ TEST_P(Helping, ClosingEndsIt) {
     }
     peer.join();
   }
+}
+
+// More calls than are executed at a time.
+TEST_P(Helping, ClosingWakesWhoSleepsForACallThatHasNotBegun) {
+  struct Sleeper {
+    std::vector<Sum> sums = std::vector<Sum>(300);
+    std::promise<void> woken;
+  };
+  auto sleeper = std::make_shared<Sleeper>();  // its thread's, too, should nobody wake that
+  std::future<void> woken = sleeper->woken.get_future();
+  world(2, [&](rc_comm* comm, int rank) {
+    if (rank == 1) {
+      EXPECT_EQ(woken.wait_for(std::chrono::seconds(15)), std::future_status::ready);
+      return;
+    }
+    for (Sum& sum : sleeper->sums) ASSERT_EQ(sum.start(comm), RC_OK) << error_text();
+    std::thread([sleeper] {
+      EXPECT_TRUE(sleeper->sums.back().wait(-1, RC_ABORTED));
+      sleeper->woken.set_value();
+    }).detach();
+    std::this_thread::sleep_for(milliseconds(100));  // it sleeps
+  });
 }
 
 // A rank may wait, or look, or do something else; calls may be of any size, on any communicator.
