@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 #include <vector>
 
@@ -431,6 +432,25 @@ TEST(HttpStore, AConnectionThatIsDroppedIsMadeAgainSoon) {
   for (int i = 0; i < 5; i++) fastest = std::min(fastest, seconds_after_none());
   EXPECT_GT(fastest, 0.2);  // it did stand still
   EXPECT_LT(fastest, 0.9);
+}
+
+// Each pauses for a tenth of a second at most, by chance.
+TEST(HttpStore, RanksThatWereDroppedTogetherDoNotComeBackTogether) {
+  constexpr int kRanks = 12;
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  server.forget_requests(kRanks);
+  auto start = Clock::now();
+  std::vector<double> came_back(kRanks);
+  std::vector<std::thread> ranks;
+  for (double& when : came_back)
+    ranks.emplace_back([&] {
+      EXPECT_FALSE(open_store(url, "", 1, kRanks, soon())->try_get("key", soon()));
+      when = to_seconds(Clock::now() - start);
+    });
+  for (auto& rank : ranks) rank.join();
+  auto [first, last] = std::ranges::minmax(came_back);
+  EXPECT_GT(last - first, 0.02);
 }
 
 // Many ranks wait at one server, which is written in Python.
