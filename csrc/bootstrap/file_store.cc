@@ -285,7 +285,8 @@ void FileStore::own() {
 }
 
 void FileStore::disown() {
-  unlock(lock_.get(), kReadyByte);  // before it looks what there is
+  // Before the sweep: what is linked into place after that finds that nobody is ready.
+  unlock(lock_.get(), kReadyByte);
   sweep(true);
 }
 

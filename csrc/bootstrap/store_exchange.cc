@@ -426,7 +426,7 @@ void StoreExchange::set_trouble(const Outcome& outcome) {
 
 void StoreExchange::say_that_it_is_read() { leave_to_rank_zero(read_key(rank_), ""); }
 
-// Rank 0 may have left before it is set: then nobody removes it any more but this rank.
+// Rank 0 may have left before the key is set: then this rank alone can remove it.
 void StoreExchange::leave_to_rank_zero(const std::string& key, const std::string& value) {
   try {
     store_->set(key, value, request());

@@ -21,10 +21,10 @@ constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestReading = std::chrono::seconds(5);
 
-// None where ranks share CPUs: to give one the kernel waits until each CPU has done something for
-// it, which ranks that poll keep from it until the next tick, 4.7 ms. The first call of 4 MiB of a
-// group of 4 ranks on two CPUs took 80 to 200 ms. Between hosts a piece waits for the network, and
-// there are more slots to give pages to: 16 calls of 64 KiB took 50 ms each until all had theirs.
+// Ranks that share CPUs get none: the kernel took 4.7 ms to give each page while they polled, and
+// the first call of 4 MiB of a group of 4 ranks on two CPUs took 80 to 200 ms. It likely waits
+// until each CPU has done something for it. Between hosts a piece waits for the network, and there
+// are more slots to give pages to: 16 calls of 64 KiB took 50 ms each until all had theirs.
 size_t least_huge_bytes(const Terrain& terrain) {
   if (terrain.oversubscribed) return std::numeric_limits<size_t>::max();
   return terrain.one_domain ? kLargePieceBytes : kLargeNetworkPieceBytes;

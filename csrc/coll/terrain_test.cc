@@ -46,12 +46,12 @@ TEST(Terrain, OfOneHost) {
   });
 }
 
-// To give them one the kernel waits for the CPUs on which they poll.
+// The kernel takes milliseconds to collapse memory into one while they poll.
 TEST(Terrain, OfRanksThatShareCpusHasNoHugePages) {
-  std::string who;
-  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), who);
-  if (who.find("[never]") == std::string::npos)
-    GTEST_SKIP() << "this kernel gives huge pages by itself, and does not wait: " << who;
+  std::string given;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), given);
+  if (given.find("[never]") == std::string::npos)
+    GTEST_SKIP() << "this kernel gives huge pages by itself: " << given;
   int64_t before = huge_kib();
   Config config = testing::test_config("shm");
   config.huge_pages = true;

@@ -51,12 +51,13 @@ def test_a_host_that_is_gone_is_done_without(emulate, start_ranks, places, lose,
         except ringcoll.Error as error:
             seen.update(kind=type(error).__name__, rank=error.rank, text=str(error))
             seen["noticed"] = time.monotonic()
-        now = world
+        now, seen["tries"] = world, []
         while "size" not in seen:
             try:
                 now = now.shrink()
                 seen.update(total=float(now.allreduce(np.ones(1))[0]), size=now.size)
             except (ringcoll.Timeout, ringcoll.PeerLost) as error:
+                seen["tries"].append((time.monotonic(), str(error)))
                 # Some were heard that hear nothing, and hold this one for lost.
                 if "hold this one for lost" in str(error):
                     seen.update(size=0)
@@ -81,9 +82,8 @@ def test_a_host_that_is_gone_is_done_without(emulate, start_ranks, places, lose,
         if rank in left:
             assert (seen["size"], seen["total"]) == (len(left), len(left)), seen
             assert ("not more than half" in outcome.output) == (rank == left[0])
-        # Who hears the other host, and is not heard, may try to shrink once before it knows.
-        late = timeout if lose is deafen and timeout < NOTICED_S else 0
-        assert seen["shrunk"] - lost < SHRUNK_S + late, seen
+        tries = [outcome.value["tries"] for outcome in outcomes]
+        assert seen["shrunk"] - lost < SHRUNK_S, (lost, seen, tries)
         if timeout > NOTICED_S:
             assert seen["noticed"] - lost < NOTICED_S, seen
             assert seen["kind"] == "PeerLost", seen
