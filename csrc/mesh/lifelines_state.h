@@ -137,7 +137,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
       bool was_silent = std::exchange(line.is_silent, silence && *silence >= kHostSilence);
       if (!line.is_silent) return watch(peer);
       if (!was_silent) return look_at(peer, kSecondLook);
-      reset_on_close(line.fd.get());  // it may hear what it cannot answer
+      reset_on_close(line.fd.get());  // as in take_loss()
       close(peer);
     }
     lose(peer, Error(Code::kPeerLost, lifeline::why_lost(describe(peer), ETIMEDOUT), peer));
@@ -177,6 +177,8 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     Groups poisoned;
     if (lost.contains(who)) return poisoned;
     send_to_all(encode(Type::kLost, 0, error));
+    // It may hear this rank and not be heard: a goodbye would wait for answers, a reset does not.
+    if (lines[who].fd) reset_on_close(lines[who].fd.get());
     const Error& known =
         lost.emplace(who, who == rank ? held_for_lost(error) : error).first->second;
     for (auto& [id, group] : groups)

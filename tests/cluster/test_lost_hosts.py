@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -91,3 +93,40 @@ def test_a_host_that_is_gone_is_done_without(emulate, start_ranks, places, lose,
                 assert "its host or the network" in seen["text"]
                 assert not here[0] <= seen["rank"] < here[1], seen
                 assert f"on {'h2' if rank < 3 else 'h1'})" in seen["text"]
+
+
+def test_one_that_hears_nothing_and_ends_is_done_without(emulate, start_ranks, places):
+    """Who ends then says goodbye to nobody: its kernel would wait for answers to what was said."""
+
+    def body(world):
+        x = np.ones(100_000, "f4")
+        world.allreduce(x)
+        Path(f"mark.{world.rank}").touch()
+        with pytest.raises(ringcoll.PeerLost):
+            while True:
+                world.allreduce(x)
+                time.sleep(0.01)
+        if world.rank == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if world.rank >= 3:
+            return None
+        try:
+            size = world.shrink().size
+        except ringcoll.PeerLost as error:  # as the second host says
+            assert "hold this one for lost" in str(error)
+            size = 0
+        return time.monotonic(), size
+
+    cluster = emulate(2)
+    job = start_ranks(6, body, hosts=places(cluster, 3, 3), env={"RINGCOLL_TIMEOUT_S": "60"})
+    for rank in range(6):
+        job.wait_for(str(rank))
+    lost = time.monotonic()
+    deafen(cluster)
+    outcomes = job.join(60)
+    for outcome in outcomes[:3]:
+        assert outcome.value, outcome.output
+        assert outcome.value[0] - lost < SHRUNK_S
+    sizes = [size for _, size in (outcome.value for outcome in outcomes[:3]) if size > 0]
+    assert sizes == [len(sizes)] * len(sizes)
+    assert [outcome.exit_code for outcome in outcomes[3:]] == [0, 0, -signal.SIGKILL]
