@@ -43,7 +43,8 @@ const std::vector<KnobRow>& core_knobs() {
        "bytes of one piece (segment) of a large collective in its pipeline. 0: between hosts by "
        "the costs of the links, on one host by what caches hold"},
       {"RINGCOLL_SLOTS", "coll", kAgreed, knob::Integer{&Config::slots, 0, 64}, "0",
-       "pieces of a large collective, or small calls, in flight. 0: by the costs of the links"},
+       "pieces of a large collective (24 of one at most), or small calls, in flight. 0: by the "
+       "costs of the links"},
       {"RINGCOLL_INLINE_BYTES", "transport", kAgreed,
        knob::Bytes{&Config::inline_bytes, 0, 64 * kKiB}, "1K",
        "largest message that shared memory carries beside its flag"},

@@ -124,6 +124,35 @@ TEST_P(InFlight, KeepsAddressesOfTensorsThatWaitForASlot) {
   });
 }
 
+// A rank that waits for a credit receives nothing meanwhile. So no link may have more messages on
+// their way than it takes, however many slots there are, and though a receiver tells late what it
+// has released. This many ranks have enough rounds for all pieces to be in flight at once.
+TEST_P(InFlight, PiecesDoNotWaitForCreditsInACircle) {
+  constexpr Rank kRanks = 34;
+  constexpr int64_t kCount = 64 * 1024;
+  Config config = testing::test_config(std::string(GetParam()));
+  config.slots = 64;
+  config.segment_bytes = kRanks * 64;
+  config.timeout_s = 20;
+  config.algorithm = "ring";
+  testing::run_world(kRanks, config, [&](Member& m) {
+    constexpr size_t kCalls = 3;
+    std::vector<std::vector<float>> values(kCalls);
+    std::vector<rc_buffer> buffers(kCalls);
+    std::deque<Call> calls;
+    for (size_t i = 0; i < kCalls; i++) {
+      values[i].assign(kCount, static_cast<float>(m.rank));
+      buffers[i] = {values[i].data(), values[i].data(), kCount};
+      calls.push_back({.collective = RC_ALLREDUCE, .dtype = RC_FLOAT32});
+      calls.back().buffers = std::span(&buffers[i], 1);
+    }
+    List list(std::move(calls));
+    while (list.ended() < kCalls) m.executor.run_all(list);
+    for (const auto& sums : values)
+      EXPECT_EQ(sums, std::vector<float>(kCount, kRanks * (kRanks - 1) / 2));
+  });
+}
+
 // Wherever the one before left them, in the middle of a call or at its end.
 TEST_P(InFlight, AnotherThreadGoesOn) {
   Config config = testing::test_config(std::string(GetParam()));

@@ -158,7 +158,7 @@ bool Run::advance_pipeline() {
 }
 
 bool Run::begin_tick() {
-  auto slots = static_cast<int64_t>(slots_.size());
+  const int64_t slots = pieces_in_flight(static_cast<int64_t>(slots_.size()));
   if (started_ < choice_->pieces && started_ - finished_ < slots && tick_ >= next_start_) {
     Piece& next = piece(started_);
     if (!begin(next)) return false;

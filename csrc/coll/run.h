@@ -8,7 +8,9 @@
 // stage, the newest first. Since all ranks run the same ticks and rounds, a message is received one
 // tick after it was sent, messages of a pair arrive in the order in which they are expected, and no
 // rank waits for something that its peer does only after waiting for it: a receive of tick t
-// depends on sends of tick t-1 alone.
+// depends on sends of tick t-1 alone. A send may wait for a credit. The peer gives that when it
+// receives what was sent in tick t-1, which depends on nothing of tick t but what stands before in
+// the tick: so no more pieces are in flight than a link has credits (kLeastCredits).
 //
 // Where all ranks share memory, a piece that is alone sends each message as soon as all that it
 // sends is there (earliest_sends), two to a peer at most before their rounds: then all peers are

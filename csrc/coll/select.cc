@@ -211,7 +211,8 @@ std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, dou
   std::optional<Estimate> best;
   for (int64_t piece : piece_sizes(row.collective, &price->profile)) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
-    double us = microseconds(price->profile, bytes, std::max<int64_t>(1, pieces), slots_);
+    double us =
+        microseconds(price->profile, bytes, std::max<int64_t>(1, pieces), pieces_in_flight(slots_));
     if (!best || us < best->microseconds) best = {us, piece};
   }
   return best;

@@ -3,6 +3,7 @@
 // names a schedule. A pure function of what all ranks know alike, so that all choose the same.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,8 +13,14 @@
 #include "coll/call.h"
 #include "schedule/fabric.h"
 #include "schedule/schedule.h"
+#include "transport/transport.h"
 
 namespace ringcoll {
+
+/// Pieces of one call that are in flight at most, of `slots`.
+constexpr int64_t pieces_in_flight(int64_t slots) {
+  return std::min<int64_t>(slots, kLeastCredits);
+}
 
 /// What the choice depends on besides the call.
 struct Terrain {

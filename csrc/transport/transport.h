@@ -81,6 +81,11 @@ constexpr std::string_view name_of(Distance::State state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+/// Messages that every link takes before the peer releases one, or tells that it did. A caller that
+/// waits for a credit, and receives nothing meanwhile, keeps no more than these on their way to a
+/// peer; else ranks may wait for one another in a circle.
+inline constexpr uint64_t kLeastCredits = 24;
+
 class Endpoint {
  public:
   virtual ~Endpoint() = default;

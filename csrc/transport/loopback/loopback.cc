@@ -23,6 +23,7 @@ namespace {
 
 /// Messages of one direction that may be unreleased.
 constexpr uint64_t kCredits = 32;
+static_assert(kCredits >= kLeastCredits);
 
 struct Message {
   Envelope envelope;

@@ -46,7 +46,7 @@ inline constexpr uint64_t kBases = uint64_t{1} << 18;
 
 /// Small messages whose release the sender may not have been told yet.
 inline constexpr uint64_t kLazyCredits = 8;
-static_assert(kLazyCredits < kEntries, "or the sender would wait for a credit for ever");
+static_assert(kEntries - (kLazyCredits - 1) >= kLeastCredits);
 
 /// Cache lines are fetched in pairs, so words with different writers are two lines apart.
 inline constexpr size_t kLineBytes = 64;

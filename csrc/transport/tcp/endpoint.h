@@ -82,6 +82,7 @@ class TcpEndpoint final : public Endpoint {
   /// Messages that may be queued because the kernel's buffers are full. More would not make the
   /// stream any faster, it is full.
   static constexpr uint64_t kQueue = 64;
+  static_assert(kQueue >= kLeastCredits);
   /// Stretches handed to the kernel in one system call. More gains nothing: 16 small ones fill a
   /// segment, a long one fills the socket.
   static constexpr size_t kBatch = 16;

@@ -309,7 +309,7 @@ void VerbsEndpoint::release() {
   In& message = in(++released_);
   if (message.buffer) port_.landing.give_back(std::move(message.buffer));
   message = {};
-  owes_credit_ |= released_ - told_ >= kWindow / 4;
+  owes_credit_ |= released_ - told_ >= kOwedReleases;
   tell_credit();
 }
 

@@ -24,6 +24,9 @@ inline constexpr uint32_t kVersion = 4;
 
 /// Messages of one direction that may be unreleased.
 inline constexpr uint64_t kWindow = 32;
+/// The sender is told of releases when so many are owed.
+inline constexpr uint64_t kOwedReleases = kWindow / 4;
+static_assert(kWindow - (kOwedReleases - 1) >= kLeastCredits);
 
 /// A port that a rank may use. All ranks learn those of all, as Transport::address(), and from them
 /// which are shared out to whom (sharing.h); when two connect they tell theirs again, for the
