@@ -499,14 +499,6 @@ class Communicator:
     def stats(self) -> dict[str, Any]:
         """Rank, size, hosts, levels, links, their costs and ring order, and counters of calls,
         bytes, copies, waits and rejected connections since the communicator was made. Any thread.
-
-        ``stats()["peers"][rank]`` of a rank that is joined by shared memory has its distance, from
-        the thread that makes calls there to the one that makes them here: ``distance`` is "near" or
-        "far" (a cache line goes there and back in less than 200 ns, or more), "one core" (both run
-        on one CPU) or "unknown"; ``round_trip_ns`` that time in nanoseconds and
-        ``distance_age_s`` how many seconds ago it was measured, both None where it was not. The two
-        ranks measure it at the start, if they are neighbours in the ring, and between calls, about
-        once a second. On other ranks all three are None.
         """
         return cast("dict[str, Any]", json.loads(self._core.stats()))
 

@@ -16,8 +16,6 @@ namespace {
 // From here on a piece is worth huge pages.
 constexpr size_t kLargePieceBytes = 64 << 10;
 constexpr size_t kLargeNetworkPieceBytes = 1 << 20;
-// After so many calls the distance of a peer is looked at, which takes some nanoseconds.
-constexpr uint64_t kCallsOfATurn = 8;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestReading = std::chrono::seconds(5);
 
@@ -103,7 +101,6 @@ void Executor::run(const Call& call) {
     comm_.channels().flush([&] { return only.run->doing(); });
     in_flight_ = 0;
     park_memory();
-    look_at_distance();
   } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
     throw fail(error);
   }
@@ -115,13 +112,6 @@ void Executor::park_memory() {
   if (!group.memory().has_extent()) return;
   auto reads_memory = [&](Rank peer) { return group.link_of(peer) == LinkClass::kHost; };
   if (slots_.have_left(reads_memory)) group.park_memory();
-}
-
-// When a call has ended and none is in flight: then ranks are as near in time as ever. All count
-// calls alike.
-void Executor::look_at_distance() {
-  uint64_t turn = sequence_ / kCallsOfATurn;
-  if (turn != std::exchange(turn_, turn)) comm_.channels().look_at_distance(turn);
 }
 
 // Nothing of what was in flight goes on. Returns the error to raise. kInvalidArgument tells callers
@@ -247,7 +237,6 @@ std::optional<Executed> Executor::end_those_over(CallSource& calls) {
       if (calls.look_up(comm_.channels().busy())) return Executed::kPart;
       comm_.channels().flush([this] { return flight(0).run->doing(); });
       park_memory();
-      look_at_distance();
     }
     end_oldest(calls);
     if (last) return Executed::kAll;

@@ -85,7 +85,6 @@ class Executor {
   bool has_room();
   bool may_follow(const Call& call);
   void park_memory();
-  void look_at_distance();
   void begin_those_of(CallSource& calls);
   bool advance_all();
   size_t left() const { return in_flight_ + (held_ ? 1 : 0); }
@@ -103,7 +102,6 @@ class Executor {
   size_t first_ = 0, in_flight_ = 0;
   const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight
   uint64_t sequence_ = 0;
-  uint64_t turn_ = 0;  // in which the distance of a peer was looked at last
   CallWatch watch_;
 };
 

@@ -37,16 +37,6 @@ Json given_costs(const std::string& path) {
   }
 }
 
-// As it is in "peers": null where nothing is known or to be known.
-void put_distance(const Communicator& comm, Rank peer, Json* json) {
-  bool beside = comm.group().link_of(peer) == LinkClass::kHost;
-  Distance distance = beside ? comm.group().distance(peer) : Distance();
-  bool measured = distance.round_trip_ns > 0;
-  (*json)["distance"] = beside ? Json(name_of(distance.state)) : Json();
-  (*json)["round_trip_ns"] = measured ? Json(distance.round_trip_ns) : Json();
-  (*json)["distance_age_s"] = measured ? Json(to_seconds(distance.age)) : Json();
-}
-
 }  // namespace
 
 std::string stats_json(Engine& engine) {
@@ -68,7 +58,6 @@ std::string stats_json(Engine& engine) {
                      {"groups", groups},
                      {"transport", comm.group().transport_of(r)},
                      {"port", comm.group().port_of(r)}});
-    put_distance(comm, r, &links.back());
   }
   return Json{{"name", comm.name()},
               {"rank", comm.rank()},

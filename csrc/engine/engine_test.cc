@@ -386,48 +386,6 @@ TEST(Abi, StatsCountWhatWasMoved) {
   });
 }
 
-// Started calls look at it as well: when nothing is in flight.
-TEST(Abi, StatsHaveTheDistanceOfRanksOfAHost) {
-  world(2, [](rc_comm* comm, int rank) {
-    auto peers = [&] {
-      char* text = nullptr;
-      EXPECT_EQ(ringcoll_comm_stats(comm, &text), RC_OK);
-      auto stats = nlohmann::json::parse(text);
-      ringcoll_free(text);
-      return stats["peers"];
-    };
-    EXPECT_TRUE(peers()[rank]["distance"].is_null()) << "to itself";
-    EXPECT_TRUE(peers()[rank]["round_trip_ns"].is_null());
-    float value = 1;
-    rc_buffer buffer{&value, &value, 1};
-    rc_call call = sum_of(&buffer);
-    nlohmann::json peer;
-    double unknown = 1, ranks = 0;
-    rc_buffer doubles{&unknown, &ranks, 1};
-    rc_call count = sum_of(&doubles);
-    count.dtype = RC_FLOAT64;
-    ringcoll::Deadline deadline(ringcoll::seconds(60));
-    while (!deadline.passed()) {
-      for (int i = 0; i < 100; i++) {
-        rc_request* request = nullptr;
-        ASSERT_EQ(ringcoll_start(comm, &call, &request), RC_OK) << error_text();
-        int done = 0;
-        ASSERT_EQ(ringcoll_wait(request, -1, &done), RC_OK) << error_text();
-        ringcoll_request_free(request);
-      }
-      peer = peers()[1 - rank];
-      unknown = peer["distance"] == "unknown" ? 1 : 0;
-      ASSERT_EQ(ringcoll_run(comm, &count), RC_OK) << error_text();
-      if (ranks == 0) break;
-    }
-    EXPECT_NE(peer["distance"], "unknown");
-    bool measured = peer["distance"] == "near" || peer["distance"] == "far";
-    EXPECT_EQ(peer["round_trip_ns"].is_number_integer(), measured) << peer;
-    EXPECT_EQ(peer["distance_age_s"].is_number(), measured) << peer;
-    EXPECT_TRUE(measured || peer["distance"] == "one core") << peer;
-  });
-}
-
 // JSON is UTF-8, and what callers and environments name need not be.
 TEST(Abi, TextsOfAnyBytesMakeJsonAllTheSame) {
   rc_comm_options options{.struct_size = sizeof options, .size = 1};

@@ -31,10 +31,6 @@ constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
 // How long a rank that waited in vain lets those nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
-// A distance is taken again when it is so old for each rank on the host: some 10 us a second of a
-// rank that makes calls. Hosts move the processors of virtual machines every few seconds.
-constexpr Duration kOldDistance = std::chrono::seconds(1);
-
 // A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
 // run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
@@ -60,12 +56,9 @@ Channels::Channels(Group& group)
       channels_(group.size()),
       yield_(group.mesh().topology().crowded(group.mesh().rank())),
       spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
-  for (Rank peer = 0; peer < group.size(); peer++) {
+  for (Rank peer = 0; peer < group.size(); peer++)
     by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
-    if (peer == group.rank()) own_index_ = beside_.size();
-    if (peer == group.rank() || group.link_of(peer) == LinkClass::kHost) beside_.push_back(peer);
-  }
-  gives_way_ = yield_ && beside_.size() == channels_.size();
+  gives_way_ = yield_ && std::ranges::none_of(by_network_, std::identity());
 }
 
 void Channels::finish() {
@@ -198,16 +191,6 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
   }
   blocked_ = false;
   health.set_waiting_for(kNobody);
-}
-
-void Channels::look_at_distance(uint64_t turn) {
-  Rank peer = beside_[opposite(own_index_, turn, beside_.size())];
-  if (channels_[peer]) channels_[peer]->look_at_distance(kOldDistance * beside_.size());
-}
-
-Distance Channels::distance(Rank peer) const {
-  std::lock_guard lock(mutex_);
-  return channels_[peer] ? channels_[peer]->distance() : Distance();
 }
 
 void Channels::revoke() noexcept {

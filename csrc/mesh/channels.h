@@ -82,17 +82,6 @@ class Channels {
     }
     wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
-  /// Looks at the distance of one of the ranks that have memory in common with this one: another in
-  /// each turn, and the same two at each other. For who is in the middle of nothing; all ranks of
-  /// the group come with the same turns, as far as they come.
-  void look_at_distance(uint64_t turn);
-  /// Of `count` places, whose turn it is to look at this one, and to be looked at. Sooner or later
-  /// each; itself, too.
-  static size_t opposite(size_t place, uint64_t turn, size_t count) {
-    return (turn % count + count - place) % count;
-  }
-  /// Of a peer that is connected; else unknown. Any thread.
-  Distance distance(Rank peer) const;
   /// Makes a wait in another thread look again. Any thread.
   void wake();
   /// The same, if it has stopped polling.
@@ -138,8 +127,6 @@ class Channels {
   std::vector<std::unique_ptr<Endpoint>> channels_;  // by peer
   std::vector<Rank> connected_;
   std::vector<bool> by_network_;  // by peer
-  std::vector<Rank> beside_;      // ranks that have memory in common, this one among them
-  size_t own_index_ = 0;          // among these
   mutable std::mutex mutex_;      // adding a channel against wake() of another thread
   bool yield_;
   bool gives_way_ = false;

@@ -115,7 +115,6 @@ std::vector<LevelSamples> Mesh::measure_costs(const std::vector<bool>& wanted) {
   int share = std::min(topology_->ranks_for_each_cpu(), kMostShare);
   whole_->channels().connect(measured_peers(*topology_, rank_, wanted, share));
   Measured links(*whole_);
-  take_distances(*topology_, rank_, share, links);
   return measure_links(*topology_, rank_, wanted, share, links);
 }
 

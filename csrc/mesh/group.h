@@ -85,8 +85,6 @@ class Group {
   Health& health() const { return *health_; }
 
   Channels& channels() { return *channels_; }
-  /// From the thread that makes the peer's calls to the one that makes this rank's. Any thread.
-  Distance distance(Rank peer) const { return channels_->distance(peer); }
   /// Made on first use, by any rank for itself. Any thread, after all have joined; what it gives is
   /// for one at a time. Throws Error(kTransport).
   MessageChannels& messages();

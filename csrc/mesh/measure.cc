@@ -218,7 +218,6 @@ class Meter {
         slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
 
   LevelSamples measure(int level);
-  void take_distances();
   /// Until all that was sent is complete.
   void finish();
 
@@ -240,7 +239,6 @@ class Meter {
   Duration stream_length(Rank peer) const;
   double exchange_in_step(const std::vector<Rank>& row);
   void exchange(Rank peer);
-  void take_distance(Rank peer);
   double ping(Rank peer, Duration limit);
   void answer_pings(Rank peer);
   bool is_inside_host() const { return level_ <= topology_.host_level(); }
@@ -359,29 +357,6 @@ void Meter::exchange(Rank peer) {
   expect(peer, nullptr, 0);
   send(peer, {Phase::kRound});
   receive(peer, Phase::kRound, nullptr, 0);
-}
-
-// With the one and the other neighbour, as messages are exchanged in step.
-void Meter::take_distances() {
-  for (Rank peer : neighbours_in(ranks_beside(topology_, self_), self_))
-    if (!links_.is_network(peer)) take_distance(peer);
-}
-
-// Both come to it from a message that they waited for awake: who slept comes later, and so the
-// first message does not do. Where ranks share cores the other may not run at all.
-void Meter::take_distance(Rank peer) {
-  bool again = true;
-  for (int tries = 1; again; tries++) {
-    for (int i = 0; i < 2; i++) exchange(peer);
-    links_.link(peer).take_distance();
-    if (self_ < peer) {
-      bool known = links_.link(peer).distance().state != Distance::State::kUnknown;
-      again = !known && share_ == 1 && tries < kTries;
-      send(peer, {Phase::kVerdict, again});
-    } else {
-      again = receive_empty(peer, Phase::kVerdict).value != 0;
-    }
-  }
 }
 
 // Half the median of the round trips. The first ones only tell when both have come.
@@ -550,12 +525,6 @@ void Meter::wait(Rank peer, Ready&& ready) {
 }
 
 }  // namespace
-
-void take_distances(const Topology& topology, Rank self, int share, MeasuredLinks& links) {
-  Meter meter(topology, self, share, links);
-  meter.take_distances();
-  meter.finish();
-}
 
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
                                  const std::vector<bool>& wanted, int share) {

@@ -28,10 +28,6 @@ class MeasuredLinks {
   virtual bool wants_places() const = 0;
 };
 
-/// Takes the distances of neighbours on a host. Collective over all ranks, which are connected to
-/// their neighbours in the ring.
-void take_distances(const Topology& topology, Rank self, int share, MeasuredLinks& links);
-
 /// The ranks that `self` measures with at the levels that are `wanted`.
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
                                  const std::vector<bool>& wanted, int share);

@@ -66,21 +66,6 @@ struct View {
   Envelope envelope;
 };
 
-/// How far the threads at the two ends of a link are from each other (docs/design.md, "Distance").
-struct Distance {
-  enum class State : uint8_t { kUnknown, kOneCore, kNear, kFar };
-  /// Cores that share a last-level cache take 20 to 160 ns, others 400 and more.
-  static constexpr int kMostNearNs = 200;
-
-  State state = State::kUnknown;
-  int round_trip_ns = 0;  // that a cache line takes there and back; of kNear and kFar
-  Duration age{};         // since that was measured; of these two as well
-};
-constexpr std::string_view name_of(Distance::State state) {
-  constexpr std::array<std::string_view, 4> kNames = {"unknown", "one core", "near", "far"};
-  return kNames[static_cast<size_t>(state)];
-}
-
 /// Messages that every link takes before the peer releases one, or tells that it did. A caller that
 /// waits for a credit, and receives nothing meanwhile, keeps no more than these on their way to a
 /// peer; else ranks may wait for one another in a circle.
@@ -142,16 +127,6 @@ class Endpoint {
   /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
   /// passed. May return early. The caller has just seen try_recv or completed() not advance.
   virtual void wait(Duration limit) = 0;
-  /// As it was last measured, as long as both threads are on the CPUs on which they were then; the
-  /// same on both ends. Any thread.
-  virtual Distance distance() const { return {}; }
-  /// Measures it, if the other end does the same within some microseconds. For the caller that
-  /// knows that it does: whoever is alone here loses these few microseconds, and nothing else.
-  virtual void take_distance() {}
-  /// The same where nobody knows what the other end does, but that it comes here again and again,
-  /// between calls: asks it to take the distance if that is unknown or older than `old`, and takes
-  /// it once both have asked. Mostly a look at three words.
-  virtual void look_at_distance(Duration /*old*/) {}
   /// Whether what is lent can be sent to the peer as it lies. Where it cannot, it goes through the
   /// arena. May become true with time, never false.
   virtual bool takes_lent() const { return true; }

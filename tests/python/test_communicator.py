@@ -111,44 +111,6 @@ def test_a_sub_communicator_outlives_its_parent(run_ranks):
     run_ranks(2, body)
 
 
-def test_stats_have_the_distance(run_ranks):
-    """Of ranks on two CPUs, of which one moves to the other's; both say the same."""
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        pytest.skip("one CPU")
-
-    def body(world):
-        def distance():
-            peer = world.stats()["peers"][1 - world.rank]
-            return peer["distance"], peer["round_trip_ns"]
-
-        def wait_for(*states):
-            end = time.monotonic() + 30
-            while True:
-                for _ in range(50):
-                    world.allreduce(np.ones(1))
-                late = time.monotonic() > end
-                found = distance()
-                if world.allreduce(np.array([found[0] in states or late], int))[0] == 2:
-                    return distance()
-
-        os.sched_setaffinity(0, {cpus[-world.rank]})
-        apart = wait_for("near", "far")
-        world.barrier()
-        os.sched_setaffinity(0, {cpus[0]})
-        together = wait_for("one core")
-        own = world.stats()["peers"][world.rank]
-        return apart, together, [own[key] for key in ("distance", "round_trip_ns")]
-
-    (apart, together, own), second = run_ranks(2, body)
-    assert second == (apart, together, own)
-    state, round_trip_ns = apart
-    assert 0 < round_trip_ns < 20_000
-    assert state == ("near" if round_trip_ns < 200 else "far")
-    assert together == ("one core", None)
-    assert own == [None, None]
-
-
 def test_stats(run_ranks):
     def body(world):
         before = world.stats()

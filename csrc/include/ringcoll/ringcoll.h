@@ -313,22 +313,11 @@ RINGCOLL_API void ringcoll_comm_abort(rc_comm* comm, const char* reason);
 RINGCOLL_API int ringcoll_comm_rank(const rc_comm* comm);
 RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
 /* JSON: name, rank, size, hosts, levels and topology (with where it is known from), network,
- * ring_order, peers (host, pid, NUMA node, groups, transport and port of each, and its distance),
+ * ring_order, peers (host, pid, NUMA node, groups, transport and port of each),
  * costs (of the links of each level, where they are from, and how long measuring took), and
  * counters (calls, and how many that were started have been ended by a thread that waited:
  * calls_helped; bytes, copies, waits, messages with tags, rejected connections). The string is
- * malloc'ed; free it with ringcoll_free.
- *
- * The distance of a peer that is joined by shared memory, from the thread that makes its calls to
- * the one that makes this rank's. Since revision 2:
- *   distance        "near", "far" (a cache line goes there and back in less than 200 ns, or more),
- *                   "one core" (both run on one CPU), or "unknown": not measured since one of them
- *                   has moved to another CPU, or never. null: joined by a network, or this rank
- *   round_trip_ns   that time in nanoseconds, an integer, where it is near or far; else null
- *   distance_age_s  seconds since it was measured; null as above
- * Measured by the two ranks when the communicator of all ranks starts, if they are neighbours in
- * the ring, and again between calls, about once a second. Both ends say the same, once no call
- * runs. */
+ * malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call to its end in the calling thread. */

@@ -40,11 +40,6 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
     return;
   }
   pair_.mine->waiting.store(0, std::memory_order_relaxed);
-  meter_.emplace(DistanceMeter::Ends{.mine = pair.mine->distance,
-                                     .theirs = pair.theirs->distance,
-                                     .my_base = pair.my_base,
-                                     .their_base = pair.their_base,
-                                     .leads = pair.rank < pair.peer});
 }
 
 ShmEndpoint::~ShmEndpoint() {

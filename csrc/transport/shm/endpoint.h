@@ -23,7 +23,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +30,6 @@
 #include "base/clock.h"
 #include "shm/bell.h"
 #include "shm/peer_memory.h"
-#include "transport/shm/distance.h"
 #include "transport/shm/handed.h"
 #include "transport/shm/layout.h"
 
@@ -104,16 +102,6 @@ class ShmEndpoint final : public Endpoint {
   bool drained() override { return !pair_.tower || completed() == sent_; }
   void wait(Duration limit) override;
   void wake() override;
-  Distance distance() const override {
-    return meter_ ? meter_->distance(Clock::now()) : Distance();
-  }
-  void take_distance() override {
-    if (meter_) meter_->take(Clock::now());
-  }
-  void look_at_distance(Duration old) override {
-    if (meter_ && !meter_->is_quiet()) meter_->look(Clock::now(), old);
-  }
-
   // With a bell.
 
   /// The peer may find itself called (PeerLines::connected).
@@ -154,7 +142,6 @@ class ShmEndpoint final : public Endpoint {
   const Pair pair_;
   const std::atomic<uint32_t>* peer_waiting_;
   BellRope rope_;
-  std::optional<DistanceMeter> meter_;  // without a bell: both ends are where the other is
   HandedBuffers buffers_;
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;

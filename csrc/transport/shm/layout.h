@@ -87,20 +87,6 @@ struct ControlPage {
   uint64_t nonce;
 };
 
-/// Written by this rank for one peer: what the two need to find out how far they are from each
-/// other (distance.h).
-struct DistanceLine {
-  /// One more than the base of the link that has written the rest; 0: none has.
-  std::atomic<uint64_t> whose;
-  /// What goes to and fro. Both ends write a line of their own, as all that they say.
-  std::atomic<uint64_t> trip;
-  /// On which CPU this rank runs, and whether it wants to know the distance.
-  std::atomic<uint32_t> told;
-  /// By the lower rank alone: what was found, and when.
-  std::atomic<uint64_t> found;
-  std::atomic<int64_t> found_at;
-};
-
 /// Written by this rank for one peer.
 struct PeerLines {
   /// Number of the last message of the peer that this rank has released: the peer's credit. Above
@@ -125,10 +111,8 @@ struct PeerLines {
   /// One above its base, until what this rank has lent to the peer is its caller's again although
   /// the peer may not have read it (Endpoint::revoke).
   std::atomic<uint64_t> lends;
-  /// Not in a part with a bell.
-  alignas(kApartBytes) DistanceLine distance;
 };
-static_assert(sizeof(PeerLines) == 3 * kApartBytes);
+static_assert(sizeof(PeerLines) == 2 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 /// No offset, and no address of a process, has one of these bits.
