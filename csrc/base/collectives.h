@@ -24,13 +24,21 @@ struct CollectiveTraits {
   bool reduces;
   bool has_root;
 
+  constexpr bool has_data() const { return input != Extent::kNone; }
   constexpr bool is_vector() const { return input == Extent::kVector; }
   /// Chunks may differ in length, as `counts` says.
   constexpr bool takes_counts() const {
     return input == Extent::kOwnChunk || input == Extent::kAllChunks;
   }
-  /// What is received may be cut otherwise than what is sent, as `recv_counts` says.
-  constexpr bool takes_recv_counts() const { return output == Extent::kReceived; }
+  /// Each rank gives its own chunk.
+  constexpr bool gathers() const { return input == Extent::kOwnChunk; }
+  /// Each rank sends a chunk to each rank. Counts are each rank's own, and what it receives may be
+  /// cut otherwise than what it sends, as `recv_counts` says.
+  constexpr bool exchanges() const { return output == Extent::kReceived; }
+  /// All ranks get the whole result of a reduction.
+  constexpr bool shares_result() const {
+    return reduces && output == Extent::kVector && writes == Whose::kAll;
+  }
 };
 
 /// By rc_collective.
@@ -47,7 +55,7 @@ inline constexpr std::array<CollectiveTraits, RC_COLLECTIVE_COUNT> kCollectiveTr
     {"barrier", Extent::kNone, Whose::kAll, Extent::kNone, Whose::kAll, false, false},
 }};
 
-/// Of one that exists: check_call() has seen to it.
+/// Precondition: the collective exists, which check_call() validates.
 inline const CollectiveTraits& traits_of(Collective collective) {
   return kCollectiveTraits[collective];
 }

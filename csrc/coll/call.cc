@@ -66,8 +66,7 @@ bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   auto own = index_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
   if (traits_of(call.collective).input == Extent::kOwnChunk) return in == out + own;
   if (traits_of(call.collective).output == Extent::kOwnChunk) return out == in + own;
-  return in == out &&
-         (call.collective != RC_ALLTOALL || std::ranges::equal(call.counts, call.recv_counts));
+  return in == out && (!call.exchanges() || std::ranges::equal(call.counts, call.recv_counts));
 }
 
 /// Memory of the caller's.
@@ -173,8 +172,9 @@ void check_lengths(const Call& call, Rank size) {
 }
 
 void check_buffers(const Call& call, Rank rank, Rank size) {
-  if (call.collective == RC_BARRIER) {
-    check(call.buffers.empty(), Code::kInvalidArgument, "a barrier takes no buffers");
+  if (!call.has_data()) {
+    check(call.buffers.empty(), Code::kInvalidArgument, "a {} takes no buffers",
+          name_of(call.collective));
     return;
   }
   check(call.is_vector() || call.buffers.size() == 1, Code::kInvalidArgument,
@@ -209,7 +209,7 @@ uint32_t hash_of_details(const Call& call) {
   add(std::bit_cast<uint64_t>(call.prescale));
   add(std::bit_cast<uint64_t>(call.named_postscale));
   add(call.counts.size());
-  if (call.collective != RC_ALLTOALL)
+  if (!call.exchanges())
     for (int64_t count : call.counts) add(static_cast<uint64_t>(count));
   return std::max<uint32_t>(1, static_cast<uint32_t>(hash));
 }
@@ -254,16 +254,16 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
         "timeout_s is {}: it is a number of seconds, or 0 for that of the communicator",
         raw.timeout_s);
   call.timeout_s = raw.timeout_s;
-  if (traits_of(call.collective).has_root) {
+  const CollectiveTraits& traits = traits_of(call.collective);
+  if (traits.has_root) {
     call.root = raw.root;
     check(raw.root >= 0 && raw.root < size, Code::kInvalidArgument,
           "root {} is not a rank of this communicator of {}", raw.root, size);
   }
-  bool chunked = !call.is_vector() && call.collective != RC_BARRIER;
-  if (chunked && raw.counts) call.counts = {raw.counts, static_cast<size_t>(size)};
-  if (call.collective == RC_ALLTOALL) {
+  if (traits.takes_counts() && raw.counts) call.counts = {raw.counts, static_cast<size_t>(size)};
+  if (traits.exchanges()) {
     check(!raw.counts == !raw.recv_counts, Code::kInvalidArgument,
-          "alltoall needs both counts and recv_counts, or neither");
+          "{} needs both counts and recv_counts, or neither", traits.name);
     if (raw.recv_counts) call.recv_counts = {raw.recv_counts, static_cast<size_t>(size)};
   }
   check_counts(call.counts, "counts");
@@ -332,16 +332,16 @@ Signature signature_of(const Call& call, Rank size, uint64_t sequence) {
   s.root = call.root;
   if (call.is_vector() || !call.counts.empty())
     s.count = call.total();
-  else if (call.collective != RC_BARRIER)
+  else if (call.has_data())
     s.count = call.buffers[0].count * size;
-  if (call.collective == RC_ALLTOALL && !call.has_equal_counts()) s.count = 0;
+  if (call.exchanges() && !call.has_equal_counts()) s.count = 0;
   return s;
 }
 
 Details details_of(const Call& call) {
   Details details{call.prescale, call.named_postscale, {}};
   if (call.counts.empty()) return details;
-  if (call.collective == RC_ALLTOALL) {
+  if (call.exchanges()) {
     details.counts = "each rank's own";
     return details;
   }
@@ -354,15 +354,15 @@ Details details_of(const Call& call) {
 
 std::string describe(const Signature& s) {
   auto collective = static_cast<Collective>(s.collective);
-  std::string text = fmt::format("{} #{}", name_of(collective), s.sequence);
-  if (collective == RC_BARRIER) return text;
-  if (collective == RC_ALLTOALL && s.count == 0 && s.details != 0)
+  const CollectiveTraits& traits = traits_of(collective);
+  std::string text = fmt::format("{} #{}", traits.name, s.sequence);
+  if (!traits.has_data()) return text;
+  if (traits.exchanges() && s.count == 0 && s.details != 0)
     text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
   else
     text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));
-  if (traits_of(collective).reduces)
-    text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
-  if (traits_of(collective).has_root) text += fmt::format(", root {}", s.root);
+  if (traits.reduces) text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
+  if (traits.has_root) text += fmt::format(", root {}", s.root);
   return text;
 }
 

@@ -30,6 +30,8 @@ struct Call {
 
   bool is_vector() const { return traits_of(collective).is_vector(); }
   bool reduces() const { return traits_of(collective).reduces; }
+  bool has_data() const { return traits_of(collective).has_data(); }
+  bool exchanges() const { return traits_of(collective).exchanges(); }
   /// Of a collective with chunks: as many elements for each rank, and every rank knows that.
   bool has_equal_counts() const { return counts.empty(); }
   /// Elements of the vector; of chunk `rank`; that rank `rank` sends here (alltoall).

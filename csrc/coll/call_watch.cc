@@ -98,7 +98,7 @@ CallWatch::~CallWatch() {
 }
 
 void CallWatch::note(uint32_t hash, const Call& call) {
-  if (call.collective == RC_ALLTOALL && !call.counts.empty()) {
+  if (call.exchanges() && !call.counts.empty()) {
     uint64_t n = log_.latest() + 1;
     std::lock_guard lock(mutex_);
     Splits& splits = splits_[n % splits_.size()];

@@ -19,9 +19,9 @@ constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 // most, and with lengths of each pair's own it goes from each to each.
 int64_t most_of_a_message(const Call& call, const Partition& partition, Rank ranks) {
   if (call.is_vector()) return partition.elements();
-  bool alltoall = call.collective == RC_ALLTOALL;
-  if (ranks == 2 || (alltoall && !call.has_equal_counts())) return partition.longest_strip();
-  return alltoall ? partition.elements() / 2 : partition.elements();
+  if (ranks == 2 || (call.exchanges() && !call.has_equal_counts()))
+    return partition.longest_strip();
+  return call.exchanges() ? partition.elements() / 2 : partition.elements();
 }
 
 }  // namespace
@@ -70,9 +70,9 @@ void Lending::choose_within_host(bool alone) {
 // A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
 // what is received replaces what is still to be sent to somebody else.
 bool Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
-  if ((!lends_ && !inline_) || call_->collective == RC_BARRIER) return false;
+  if ((!lends_ && !inline_) || !call_->has_data()) return false;
   const rc_buffer& first = call_->buffers[0];
-  bool exchanges = call_->collective == RC_ALLTOALL && first.input == first.output;
+  bool exchanges = call_->exchanges() && first.input == first.output;
   bool one_each = !call_->is_vector() || fragments.size() == 1;
   return one_each && !exchanges && !fragments.empty() && mover.outputs_are_sendable() &&
          (inline_ || std::ranges::all_of(fragments, &Fragment::lent));

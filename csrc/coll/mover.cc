@@ -51,7 +51,7 @@ Mover::Mover(const Call& call, Counters& counters, CopyWays& ways)
     : element_bytes_(size_of(call.dtype)),
       prescale_(call.prescale),
       postscale_(call.postscale),
-      copy_scale_(call.collective == RC_ALLREDUCE ? 1 : call.postscale),
+      copy_scale_(traits_of(call.collective).shares_result() ? 1 : call.postscale),
       counters_(counters),
       ways_(ways) {
   int64_t elements = 0;

@@ -25,10 +25,11 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
   strips_.clear();
   loans_.clear();
   element_bytes_ = size_of(call.dtype);
-  if (call.is_vector()) {
-    bool reads = is_looked_at(traits_of(call.collective).reads, rank == call.root);
-    bool writes = is_looked_at(traits_of(call.collective).writes, rank == call.root);
-    if (call.collective == RC_BROADCAST && rank == call.root)
+  const CollectiveTraits& traits = traits_of(call.collective);
+  if (traits.is_vector()) {
+    bool reads = is_looked_at(traits.reads, rank == call.root);
+    bool writes = is_looked_at(traits.writes, rank == call.root);
+    if (traits.writes == Whose::kAllButRoot && rank == call.root)
       writes = std::ranges::all_of(call.buffers,
                                    [](const rc_buffer& b) { return b.output || b.count == 0; });
     int64_t at = 0;
@@ -41,9 +42,9 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
       at += b.count;
     }
     strips_.push_back({0, tensors_.size(), at, reads, writes});
-  } else if (call.collective == RC_ALLTOALL) {
+  } else if (traits.exchanges()) {
     add_alltoall(call, order);
-  } else if (call.collective != RC_BARRIER) {
+  } else if (traits.takes_counts()) {
     add_chunks(call, rank, order);
   }
   ends_key_ = 0;
@@ -61,11 +62,12 @@ void Partition::replace(const rc_buffer& buffer) {
   }
 }
 
-// allgather, gather: own chunk in, all out. reduce_scatter, scatter: all in, own chunk out.
+// A collective that gathers takes a rank's own chunk in and gives all chunks out. The others take
+// all chunks in and give the own chunk out.
 void Partition::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
-  bool gathers = call.collective == RC_ALLGATHER || call.collective == RC_GATHER;
-  bool is_root = rank == call.root;
-  bool whole = call.collective == RC_ALLGATHER || call.collective == RC_REDUCE_SCATTER || is_root;
+  const CollectiveTraits& traits = traits_of(call.collective);
+  bool gathers = traits.gathers();
+  bool whole = !traits.has_root || rank == call.root;
   auto* input = static_cast<const std::byte*>(call.buffers[0].input);
   auto* output = static_cast<std::byte*>(call.buffers[0].output);
   auto bytes = static_cast<int64_t>(element_bytes_);

@@ -61,7 +61,7 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
                   .root = position_[call.root],
                   .counts = counts,
                   .levels = selector_.terrain().fabric.levels()};
-  if (call.collective == RC_ALLTOALL) {
+  if (call.exchanges()) {
     problem.counts = counts.first(size);
     problem.recv_counts = counts.last(size);
   }

@@ -261,15 +261,15 @@ bool Selector::goes_one_by_one(const ScheduleRow& row, int64_t bytes) {
 // with counts sends differs from rank to rank: it may not matter there.
 Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) {
   auto element = static_cast<int64_t>(size_of(call.dtype));
-  auto sharing = static_cast<int64_t>(call.collective == RC_ALLTOALL ? strips / 2 : strips);
+  auto sharing = static_cast<int64_t>(call.exchanges() ? strips / 2 : strips);
   sharing = std::max<int64_t>(1, sharing);
-  bool known = call.collective != RC_ALLTOALL || call.has_equal_counts();
+  bool known = !call.exchanges() || call.has_equal_counts();
   int64_t priced = known ? longest_strip * element : kLeastNetworkPieceBytes;
   double bytes = static_cast<double>(priced) * static_cast<double>(sharing);
   int64_t piece_bytes = piece_sizes(call.collective, nullptr).front();
   Choice choice;
   choice.row = row_for(call, bytes, &piece_bytes);
-  if (call.collective == RC_BARRIER) {
+  if (!call.has_data()) {
     choice.pieces = 1;
     choice.one_by_one = true;
     return choice;

@@ -203,27 +203,18 @@ std::optional<double> least_over_a_port(Collective collective, const Groups& hos
     largest = std::max<double>(largest, hosts.size_of(host));
     smallest = std::min<double>(smallest, hosts.size_of(host));
   }
-  switch (collective) {
-    case RC_ALLREDUCE:
-      return 2 * (count - 1) / count;
-    case RC_BROADCAST:
-    case RC_REDUCE:
-      return 1;
-    case RC_ALLGATHER:
-    case RC_REDUCE_SCATTER:
-      return (ranks - smallest) / ranks;
-    case RC_GATHER:  // at the root, which is rank 0
-    case RC_SCATTER:
-      return (ranks - hosts.size_of(0)) / ranks;
-    case RC_ALLTOALL: {  // what each rank sends is the vector
-      double most = 0;
-      for (double own : {largest, smallest}) most = std::max(most, own * (ranks - own) / ranks);
-      return most;
-    }
-    case RC_BARRIER:
-      break;
+  const CollectiveTraits& traits = traits_of(collective);
+  if (!traits.has_data()) return {};
+  if (traits.shares_result()) return 2 * (count - 1) / count;
+  if (traits.is_vector()) return 1;
+  if (traits.exchanges()) {  // the vector is what each rank sends
+    double most = 0;
+    for (double own : {largest, smallest}) most = std::max(most, own * (ranks - own) / ranks);
+    return most;
   }
-  return {};
+  // The host of the root, which is rank 0, else the smallest one: its port carries all other
+  // chunks.
+  return (ranks - (traits.has_root ? hosts.size_of(0) : smallest)) / ranks;
 }
 
 /// A call of `bytes` of the whole vector; see docs/algorithms.md, "index space".
@@ -234,7 +225,7 @@ Choice choose(Selector& selector, Collective collective, DataType dtype, int64_t
   auto element = static_cast<int64_t>(size_of(dtype));
   if (call.is_vector()) return selector.choose(call, bytes / element, 1);
   int64_t ranks = selector.terrain().fabric.ranks();
-  int64_t lanes = collective == RC_ALLTOALL ? 2 * ranks : ranks;
+  int64_t lanes = call.exchanges() ? 2 * ranks : ranks;
   return selector.choose(call, (bytes / element + ranks - 1) / ranks, static_cast<size_t>(lanes));
 }
 
@@ -244,7 +235,8 @@ Json size_json(Selector& selector, Collective collective, DataType dtype, int64_
   for (const ScheduleRow& row : schedules()) {
     if (row.collective != collective || !is_offered(row, fabric, selector.terrain().one_domain))
       continue;
-    auto price = selector.estimate(row, collective == RC_BARRIER ? 0 : static_cast<double>(bytes));
+    auto price =
+        selector.estimate(row, traits_of(collective).has_data() ? static_cast<double>(bytes) : 0);
     Json entry = {{"name", row.name}, {"microseconds", nullptr}};
     if (price)
       entry.update({{"microseconds", price->microseconds},

@@ -143,9 +143,9 @@ Call::Call(const CallArguments& arguments, int rank, int size)
     raise_invalid(fmt::format("root {} is not a rank: there are 0 to {}", call_.root, size - 1));
   check_counts(counts_, size, "counts");
   check_counts(recv_counts_, size, "recv_counts");
-  if ((counts_ && !traits.takes_counts()) || (recv_counts_ && !traits.takes_recv_counts()))
+  if ((counts_ && !traits.takes_counts()) || (recv_counts_ && !traits.exchanges()))
     raise_invalid("this collective takes no such counts");
-  if (traits.takes_recv_counts() && counts_.has_value() != recv_counts_.has_value())
+  if (traits.exchanges() && counts_.has_value() != recv_counts_.has_value())
     raise_invalid(
         fmt::format("{} takes send_counts and recv_counts together, or neither", traits.name));
   if (traits.input != Extent::kNone) borrow(arguments, rank, size);

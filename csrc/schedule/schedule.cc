@@ -39,7 +39,7 @@ int64_t space_of(Collective collective, const Problem& problem) {
   const CollectiveTraits& traits = traits_of(collective);
   if (traits.is_vector()) return problem.counts[0];
   int64_t space = traits.takes_counts() ? sum(problem.counts) : 0;
-  return traits.takes_recv_counts() ? space + sum(problem.recv_counts) : space;
+  return traits.exchanges() ? space + sum(problem.recv_counts) : space;
 }
 
 void add_round(Schedule& schedule, Step step) {
@@ -177,9 +177,8 @@ void to_earliest_rounds(const std::vector<std::vector<size_t>>& earliest,
 
 std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem, int64_t most_steps,
                                 bool one_domain) {
-  bool chunked = row.collective != RC_ALLREDUCE && row.collective != RC_BROADCAST &&
-                 row.collective != RC_REDUCE;
-  std::vector<int64_t> counts(chunked ? problem.size : 1, kPricedElements);
+  const CollectiveTraits& traits = traits_of(row.collective);
+  std::vector<int64_t> counts(traits.is_vector() ? 1 : problem.size, kPricedElements);
   double whole = static_cast<double>(kPricedElements) * static_cast<double>(counts.size());
   Problem one = problem;
   one.counts = one.recv_counts = counts;
