@@ -6,8 +6,8 @@
 
 namespace ringcoll {
 
-/// What a core makes of two operands in its caches and a result (perf/results, reductions of one
-/// rank); no measure of the links.
+/// The rate at which a core combines two operands in its caches into a result: 10 GB/s, taken from
+/// reductions of one rank. It says nothing of the links.
 inline constexpr double kCombinedBytesPerUs = 10000;
 /// The same where all ranks share memory and have a core each. There a combination reads what the
 /// peer has packed as a copy does, which the rate of the link has in it; what it takes longer is

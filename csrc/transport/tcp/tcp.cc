@@ -33,8 +33,8 @@ struct TcpAddress {
 };
 static_assert(sizeof(TcpAddress) == 12 && sizeof(TcpAddress) <= kMaxPartAddressBytes);
 
-// Streams of a link where nobody has asked for a number. More did not pay where it was tried
-// (perf/README.md).
+// The most streams of a link where nobody has asked for a number. More were no faster where they
+// were tried (perf/README.md, "Decisions that rest on a measurement").
 constexpr uint32_t kMostMeasured = 4;
 // Descriptors that a job may use up in links, as a share of those that the process may have.
 constexpr rlim_t kDescriptorShare = 2;
