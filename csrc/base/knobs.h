@@ -1,7 +1,7 @@
 // The knobs: every RINGCOLL_* variable is a row, which says what it may be, whose it is and whether
 // ranks may differ. Rows of the library's own layers are in core_knobs.cc; a transport has its own
 // beside it, in its row of the registry; transport/knobs.h joins them to the one table, from which
-// docs/knobs.md is made (docs/design.md, "Knobs").
+// docs/knobs.md is made (docs/contributing.md, "A knob").
 #pragma once
 
 #include <array>

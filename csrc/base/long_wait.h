@@ -1,4 +1,4 @@
-// When the log tells of a wait that lasts (docs/design.md, "Errors, deadlines, poison").
+// When the log tells of a wait that lasts (docs/design.md, "Death and errors").
 #pragma once
 
 #include <chrono>

@@ -58,8 +58,8 @@ class Connector : public Dialer {
   /// no network to try (bootstrap/networks.h).
   void set_peers(const std::vector<std::string>& offers, std::string secret);
 
-  // Which network: docs/design.md. Until settle_networks() a dial() goes through the networks that
-  // ranks may have in common until one answers.
+  // Which network: docs/cluster.md, "Several networks". Until settle_networks() a dial() goes
+  // through the networks that ranks may have in common until one answers.
 
   /// Tries the networks, if there are several, between the lowest ranks of each network stack (of
   /// each host, but for containers): those connect to one another, and measure; the others need not

@@ -1,5 +1,5 @@
-// Which network the ranks of a job use (docs/design.md, "Which network"). Pure: every rank computes
-// the same from what the exchange brought.
+// Which network the ranks of a job use (docs/cluster.md, "Several networks"). Pure: every rank
+// computes the same from what the exchange brought.
 #pragma once
 
 #include <cstdint>

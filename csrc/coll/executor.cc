@@ -246,8 +246,8 @@ std::optional<Executed> Executor::end_those_over(CallSource& calls) {
 }
 
 // Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
-// nothing that the others do (docs/mesh.md); they go on when it has polled. False: this thread is
-// to leave.
+// nothing that the others do (docs/design.md, "Why nothing deadlocks"); they go on when it has
+// polled. False: this thread is to leave.
 bool Executor::wait_for_any(CallSource& calls) {
   Run& oldest = *flight(0).run;
   const Want want = oldest.want();

@@ -2,7 +2,7 @@
 // into the arena first. The one place that decides: by who receives it (Borrowers), by what the
 // call is and how long, by which way was faster (coll/copy_ways.h), and piece by piece by how it
 // lies. A plan is told (Ends::zero_copy); transports learn what they may read (Transport::lend).
-// docs/design.md, "Copies".
+// docs/design.md, "Memory".
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@
 // begun. On each link and in each direction all messages of a call come before those of a later
 // one: so a run sends to a peer when those before it have sent all that they send to it, and
 // receives when they have received, and released, all from it. Nothing that a run waits for depends
-// on a later one (docs/mesh.md).
+// on a later one (docs/design.md, "Why nothing deadlocks").
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Several communicators of the same ranks, and messages beside their calls, each rank and each of
 // its threads in an order of its own: all of it ends, for nothing waits for another communicator
-// (docs/mesh.md, "Runs, and why they end").
+// (docs/design.md, "Why nothing deadlocks").
 #include <gtest/gtest.h>
 
 #include <algorithm>

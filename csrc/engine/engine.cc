@@ -14,7 +14,7 @@ namespace ringcoll {
 namespace {
 
 // To wake a thread costs microseconds, and it may take the CPU from one that a peer waits for
-// (docs/design.md, "Waiting"). So:
+// (docs/design.md, "Threads and waiting"). So:
 // - the worker naps while calls gather;
 constexpr Duration kNap = std::chrono::microseconds(20);
 // - where who starts calls waits for them at once, and so executes them, it looks only now and then

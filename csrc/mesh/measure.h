@@ -1,5 +1,5 @@
 // Measures what the links of a job cost, when it starts: pairs of ranks exchange messages over the
-// links that their calls will use. docs/design.md, "Measured costs".
+// links that their calls will use. docs/algorithms.md, "Where the costs come from".
 #pragma once
 
 #include <functional>

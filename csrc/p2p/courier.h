@@ -8,7 +8,7 @@
 //   sender's memory, where the channel can (Endpoint::read_peer), and says so; else it asks for it,
 //   and the sender sends it in stretches, between which everything else goes on.
 //
-// On some processors the kernel copies slower than a program: it looks at each page (docs/mesh.md
+// On some processors the kernel copies slower than a program: it looks at each page (perf/README.md
 // has numbers). There the receiver does not copy alone. It asks the sender for **help**, which
 // sends stretches from the end on if it has nothing else to do, and takes those, until they meet
 // what it has copied from the beginning. Nobody waits for the other: without help the receiver

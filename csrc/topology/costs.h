@@ -1,5 +1,5 @@
 // What links cost, level by level of the topology: a pure value, measured when a job starts
-// (mesh/measure.h) or given by hand in a file. docs/design.md, "Measured costs".
+// (mesh/measure.h) or given by hand in a file. docs/algorithms.md, "Where the costs come from".
 #pragma once
 
 #include <array>

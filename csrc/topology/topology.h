@@ -46,8 +46,8 @@ class Topology {
   int group_of(int level, Rank rank) const { return groups_[level][rank]; }
   /// The ring: the groups of every level lie side by side in it, so that it crosses each group's
   /// links once in and once out; on a host the ranks of one socket, there those of one NUMA node,
-  /// and there those of one cache. Starts with rank 0 (see "Placement" in docs/design.md for the
-  /// rest).
+  /// and there those of one cache. Starts with rank 0 (see "Where hosts stand" in
+  /// docs/cluster.md for the rest).
   const std::vector<Rank>& ring_order() const { return order_; }
   /// Where the placements come from: "RINGCOLL_TOPOLOGY=/etc/x.conf", "SLURM_TOPOLOGY_ADDR", "host
   /// names".

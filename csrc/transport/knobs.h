@@ -1,6 +1,6 @@
 // The one table of knobs: those of the library's layers, and what each transport of the registry
-// brings with it. Here, because this is the lowest layer that sees all of them (docs/design.md,
-// "Knobs").
+// brings with it. Here, because this is the lowest layer that sees all of them
+// (docs/contributing.md, "A knob").
 #pragma once
 
 #include "base/knobs.h"

@@ -1,4 +1,6 @@
-"""Who is near whom, by what was measured between hosts. Pure (docs/design.md, "The probe").
+"""Who is near whom, by what was measured between hosts. Pure.
+
+docs/cluster.md, "Which hosts are near one another: ringcoll probe", says how it judges.
 
 A pair is as far apart as it falls short of what both its hosts show with somebody, in rate and in
 round trip. So a slow host is not far from everybody, and one of another speed is no rack of its

@@ -1,4 +1,4 @@
-"""Which of several networks ranks on several hosts use (docs/design.md, "Which network")."""
+"""Which of several networks ranks on several hosts use (docs/cluster.md, "Several networks")."""
 
 from __future__ import annotations
 

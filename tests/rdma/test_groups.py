@@ -13,7 +13,8 @@ import ringcoll
 pytestmark = pytest.mark.guest(cpus=2, timeout=250)
 
 VERBS = {"RINGCOLL_TRANSPORT": "verbs"}
-# Of a group with calls: its completion channel, and what wakes who waits (docs/design.md, "Parts").
+# Of a group with calls: its completion channel, and what wakes who waits (docs/rdma.md, "How it
+# works").
 MOST_DESCRIPTORS = 2
 
 

@@ -1,5 +1,5 @@
 // How many streams of a link carry long messages: as many as measurement on the link itself, while
-// it works, shows to pay (docs/design.md, "TCP"). Pure.
+// it works, shows to pay. Pure.
 #pragma once
 
 #include <array>

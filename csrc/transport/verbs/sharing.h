@@ -1,4 +1,4 @@
-// Which rank of a machine uses which of its ports, and which two ports join a pair (docs/design.md,
+// Which rank of a machine uses which of its ports, and which two ports join a pair (docs/rdma.md,
 // "Several ports"). Pure: every rank computes the same from what the exchange brought.
 #pragma once
 
