@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any, cast
 
 from rich.console import Console
@@ -26,8 +27,8 @@ _COLUMNS = """\
 The **owner** is the layer or transport that reads it, a folder of `csrc/` or of `csrc/transport/`.
 Of the **ranks** of a job it says:
 
-| ranks | |
-|---|---|
+| ranks | what it says |
+| -- | -- |
 | agreed | they have the same value, or all of them fail when they start, with one error \
 that names the knob, two ranks and their values |
 | rank 0's | rank 0's counts; others have the same, or none |
@@ -50,12 +51,16 @@ def knobs_markdown(knobs: list[dict[str, str]]) -> str:
     lines = [
         "# Knobs",
         "",
-        "Environment variables, read when a communicator is made. A value out of range is refused;",
-        "an unknown name that begins with `RINGCOLL_` is warned about. This page is written by",
-        "`ringcoll info --knobs-markdown`.",
+        *textwrap.wrap(
+            "Knobs are environment variables, which are read when a communicator is made. A value "
+            "out of range is refused. An unknown name that begins with `RINGCOLL_` is warned "
+            "about. This page is written by `ringcoll info --knobs-markdown`.",
+            100,
+            break_on_hyphens=False,
+        ),
         "",
         "| name | type | default | range | owner | ranks | meaning |",
-        "|---|---|---|---|---|---|---|",
+        "| -- | -- | -- | -- | -- | -- | -- |",
     ]
     for knob in knobs:
         default = f"`{knob['default']}`" if knob["default"] else "(empty)"
@@ -71,7 +76,7 @@ def knobs_markdown(knobs: list[dict[str, str]]) -> str:
         "## Other variables",
         "",
     ]
-    lines += ["| name | meaning |", "|---|---|"]
+    lines += ["| name | meaning |", "| -- | -- |"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
     return "\n".join(lines)
 

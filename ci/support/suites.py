@@ -230,6 +230,10 @@ def _cxx_files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes)
 
 
+def _pages() -> list[str]:
+    return ["README.md", "CHANGELOG.md", "perf/README.md", "docs"]
+
+
 def _checks() -> dict[str, list[str]]:
     tool = str(VENV / "bin") + "/"
     python_program = str(setup.PYTHON)
@@ -243,6 +247,7 @@ def _checks() -> dict[str, list[str]]:
         "clang-format": [tool + "clang-format", "--dry-run", "-Werror", *_cxx_files()],
         "ruff": [tool + "ruff", "check", "--quiet", "."],
         "ruff-format": [tool + "ruff", "format", "--check", "."],
+        "mdformat": [tool + "mdformat", "--check", *_pages()],
         "mypy": [tool + "mypy"],
     }
 

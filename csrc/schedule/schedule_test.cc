@@ -178,7 +178,7 @@ std::vector<std::string> documented_lines() {
   bool in_table = false;
   for (std::string line; std::getline(page, line);) {
     if (in_table && line.starts_with("|")) lines.push_back(line);
-    in_table = line.starts_with("|---") || (in_table && line.starts_with("|"));
+    in_table = line.starts_with("| --") || (in_table && line.starts_with("|"));
   }
   return lines;
 }

@@ -29,7 +29,7 @@ PAGE = ROOT / "docs" / "contributing.md"
 EXAMPLES = ["A schedule", "A transport", "A knob", "A front end"]
 # What is made, and no part of the tree.
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "build", "dist", ".*cache*", "__pycache__")
-_PLACE = re.compile(r"`([^`]+)`, (?:(a new file)|(after|in place of) (`+) ?(.+?) ?\4):")
+_PLACE = re.compile(r"`([^`]+)`, (?:(a new file)|(after|in place of) (`+) ?(.+?) ?\4):\Z")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Section:
 
     title: str
     text: str = ""  # without what is fenced
+    shown: str = ""  # in fences without a language: commands that nobody runs here
     steps: list[Edit | Commands] = field(default_factory=list)
 
     @property
@@ -79,13 +80,15 @@ class Section:
         return [step for step in self.steps if isinstance(step, Commands)]
 
     def add(self, above: str, language: str, text: str) -> None:
-        """Takes a fenced block; `above` is the last line before it that is not empty."""
-        if language == "sh":
+        """Takes a fenced block; `above` is the paragraph before it, whose end names the place."""
+        if not language:
+            self.shown += text
+        elif language == "sh":
             self.steps.append(Commands(text))
         elif language == "text":
             self.commands[-1].expected += text.splitlines()
         else:
-            place = _PLACE.fullmatch(above)
+            place = _PLACE.search(above)
             assert place, f"{self.title}: a block below {above!r}, which names no place"
             file, new, how, _, anchor = place.groups()
             self.steps.append(Edit(file, new or how, anchor or "", text))
@@ -94,7 +97,7 @@ class Section:
 def read(page: str) -> list[Section]:
     sections = [Section("")]
     block: list[str] | None = None
-    language = above = ""
+    language = above = last = ""
     for line in page.splitlines():
         if line.startswith("```") and block is None:
             block, language = [], line[3:]
@@ -108,7 +111,8 @@ def read(page: str) -> list[Section]:
             sections.append(Section(line[3:]))
         else:
             sections[-1].text += line + "\n"
-            above = line or above
+            above = f"{above} {line}" if line and last else line or above
+        last = line
     assert block is None, "a block is not closed"
     return sections
 
@@ -118,7 +122,7 @@ ALL_EDITS = [edit for section in SECTIONS.values() for edit in section.edits]
 # Commands and code spans: where names of things are.
 SHELL = "\n".join(
     [commands.script for section in SECTIONS.values() for commands in section.commands]
-    + [line for section in SECTIONS.values() for line in re.findall(r"^    .*", section.text, re.M)]
+    + [section.shown for section in SECTIONS.values()]
 )
 SPANS = [
     span
