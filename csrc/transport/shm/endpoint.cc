@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/order.h"
-#include "base/prefetch.h"
 #include "transport/shm/sleep.h"
 
 namespace ringcoll::shm {
@@ -96,23 +95,9 @@ uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   // With it come the entry, and the payload in the arena.
   publish(entry->stamp, pair_.my_base + number);
   sent_ = number;
-  prepare_entry(number + 2, place == Place::kBeside ? bytes : 0);
   if (sleeps(peer_waiting())) [[unlikely]]
     wake_peer();
   return number;
-}
-
-// A message like the one that was just sent will be written there. The peer has read what was there
-// kEntries messages ago, so that the lines are no longer this core's own: who sends on and on, as
-// the root of broadcasts does, would wait for each of them at the next fence (broadcasts of 4 B
-// took 0.12 us and take 0.09, of 128 B 0.18 and 0.10, near cores of a Xeon). Not the next entry, at
-// which the peer may be looking.
-void ShmEndpoint::prepare_entry(uint64_t number, uint64_t beside) {
-  Entry* entry = out_entry(number);
-  prefetch_to_write(entry);
-  if (Entry::payload_at(beside) < kLineBytes) return;
-  for (uint64_t at = 0; at < beside; at += kLineBytes)
-    prefetch_to_write(entry->payload(beside) + at);
 }
 
 void ShmEndpoint::put_beside(Entry& entry, const void* data, uint64_t bytes) {
@@ -245,23 +230,8 @@ void ShmEndpoint::revoke() noexcept {
   full_fence();
 }
 
-// Who waits for an answer with a short payload asks for its lines as often as for the stamp, so
-// that they come with that and not after it (an allreduce of 64 B took 0.29 us and takes 0.26, near
-// cores of a Xeon). Not of who only sends, and writes entry after entry ahead: it would have to
-// fetch each line back (broadcasts of 64 B took 0.14 us instead of 0.09). Longer payloads are not
-// beside their entry, or take longer to write than to fetch.
-void ShmEndpoint::prefetch_answer(uint64_t bytes) const {
-  if (sent_ == sent_at_last_ || bytes >= kLeastHandedBytes || Entry::payload_at(bytes) < kLineBytes)
-    return;
-  const std::byte* payload = in_entry(received_ + 1)->payload(bytes);
-  for (uint64_t at = 0; at < bytes; at += kLineBytes) prefetch_to_read(payload + at);
-}
-
 bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
-  if (!next_is_there()) {
-    prefetch_answer(capacity);
-    return false;
-  }
+  if (!next_is_there()) return false;
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
   uint64_t bytes = entry->bytes;  // once: what is checked is what is used
@@ -277,14 +247,11 @@ bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
     else if (bytes <= capacity)
       data = fetch(offset & ~kLent, place, bytes);
   }
-  prefetch_to_read(data);  // before anybody has looked at what else the message says
   buffer_of_[number % kEntries] = buffer;
   view->data = bytes <= capacity ? data : nullptr;
   view->bytes = bytes;
   view->envelope = entry->envelope;
   received_ = number;
-  sent_at_last_ = sent_;
-  prefetch_to_read(in_entry(number + 1));
   return true;
 }
 

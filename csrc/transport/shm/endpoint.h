@@ -126,8 +126,6 @@ class ShmEndpoint final : public Endpoint {
   uint64_t stamp_of(uint64_t number) const;
   uint64_t released_by_peer() const;
   uint64_t load_released();
-  void prepare_entry(uint64_t number, uint64_t beside);
-  void prefetch_answer(uint64_t bytes) const;
   static void put_beside(Entry& entry, const void* data, uint64_t bytes);
   Place put(Entry& entry, const void* data, uint64_t bytes);
   const std::byte* in_arena(uint64_t number, uint64_t offset, uint64_t bytes) const;
@@ -148,7 +146,6 @@ class ShmEndpoint final : public Endpoint {
   bool borrows_[kEntries] = {};  // of the messages that may be unreleased: payload in the arena
   uint64_t peer_released_ = 0;   // as last read
   uint64_t received_ = 0;
-  uint64_t sent_at_last_ = 0;  // what had been sent when the last message was received
   uint64_t released_ = 0;
   int8_t buffer_of_[kEntries] = {};  // of a view: the number of the buffer it is in, or kNoBuffer
   uint64_t told_ = 0;                // the last of them that the peer knows of
