@@ -26,7 +26,6 @@ struct Config {
   double timeout_s = 0;        // mesh, own: deadline of every wait
   int64_t arena_bytes = 0;     // mesh, agreed: shared memory that tensors are packed into
   int64_t spin_us = 0;         // mesh, own: microseconds that a wait polls before it blocks
-  bool huge_pages = false;     // mesh, own: ask for transparent huge pages in the arena
   std::string algorithm;       // coll, agreed: "" = by cost; "allreduce=ring,broadcast=binomial"
   int64_t segment_bytes = 0;   // coll, agreed: bytes of a piece of a collective; 0 = chosen
   int64_t slots = 0;           // coll, agreed: pieces of a collective in flight; 0 = chosen

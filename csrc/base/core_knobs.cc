@@ -35,8 +35,6 @@ const std::vector<KnobRow>& core_knobs() {
        "microseconds that a wait polls before it blocks, and as much longer as a peer on the host "
        "needs to copy what is waited for; 16 times as long where a host has more ranks than CPUs, "
        "for there it gives way after each poll"},
-      {"RINGCOLL_HUGE_PAGES", "mesh", kOwn, knob::Boolean{&Config::huge_pages}, "1",
-       "ask for transparent huge pages in the arena"},
       {"RINGCOLL_ALGORITHM", "coll", kAgreed, knob::Text{&Config::algorithm}, "",
        "schedule by name, \"ring\" or \"allreduce=ring,broadcast=binomial\". Empty: by cost"},
       {"RINGCOLL_SEGMENT_BYTES", "coll", kAgreed, knob::Bytes{&Config::segment_bytes, 0, kGiB}, "0",

@@ -31,12 +31,10 @@ const char* type_of(const knob::Text&) { return "string"; }
 const char* type_of(const knob::Integer&) { return "integer"; }
 const char* type_of(const knob::Bytes&) { return "bytes"; }
 const char* type_of(const knob::Seconds&) { return "seconds"; }
-const char* type_of(const knob::Boolean&) { return "boolean"; }
 
 std::string range_of(const knob::Text& kind) {
   return kind.allowed.empty() ? "any" : fmt::format("{}", fmt::join(kind.allowed, ", "));
 }
-std::string range_of(const knob::Boolean&) { return "0, 1"; }
 template <typename Number>
 std::string range_of(const Number& kind) {
   return fmt::format("{} to {}", kind.least, kind.most);
@@ -80,10 +78,6 @@ bool assign(const knob::Text& kind, const std::string& text, Config* config) {
   config->*kind.field = text;
   return kind.allowed.empty() || std::ranges::count(kind.allowed, text) > 0;
 }
-bool assign(const knob::Boolean& kind, const std::string& text, Config* config) {
-  config->*kind.field = text == "1";
-  return text == "0" || text == "1";
-}
 template <typename Number>
 bool assign(const Number& kind, const std::string& text, Config* config) {
   auto value = parse(kind, text);
@@ -100,9 +94,6 @@ std::string text_of(const knob::Bytes& kind, const Config& config) {
   for (auto [unit, suffix] : {std::pair(kGiB, "G"), {kMiB, "M"}, {kKiB, "K"}})
     if (value != 0 && value % unit == 0) return fmt::format("{}{}", value / unit, suffix);
   return fmt::format("{}", value);
-}
-std::string text_of(const knob::Boolean& kind, const Config& config) {
-  return config.*kind.field ? "1" : "0";
 }
 template <typename Number>
 std::string text_of(const Number& kind, const Config& config) {

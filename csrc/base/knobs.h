@@ -51,10 +51,7 @@ struct Seconds {
   double Config::* field;
   double least, most;
 };
-struct Boolean {
-  bool Config::* field;
-};
-using Kind = std::variant<Text, Integer, Bytes, Seconds, Boolean>;
+using Kind = std::variant<Text, Integer, Bytes, Seconds>;
 
 inline constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
 }  // namespace knob

@@ -50,7 +50,6 @@ TEST(Knobs, Defaults) {
   EXPECT_EQ(config.log, "info");
   EXPECT_EQ(config.arena_bytes, 64 << 20);
   EXPECT_EQ(config.timeout_s, 300);
-  EXPECT_TRUE(config.huge_pages);
 }
 
 TEST(Knobs, ReadsSuffixesAndWords) {
@@ -74,7 +73,6 @@ TEST(Knobs, RefusesABadValueWithItsRange) {
     EXPECT_EQ(refusal("RINGCOLL_ARENA_BYTES", bad).empty(), empty_means_default) << bad;
   }
   EXPECT_FALSE(refusal("RINGCOLL_TIMEOUT_S", "nan").empty());
-  EXPECT_FALSE(refusal("RINGCOLL_HUGE_PAGES", "yes").empty());
 }
 
 TEST(Knobs, WarnsOfAnUnknownNameWithTheNearest) {

@@ -60,8 +60,8 @@ struct CopyWays {
   // takes twice as long (AMD's family 25, model 17). Far, packing alone differs many times over.
   static constexpr double kOfPastFromCaches = 3, kOfPastFromMemory = 2;
   static constexpr uint64_t kLeastPacked = 8 << 10, kLeastFetched = 32 << 10;
-  // Places are turned through (coll/slots.h): the next one was last written so many bytes ago, and
-  // what that costs depends on how.
+  // What a copy costs depends on how its place was written before. After so many bytes all places
+  // of the arena have been written in the way that is tried.
   static constexpr uint64_t kTurnBytes = 4 << 20;
   // Trials cost less than a hundredth of the first, and some hundredths of the second, which is
   // shorter, since what a store past the caches takes does not tell that it is not needed any more.

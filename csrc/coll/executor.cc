@@ -1,7 +1,6 @@
 #include "coll/executor.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,27 +12,14 @@
 namespace ringcoll {
 namespace {
 
-// From here on a piece is worth huge pages.
-constexpr size_t kLargePieceBytes = 64 << 10;
-constexpr size_t kLargeNetworkPieceBytes = 1 << 20;
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestReading = std::chrono::seconds(5);
 
-// Ranks that share CPUs get none: the kernel took 4.7 ms to give each page while they polled, and
-// the first call of 4 MiB of a group of 4 ranks on two CPUs took 80 to 200 ms. It likely waits
-// until each CPU has done something for it. Between hosts a piece waits for the network, and there
-// are more slots to give pages to: 16 calls of 64 KiB took 50 ms each until all had theirs.
-size_t least_huge_bytes(const Terrain& terrain) {
-  if (terrain.oversubscribed) return std::numeric_limits<size_t>::max();
-  return terrain.one_domain ? kLargePieceBytes : kLargeNetworkPieceBytes;
-}
-
-Thresholds thresholds_of(const Terrain& terrain, const Config& config) {
-  Thresholds thresholds{.huge_pages = least_huge_bytes(terrain)};
-  // Ranks that share cores share their caches too, and find there what was just written.
-  if (terrain.one_domain_of_own_cores())
-    thresholds.turning = static_cast<size_t>(config.inline_bytes) + 1;
-  return thresholds;
+// Ranks that share cores share their caches too, and find there what was just written. What is
+// copied when it is sent is best written where it was written before.
+size_t least_rotating(const Terrain& terrain, const Config& config) {
+  if (!terrain.one_domain_of_own_cores()) return SIZE_MAX;
+  return static_cast<size_t>(config.inline_bytes) + 1;
 }
 
 std::string describe_wait(const Run& run) {
@@ -47,10 +33,9 @@ Executor::Executor(Communicator& comm)
     : comm_(comm),
       borrowers_(Borrowers::of(comm)),
       plans_(comm.rank(), comm.topology().ring_order(), borrowers_.at, terrain_of(comm)),
-      slots_(comm.group().mesh().arena(), comm.group().memory(),
-             static_cast<size_t>(plans_.selector().slots()),
+      slots_(comm.group().memory(), static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
-             thresholds_of(plans_.selector().terrain(), comm.config())),
+             least_rotating(plans_.selector().terrain(), comm.config())),
       ways_(plans_.selector().terrain().one_domain_of_own_cores()),
       flights_(slots_.size()),
       watch_(comm.group().health(), comm.rank()) {}

@@ -34,7 +34,7 @@ struct HandedMemory {
 /// arena, and instead of a bank, for what one message alone reads, a buffer that goes with it.
 struct PieceMemory {
   std::span<const Fragment> fragments;  // in rising order of `first`
-  std::byte* bank[2] = {nullptr, nullptr};
+  std::array<std::byte*, 2> bank{};
   std::span<const HandedMemory> handed;  // by round; empty: nothing is handed over
 };
 

@@ -119,55 +119,30 @@ void Run::prepare() {
 }
 
 bool Run::advance() {
-  bool over = choice_->one_by_one ? advance_one_by_one() : advance_pipeline();
-  if (!over || !all_completed(lent_)) return false;  // the caller's memory is the caller's again
-  lending_.end(mover_->has_tried());
-  return true;
-}
-
-// Most calls are of one piece, and the small ones among them notice what a pipeline has to keep.
-bool Run::advance_one_by_one() {
-  for (; finished_ < choice_->pieces; finished_++) {
-    Piece& alone = pieces_.front();
-    if (started_ == finished_) {
-      if (!begin(alone)) return false;
-      alone.start = tick_;
-      at_ = started_++;
-      next_send_ = 0;
-      sends_early_ = !alone.plan().sends.empty() && comm_.group().one_domain();
-    }
-    for (auto last = static_cast<int64_t>(alone.start + alone.rounds()); tick_ <= last; tick_++) {
-      if (!in_tick_ && comm_.group().wants_places() && !expect_tick()) return false;
-      in_tick_ = true;
-      if (!advance(alone)) return false;
-      in_tick_ = false;
-    }
-    end(alone);
-  }
-  return true;
-}
-
-bool Run::advance_pipeline() {
   while (finished_ < choice_->pieces) {
     if (!in_tick_ && !begin_tick()) return false;
     for (; at_ >= finished_; at_--)
       if (!advance(piece(at_))) return false;
     end_tick();
   }
+  if (!all_completed(lent_)) return false;  // the caller's memory is the caller's again
+  lending_.end(mover_->has_tried());
   return true;
 }
 
 bool Run::begin_tick() {
-  const int64_t slots = pieces_in_flight(static_cast<int64_t>(slots_.size()));
-  if (started_ < choice_->pieces && started_ - finished_ < slots && tick_ >= next_start_) {
+  const int64_t most = most_in_flight();
+  if (started_ < choice_->pieces && started_ - finished_ < most && tick_ >= next_start_) {
     Piece& next = piece(started_);
     if (!begin(next)) return false;
     next.start = tick_;
     started_++;
-    // Spread over the rounds, so that every tick has some that cross the network and some that do
-    // not.
+    next_send_ = 0;
+    sends_early_ = most == 1 && !next.plan().sends.empty() && comm_.group().one_domain();
+    // Pieces are spread over the rounds, so that every tick has some that cross the network and
+    // some that do not.
     auto rounds = static_cast<int64_t>(next.rounds());
-    next_start_ = tick_ + std::max<int64_t>(1, (rounds + slots - 1) / slots);
+    next_start_ = tick_ + (most == 1 ? rounds : std::max<int64_t>(1, (rounds + most - 1) / most));
   }
   if (comm_.group().wants_places() && !expect_tick()) return false;
   at_ = started_ - 1;
@@ -230,7 +205,7 @@ void Run::give_memory(Piece& piece) {
   piece.sent.assign(piece.rounds(), {});
   bool hands = hands_over_ && piece.plan().hands && !lending_.is_inline();  // then links see to it
   piece.handed.assign(hands ? piece.rounds() : 0, {});
-  piece.memory = {piece.fragments, {banks[0], banks[1]}, piece.handed};
+  piece.memory = {piece.fragments, banks, piece.handed};
   for (const Packing& packing : piece.plan().pack) {
     take_buffer(piece, packing.handed_in);
     mover_->pack(piece.memory, packing);

@@ -127,12 +127,13 @@ class Run {
   void prepare();
   /// What messages say of the call.
   Envelope envelope() const { return Envelope::of(signature_); }
+  int64_t most_in_flight() const {
+    return choice_->one_by_one ? 1 : pieces_in_flight(static_cast<int64_t>(slots_.size()));
+  }
   size_t index_of(int64_t piece) const {
     return choice_->one_by_one ? 0 : static_cast<size_t>(piece) % pieces_.size();
   }
   Piece& piece(int64_t index) { return pieces_[index_of(index)]; }
-  bool advance_one_by_one();
-  bool advance_pipeline();
   size_t stage_of(const Piece& piece) const { return static_cast<size_t>(tick_ - piece.start); }
   bool begin_tick();
   void end_tick();

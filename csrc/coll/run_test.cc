@@ -35,9 +35,8 @@ class Runner {
   explicit Runner(Communicator& comm)
       : comm_(comm),
         plans_(comm.rank(), comm.topology().ring_order(), Borrowers::of(comm).at, terrain_of(comm)),
-        slots_(comm.group().mesh().arena(), comm.group().memory(),
-               static_cast<size_t>(plans_.selector().slots()),
-               static_cast<size_t>(plans_.selector().bank_bytes()), {.turning = 1}) {}
+        slots_(comm.group().memory(), static_cast<size_t>(plans_.selector().slots()),
+               static_cast<size_t>(plans_.selector().bank_bytes()), 1) {}
 
   Rank rank() const { return comm_.rank(); }
   Rank position() const {  // in the ring

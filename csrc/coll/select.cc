@@ -245,18 +245,6 @@ const ScheduleRow* Selector::row_for(const Call& call, double bytes, int64_t* pi
   return row;
 }
 
-// Of a call of several pieces and so many bytes. Pieces in flight have buffers of their own, which
-// displace what a core's cache would hold of the input and the output of a reduction: where it has
-// room for both, that costs more than waiting for each piece (two near cores of a Xeon, 2 MiB of
-// cache each: 768 KiB and 1 MiB in 0.92 of the time one by one, 2 MiB alike, 4 MiB 1.03).
-bool Selector::goes_one_by_one(const ScheduleRow& row, int64_t bytes) {
-  if (hands_over(row.collective) && traits_of(row.collective).reduces &&
-      2 * bytes <= terrain_.core_cache_bytes)
-    return true;
-  const Price* price = price_of(row);
-  return price && price->one_by_one;
-}
-
 // The price is that of a vector, or of chunks that are as long as the longest. What an alltoall
 // with counts sends differs from rank to rank: it may not matter there.
 Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) {
@@ -286,7 +274,8 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
     choice.stretch = std::min(most, (choice.stretch + line - 1) / line * line);
     choice.pieces = (longest_strip + choice.stretch - 1) / choice.stretch;
   }
-  choice.one_by_one = choice.pieces == 1 || goes_one_by_one(*choice.row, priced * sharing);
+  const Price* price = price_of(*choice.row);
+  choice.one_by_one = choice.pieces == 1 || (price && price->one_by_one);
   return choice;
 }
 

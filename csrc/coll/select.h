@@ -79,7 +79,6 @@ class Selector {
   const ScheduleRow* row_for(const Call& call, double bytes, int64_t* piece_bytes);
   const ScheduleRow* cheapest(const Call& call, double bytes, int64_t* piece_bytes);
   bool hands_over(Collective collective) const;
-  bool goes_one_by_one(const ScheduleRow& row, int64_t bytes);
   int64_t domain_piece_bytes(Collective collective, const Profile* profile) const;
   std::vector<int64_t> piece_sizes(Collective collective, const Profile* profile) const;
   void set_slots(int64_t slots);

@@ -140,27 +140,6 @@ TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
   EXPECT_FALSE(choice.one_by_one);
 }
 
-// Buffers of pieces in flight would displace input and output.
-TEST(Select, PiecesOfTwoRanksGoOneByOneWhereInputAndOutputFitIntoACache) {
-  Terrain terrain = cluster(1, 2, 1);
-  terrain.one_domain = true;
-  terrain.core_cache_bytes = 2 * kMiB;
-  terrain.handed_bytes = kMiB / 8;
-  auto one_by_one = [&](Collective collective, int64_t bytes) {
-    Choice choice = choose(terrain, collective, bytes);
-    EXPECT_GT(choice.pieces, 1);
-    return choice.one_by_one;
-  };
-  EXPECT_TRUE(one_by_one(RC_ALLREDUCE, kMiB));
-  EXPECT_FALSE(one_by_one(RC_ALLREDUCE, kMiB + 1));
-  EXPECT_TRUE(one_by_one(RC_REDUCE_SCATTER, kMiB / 2)) << "as much for each of two ranks";
-  EXPECT_FALSE(one_by_one(RC_REDUCE_SCATTER, kMiB / 2 + 1));
-  EXPECT_FALSE(one_by_one(RC_ALLGATHER, kMiB / 2)) << "it combines nothing";
-  terrain.handed_bytes = 0;
-  terrain.segment_bytes = kMiB / 4;
-  EXPECT_FALSE(one_by_one(RC_ALLREDUCE, kMiB));
-}
-
 // Four waits a piece instead of two, and as many bytes, are never worth it, however long a wait is.
 TEST(Select, RanksThatShareCoresCountEachWaitOfEachPiece) {
   Terrain terrain = cluster(1, 8, 1);

@@ -1,7 +1,5 @@
 #include "coll/slots.h"
 
-#include <algorithm>
-
 #include "base/machine.h"
 
 namespace ringcoll {
@@ -9,24 +7,24 @@ namespace {
 
 // Pieces begin in lines of their own.
 constexpr size_t kPlaceAlignment = 128;
-// Of all slots together, should the system not say how large a second-level cache is.
-constexpr size_t kUsualCacheBytes = 1 << 20, kMostTurnBytes = 8 << 20;
+// Assumed if the system does not say how large a second-level cache is; and the most that all slots
+// together rotate through.
+constexpr size_t kUsualCacheBytes = 1 << 20, kMostRotatedBytes = 8 << 20;
 
-// So much is written until a place is written again: twice what a core's own cache holds.
-size_t bytes_to_turn_through() {
+// A place is written again after so many bytes: twice what a core's own cache holds.
+size_t bytes_to_rotate_through() {
   int64_t cache = core_cache_bytes();
-  return std::min(2 * (cache > 0 ? static_cast<size_t>(cache) : kUsualCacheBytes), kMostTurnBytes);
+  return std::min(2 * (cache > 0 ? static_cast<size_t>(cache) : kUsualCacheBytes),
+                  kMostRotatedBytes);
 }
 
 }  // namespace
 
-Slots::Slots(SharedMemory& arena, CallMemory& memory, size_t slots, size_t bank_bytes,
-             const Thresholds& thresholds)
-    : arena_(arena),
-      memory_(memory),
-      thresholds_(thresholds),
+Slots::Slots(CallMemory& memory, size_t slots, size_t bank_bytes, size_t least_rotating)
+    : memory_(memory),
       bank_bytes_(bank_bytes),
-      turn_bytes_(bytes_to_turn_through() / slots),
+      least_rotating_(least_rotating),
+      rotated_bytes_(bytes_to_rotate_through() / slots),
       slots_(slots) {
   size_t kept = memory.own().size() / slots / 2 / kPlaceAlignment * kPlaceAlignment;
   kept_bank_bytes_ = std::min(kept, bank_bytes);
@@ -60,16 +58,11 @@ std::array<std::byte*, 2> Slots::place_for(Slot& slot, size_t bytes) {
   return place_for(slot.lent, bank_bytes_, bytes);
 }
 
-std::array<std::byte*, 2> Slots::place_for(Banks& banks, size_t bank_bytes, size_t bytes) {
-  size_t turn_bytes = std::min(turn_bytes_, bank_bytes), first = 0;
-  if (bytes >= thresholds_.turning) {
-    if (banks.next + bytes <= turn_bytes) first = banks.next;
+std::array<std::byte*, 2> Slots::place_for(Banks& banks, size_t bank_bytes, size_t bytes) const {
+  size_t first = 0;
+  if (bytes >= least_rotating_) {
+    if (banks.next + bytes <= std::min(rotated_bytes_, bank_bytes)) first = banks.next;
     banks.next = (first + bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
-  }
-  size_t end = first + bytes;
-  if (bytes >= thresholds_.huge_pages && end > banks.prepared_bytes) {
-    banks.prepared_bytes = std::max(end, turn_bytes);
-    for (std::byte* bank : banks.begin) arena_.prepare(bank, banks.prepared_bytes);
   }
   return {banks.begin[0] + first, banks.begin[1] + first};
 }

@@ -29,15 +29,15 @@ class SlotsTest : public ::testing::Test {
   }
 
   static constexpr size_t kBytes = 2 * kSlots * kBankBytes;
-  SharedMemory arena_ = SharedMemory::create(3 * kBytes, false);
+  SharedMemory arena_ = SharedMemory::create(3 * kBytes);
   std::unique_ptr<EventLoop> loop_ = std::make_unique<EventLoop>("test");
   Extents extents_{arena_, {arena_.data() + kBytes, 2 * kBytes}, kBytes, "a test", *loop_};
   CallMemory memory_{{arena_.data(), kBytes}, extents_};
-  Slots slots_{arena_, memory_, kSlots, kBankBytes, {.turning = 64}};
+  Slots slots_{memory_, kSlots, kBankBytes, 64};
 };
 
 // Both cores' own caches would still have a place that is written again soon.
-TEST_F(SlotsTest, SmallPiecesTurnThroughMuchMemory) {
+TEST_F(SlotsTest, SmallPiecesRotateThroughMuchMemory) {
   constexpr size_t kBytes = 4096;
   std::set<size_t> places;
   size_t written = 0;
@@ -65,7 +65,7 @@ TEST_F(SlotsTest, PiecesOfDifferentLengthsFollowOneAnother) {
 }
 
 // What has left when it is sent is best written where it was written before.
-TEST_F(SlotsTest, WhatIsNotWorthItDoesNotTurn) {
+TEST_F(SlotsTest, ShortPiecesDoNotRotate) {
   size_t first = place(63);
   for (size_t i = 1; i < kSlots; i++) place(63);
   EXPECT_EQ(place(63), first);
@@ -75,7 +75,7 @@ TEST_F(SlotsTest, WhatIsNotWorthItDoesNotTurn) {
 TEST_F(SlotsTest, PiecesThatAreTooLongForWhatTheGroupKeepsAreInAnExtent) {
   constexpr size_t kShort = 1024, kKept = 2 * kSlots * kShort;
   CallMemory memory({arena_.data(), kKept}, extents_);
-  Slots slots(arena_, memory, kSlots, kBankBytes, {});
+  Slots slots(memory, kSlots, kBankBytes);
   for (size_t i = 0; i < 2 * kSlots; i++)
     EXPECT_LE(place(slots, kShort, arena_.data()) + kShort, kKept);
   EXPECT_FALSE(memory.has_extent());
@@ -90,7 +90,7 @@ TEST_F(SlotsTest, PiecesThatAreTooLongForWhatTheGroupKeepsAreInAnExtent) {
 
 TEST_F(SlotsTest, AnExtentThatAnotherGroupHasTakenMeanwhileIsReplaced) {
   CallMemory mine({}, extents_), others({}, extents_);
-  Slots slots(arena_, mine, kSlots, kBankBytes, {});
+  Slots slots(mine, kSlots, kBankBytes);
   const std::byte* region = extents_.region().data();
   EXPECT_LT(place(slots, 64, region), kBytes);
   mine.park({});

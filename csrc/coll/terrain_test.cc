@@ -3,28 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "coll/world_testing.h"
 
 namespace ringcoll {
 namespace {
 
 using testing::Member;
-
-// Of this process's shared memory, what is in huge pages (proc_pid_smaps(5)).
-int64_t huge_kib() {
-  std::ifstream file("/proc/self/smaps_rollup");
-  for (std::string word; file >> word;) {
-    int64_t kib = 0;
-    if (word == "ShmemPmdMapped:" && file >> kib) return kib;
-  }
-  ADD_FAILURE() << "the kernel does not say";
-  return 0;
-}
 
 TEST(Terrain, OfOneHost) {
   Config config = testing::test_config("shm", "allreduce=ring");
@@ -43,26 +27,6 @@ TEST(Terrain, OfOneHost) {
     EXPECT_EQ(terrain.fabric.combined_bytes_per_us,
               terrain.oversubscribed ? kCombinedBytesPerUs : kCombinedInMemoryBytesPerUs);
     EXPECT_EQ(terrain.fabric.groups.front().count(), 1);
-  });
-}
-
-// The kernel takes milliseconds to collapse memory into one while they poll.
-TEST(Terrain, OfRanksThatShareCpusHasNoHugePages) {
-  std::string given;
-  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), given);
-  if (given.find("[never]") == std::string::npos)
-    GTEST_SKIP() << "this kernel gives huge pages by itself: " << given;
-  int64_t before = huge_kib();
-  Config config = testing::test_config("shm");
-  config.huge_pages = true;
-  auto size = static_cast<Rank>(std::thread::hardware_concurrency() + 1);
-  testing::run_world(size, config, [&](Member& m) {
-    ASSERT_TRUE(m.comm.group().oversubscribed());
-    std::vector<float> values(size_t{1} << 20);
-    std::vector<rc_buffer> buffers{{values.data(), values.data(), int64_t{1} << 20}};
-    rc_call call = testing::call_of(RC_ALLREDUCE, RC_FLOAT32, RC_SUM, buffers);
-    for (int i = 0; i < 3; i++) testing::run(m, call);
-    EXPECT_EQ(huge_kib(), before);
   });
 }
 

@@ -48,7 +48,7 @@ class ExtentsTest : public ::testing::Test {
     return "";
   }
 
-  SharedMemory arena_ = SharedMemory::create(kEach * kCount, false);
+  SharedMemory arena_ = SharedMemory::create(kEach * kCount);
   std::atomic<bool> reads_ = true;
   int one_ = 0, other_ = 0;  // holders
   std::unique_ptr<EventLoop> loop_ = std::make_unique<EventLoop>("test");

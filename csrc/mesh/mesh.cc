@@ -236,7 +236,7 @@ std::span<std::byte> Mesh::memory_for_messages() const {
 
 void Mesh::make_arena(const GroupSizes& sizes) {
   size_t whole = static_cast<size_t>(config_.arena_bytes) + sizes.messages.each;
-  arena_ = SharedMemory::create(whole + sizes.arena_bytes(), config_.huge_pages);
+  arena_ = SharedMemory::create(whole + sizes.arena_bytes());
   std::byte* at = arena_.data() + whole;
   auto make = [&](const GroupSizes::Region& region, std::string_view what) {
     std::span<std::byte> memory(std::exchange(at, at + region.bytes()), region.bytes());

@@ -29,13 +29,8 @@ namespace ringcoll {
 namespace {
 
 // The name tells who owns the memory in /proc/<pid>/maps, and tells whoever opens it that it is
-// ours and whether its maker wanted huge pages.
+// ours.
 constexpr const char* kName = "ringcoll";
-constexpr const char* kHugeName = "ringcoll-huge";
-constexpr size_t kHugePageBytes = size_t{2} << 20;
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1; older headers lack it
-#endif
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -73,26 +68,10 @@ const char* remedy(int error) {
               fmt::format("{}: {}: {}", doing, errno_text(call, error), remedy(error)));
 }
 
-// Maps all of the file. Memory of at least one huge page begins at a multiple of huge pages,
-// without which no part of it could be mapped by one: the kernel is given no choice of address.
+// Maps all of the file.
 std::byte* map_anew(int fd, size_t bytes, int protection, const std::string& doing) {
-  size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
-  void* reserved =
-      ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) fail(doing, "mmap", errno);
-  auto begin = reinterpret_cast<uintptr_t>(reserved);
-  uintptr_t start = slack ? round_up(begin, kHugePageBytes) : begin;
-  uintptr_t end = start + bytes;
-  if (start > begin) ::munmap(reserved, start - begin);
-  if (begin + bytes + slack > end)
-    ::munmap(reinterpret_cast<void*>(end), begin + bytes + slack - end);
-  void* at =
-      ::mmap(reinterpret_cast<void*>(start), bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
-  if (at == MAP_FAILED) {
-    int error = errno;
-    ::munmap(reinterpret_cast<void*>(start), bytes);
-    fail(doing, "mmap", error);
-  }
+  void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) fail(doing, "mmap", errno);
   return static_cast<std::byte*>(at);
 }
 
@@ -148,11 +127,11 @@ std::string link_target(const std::string& path, const std::string& doing) {
 
 }  // namespace
 
-SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
+SharedMemory SharedMemory::create(size_t bytes) {
   SharedMemory memory;
   memory.bytes_ = round_up(std::max<size_t>(bytes, 1), page_bytes());
   std::string doing = fmt::format("making {} bytes of shared memory", memory.bytes_);
-  memory.fd_ = Fd(::memfd_create(huge_pages ? kHugeName : kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  memory.fd_ = Fd(::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.fd_) fail(doing, "memfd_create", errno);
   // Beyond this limit the kernel does not only refuse: it ends the process with SIGXFSZ.
   rlimit limit{};
@@ -164,25 +143,7 @@ SharedMemory SharedMemory::create(size_t bytes, bool huge_pages) {
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     fail(doing, "fcntl(F_ADD_SEALS)", errno);
   memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, true, doing);
-  memory.huge_pages_ = huge_pages && ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE) == 0;
   return memory;
-}
-
-// Where the kernel gives shared memory no huge pages by itself (shmem_enabled=never, the usual
-// setting), it still collapses what a process asks for by name, since Linux 6.1; a page has to be
-// there.
-void SharedMemory::prepare(const std::byte* at, size_t bytes) {
-  if (!huge_pages_ || bytes == 0) return;
-  auto first = static_cast<size_t>(at - data_);
-  size_t end = first + bytes, page = first / kHugePageBytes * kHugePageBytes;
-  for (; page < end && page + kHugePageBytes <= bytes_; page += kHugePageBytes) {
-    // Touched, not changed, and within the caller's range: a peer may be reading what lies beside.
-    auto* byte = reinterpret_cast<std::atomic<unsigned char>*>(data_ + std::max(page, first));
-    byte->fetch_or(0, std::memory_order_relaxed);
-    if (::madvise(data_ + page, kHugePageBytes, MADV_COLLAPSE) == 0) continue;
-    huge_pages_ = false;  // a kernel that refuses one refuses all
-    return;
-  }
 }
 
 std::span<std::byte> SharedMemory::pages_within(const std::byte* at, size_t bytes) const {
@@ -232,8 +193,6 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   memory.bytes_ = pages;
   int protection = PROT_READ | (writable ? PROT_WRITE : 0);
   memory.data_ = map(memory.fd(), pages, protection, pid == ::getpid(), doing);
-  if (target.starts_with(fmt::format("/memfd:{}", kHugeName)))
-    ::madvise(memory.data_, memory.bytes_, MADV_HUGEPAGE);
   memory.fd_.reset();  // the mapping needs it no more, and a job has many peers
   return memory;
 }
@@ -241,14 +200,12 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      huge_pages_(std::exchange(other.huge_pages_, false)) {}
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  std::swap(huge_pages_, other.huge_pages_);
   return *this;
 }
 

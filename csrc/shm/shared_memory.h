@@ -26,9 +26,8 @@ class SharedMemory {
  public:
   SharedMemory() = default;
   /// Makes `bytes` (rounded up to pages) of zeroed memory, pages allocated when first touched.
-  /// `huge_pages`: prepare() asks for transparent huge pages. Throws Error(kTransport) with cause
-  /// and remedy.
-  static SharedMemory create(size_t bytes, bool huge_pages);
+  /// Throws Error(kTransport) with cause and remedy.
+  static SharedMemory create(size_t bytes);
   /// Maps the memory that process `pid` holds as `fd`, read-only or not. Throws Error(kTransport)
   /// with cause and remedy.
   static SharedMemory open(int pid, int fd, size_t bytes, bool writable);
@@ -37,10 +36,6 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
 
-  /// In the process that made it, before much of [at, at + bytes) is used: has it backed by huge
-  /// pages, where they were wanted and the kernel gives them; they are allocated here. Only a
-  /// request: what is refused is no error.
-  void prepare(const std::byte* at, size_t bytes);
   /// In the process that made it: gives the pages that lie in [at, at + bytes) as a whole back to
   /// the system, for all who map them; they read as zeros until they are written again. Only a
   /// request, too.
@@ -62,7 +57,6 @@ class SharedMemory {
   Fd fd_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
-  bool huge_pages_ = false;
 };
 
 /// Identity of the running kernel, /proc/sys/kernel/random/boot_id: equal on the ranks of one host

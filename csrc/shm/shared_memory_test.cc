@@ -40,7 +40,7 @@ int in_child(Body&& body) {
 }
 
 TEST(SharedMemory, IsZeroedAndRoundedUpToPages) {
-  auto memory = SharedMemory::create(5000, false);
+  auto memory = SharedMemory::create(5000);
   EXPECT_EQ(memory.bytes() % 4096, 0u);
   EXPECT_GE(memory.bytes(), 5000u);
   for (size_t i = 0; i < memory.bytes(); i += 64) ASSERT_EQ(memory.data()[i], std::byte{0});
@@ -52,7 +52,7 @@ TEST(SharedMemory, IsZeroedAndRoundedUpToPages) {
 // All who map it see zeros; what lies in a page that is not given back as a whole stays.
 TEST(SharedMemory, WhatIsDiscardedIsTheSystemsAgain) {
   constexpr size_t kPages = 8, kPage = 4096;
-  auto memory = SharedMemory::create(kPages * kPage, false);
+  auto memory = SharedMemory::create(kPages * kPage);
   auto other = SharedMemory::open(::getpid(), memory.fd(), kPages * kPage, false);
   auto blocks = [&] {
     struct stat status{};
@@ -75,7 +75,7 @@ TEST(SharedMemory, WhatIsDiscardedIsTheSystemsAgain) {
 
 TEST(SharedMemory, WhatIsClearedReadsAsZerosAndNothingElseDoes) {
   constexpr size_t kPage = 4096, kBytes = 8 * kPage;
-  auto memory = SharedMemory::create(kBytes, false);
+  auto memory = SharedMemory::create(kBytes);
   auto other = SharedMemory::open(::getpid(), memory.fd(), kBytes, false);
   for (size_t first : {size_t{0}, size_t{8}, kPage - 8, kPage, kPage + 104})
     for (size_t bytes : {size_t{0}, size_t{8}, size_t{104}, kPage, kPage + 8, 3 * kPage}) {
@@ -88,7 +88,7 @@ TEST(SharedMemory, WhatIsClearedReadsAsZerosAndNothingElseDoes) {
 }
 
 TEST(SharedMemory, AnotherProcessSeesWhatIsWritten) {
-  auto memory = SharedMemory::create(3 << 20, false);
+  auto memory = SharedMemory::create(3 << 20);
   int pid = ::getpid();
   std::strcpy(reinterpret_cast<char*>(memory.data()) + (2 << 20), "hello");
   EXPECT_EQ(in_child([&] {
@@ -101,17 +101,6 @@ TEST(SharedMemory, AnotherProcessSeesWhatIsWritten) {
   EXPECT_EQ(memory.data()[7], std::byte{42});
 }
 
-TEST(SharedMemory, LargeMappingsBeginAtAHugePage) {
-  for (bool huge : {false, true}) {
-    auto memory = SharedMemory::create(5 << 20, huge);
-    auto again = SharedMemory::open(::getpid(), memory.fd(), 5 << 20, false);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % (2 << 20), 0u);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(again.data()) % (2 << 20), 0u);
-    memory.data()[(5 << 20) - 1] = std::byte{9};
-    EXPECT_EQ(again.data()[(5 << 20) - 1], std::byte{9});
-  }
-}
-
 size_t allocated_bytes(const SharedMemory& memory) {
   struct stat status{};
   EXPECT_EQ(::fstat(memory.fd(), &status), 0);
@@ -119,33 +108,22 @@ size_t allocated_bytes(const SharedMemory& memory) {
 }
 
 TEST(SharedMemory, PagesCountWhenTheyAreUsed) {
-  constexpr size_t kHuge = 2 << 20;
-  auto memory = SharedMemory::create(4 * kHuge, true);
+  auto memory = SharedMemory::create(4 << 20);
   EXPECT_EQ(allocated_bytes(memory), 0u);
-  memory.data()[kHuge] = std::byte{7};
-  memory.prepare(memory.data() + kHuge, kHuge + 1);
+  memory.data()[1 << 20] = std::byte{7};
   EXPECT_GT(allocated_bytes(memory), 0u);
-  EXPECT_LE(allocated_bytes(memory), 2 * kHuge) << "the page after the next is not touched";
-  EXPECT_EQ(memory.data()[kHuge], std::byte{7}) << "what was there stays";
-  auto plain = SharedMemory::create(4 * kHuge, false);
-  plain.prepare(plain.data(), plain.bytes());
-  EXPECT_EQ(allocated_bytes(plain), 0u) << "not asked for";
-}
-
-TEST(SharedMemory, HugePagesAreZeroedToo) {
-  auto memory = SharedMemory::create(3 << 20, true);
-  memory.prepare(memory.data(), memory.bytes());
-  for (size_t i = 0; i < memory.bytes(); i += 512) ASSERT_EQ(memory.data()[i], std::byte{0});
+  for (size_t i = 0; i < memory.bytes(); i += 512)
+    ASSERT_EQ(memory.data()[i], std::byte(i == 1 << 20 ? 7 : 0));
 }
 
 TEST(SharedMemory, AMappingOfAPeersMemoryHoldsNoDescriptor) {
-  auto memory = SharedMemory::create(4096, false);
+  auto memory = SharedMemory::create(4096);
   EXPECT_GE(memory.fd(), 0);
   EXPECT_EQ(SharedMemory::open(::getpid(), memory.fd(), 4096, false).fd(), -1);
 }
 
 TEST(SharedMemory, OpenedReadOnlyCannotBeMadeWritable) {
-  auto memory = SharedMemory::create(4096, false);
+  auto memory = SharedMemory::create(4096);
   int pid = ::getpid();
   EXPECT_EQ(in_child([&] {
               auto view = SharedMemory::open(pid, memory.fd(), 4096, false);
@@ -156,7 +134,7 @@ TEST(SharedMemory, OpenedReadOnlyCannotBeMadeWritable) {
 }
 
 TEST(SharedMemory, SurvivesItsMakerAndCannotShrink) {
-  auto memory = SharedMemory::create(8192, false);
+  auto memory = SharedMemory::create(8192);
   auto view = SharedMemory::open(::getpid(), memory.fd(), 8192, false);
   EXPECT_EQ(::ftruncate(memory.fd(), 0), -1);
   EXPECT_EQ(errno, EPERM);
@@ -166,7 +144,7 @@ TEST(SharedMemory, SurvivesItsMakerAndCannotShrink) {
 }
 
 TEST(SharedMemory, MoveLeavesNothingBehind) {
-  auto first = SharedMemory::create(4096, false);
+  auto first = SharedMemory::create(4096);
   std::byte* data = first.data();
   SharedMemory second = std::move(first);
   EXPECT_EQ(second.data(), data);
@@ -176,7 +154,7 @@ TEST(SharedMemory, MoveLeavesNothingBehind) {
 }
 
 TEST(SharedMemory, ErrorsNameCauseAndRemedy) {
-  auto memory = SharedMemory::create(4096, false);
+  auto memory = SharedMemory::create(4096);
   auto too_long = message_of([&] { SharedMemory::open(::getpid(), memory.fd(), 8192, false); });
   EXPECT_NE(too_long.find("only 4096 bytes"), std::string::npos) << too_long;
   auto no_fd = message_of([] { SharedMemory::open(::getpid(), 4999, 4096, false); });
@@ -186,7 +164,7 @@ TEST(SharedMemory, ErrorsNameCauseAndRemedy) {
   Fd other(::open("/dev/null", O_RDONLY));
   auto foreign = message_of([&] { SharedMemory::open(::getpid(), other.get(), 4096, false); });
   EXPECT_NE(foreign.find("/dev/null, not memory of ringcoll"), std::string::npos) << foreign;
-  auto huge = message_of([] { SharedMemory::create(size_t{1} << 60, false); });
+  auto huge = message_of([] { SharedMemory::create(size_t{1} << 60); });
   EXPECT_NE(huge.find("shared memory"), std::string::npos) << huge;
 }
 
@@ -196,7 +174,7 @@ TEST(SharedMemory, TooManyOpenFilesIsNamed) {
               ::setrlimit(RLIMIT_NOFILE, &few);
               while (::dup(2) >= 0) {
               }
-              auto text = message_of([] { SharedMemory::create(4096, false); });
+              auto text = message_of([] { SharedMemory::create(4096); });
               return text.find("ulimit -n") == std::string::npos ? 1 : 0;
             }),
             0);
@@ -206,15 +184,15 @@ TEST(SharedMemory, ALimitOnTheLengthOfFilesIsNamed) {
   EXPECT_EQ(in_child([] {
               rlimit little{1 << 20, 1 << 20};
               ::setrlimit(RLIMIT_FSIZE, &little);
-              SharedMemory::create(1 << 20, false);
-              auto text = message_of([] { SharedMemory::create((1 << 20) + 1, false); });
+              SharedMemory::create(1 << 20);
+              auto text = message_of([] { SharedMemory::create((1 << 20) + 1); });
               return text.find("ulimit -f") == std::string::npos ? 1 : 0;
             }),
             0);
 }
 
 TEST(SharedMemory, AForkedChildThatEndsHurtsNobody) {
-  auto memory = SharedMemory::create(4096, false);
+  auto memory = SharedMemory::create(4096);
   memory.data()[0] = std::byte{5};
   EXPECT_EQ(in_child([&] {
               memory = SharedMemory();  // as a destructor in the child would
@@ -231,7 +209,7 @@ TEST(BootId, IsStable) {
 }
 
 TEST(Futex, WaitAndWakeWorkOnAReadOnlyMappingOfAnotherProcess) {
-  auto memory = SharedMemory::create(4096, false);
+  auto memory = SharedMemory::create(4096);
   auto* word = new (memory.data()) FutexWord(0);
   auto* asleep = new (memory.data() + 128) FutexWord(0);
   int parent = ::getpid();

@@ -124,7 +124,7 @@ struct TestRank : Ground, Linked {
   /// The first `own_bytes` of the arena are the transport's own; 0: all.
   TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
            const Config& config = test_config(), const Seats& seats = {}, size_t own_bytes = 0)
-      : Ground{config, SharedMemory::create(arena_bytes, false)}, Linked{board, rank} {
+      : Ground{config, SharedMemory::create(arena_bytes)}, Linked{board, rank} {
     Deadline deadline(seconds(config.timeout_s));
     transport = row.make({rank, size, this->config, arena, deadline, seats, own_bytes});
     links.resize(static_cast<size_t>(size));

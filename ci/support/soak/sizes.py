@@ -54,8 +54,6 @@ _VALUES = {
     "ARENA_BYTES": ["1M", "4M", "16M"],
     "TCP_STREAMS": ["1", "2", "4"],
     "SPIN_US": ["0", "1", "200"],
-    "SPREAD": ["0"],
-    "HUGE_PAGES": ["0"],
 }
 # Rows that are offered for all ranks on all hosts (docs/algorithms.md).
 _ALGORITHMS = {

@@ -219,7 +219,7 @@ TEST(ShmHanded, NothingIsOverwrittenThatIsUnread) {
 }
 
 TEST(ShmHanded, RanksWithOtherSizesSaySo) {
-  SharedMemory arenas[] = {SharedMemory::create(4096, false), SharedMemory::create(4096, false)};
+  SharedMemory arenas[] = {SharedMemory::create(4096), SharedMemory::create(4096)};
   Config configs[] = {config_with(4096), config_with(8192)};
   std::unique_ptr<Transport> made[2];
   for (Rank r : {0, 1}) made[r] = row().make({r, 2, configs[r], arenas[r], Deadline(seconds(20))});

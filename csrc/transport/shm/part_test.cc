@@ -74,8 +74,8 @@ class ShmReserve : public ::testing::Test {
   shm::Witness witness() { return {&peer_, 5}; }
 
   const shm::Layout layout_{4, kInline, 4, kPage};
-  SharedMemory control_ = SharedMemory::create(layout_.bytes(), false);
-  SharedMemory handed_ = SharedMemory::create(layout_.handed(layout_.units_with_buffers()), false);
+  SharedMemory control_ = SharedMemory::create(layout_.bytes());
+  SharedMemory handed_ = SharedMemory::create(layout_.handed(layout_.units_with_buffers()));
   shm::Reserve reserve_{control_, handed_, layout_};
   std::atomic<uint64_t> peer_{5};
 };
@@ -125,8 +125,8 @@ TEST_F(ShmReserve, WaitsForNobodyWhoseProcessHasEnded) {
 // but by the word.
 TEST_F(ShmReserve, WhatThePeerReadsBeforeItEndsIsReadBeforeItIsWrittenAnew) {
   uint32_t all = layout_.spare_units();
-  SharedMemory control = SharedMemory::create(layout_.bytes(), false);
-  SharedMemory handed = SharedMemory::create(4096, false);
+  SharedMemory control = SharedMemory::create(layout_.bytes());
+  SharedMemory handed = SharedMemory::create(4096);
   shm::Reserve peers(control, handed, layout_);
   shm::Block mine = reserve_.take(all), theirs = peers.take(1);
   auto* lines = reinterpret_cast<shm::PeerLines*>(control.data() + layout_.lines(theirs.first));

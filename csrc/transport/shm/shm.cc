@@ -43,8 +43,8 @@ struct Common {
         inline_bytes(static_cast<uint64_t>(options.config.inline_bytes)),
         handed_bytes(static_cast<uint64_t>(options.config.handed_bytes)),
         layout(options.size, inline_bytes, sharers(options.size), handed_bytes, options.part_bytes),
-        control(SharedMemory::create(layout.bytes(), false)),
-        handed(SharedMemory::create(layout.handed(layout.units_with_buffers()), false)),
+        control(SharedMemory::create(layout.bytes())),
+        handed(SharedMemory::create(layout.handed(layout.units_with_buffers()))),
         reserve(control, handed, layout),
         peers(static_cast<size_t>(options.size)),
         ended(static_cast<size_t>(options.size)) {}
@@ -387,7 +387,7 @@ std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, std::vector<Fd> /*soc
 Probe probe_shm(const Config&) {
   try {
     constexpr size_t kBytes = 64 << 10;
-    auto memory = SharedMemory::create(kBytes, false);
+    auto memory = SharedMemory::create(kBytes);
     auto view = SharedMemory::open(::getpid(), memory.fd(), kBytes, false);
     memory.data()[kBytes - 1] = std::byte{0x5a};
     if (view.data()[kBytes - 1] != std::byte{0x5a})

@@ -104,7 +104,7 @@ TEST(ShmLayout, WhatIsSpareIsForThousandsOfGroupsWithinBounds) {
 TEST(ShmTransport, PagesArePaidForOnlyByPairsThatTalk) {
   Config config = test_config();
   config.inline_bytes = 64 << 10;
-  SharedMemory arena = SharedMemory::create(4096, false);
+  SharedMemory arena = SharedMemory::create(4096);
   auto transport = row().make({0, 256, config, arena, Deadline(seconds(20))});
   shm::Address address;
   std::memcpy(&address, transport->address().data(), sizeof address);
@@ -143,9 +143,9 @@ struct Side {
 
   Rank peer;
   shm::Layout layout{2, kInline};
-  SharedMemory control = SharedMemory::create(layout.bytes(), false);
-  SharedMemory arena = SharedMemory::create(kArena, false);
-  SharedMemory handed = SharedMemory::create(4096 * shm::HandedBuffers::kOfEach, false);
+  SharedMemory control = SharedMemory::create(layout.bytes());
+  SharedMemory arena = SharedMemory::create(kArena);
+  SharedMemory handed = SharedMemory::create(4096 * shm::HandedBuffers::kOfEach);
 };
 
 // For ThreadSanitizer, which sees both ends of a ring at one address. Nothing but releases goes

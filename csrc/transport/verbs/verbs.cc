@@ -189,7 +189,6 @@ class VerbsTransport final : public Transport {
 
 VerbsTransport::VerbsTransport(const TransportOptions& options)
     : ports_(options), links_(ports_, options.rank, options.own_arena()) {
-  options.arena.prepare(options.arena.data(), options.own_arena().size());
   // Which of several is used, and whether others are, is known when all ranks are.
   if (ports_.count() == 1) links_.use(0);
 }
