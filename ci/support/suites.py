@@ -231,7 +231,7 @@ def _cxx_files() -> list[str]:
 
 
 def _pages() -> list[str]:
-    return ["README.md", "CHANGELOG.md", "perf/README.md", "docs"]
+    return ["README.md", "CHANGELOG.md", "perf/README.md", "perf/mechanisms.md", "docs"]
 
 
 def _checks() -> dict[str, list[str]]:
