@@ -398,7 +398,8 @@ TEST(ScaleIntegers, Saturates) {
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
   EXPECT_EQ(scaled<int64_t>(RC_INT64, {kMost, kLeast}, 1.5), (std::vector<int64_t>{kMost, kLeast}));
   EXPECT_EQ(scaled<int64_t>(RC_INT64, {kMost, kLeast}, -1.0),
-            (std::vector<int64_t>{kLeast, kMost}));
+            (std::vector<int64_t>{-kMost, kMost}));
+  EXPECT_EQ(scaled<int8_t>(RC_INT8, {127, -128}, -1.0), (std::vector<int8_t>{-127, 127}));
   constexpr uint64_t kMostUnsigned = std::numeric_limits<uint64_t>::max();
   EXPECT_EQ(scaled<uint64_t>(RC_UINT64, {kMostUnsigned}, 1.5),
             (std::vector<uint64_t>{kMostUnsigned}));
@@ -416,6 +417,7 @@ TEST(ScaleIntegers, AveragesExactly) {
         << size;
   constexpr int64_t kLarge = (int64_t{1} << 60) + 1;
   EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge}, 1.0), (std::vector<int64_t>{kLarge}));
+  EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge}, -1.0), (std::vector<int64_t>{-kLarge}));
   EXPECT_EQ(scaled<uint64_t>(RC_UINT64, {~uint64_t{0}}, 1.0 / 3),
             (std::vector<uint64_t>{~uint64_t{0} / 3}));
 }

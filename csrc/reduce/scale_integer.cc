@@ -34,7 +34,8 @@ T divided(T value, int64_t by) {
     return by < 0 ? 0 : value / static_cast<uint64_t>(by);
   } else {
     // The one quotient that does not fit: the least integer by -1.
-    if (by == -1) return saturated<T>(-static_cast<double>(value));
+    if (std::is_signed_v<T> && by == -1 && value == std::numeric_limits<T>::min())
+      return std::numeric_limits<T>::max();
     int64_t quotient = static_cast<int64_t>(value) / by;
     return std::is_unsigned_v<T> && quotient < 0 ? 0 : static_cast<T>(quotient);
   }
