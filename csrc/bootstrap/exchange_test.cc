@@ -496,6 +496,31 @@ TEST(StoreExchange, WhatAKilledJobHasLeftMisleadsNobody) {
   come_after_a_killed_job(true);
 }
 
+// It has taken the session of an earlier job away, and not begun its own.
+TEST(StoreExchange, WhoseRankZeroDiesBetweenTwoSessionsEndsAtTheDeadline) {
+  HttpServerForTests server;
+  std::string url = fmt::format("horovod://127.0.0.1:{}", server.port());
+  Record old{{"0ld", "pid 1 on nowhere"}, 2, ""};
+  auto store = open_store(url, "", 1, 2, soon());
+  store->set("p.session", old.encode(), soon());
+  store->set("p.0ld.0.all", Outcome{{old, old}, {}}.encode(), soon());
+  std::atomic<bool> ended = false;
+  std::thread one([&] {
+    auto exchange = make_store_exchange(open_store(url, "", 1, 2, soon()), "p.", 1, 2);
+    Error error = error_of([&] { exchange->all_gather("one", Deadline(seconds(0.5))); });
+    EXPECT_EQ(error.code(), Code::kTransport);
+    EXPECT_TRUE(contains(error, "rank 0 (pid 1 on nowhere) has ended")) << error.what();
+    ended = true;
+  });
+  store->get("p.0ld.0.1", soon());
+  store->remove("p.session", soon());
+  Deadline deadline(seconds(20));
+  while (!ended && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(ended) << "it waits for ever";
+  store->remove("p.0ld.0.all", soon());  // then it ends in any case
+  one.join();
+}
+
 TEST(StoreExchange, ASigkillOfAnyRankLeavesNothing) {
   for (Rank victim : {0, 1}) {
     char path[] = "/tmp/ringcoll_test_XXXXXX";

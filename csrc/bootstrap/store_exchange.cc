@@ -518,8 +518,8 @@ std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, 
     look();
     auto session = read_session();
     // Rank 0 takes its session away after everything else: nothing can come any more, but may have
-    // come meanwhile.
-    if (!session && store_->try_get(outcome_key(), request())) continue;
+    // come meanwhile. What stays there that is not accepted is of an earlier job.
+    if (!session && !patience.passed() && store_->try_get(outcome_key(), request())) continue;
     bool replaced = session && *session != session_;
     if (replaced && round_ == 0) return {};
     // Where a rival can overwrite, neither may have noticed when it put its record in place.
