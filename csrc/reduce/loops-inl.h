@@ -1,8 +1,8 @@
-// The loops of the kernels, compiled once for each instruction set. A kernel is a codec (how
-// elements in memory become lanes and back) and an operation on lanes. Included by kernels_*.cc
-// only, after foreach_target.h.
+// The loops of the kernels, compiled once for each instruction set. A kernel combines a codec (how
+// elements in memory become lanes and back) with an operation on lanes. Only kernels_*.cc include
+// this file, after foreach_target.h.
 //
-// The include guard is one for each instruction set: each needs its own copy.
+// Each instruction set needs its own copy, so the include guard toggles with the target.
 #if defined(RINGCOLL_REDUCE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RINGCOLL_REDUCE_LOOPS_INL_H_
 #undef RINGCOLL_REDUCE_LOOPS_INL_H_
@@ -20,12 +20,12 @@ namespace ringcoll {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Elements that are lanes as they lie in memory.
+/// The codec of elements that become lanes without conversion.
 template <typename T>
 struct Plain {
   using Element = T;
   using Scalar = T;
-  /// Four vectors a turn: enough loads under way to fill the second-level cache's bandwidth.
+  /// Four vectors per iteration: fewer loads do not use all of the second-level cache's bandwidth.
   static constexpr bool kUnrolled = hwy::IsFloat<T>();
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const T* from) {
@@ -45,8 +45,8 @@ HWY_INLINE void combine_at(D d, typename Codec::Element* out, const typename Cod
 
 constexpr size_t kFourPages = 4 * 4096;
 
-/// Four quarters side by side, line by line, as fetch_bytes() reads (reduce.h). Returns how many
-/// elements they are.
+/// Combines four quarters of the range side by side, line by line, as fetch_bytes() reads memory
+/// (reduce.h). Returns how many elements it has combined.
 template <class Codec, class Op>
 HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
                                    const typename Codec::Element* left,
@@ -61,9 +61,9 @@ HWY_INLINE size_t combine_quarters(typename Codec::Element* out,
   return 4 * quarter;
 }
 
-// What is left over by whole vectors goes by 16 bytes, then by elements: a call of one element is
-// common, and for it a detour over a buffer would cost more than all the rest.
-// `kFromMemory`: Operands::kInMemory.
+// Elements left over by whole vectors go in steps of 16 bytes, then one by one. Calls of one
+// element are common, and a detour over a buffer would cost more than the rest of the call.
+// `kFromMemory` stands for Operands::kInMemory.
 template <class Codec, class Op, bool kFromMemory = false>
 void combine(void* out_bytes, const void* left_bytes, const void* right_bytes, int64_t count) {
   using Element = typename Codec::Element;
@@ -98,7 +98,7 @@ HWY_INLINE void scale_at(D d, typename Codec::Element* out, const typename Codec
   Codec::store(d, hn::Mul(Codec::load(d, in + at), hn::Set(d, factor)), out + at);
 }
 
-/// Floating-point types: multiplied in the type of the lanes.
+/// Scales floating-point types, in the type of the lanes.
 template <class Codec>
 void scale(void* out_bytes, const void* in_bytes, double factor, int64_t count) {
   using Element = typename Codec::Element;
@@ -128,8 +128,8 @@ struct Product {
   }
 };
 
-/// Minimum and maximum of floats: a NaN in either operand is the result, the left one first.
-/// Instruction sets differ in what theirs give.
+/// Makes the minimum or maximum of floats NaN if an operand is NaN; the left NaN wins. Without it,
+/// the result for NaN would depend on the instruction set.
 template <class V>
 HWY_INLINE V or_nan(V result, V left, V right) {
   return hn::IfThenElse(hn::IsNaN(left), left, hn::IfThenElse(hn::IsNaN(right), right, result));
@@ -171,7 +171,7 @@ struct BitOr {
   }
 };
 
-/// The kernel of a floating-point type; null for an operation that it does not have.
+/// The kernel of a floating-point type; null if the type does not have the operation.
 template <class Codec, bool kFromMemory = false>
 CombineKernel float_combine(ReduceOp op) {
   switch (op) {

@@ -1,11 +1,10 @@
-// Element-wise kernels: dtype × op. Pure; SIMD (Google Highway, dispatched at run time) lives only
-// here.
+// Element-wise kernels for each type and operation. They are pure. All SIMD code (Google Highway,
+// dispatched at run time) is in this folder.
 //
 // 16-bit floats are combined in float32 and rounded to nearest even after every combination.
-// Integer sums and products wrap. bool: sum and max are "or", product and min are "and", any
-// non-zero byte is true. float min/max: a NaN in either operand gives a NaN. Pointers need no
-// alignment beyond that of one byte; `out` may equal `left` or `right`, other overlaps are not
-// allowed.
+// Integer sums and products wrap. For bool, any non-zero byte is true, sum and max are "or", and
+// product and min are "and". The minimum or maximum of floats is NaN if an operand is NaN. Pointers
+// need no alignment. `out` may equal `left` or `right`; other overlaps are not allowed.
 #pragma once
 
 #include <cstddef>
@@ -15,33 +14,34 @@
 
 namespace ringcoll {
 
-/// out[i] = left[i] op right[i]. The order of the operands is part of the result (NaN payloads):
-/// callers pass the lower rank's as `left`.
+/// out[i] = left[i] op right[i]. The order of the operands can change the result (NaN payloads), so
+/// callers pass the lower rank's operand as `left`.
 using CombineKernel = void (*)(void* out, const void* left, const void* right, int64_t count);
-/// out[i] = in[i] * factor. Integers and bool: multiplied in double, truncated towards zero and
-/// saturated, a NaN gives 0; but if the factor is the double nearest to 1/k (an average), divided
-/// by k exactly, as 49 * (1/49) is less than 1 in double. 16-bit floats: multiplied in float32;
-/// float32: by the factor rounded to float32; float64: in double.
+/// out[i] = in[i] * factor. Integers and bool are multiplied in double, truncated towards zero and
+/// saturated; NaN becomes 0. If the factor is the double nearest to 1/k (an average) for an integer
+/// k of at most 1e9, they are divided by k exactly: 49 * (1/49) is less than 1 in double. 16-bit
+/// floats are multiplied in float32, float32 by the factor rounded to float32, float64 in double.
 using ScaleKernel = void (*)(void* out, const void* in, double factor, int64_t count);
 
-/// Where the operands of a combination are: what lies in memory is read from four places at a time
-/// (docs/design.md, "Copies"). Results are the same.
+/// Where the operands of a combination are. float32 and float64 operands in memory are read from
+/// four places at a time (docs/design.md, "Copies"). The results are the same.
 enum class Operands : uint8_t { kInCaches, kInMemory };
 
-/// The kernel; throws Error(kInvalidArgument) for an op that the type does not have (bit ops on
-/// floats). RC_AVERAGE combines as RC_SUM.
+/// Throws Error(kInvalidArgument) if the type does not have the operation, such as bit operations
+/// on floats, or does not exist. RC_AVERAGE combines as RC_SUM; its caller divides.
 CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands = Operands::kInCaches);
 ScaleKernel scale_kernel(DataType dtype);
 
-/// copy_bytes() (base/copy.h) for a source that is in no cache: it is read from four pages at a
-/// time, which some processors do faster and others do not.
+/// copy_bytes() (base/copy.h) for a source that is in no cache. It reads from four pages at a time,
+/// which is faster on some processors only.
 void fetch_bytes(void* to, const void* from, size_t bytes);
-/// The same for a destination that is in no cache and not soon read, such as the output of a call
-/// larger than the caches: stores that bypass them. Not for the arena, which a peer reads; nor for
-/// what was just read, which is thrown out of the caches first, at a greater cost than it spares.
+/// copy_bytes() for a destination that is in no cache and not read soon, such as the output of a
+/// call larger than the caches. Its stores bypass the caches. It is not for the arena, which a peer
+/// reads soon. It is not for lines that were just read either: evicting them first costs more than
+/// it saves.
 void stream_bytes(void* to, const void* from, size_t bytes);
 
-/// The instruction set in use: "AVX3", "NEON", …
+/// The instruction set in use, such as "AVX3" or "NEON".
 const char* simd_target();
 
 }  // namespace ringcoll

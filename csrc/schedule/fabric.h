@@ -1,16 +1,16 @@
-// What a schedule costs on a cluster. Pure: numbers in, numbers out.
+// The cost model: how long a schedule takes on a cluster. Pure: numbers in, numbers out.
 //
-// A fabric is the levels of a cluster (sockets, hosts, leaves, spines) with what their links give.
-// What a row sends (Traffic) loads resources: a rank's own sending and receiving, the memory of a
-// host, the way out of and into each group of a level (a host's ports, a leaf's uplinks). A round
-// takes its latency and as long as its busiest resource works; pieces in a pipeline follow one
-// another at the pace of the resource that is busiest over all rounds. So two ranks of one host
-// that send at the same time share its port, unless it has one for each, and what crosses a spine
-// pays for it, as on the wire.
+// A fabric is the levels of a cluster (sockets, hosts, leaves, spines) and what their links give.
+// The messages of a row (Traffic) load resources: the sending and receiving side of each rank, the
+// memory of a host, and the way into and out of each group (a host's ports, a leaf's uplinks). A
+// round takes its latency, plus the time for which its busiest resource works. Pieces in a pipeline
+// follow one another at the pace of the resource that is busiest over all rounds. So two ranks of a
+// host that send at the same time share its port, unless each has its own. A message that crosses a
+// spine also loads the spine.
 //
-// The model is LogGP's (Alexandrov et al., SPAA 1995) with resources that are shared, as in Thakur
-// et al. (2005) with the counts of Chan et al., "Collective communication: theory, practice, and
-// experience" (2007) for each level.
+// The model is LogGP's (Alexandrov et al., SPAA 1995) with shared resources, as in Thakur et al.
+// (2005). Each level has the counts of Chan et al., "Collective communication: theory, practice,
+// and experience" (2007).
 #pragma once
 
 #include <span>
@@ -21,55 +21,55 @@
 
 namespace ringcoll {
 
-/// Links of one level: between ranks whose nearest common group is of this level.
+/// The links of one level join ranks whose nearest common group is of this level.
 struct LinkCost {
-  double latency_us = 0;         // of the smallest message
-  double rank_bytes_per_us = 0;  // that one rank sends, and receives at the same time, alone
-  /// Of level 0: what the ranks of a group move inside it, together. Of a further one: what a group
-  /// of the level before sends, and at the same time receives, up through this level. 0: no limit.
+  double latency_us = 0;         // of the smallest message, one way
+  double rank_bytes_per_us = 0;  // one rank alone, in each direction at once
+  /// Level 0: what all ranks of a group together move inside it. Higher levels: what one group of
+  /// the level below sends, and at the same time receives, through this level. 0: no limit.
   double group_bytes_per_us = 0;
 };
 
 struct Fabric {
-  std::vector<Groups> groups;   // of each level, the smallest first; the last is all ranks
-  std::vector<LinkCost> links;  // of each level
-  size_t host_level = 0;        // those before it are what hosts are made up of
-  /// Of each rank the port by which it reaches other hosts, numbered over all hosts. The ports of a
-  /// host give the same each, together what the host does. Empty: each host has one.
+  std::vector<Groups> groups;   // by level, the smallest first; the last has all ranks
+  std::vector<LinkCost> links;  // by level
+  size_t host_level = 0;        // lower levels are parts of hosts
+  /// For each rank, the port by which it reaches other hosts, numbered over all hosts. The ports of
+  /// a host have equal shares of the host's rate. Empty: each host has one port.
   std::vector<Rank> ports;
   double combined_bytes_per_us = 0;
-  /// Ranks share cores. Then a latency is work that the cores of a host do, one rank after another:
-  /// a round takes as large a part of it as of a host's ranks have a message in it.
+  /// Ranks share cores. A latency is then work that a host's cores do for one rank after another.
+  /// So a round costs its latency times the part of a host's ranks that have a message in it.
   bool crowded = false;
 
   Rank ranks() const { return groups.back().end(0); }
   const Groups& hosts() const { return groups[host_level]; }
-  /// What schedules go by (Problem::levels): hosts and up. One host is as several, if it is made up
-  /// of several groups: what joins these is to it what a network is to hosts.
+  /// The levels that schedules see (Problem::levels): hosts and above. If there is only one host,
+  /// its own groups (such as sockets) come first and count as hosts.
   std::span<const Groups> levels() const;
   size_t level_between(Rank a, Rank b) const;
-  bool has_hosts_of_several() const;  // of levels(): more than one, of which one has several ranks
+  bool has_hosts_of_several() const;  // several, one with several ranks
 };
 
-/// What a row costs on a fabric, for each byte of the vector.
+/// What a row costs on a fabric. A byte is a byte of the whole vector.
 struct Profile {
-  double latency_us = 0;           // of all rounds, one after another
-  double us_per_byte = 0;          // of all rounds, each as long as its busiest resource works
-  double busiest_us_per_byte = 0;  // of the resource that has most to do in all
-  double longest_message = 0;      // its bytes
-  double work_us = 0;              // of latency_us, what cores are busy with
-  // Of work_us and us_per_byte, where cores are shared: rounds with messages between hosts.
+  double latency_us = 0;           // the sum over all rounds
+  double us_per_byte = 0;          // the sum over all rounds of their busiest resources
+  double busiest_us_per_byte = 0;  // of the resource with the most work in all rounds
+  double longest_message = 0;      // its share of the vector
+  double work_us = 0;              // the part of latency_us in which cores are busy
+  // Where cores are shared: the part of work_us and us_per_byte in rounds between hosts.
   double wire_work_us = 0;
   double wire_us_per_byte = 0;
-  bool overlaps = true;  // pieces in flight hide latencies; if not, each costs what the first does
+  bool overlaps = true;  // pieces in flight hide latencies; else each costs as much as the first
 };
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric);
 
-/// A vector of `bytes` in `pieces`, of which `slots` are in flight at a time.
+/// The time for a vector of `bytes` in `pieces`, with `slots` pieces in flight at a time.
 double microseconds(const Profile& profile, double bytes, int64_t pieces, int64_t slots);
 
-/// Whether a row is offered there. `one_domain`: all ranks by shared memory.
+/// Whether a row is offered on this fabric. `one_domain`: all ranks can map one another's memory.
 bool is_offered(const ScheduleRow& row, const Fabric& fabric, bool one_domain);
 
 }  // namespace ringcoll

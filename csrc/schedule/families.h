@@ -1,5 +1,4 @@
-// What the families of schedules share, and the rows they offer to the registry. For schedule/
-// only.
+// What the families of schedules share, and the rows of the registry. Private to schedule/.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace ringcoll {
 
-/// Ranks in a circle: all of them from the root on, or some of them, in the order of `members`.
-/// Schedules that have no root count from rank 0.
+/// Ranks in a circle: all ranks, beginning with the root, or the ranks of `members` in their order.
+/// Schedules without a root begin with rank 0.
 struct Circle {
   Rank position = 0;
   Rank size = 1;
@@ -29,31 +28,31 @@ struct Circle {
         size(static_cast<Rank>(members.size())),
         root(members[0]),
         members(std::move(members)) {}
-  /// The rank at a position; counts on round the circle from -size to 2 size.
+  /// The rank at a position. Positions wrap around the circle; `at` is between -size and 2 size.
   Rank rank_at(Rank at) const {
     return members.empty() ? (at + root + size) % size : members[(at + size) % size];
   }
 };
 
-/// Chunks of given counts, one after another.
+/// Consecutive chunks of given counts.
 class Chunks {
  public:
   explicit Chunks(std::span<const int64_t> counts, int64_t first = 0)
       : parts_(static_cast<Rank>(counts.size())), offsets_(offsets_of(counts)) {
     for (int64_t& offset : offsets_) offset += first;
   }
-  /// As even_counts() splits a range; where they begin is worked out when it is asked for, since
-  /// some schedules look at few of very many.
+  /// The split of even_counts(). Boundaries are computed on demand, since some schedules read few
+  /// of very many chunks.
   Chunks(Range range, Rank parts) : range_(range), parts_(parts) {}
 
   Rank size() const { return parts_; }
   int64_t total() const { return offset(parts_) - offset(0); }
-  /// Chunk i, counted on round the circle from -size to 2 size.
+  /// Chunk i. Indices wrap around; `i` is between -size and 2 size.
   Range at(Rank i) const {
     Rank chunk = (i + size()) % size();
     return between(chunk, chunk + 1);
   }
-  /// The chunks first … end-1, without counting on.
+  /// Chunks first … end-1 as one range, without wrapping around.
   Range between(Rank first, Rank end) const { return {offset(first), offset(end) - offset(first)}; }
 
  private:
@@ -63,10 +62,11 @@ class Chunks {
 
   Range range_;
   Rank parts_;
-  std::vector<int64_t> offsets_;  // empty: of `range_`
+  std::vector<int64_t> offsets_;  // empty: even chunks of `range_`
 };
 
-/// The split of an allreduce, broadcast or reduce: as even as can be, the root's chunk first.
+/// The even split of an allreduce, broadcast or reduce. Position p of the circle has chunk p, so
+/// the root has the first.
 inline Chunks even_chunks(const Problem& problem) {
   return {Range{0, problem.counts[0]}, problem.size};
 }
@@ -75,59 +75,59 @@ inline Chunks even_chunks(Range range, Rank parts) { return {range, parts}; }
 inline int floor_log2(Rank n) { return 31 - __builtin_clz(static_cast<uint32_t>(n)); }
 inline int ceil_log2(Rank n) { return n <= 1 ? 0 : floor_log2(n - 1) + 1; }
 
-/// Adds a round. An end of the step that has no elements becomes nobody's, so that a peer's name
-/// always means a message.
+/// Adds a round. If a range of the step is empty, its peer becomes kNobody, so that a peer always
+/// means a message.
 void add_round(Schedule& schedule, Step step);
-/// The way back: what every rank was sent, it sends, and what it sent, it receives.
+/// The schedule in reverse: every rank sends what it received, and receives what it sent.
 Schedule backwards(Schedule schedule);
-/// The way back of a sum: what every rank was sent, it sends; what it sent, it receives and
-/// combines. Made of a schedule in which every rank receives each element once at most (or has it),
-/// this reduces where that one spreads: an allgather becomes a reduce-scatter, a broadcast a
-/// reduce.
+/// backwards(), and every rank combines what it receives. `schedule` must deliver each element to a
+/// rank at most once, and never to a rank that has it. An allgather becomes a reduce-scatter, and a
+/// broadcast becomes a reduce.
 Schedule transposed(Schedule schedule);
-/// The same of what all ranks send; its rounds in any order.
+/// The same for the messages of all ranks. The order of the rounds stays, as no cost depends on it.
 std::vector<Traffic> transposed(std::vector<Traffic> phases);
-/// Rounds one by one in turn: the first of each schedule, then the second of each … Schedules that
-/// are shorter than `rounds` are idle then.
+/// Interleaves the rounds: the first of each schedule, then the second of each, and so on. A
+/// schedule shorter than `rounds` is idle after its end.
 Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds);
 
-// Builders. The circle's position p owns chunk p before an allgather and after a reduce-scatter.
+// Builders. Position p of the circle owns chunk p before an allgather and after a reduce-scatter.
 Schedule ring_reduce_scatter(const Circle& circle, const Chunks& chunks);
 Schedule ring_allgather(const Circle& circle, const Chunks& chunks);
 Schedule pairwise_reduce_scatter(const Circle& circle, const Chunks& chunks);
 Schedule pairwise_allgather(const Circle& circle, const Chunks& chunks);
 Schedule doubling_allgather(const Circle& circle, const Chunks& chunks);
-/// Whole ranges, combined on all.
+/// Every position has the whole range, and ends with the combination of all.
 Schedule recursive_doubling(const Circle& circle, Range range);
 Schedule halving_doubling(const Circle& circle, Range range);
-/// Position 0 has the range; all get it.
+/// Position 0 has the range and sends it to all.
 Schedule binomial_broadcast(const Circle& circle, Range range);
 Schedule chain_broadcast(const Circle& circle, Range range);
-/// Each position sends its chunk to position 0. Back to front, position 0 hands them out.
+/// Each position sends its chunk to position 0. backwards() of it is a scatter from position 0.
 Schedule linear_gather(const Circle& circle, const Chunks& chunks);
-/// Position 0 hands out the chunks; a position then has those of its subtree. And the way back.
+/// Position 0 distributes the chunks; each position ends with the chunks of its subtree. The gather
+/// is the reverse.
 Schedule binomial_scatter(const Circle& circle, const Chunks& chunks);
 Schedule binomial_gather(const Circle& circle, const Chunks& chunks);
-/// After such a gather, and when position 0 has all of `whole`: each gets what its subtree, whose
-/// chunks are a part of that, has not had.
+/// Completes an allgather after binomial_gather(), once position 0 has all of `whole`. The chunks
+/// are a part of `whole`. Each position receives all but the chunks of its own subtree.
 Schedule binomial_completion(const Circle& circle, const Chunks& chunks, Range whole);
-/// The position after the last of the subtree below `position`.
+/// The position after the last one of the subtree of `position`.
 Rank subtree_end(Rank position, Rank size);
 
-/// Elements of a vector whose closed forms are worked out: so many that what rounding adds is
-/// nothing.
+/// Elements of the vector that is priced: so many that rounding to whole elements does not matter.
 inline constexpr int64_t kPricedElements = int64_t{1} << 40;
-/// What the members of a circle send in a round of a ring.
+/// Adds the messages that the members of a circle send in one round of a ring.
 void add_ring(Traffic& traffic, const Circle& circle, double share, Combine combine);
-/// Rounds in which each rank sends `share` to the one that is i * `stride` further, i from 1 on, of
-/// all ranks in a circle. Those are alike in which no message stays within the largest groups that
-/// are not all ranks. Nothing if groups of a level differ in size, or if it is too much to tell.
+/// The rounds in which every rank sends `share` to the rank at distance i * `stride`, for all i
+/// from 1 on, in the circle of all ranks. Rounds count as one repeated round if no message stays
+/// within a largest group that is not all ranks. Empty if groups of a level differ in size, or if
+/// there would be too many messages.
 std::vector<Traffic> traffic_by_distance(const Problem& problem, Rank stride, double share);
-/// Of linear_gather() and its way back, if each position has this share.
+/// The messages of linear_gather() and of its reverse, if each position has this share.
 std::vector<Traffic> linear_gather_traffic(const Circle& circle, double share);
 std::vector<Traffic> linear_scatter_traffic(const Circle& circle, double share);
 
-// Rows: each beside its code.
+// The rows. Each is defined in the file of its schedule.
 ScheduleRow allreduce_ring();
 ScheduleRow reduce_scatter_ring();
 ScheduleRow allgather_ring();

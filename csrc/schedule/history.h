@@ -1,9 +1,9 @@
-// The first half of lowering: what becomes of the elements of one rank over a schedule, before
-// memory is given to them. For schedule/ only.
+// The first half of lowering: what happens to each element of one rank over a schedule, before
+// storage is chosen. Private to schedule/.
 //
-// Elements that share every range of the schedule and of its ends are one atom. What is received
-// for an atom makes a new version of it; the first version is the input. A version is described by
-// what is done to it, which is all that decides where it should lie.
+// An atom is a maximal range that no boundary of the schedule or of `Ends` cuts. Each message
+// received for an atom makes a new version of it; the first version is the input. How a version is
+// used decides where it lies.
 #pragma once
 
 #include <cstdint>
@@ -20,62 +20,62 @@ using Atom = int32_t;
 using VersionId = int32_t;
 inline constexpr VersionId kNoVersion = -1;
 
-/// Splits versions into those of bank 0 and those of bank 1 under constraints "same bank" and
-/// "different banks": union-find that keeps the parity to the root.
+/// Assigns versions to bank 0 or bank 1 under the constraints "same bank" and "different banks".
+/// A union-find structure that keeps each node's parity to its root.
 class BankAssignment {
  public:
   explicit BankAssignment(size_t versions = 0);
   void add();
-  /// False if that contradicts what was said before.
+  /// False if this contradicts an earlier constraint.
   bool relate(VersionId a, VersionId b, bool different);
-  /// The bank, or -1 if nothing has decided yet.
+  /// The bank, or -1 if it is undecided.
   int bank_of(VersionId version);
-  /// Decides for all versions related to this one. Only while bank_of() is -1.
+  /// Decides the bank of this version, and so of all related versions. Requires bank_of() == -1.
   void decide(VersionId version, int bank);
 
  private:
   struct Node {
     VersionId parent;
     uint8_t differs;  // from the parent
-    int8_t bank;      // of a root: 0, 1, or -1 for undecided
+    int8_t bank;      // valid in a root: 0, 1, or -1 for undecided
   };
-  VersionId root_of(VersionId version);  // and makes its parent the root
+  VersionId root_of(VersionId version);  // compresses the path: the parent becomes the root
 
   std::vector<Node> nodes_;
 };
 
 struct Version {
   Atom atom = 0;
-  VersionId operand = kNoVersion;  // what is combined with what is received
-  bool folds_input = false;        // and that is the rank's own input
-  bool received = false;           // false: the input
-  int round = -1;                  // in which it is received
-  int last_sent = -1;              // the last round in which it is sent
+  VersionId operand = kNoVersion;  // is combined with what is received
+  bool folds_input = false;        // what is received is the rank's own input
+  bool received = false;           // false: this is the input
+  int round = -1;                  // in which the version is received
+  int last_sent = -1;              // the last round in which the version is sent
   bool sent = false;
-  bool zero_copy = false;  // sent from the caller's memory
-  int handed_in = -1;      // the round of the one message that reads its bank; -1: there is more
-  bool copied_inside = false;  // source of a step from the rank to itself
-  bool final = false;          // nothing is received for the atom any more
-  bool needed = false;         // sent, or wanted by an output, directly or through a reduction
+  bool zero_copy = false;      // sent from the caller's memory
+  int handed_in = -1;          // the round of the only message that reads its bank; -1: none
+  bool copied_inside = false;  // the source of a copy inside the rank
+  bool final = false;          // no later version of the atom exists
+  bool needed = false;         // it is sent or goes to an output, itself or once combined
 };
 
-/// Replays a schedule. Throws Error(kInternal) if it sends, combines or ends with what the rank
-/// does not have, or if no assignment of two banks can serve it.
+/// Replays a schedule. Throws Error(kInternal) if the schedule sends, combines or ends with
+/// elements that the rank does not have, or if two banks do not suffice.
 class History {
  public:
-  /// `pack_all`: as of lower().
+  /// `pack_all` as in lower().
   History(const Schedule& schedule, int64_t space, const Ends& ends, bool pack_all, Rank rank);
 
   Atom atom_count() const { return static_cast<Atom>(bounds_.size()) - 1; }
   Range range_of(Atom atom) const { return {bounds_[atom], bounds_[atom + 1] - bounds_[atom]}; }
-  /// Atoms first … second-1 make up the range, which is one of the schedule's or of the ends'.
+  /// Atoms first … second-1 make up `range`, which is a range of the schedule or of `Ends`.
   std::pair<Atom, Atom> atoms_of(Range range) const;
-  bool wanted(Atom atom) const { return wanted_[atom]; }  // by an output
+  bool wanted(Atom atom) const { return wanted_[atom]; }  // an output needs it
 
-  /// Versions in the order of their making: the inputs by atom, then those of each round by atom.
+  /// In the order in which they are made: the inputs by atom, then those of each round by atom.
   std::vector<Version>& versions() { return versions_; }
   const std::vector<Version>& versions() const { return versions_; }
-  VersionId input_of(Atom atom) const { return inputs_[atom]; }  // kNoVersion: no input
+  VersionId input_of(Atom atom) const { return inputs_[atom]; }  // kNoVersion: it has none
   BankAssignment& banks() { return banks_; }
 
  private:
@@ -102,16 +102,16 @@ class History {
   Rank rank_;
   std::vector<int64_t> bounds_;
   std::vector<bool> wanted_;
-  std::vector<bool> copied_to_;    // by a step from the rank to itself
-  std::vector<bool> input_stays_;  // is sent or folded although something was received before
+  std::vector<bool> copied_to_;    // by a copy inside the rank
+  std::vector<bool> input_stays_;  // it may be sent or folded after a first receipt
   std::vector<VersionId> inputs_;
-  std::vector<VersionId> current_;  // of each atom
+  std::vector<VersionId> current_;  // by atom
   std::vector<Version> versions_;
   std::vector<Message> messages_;
   BankAssignment banks_;
 };
 
-/// Whether a step is one inside the rank.
+/// Whether a step is local: both peers are the rank itself.
 inline bool is_inside(const Step& step, Rank rank) {
   return step.send_to == rank && step.recv_from == rank;
 }

@@ -1,4 +1,4 @@
-// Where a rank runs, as it tells the others.
+// Where a rank runs, as it tells the other ranks.
 #pragma once
 
 #include <functional>
@@ -13,27 +13,27 @@
 
 namespace ringcoll {
 
-/// Where a rank runs. Exchanged as a blob.
+/// Where a rank runs. Ranks exchange it in encoded form.
 struct Location {
-  std::string machine;      // boot id: ranks of one machine share its CPUs
-  std::string host_id;      // ranks with different ones do not map one another's memory
-  bool host_given = false;  // it is RINGCOLL_HOSTID
-  std::string host_name;    // for people, and in a topology file
+  std::string machine;      // boot id; ranks of one machine share its CPUs
+  std::string host_id;      // ranks with different ids do not map one another's memory
+  bool host_given = false;  // host_id comes from RINGCOLL_HOSTID
+  std::string host_name;    // in messages and in topology files
   int pid = 0;
-  // Of the cores that this process may run on; -1 = several, or unknown. Socket and third-level
-  // cache by their lowest CPU.
+  // The socket, NUMA node and third-level cache to which this process is bound; -1: several, or
+  // unknown. The number of a socket or cache is its lowest CPU.
   int socket = -1;
   int numa_node = -1;
   int cache = -1;
-  std::vector<int> cpus;   // that this process may run on, rising; empty = unknown
-  int core_cache_kib = 0;  // a core's own second-level cache; 0 = unknown
+  std::vector<int> cpus;   // that this process may run on, rising; empty: unknown
+  int core_cache_kib = 0;  // a core's own second-level cache; 0: unknown
   Hints hints;             // what this rank was told of the network; empty after find_placements()
-  Placement placement;     // of the host; empty: nothing is known
-  std::string placement_source;  // "RINGCOLL_TOPOLOGY=/etc/x.conf"; "": not looked for yet
+  Placement placement;     // of the host; empty: unknown
+  std::string placement_source;  // "RINGCOLL_TOPOLOGY=/etc/x.conf"; "": before find_placements()
 
-  /// Of this process. `config.hostid` is the host's id and name; "": those that may be able to map
-  /// one another's memory have one id, as one kernel, PID namespace and user namespace has it.
-  /// Throws Error(kInvalidArgument) for an id that is too long.
+  /// The location of this process. A non-empty `config.hostid` is the host's id and name. Else
+  /// processes of one kernel, PID namespace and user namespace have one id, since only these may be
+  /// able to map one another's memory. Throws Error(kInvalidArgument) if the id is too long.
   static Location here(const Config& config, Rank rank);
   std::string encode() const;
   static Location decode(std::string_view blob);  // throws Error(kTransport)
@@ -42,9 +42,9 @@ struct Location {
 /// "rank 3 (pid 4711 on node17)".
 std::string describe(Rank rank, const Location& location);
 
-/// What was supposed to be one host, and where some pair cannot map each other, becomes several: a
-/// rank joins the first in which it and all ranks map each other. `maps` is symmetric, and asked
-/// for pairs of one id only.
+/// Splits a supposed host into several if some pair of its ranks cannot map each other's memory. A
+/// rank joins the first of these hosts whose ranks can all map it, and it them. `maps` must be
+/// symmetric; it is called only for ranks with the same id.
 std::vector<Location> separate_hosts(std::vector<Location> locations,
                                      const std::function<bool(Rank, Rank)>& maps);
 

@@ -1,4 +1,4 @@
-// Where hosts stand in the network, as some source tells it. Pure.
+// Where hosts are in the network, as a file or SLURM says. Pure.
 #pragma once
 
 #include <map>
@@ -8,22 +8,22 @@
 
 namespace ringcoll {
 
-/// Of one host.
+/// The place of one host.
 struct Placement {
-  std::vector<std::string> groups;  // from the top down, {"spine1", "leaf3"}
-  int order = 0;                    // among the hosts of the source; equal: by name
-  std::string why;                  // "line 12"
+  std::vector<std::string> groups;  // names from the top down, {"spine1", "leaf3"}
+  int order = 0;                    // position in the source; equal numbers: sort by name
+  std::string why;                  // where the source says so, such as "line 12"
 };
 
-/// By the host's name.
+/// By the name of the host.
 using Placements = std::map<std::string, Placement, std::less<>>;
 
-/// More levels of switches than any network has.
+/// No real network has more levels of switches.
 inline constexpr size_t kMaxLevels = 16;
 
-/// The placements that a file gives: SLURM's topology.conf or topology.yaml, or JSON (YAML) of the
-/// form {host: "spine.leaf"}; told by what is in it. Throws Error(kInvalidArgument) that begins
-/// with the line and names the host or switch.
+/// The placements in a file: SLURM's topology.conf or topology.yaml, or JSON (YAML) of the form
+/// {host: "spine.leaf"}. The format is recognized by the content. Throws Error(kInvalidArgument)
+/// that begins with the line and names the host or switch.
 Placements parse_topology(std::string_view text);
 
 }  // namespace ringcoll
