@@ -1,5 +1,5 @@
-// Copies beyond the caches, of which the C library knows less than the caller does (docs/design.md,
-// "Copies"). Within them nothing written here was faster than its memcpy.
+// Copies of memory that is in no cache (docs/design.md, "Copies"). The caller knows that; the C
+// library does not. In the caches its memcpy is as fast as anything here.
 #include "base/copy.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "reduce/copy.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-// after foreach_target.h
+// must come after foreach_target.h
 #include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +30,7 @@ struct Keep {
     hn::StoreU(bytes, d, to);
   }
 };
-/// The destination is aligned to a vector.
+/// `to` must be aligned to a vector.
 struct PastCaches {
   template <class D, class V>
   static HWY_INLINE void store(D d, V bytes, uint8_t* to) {
@@ -44,11 +44,12 @@ HWY_INLINE void copy_line(D d, uint8_t* to, const uint8_t* from) {
     Store::store(d, hn::LoadU(d, from + at), to + at);
 }
 
-/// From kPages pages side by side. Returns how many bytes it copied; the rest is less than a line.
+/// Copies from kPages pages side by side. Returns how many bytes it has copied; less than a line is
+/// left over, or all of it where there are no vectors.
 template <class Store, size_t kPages>
 size_t copy_lines(uint8_t* to, const uint8_t* from, size_t bytes) {
   const hn::CappedTag<uint8_t, kLine> d;
-  if (hn::Lanes(d) < 16) return 0;  // no vectors here
+  if (hn::Lanes(d) < 16) return 0;  // this target has no vectors
   size_t done = 0;
   for (; done + kPages * kPage <= bytes; done += kPages * kPage)
     for (size_t line = 0; line < kPage; line += kLine)
@@ -63,10 +64,10 @@ size_t fetch(uint8_t* to, const uint8_t* from, size_t bytes) {
 }
 
 size_t stream(uint8_t* to, const uint8_t* from, size_t bytes) {
-  // Not four: a processor that gathers such stores for fewer pages at a time than that writes lines
-  // in pieces (AMD's family 25, model 1: 3 GB/s a core instead of 10).
+  // Two pages and not four: a processor that gathers such stores for fewer pages at a time writes
+  // lines in pieces, which takes three times as long (AMD family 25, model 1).
   size_t done = copy_lines<PastCaches, 2>(to, from, bytes);
-  // A release must not pass the stores that bypass the cache.
+  // Stores that bypass the caches are weakly ordered; a later release must not overtake them.
   hwy::FlushStream();
   return done;
 }
@@ -84,8 +85,8 @@ HWY_EXPORT(stream);
 
 void fetch_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
-  // Through a block in the first-level cache, since memcpy knows how to write what lies in another
-  // core's cache.
+  // The data goes through a block in the first-level cache, and memcpy writes it to `to`: memcpy
+  // writes well to lines that are in another core's cache.
   constexpr size_t kFourPages = 4 * 4096;
   alignas(64) uint8_t block[kFourPages];
   auto* out = static_cast<uint8_t*>(to);

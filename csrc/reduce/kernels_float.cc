@@ -1,4 +1,4 @@
-// float32 and float64.
+// Kernels for float32 and float64.
 #include "reduce/kernels.h"
 #include "reduce/simd_targets.h"
 

@@ -1,6 +1,6 @@
-// float16 and bfloat16: lanes are float32. Conversion rounds to nearest even, and a NaN stays one.
-// Highway's own conversions are not used but where they are one instruction: elsewhere version
-// 1.0.3 truncates, and makes numbers of infinities.
+// Kernels for float16 and bfloat16, whose lanes are float32. Conversion rounds to nearest even and
+// keeps NaN. Highway's conversions are used only where they are one instruction: elsewhere version
+// 1.0.3 truncates, and turns infinities into numbers.
 #include "reduce/kernels.h"
 #include "reduce/simd_targets.h"
 
@@ -19,7 +19,7 @@ using Bits32 = hn::RebindToUnsigned<D>;
 template <class D>
 using Bits16 = hn::Rebind<uint16_t, D>;
 
-/// The low halves of lanes below 2^16.
+/// The lower 16 bits of lanes that are below 2^16.
 template <class D, class V>
 HWY_INLINE hn::Vec<Bits16<D>> low_halves(D, V bits) {
   const hn::RebindToSigned<D> signed_lanes;
@@ -43,7 +43,7 @@ struct Bfloat16 {
     auto upper = hn::ShiftRight<16>(whole);
     auto odd = hn::And(upper, hn::Set(bits, 1));
     auto rounded = hn::ShiftRight<16>(hn::Add(whole, hn::Add(odd, hn::Set(bits, 0x7fff))));
-    // Rounding could carry a NaN over into the sign; it is made quiet instead.
+    // Rounding could carry a NaN into the sign bit, so a NaN is made quiet instead.
     auto quiet = hn::Or(upper, hn::Set(bits, 0x40));
     auto is_nan = hn::RebindMask(bits, hn::IsNaN(lanes));
     hn::StoreU(low_halves(d, hn::IfThenElse(is_nan, quiet, rounded)), Bits16<D>(), to);
@@ -70,11 +70,11 @@ struct Float16 {
 #else
 constexpr uint32_t kSignOf16 = 0x8000;
 constexpr uint32_t kInfinityOf16 = 0x7c00;
-constexpr uint32_t kRebias = 127 - 15;  // between the two exponents
+constexpr uint32_t kRebias = 127 - 15;  // difference of the exponent biases
 constexpr uint32_t kInfinityOf32 = 0x7f800000;
 constexpr uint32_t kLeastNormal = (kRebias + 1) << 23;      // 2^-14 as float32
 constexpr uint32_t kBeyond16 = (kRebias + 31) << 23;        // 2^16 as float32
-constexpr uint32_t kSubnormalMagic = (kRebias + 14) << 23;  // its last bit is 2^-24: 1/2
+constexpr uint32_t kSubnormalMagic = (kRebias + 14) << 23;  // 1/2, whose last bit is 2^-24
 
 struct Float16 {
   using Element = uint16_t;
@@ -90,7 +90,7 @@ struct Float16 {
     auto shifted = hn::ShiftLeft<13>(magnitude);
     auto normal = hn::Add(shifted, hn::Set(bits, kRebias << 23));
     auto special = hn::Or(shifted, hn::Set(bits, kInfinityOf32));
-    // Below 2^-14: give it the exponent of 2^-14, then take the implicit one off again, exactly.
+    // Below 2^-14: set the exponent of 2^-14, then subtract the implicit bit exactly.
     auto least = hn::Set(bits, kLeastNormal);
     auto subnormal =
         hn::BitCast(bits, hn::Sub(hn::BitCast(d, hn::Or(shifted, least)), hn::BitCast(d, least)));
@@ -108,7 +108,7 @@ struct Float16 {
     auto whole = hn::BitCast(bits, lanes);
     auto magnitude = hn::And(whole, hn::Set(bits, 0x7fffffff));
     auto sign = hn::ShiftRight<16>(hn::Xor(whole, magnitude));
-    // Adding 1/2 lets the addition itself round at 2^-24, the last place of a subnormal.
+    // The addition of 1/2 rounds at 2^-24, which is the last place of a subnormal.
     auto magic = hn::Set(bits, kSubnormalMagic);
     auto subnormal = hn::Sub(
         hn::BitCast(bits, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, magic))), magic);
@@ -132,7 +132,7 @@ struct Float16 {
  private:
   template <class D>
   using Signed = hn::RebindToSigned<D>;
-  /// Magnitudes have no sign bit, so that they compare the same as signed lanes.
+  /// Magnitudes have no sign bit, so signed lanes compare them correctly.
   template <class D, class V>
   static HWY_INLINE hn::Vec<Signed<D>> to_signed(D, V bits) {
     return hn::BitCast(Signed<D>(), bits);

@@ -1,4 +1,4 @@
-// Integers of 8 to 64 bits, and bool.
+// Kernels for integers of 8 to 64 bits, and for bool.
 #include "reduce/kernels.h"
 #include "reduce/simd_targets.h"
 
@@ -12,7 +12,7 @@ namespace ringcoll {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// 8-bit elements in lanes of 16 bits: no instruction set multiplies bytes.
+/// 8-bit elements in 16-bit lanes, since no instruction set multiplies bytes.
 struct WidenedByte {
   using Element = uint8_t;
   using Scalar = uint16_t;
@@ -34,7 +34,7 @@ struct WidenedByte {
 #if HWY_TARGET == HWY_SCALAR
 using Product64 = Product;
 #else
-/// 64-bit products from 32-bit ones, modulo 2^64. (Highway 1.0.3 has none for all targets.)
+/// 64-bit products modulo 2^64 from 32-bit ones. Highway 1.0.3 does not have them on all targets.
 struct Product64 {
   template <class D, class V>
   static HWY_INLINE V apply(D, V left, V right) {
@@ -50,7 +50,7 @@ struct Product64 {
 
 #endif
 
-// Any byte but 0 is true; results are 0 or 1.
+// Any byte but 0 is true. Results are 0 or 1.
 struct LogicalOr {
   template <class D, class V>
   static HWY_INLINE V apply(D d, V left, V right) {
@@ -64,8 +64,7 @@ struct LogicalAnd {
   }
 };
 
-/// Sums, bit operations and products do not depend on the sign: they wrap, and are those of the
-/// unsigned type.
+/// Sums, products and bit operations wrap, so they are those of the unsigned type.
 template <typename T, class ProductCodec, class ProductOp>
 CombineKernel integer_combine(ReduceOp op) {
   using Unsigned = Plain<hwy::MakeUnsigned<T>>;

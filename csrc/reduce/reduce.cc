@@ -1,4 +1,4 @@
-// see the header
+// Contracts are in the header.
 #include "reduce/reduce.h"
 
 #include "base/error.h"

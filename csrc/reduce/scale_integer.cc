@@ -1,4 +1,4 @@
-// Scaling of integers and bool: rare (averages of counters), so that plain loops do.
+// Scaling of integers and bool. It is rare (averages of counters), so plain loops suffice.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,19 +8,19 @@
 namespace ringcoll {
 namespace {
 
-/// k if `factor` is the double nearest to 1/k, else 0. Averages are such: x * (1/49) in double is
-/// less than 1 for x = 49, x / 49 is not.
+/// k if `factor` is the double nearest to 1/k for an integer k of at most 1e9, else 0. An average
+/// has such a factor. x * (1/49) in double is less than 1 for x = 49, but x / 49 is 1.
 int64_t divisor_of(double factor) {
   double k = std::nearbyint(1 / factor);
   bool exact = std::abs(k) >= 1 && std::abs(k) <= 1e9 && 1 / k == factor;
   return exact ? static_cast<int64_t>(k) : 0;
 }
 
-/// Truncated towards zero; what does not fit becomes the nearest that does, a NaN 0.
+/// Truncates towards zero. A value out of range becomes the nearest bound, and NaN becomes 0.
 template <typename T>
 T saturated(double value) {
   constexpr double kLeast = static_cast<double>(std::numeric_limits<T>::min());
-  // 2^bits, as the largest 64-bit integers are no doubles.
+  // One above the maximum, because the maximum of 64-bit integers is not a double.
   constexpr double kBeyond = 2 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
   if (std::isnan(value)) return 0;
   if (value <= kLeast) return std::numeric_limits<T>::min();
@@ -33,7 +33,7 @@ T divided(T value, int64_t by) {
   if constexpr (std::is_same_v<T, uint64_t>) {
     return by < 0 ? 0 : value / static_cast<uint64_t>(by);
   } else {
-    // The one quotient that does not fit: the least integer by -1.
+    // The least integer by -1 is the only quotient that does not fit.
     if (std::is_signed_v<T> && by == -1 && value == std::numeric_limits<T>::min())
       return std::numeric_limits<T>::max();
     int64_t quotient = static_cast<int64_t>(value) / by;
