@@ -25,7 +25,7 @@ constexpr Field kFields[] = {{"latency_us", &LevelCost::latency_us},
                              {"group_bytes_per_us", &LevelCost::group_bytes_per_us}};
 constexpr size_t kMaxCostsBytes = 1 << 20;
 constexpr int kMaxCostsDepth = 4;
-// Beside the levels in what stats() says; not read.
+// stats() has these beside the levels; they are not read.
 constexpr std::string_view kRemarks[] = {"source", "measuring_ms"};
 
 LevelCost parse_level(const std::string& level, const Json& json, std::string_view origin) {
@@ -50,14 +50,14 @@ LevelCost parse_level(const std::string& level, const Json& json, std::string_vi
   return cost;
 }
 
-// An interruption makes a link look slower, so that in doubt the better one is right.
+// An interruption makes a link look slower, so in doubt the better value is right.
 enum class Better { kLess, kMore };
 
-// What no link is like: beyond it a number was not measured but made up.
+// No link has such costs: a number beyond these limits is not a measurement.
 constexpr double kMostLatencyUs = 1e7;
 constexpr double kMostBytesPerUs = 1e7;
 
-/// The median; 0 if there is none.
+/// The median; 0 if there are no samples.
 class Middle {
  public:
   Middle(Better better, double most) : better_(better), most_(most) {}
@@ -78,7 +78,7 @@ class Middle {
   std::vector<double> values_;
 };
 
-/// Takes the samples of a level together.
+/// Collects the samples of one level.
 class LevelMiddle {
  public:
   LevelMiddle(std::span<const std::vector<LevelSamples>> samples, int level)
@@ -97,14 +97,14 @@ class LevelMiddle {
       add_group(a.first(lanes), pair.round, lanes);
       add_group(b.first(lanes), pair.round, lanes);
     }
-    // All ranks of a host share its memory, also the odd one that had nobody to measure with.
+    // All ranks of a host share its memory, also an odd one without a partner.
     if (level_ == 0 && section.cells() > 1) add_group(section.ranks, 0, section.cells());
   }
 
   struct Found {
     bool latency, rates;
   };
-  /// What is missing of a level stays as it is.
+  /// Leaves a cost as it is if there are no samples of it.
   Found write(LevelCost* cost) {
     double latency = latency_.value(), rank = rank_.value(), group = group_.value();
     if (rank == 0) rank = lane_.value();
@@ -117,7 +117,7 @@ class LevelMiddle {
 
  private:
   const LinkSample& of(Rank rank, int round) const { return samples_[rank][level_][round]; }
-  // What a group's lanes had together. Some that say nothing are taken to be like the others.
+  // Adds the rate of a group's lanes together. Lanes without a sample count as an average one.
   void add_group(std::span<const Rank> ranks, int round, size_t lanes) {
     double sum = 0;
     size_t present = 0;
@@ -140,10 +140,10 @@ class LevelMiddle {
   Middle group_{Better::kMore, kMostBytesPerUs * 1024};
 };
 
-// "measured", or where the numbers are from: "RINGCOLL_COSTS=x (host), measured (network latency),
+// "measured", or each source with its levels: "RINGCOLL_COSTS=x (host), measured (network latency),
 // defaults (network rates)".
 std::string sources(const std::vector<std::pair<std::string, std::string>>& of_levels) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> grouped;  // what is from a source
+  std::vector<std::pair<std::string, std::vector<std::string>>> grouped;  // levels by source
   for (const auto& [level, source] : of_levels) {
     auto found = std::ranges::find_if(grouped, [&](auto& entry) { return entry.first == source; });
     if (found == grouped.end()) found = grouped.insert(grouped.end(), {source, {}});
@@ -192,7 +192,7 @@ std::string costs_json(std::span<const LevelCost> levels) {
 }
 
 std::string describe(std::span<const LevelCost> levels) {
-  // Two digits, and from there on without an exponent.
+  // Two digits below 100, and no exponent from there on.
   auto brief = [](double x) {
     return x < 99.5 ? fmt::format("{:.2g}", x) : fmt::format("{:.0f}", x);
   };
@@ -203,7 +203,7 @@ std::string describe(std::span<const LevelCost> levels) {
   return text;
 }
 
-// Orders of magnitude of a machine of 2020, shared memory and TCP.
+// Orders of magnitude of shared memory and TCP on a machine of 2020.
 LevelCost default_cost(const std::string& level, bool is_host, bool crowded) {
   if (!is_host) return {level, 25, 1500, 1500};
   if (crowded) return {level, 8, 4000, 8000};  // a message is a change of context

@@ -15,17 +15,17 @@ namespace ringcoll {
 namespace {
 
 constexpr size_t kMaxFieldBytes = 4 << 10;
-// Hosts of a file that an error shows.
+// How many hosts of a file an error lists.
 constexpr size_t kMostNamed = 8;
 
-// FNV-1a: files that differ by accident are told apart, with no library.
+// FNV-1a: it needs no library, and is enough to notice files that differ by accident.
 uint64_t digest_of(std::string_view text) {
   uint64_t digest = 0xcbf29ce484222325;
   for (char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return std::max<uint64_t>(digest, 1);
 }
 
-// Ranks that have the file have the same; who cannot read it takes rank 0's.
+// Ranks that can read a file must have the same one. A rank that cannot read it uses rank 0's.
 void check_files(const std::vector<Location>& locations) {
   const Hints& first = locations[0].hints;
   check(first.file.empty() || first.digest, Code::kInvalidArgument,
@@ -33,7 +33,7 @@ void check_files(const std::vector<Location>& locations) {
         describe(0, locations[0]), first.failure);
   for (Rank r = 1; r < static_cast<Rank>(locations.size()); r++) {
     const Hints& hints = locations[r].hints;
-    if (hints.file.empty()) continue;  // of thousands of ranks no text is made that nobody reads
+    if (hints.file.empty()) continue;  // the checks below would format many texts
     check(!first.file.empty(), Code::kInvalidArgument,
           "RINGCOLL_TOPOLOGY={} is set on {} but not on {}, which reads it for all: set it there",
           hints.file, describe(r, locations[r]), describe(0, locations[0]));
@@ -44,7 +44,7 @@ void check_files(const std::vector<Location>& locations) {
   }
 }
 
-// The lowest rank of each host.
+// The lowest rank of each host, in the order of the ranks.
 std::vector<Rank> first_ranks(const std::vector<Location>& locations) {
   std::vector<Rank> ranks;
   std::set<std::string_view> seen;
@@ -53,7 +53,7 @@ std::vector<Rank> first_ranks(const std::vector<Location>& locations) {
   return ranks;
 }
 
-// A file may have short names where hosts have long ones, and the other way round.
+// The file may have short names and the hosts long ones, or the other way round.
 const Placements::value_type* look_up(const Placements& placements, const std::string& name) {
   auto found = placements.find(name);
   if (found == placements.end()) found = placements.find(name.substr(0, name.find('.')));
@@ -80,7 +80,7 @@ std::string some_names(const Placements& placements) {
   return names + (shown < placements.size() ? ", …" : "");
 }
 
-// By the hosts' names; all at the same depth. Returns the source.
+// Places hosts by their names; all must be at the same depth. Returns the source.
 std::string placement_by_file(std::vector<Location>* locations) {
   const Hints& first = locations->front().hints;
   std::string source = "RINGCOLL_TOPOLOGY=" + first.file;
@@ -110,9 +110,9 @@ std::string placement_by_file(std::vector<Location>* locations) {
   return source;
 }
 
-// SLURM tells each task where its node is. A launcher that starts ranks elsewhere and hands its own
-// environment on (mpirun, horovodrun) makes that untrue: one address on several machines. Returns
-// why the addresses are not used, or "".
+// Places hosts by SLURM's addresses; each task has the address of its node. A launcher that passes
+// its own environment on to ranks elsewhere (mpirun, horovodrun) makes that wrong: then several
+// machines have one address. Returns why the addresses are not used, or "".
 std::string placement_by_slurm(std::vector<Location>* locations) {
   std::map<std::string, std::string_view> machine_at;  // by address
   std::vector<std::pair<Rank, Placement>> found;

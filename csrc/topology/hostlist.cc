@@ -18,7 +18,7 @@ std::string_view digits_at(std::string_view text, size_t at) {
   return text.substr(at, end - at);
 }
 
-// The numbers of "001-004" or "7", each as wide as the first is written.
+// Appends the numbers of "001-004" or "7". Each is at least as wide as the first one.
 void expand_range(std::string_view range, std::string_view list, std::vector<std::string>* out) {
   std::string_view first = digits_at(range, 0), last = first;
   if (first.size() < range.size() && range[first.size()] == '-')
@@ -37,7 +37,7 @@ void expand_range(std::string_view range, std::string_view list, std::vector<std
     out->push_back(fmt::format("{:0{}}", number, first.size()));
 }
 
-// One name with brackets: the product of what they hold, the last turning fastest.
+// Expands one name: the product of its brackets, of which the last one varies fastest.
 std::vector<std::string> expand_name(std::string_view name, std::string_view list) {
   std::vector<std::string> names = {""};
   while (!name.empty()) {
@@ -107,7 +107,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     if (x != y) return x < y;
   }
   if (a.size() - i != b.size() - j) return a.size() - i < b.size() - j;
-  return a < b;  // n07 and n7: any order, but always the same
+  return a < b;  // n07 and n7 are equal as numbers; any fixed order serves
 }
 
 }  // namespace ringcoll

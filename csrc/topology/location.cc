@@ -14,7 +14,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kMagic = 0x35434c52;  // "RLC5": the version is in it
+constexpr uint32_t kMagic = 0x35434c52;  // "RLC5": the digit is the version of the format
 constexpr size_t kMaxTextBytes = 256;
 constexpr size_t kMaxListBytes = 16 << 10;
 
@@ -28,8 +28,8 @@ Location Location::here(const Config& config, Rank rank) {
   location.host_name = hostid.empty() ? ringcoll::host_name() : hostid;
   location.host_given = !hostid.empty();
   location.machine = machine_id();
-  // A pid means the same in one PID namespace only; what another user namespace holds may not be
-  // opened.
+  // A pid is valid in one PID namespace only. Memory of processes in another user namespace may not
+  // be opened.
   location.host_id = location.host_given ? hostid
                                          : fmt::format("{} {} {}", location.machine,
                                                        namespace_id("pid"), namespace_id("user"));
@@ -100,7 +100,7 @@ std::string describe(Rank rank, const Location& location) {
 
 std::vector<Location> separate_hosts(std::vector<Location> locations,
                                      const std::function<bool(Rank, Rank)>& maps) {
-  std::map<std::string, std::vector<std::vector<Rank>>> parts_of;  // by the supposed host
+  std::map<std::string, std::vector<std::vector<Rank>>> parts_of;  // by the id of the supposed host
   for (Rank rank = 0; rank < static_cast<Rank>(locations.size()); rank++) {
     auto& parts = parts_of[locations[rank].host_id];
     auto mine = std::ranges::find_if(parts, [&](const std::vector<Rank>& part) {

@@ -34,7 +34,7 @@ std::string read_text(const fs::path& path) {
   return text;
 }
 
-// A set for the system calls, with room for `count` CPUs.
+// A set for sched_getaffinity(), with room for `count` CPUs.
 class CpuSet {
  public:
   explicit CpuSet(int count) : bytes_(CPU_ALLOC_SIZE(count)), set_(CPU_ALLOC(count)) {
@@ -52,15 +52,15 @@ class CpuSet {
   std::unique_ptr<cpu_set_t, Free> set_;
 };
 
-// The number of a directory "node7".
+// The number in the name of a directory such as "node7".
 std::optional<int> node_number(const std::string& name) {
   constexpr std::string_view kNode = "node";
   if (!name.starts_with(kNode)) return {};
   return parse_int(std::string_view(name).substr(kNode.size()));
 }
 
-// The lowest of the CPUs that share something with the first of `cpus`, as the list in `file` has
-// them; -1 if not all of `cpus` are among these.
+// `file` lists the CPUs that share something with the first of `cpus`. Returns the lowest of them;
+// -1 if some of `cpus` are not in the list.
 int lowest_sharer(const std::vector<int>& cpus, const std::string& root, const char* file) {
   if (cpus.empty()) return -1;
   auto sharers = parse_cpu_list(read_text(fs::path(root) / fmt::format("cpu{}", cpus[0]) / file));
@@ -98,7 +98,7 @@ std::string cpu_list(const std::vector<int>& cpus) {
 }
 
 std::vector<int> allowed_cpus() {
-  // The kernel refuses a set that is too small for its number of CPUs.
+  // The kernel refuses a set with less room than its own CPUs need.
   for (int count = 1024; count <= kMaxCpu; count *= 4) {
     CpuSet set(count);
     if (::sched_getaffinity(0, set.bytes(), set.get()) != 0) {
@@ -142,12 +142,12 @@ int socket_of(const std::vector<int>& cpus, const std::string& root) {
   return lowest_sharer(cpus, root, "topology/package_cpus_list");
 }
 
-// Index 3 is the third level: 0 and 1 are the two caches of the first.
+// Index 3 is the third-level cache; 0 and 1 are the two first-level caches.
 int cache_of(const std::vector<int>& cpus, const std::string& root) {
   return lowest_sharer(cpus, root, "cache/index3/shared_cpu_list");
 }
 
-// A node's file "distance" has a number for each node, in their order.
+// A node's file "distance" has a number for each node, in the order of the nodes.
 std::map<int, int> numa_distances(int node, const std::string& nodes) {
   std::map<int, int> distances;
   std::ifstream file(fs::path(nodes) / fmt::format("node{}", node) / "distance");

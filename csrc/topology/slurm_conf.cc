@@ -1,5 +1,5 @@
-// SLURM's topology.conf: SwitchName=s0 Nodes=n[0-3], SwitchName=s9 Switches=s[0-1], or BlockName=…
-// Nodes=… with BlockSizes=….
+// Reads SLURM's topology.conf: SwitchName=s0 Nodes=n[0-3], SwitchName=s9 Switches=s[0-1], or
+// BlockName=… Nodes=… with BlockSizes=….
 #include <algorithm>
 #include <cctype>
 #include <span>
@@ -15,7 +15,7 @@ struct Line {
   int number = 0;
 };
 
-// Without comments; lines that end in a backslash go on in the next.
+// Lines without comments. A line that ends in a backslash continues on the next one.
 std::vector<Line> lines_of(std::string_view text) {
   std::vector<Line> lines;
   bool goes_on = false;
@@ -64,7 +64,7 @@ std::vector<int> sizes_of(const Line& line, std::string_view list) {
   return sizes;
 }
 
-// One line that describes a switch or block.
+// Reads a line that describes a switch or block.
 Switch switch_of(const Line& line, const std::vector<Setting>& settings) {
   Switch found{settings[0].value, {}, {}, line.number};
   for (const Setting& setting : std::span(settings).subspan(1)) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The number of each switch's parent in `switches`, or kNone.
+// For each switch, the index of its parent in `switches`, or kNone.
 std::vector<int> parents_of(const std::vector<Switch>& switches) {
   std::unordered_map<std::string_view, int> numbers;
   for (int i = 0; i < static_cast<int>(switches.size()); i++) {
@@ -42,7 +42,7 @@ std::vector<int> parents_of(const std::vector<Switch>& switches) {
   return parents;
 }
 
-// From the top down to switch `i`.
+// The names of the switches from the top down to switch `i`.
 std::vector<std::string> path_to(int i, const std::vector<Switch>& switches,
                                  const std::vector<int>& parents) {
   std::vector<std::string> path;
@@ -56,7 +56,8 @@ std::vector<std::string> path_to(int i, const std::vector<Switch>& switches,
   return path;
 }
 
-// Each switch is walked through once: the walk ends where an earlier one was.
+// Walks up from each switch. A walk ends at a switch that an earlier walk has visited, so each
+// switch is visited once.
 void check_acyclic(const std::vector<Switch>& switches, const std::vector<int>& parents) {
   std::vector<int> walk_of(switches.size(), kNone);
   for (int start = 0; start < static_cast<int>(switches.size()); start++)
@@ -93,7 +94,7 @@ Placements placements_of(const std::vector<Switch>& switches) {
 
 Placements placements_of_blocks(std::vector<Switch> blocks, const std::vector<int>& sizes,
                                 int line) {
-  size_t below = 0;  // the first switch of the level below
+  size_t below = 0;  // index of the first group of the level below
   for (size_t k = 1; k < sizes.size(); k++) {
     int ratio = sizes[k - 1] > 0 ? sizes[k] / sizes[k - 1] : 0;
     if (ratio < 2 || sizes[k - 1] * ratio != sizes[k])

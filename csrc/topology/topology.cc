@@ -17,9 +17,9 @@ namespace ringcoll {
 
 namespace {
 
-// A host that is to be put in order.
+// A host to be sorted.
 struct Host {
-  const Location* location;  // of its lowest rank
+  const Location* location;  // the location of the host's lowest rank
   int number;
 };
 
@@ -30,8 +30,9 @@ bool host_less(const Host& a, const Host& b) {
   return a.number < b.number;
 }
 
-// Begins with what holds host 0 and keeps the circle, so that all communicators of a job, whichever
-// rank is their first, have the same neighbours and share links.
+// Rotates the circle so that it begins with the element that has host 0. The circle stays the same:
+// so all communicators of a job have the same neighbours and share links, whatever their first
+// rank.
 template <typename T, typename HasFirst>
 void turn(std::vector<T>* circle, HasFirst has_first) {
   std::ranges::rotate(*circle, std::ranges::find_if(*circle, has_first));
@@ -41,7 +42,7 @@ bool holds_first(const std::vector<Host>& hosts) {
   return std::ranges::any_of(hosts, [](const Host& host) { return host.number == 0; });
 }
 
-// The hosts of one group, all at level `depth` from the top, in the order of the ring.
+// Sorts the hosts of one group at level `depth` from the top into the order of the ring.
 std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
   std::ranges::sort(hosts, host_less);
   auto is_first = [](const Host& host) { return host.number == 0; };
@@ -50,7 +51,7 @@ std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
     if (with_first) turn(&hosts, is_first);
     return hosts;
   }
-  // Groups by the first of their hosts in the source, else by name.
+  // Groups are sorted by their first host in the source, else by name.
   std::map<std::string_view, std::vector<Host>> by_name;
   for (const Host& host : hosts) by_name[host.location->placement.groups[depth]].push_back(host);
   std::vector<std::vector<Host>> groups;
@@ -67,11 +68,11 @@ std::vector<Host> arrange(std::vector<Host> hosts, size_t depth) {
   return order;
 }
 
-/// Which one a rank is on, of what kBelowHosts names.
+/// A rank's groups of the kinds that kBelowHosts names.
 constexpr std::array kPlacesBelow = {&Location::socket, &Location::numa_node, &Location::cache};
 static_assert(kPlacesBelow.size() == kBelowHosts.size());
 
-/// The first `kinds` of them, the others alike.
+/// The first `kinds` of these groups; the rest of the path is zero.
 using PathBelow = std::array<int, kPlacesBelow.size()>;
 PathBelow path_below(const Location& location, size_t kinds) {
   PathBelow path{};
@@ -110,9 +111,9 @@ void Topology::find_hosts() {
   groups_ = {std::move(host_of)};
 }
 
-// The largest groups that hosts are made up of. Of a host of which a rank is bound to none of them
-// nobody knows who is near whom; and where ranks share CPUs, a message is a change of context
-// wherever it goes.
+// Finds the largest kind of group that divides hosts. A host counts as undivided if one of its
+// ranks is bound to no group of this kind. Where ranks share CPUs there is no such level: there a
+// message is a context switch, however near the ranks are.
 void Topology::find_level_below() {
   if (std::ranges::count(crowded_, true) > 0) return;
   for (size_t kind = 0; kind < kBelowHosts.size(); kind++) {
@@ -137,9 +138,10 @@ void Topology::find_level_below() {
 
 void Topology::find_levels_above() {
   size_t depth = hosts() ? at(hosts_[0][0]).placement.groups.size() : 0;
-  int below = hosts();  // groups of the last level
+  int below = hosts();  // the number of groups at the level below
   for (size_t height = 0; below > 1; height++) {
-    // Groups with the same names have the same placement only if all above them have, too.
+    // The key is the path from the top, since equal names below different switches are different
+    // groups.
     size_t named = height < depth ? depth - height : 0;
     std::map<std::vector<std::string>, int> numbers;
     std::vector<int> groups(locations_.size());
@@ -163,8 +165,8 @@ void Topology::find_order() {
     hosts.push_back({&at(ranks[0]), static_cast<int>(hosts.size())});
   if (hosts.empty()) return;
   for (const Host& host : arrange(std::move(hosts), 0)) {
-    // Sockets in the order of their lowest ranks, and so on, so that the lowest rank is the host's
-    // first.
+    // Sockets are sorted by their lowest ranks, and so are the groups inside them. So the lowest
+    // rank is the host's first.
     std::array<std::map<PathBelow, Rank>, kBelowHosts.size()> first_of;  // by kind
     std::vector<std::array<Rank, kBelowHosts.size() + 1>> keys;
     for (Rank rank : hosts_[host.number]) {
@@ -205,7 +207,7 @@ std::vector<std::string> Topology::explain(size_t most) const {
   return lines;
 }
 
-// Ranks with the same CPUs are looked at once, for there are many of them.
+// Many ranks have the same CPUs, so each set of CPUs is examined once.
 void Topology::find_crowded() {
   std::map<std::string, std::map<std::vector<int>, std::vector<Rank>>> machines;
   for (Rank rank = 0; rank < size(); rank++)

@@ -1,4 +1,4 @@
-// Which of the formats a file has, and whether it is text at all.
+// Recognizes the format of a topology file, and refuses a file that is not text.
 #include <algorithm>
 #include <optional>
 
@@ -14,7 +14,7 @@ int line_at(std::string_view text, size_t at) {
   return static_cast<int>(std::ranges::count(text.substr(0, at), '\n')) + 1;
 }
 
-// How many bytes the UTF-8 character has that begins at `text`; 0 if none does.
+// The number of bytes of the UTF-8 character at the start of `text`; 0 if there is none.
 size_t character_bytes(std::string_view text) {
   auto lead = static_cast<unsigned char>(text[0]);
   size_t bytes = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
@@ -39,7 +39,7 @@ void check_encoding(std::string_view text) {
   }
 }
 
-// What is left of a file after blank lines and comments; nothing if that is all.
+// The text from the first line on that is neither blank nor a comment; nothing if there is none.
 std::optional<std::string_view> first_line(std::string_view text) {
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));

@@ -1,5 +1,5 @@
-// SLURM's topology.yaml, and {host: "spine.leaf"}, in YAML or JSON, which is YAML: one parser that
-// knows the line of everything reads both.
+// Reads SLURM's topology.yaml and {host: "spine.leaf"}. JSON is YAML, so one parser reads all; it
+// knows the line of each node.
 #include <yaml.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 class Document;
 
-/// A node of a document, which it borrows.
+/// A node of a document. The document must outlive it.
 class Node {
  public:
   Node(const Document* document, int id);
@@ -21,10 +21,10 @@ class Node {
   int line() const { return static_cast<int>(node_->start_mark.line) + 1; }
   bool is_map() const { return node_->type == YAML_MAPPING_NODE; }
   bool is_list() const { return node_->type == YAML_SEQUENCE_NODE; }
-  /// The text of a scalar; `what` names it in the error if it is none.
+  /// The text of a scalar. If the node is not a scalar, `what` names it in the error.
   std::string_view text(std::string_view what) const;
   std::vector<Node> items(std::string_view what) const;
-  /// Keys and values, in the order of the file.
+  /// Keys and values in the order of the file.
   std::vector<std::pair<Node, Node>> entries(std::string_view what) const;
   std::optional<Node> find(std::string_view key, std::string_view what) const;
   Node get(std::string_view key, std::string_view what) const;
@@ -57,7 +57,7 @@ class Document {
     invariant(yaml_document_get_root_node(document()), "an empty document was let through");
     return {this, 1};
   }
-  // The library's functions change nothing, but are not declared so.
+  // libyaml's functions change nothing, but take non-const pointers.
   yaml_document_t* document() const { return const_cast<yaml_document_t*>(&document_); }
 
  private:
@@ -102,7 +102,7 @@ Node Node::get(std::string_view key, std::string_view what) const {
   return *found;
 }
 
-// {host: "spine.leaf"}
+// Reads {host: "spine.leaf"}.
 Placements read_hosts(const Node& root) {
   Placements placements;
   for (const auto& [key, value] : root.entries("the file")) {
@@ -155,7 +155,7 @@ Placements read_blocks(const Node& block) {
   return placements_of_blocks(std::move(blocks), sizes, listed ? listed->line() : 0);
 }
 
-// A list of topologies, of which the cluster's default counts, or the first.
+// Reads a list of topologies. The cluster's default counts, or else the first one.
 Placements read_slurm(const Node& root) {
   std::optional<Node> chosen;
   for (const Node& item : root.items("the file")) {
