@@ -64,8 +64,8 @@ size_t fetch(uint8_t* to, const uint8_t* from, size_t bytes) {
 }
 
 size_t stream(uint8_t* to, const uint8_t* from, size_t bytes) {
-  // Two pages and not four: a processor that gathers such stores for fewer pages at a time writes
-  // lines in pieces, which takes three times as long (AMD family 25, model 1).
+  // Two pages and not four: some processors gather such stores for few pages at a time. With more
+  // pages they write lines in pieces, three times as slowly (AMD family 25, model 1).
   size_t done = copy_lines<PastCaches, 2>(to, from, bytes);
   // Stores that bypass the caches are weakly ordered; a later release must not overtake them.
   hwy::FlushStream();
@@ -85,7 +85,7 @@ HWY_EXPORT(stream);
 
 void fetch_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
-  // The data goes through a block in the first-level cache, and memcpy writes it to `to`: memcpy
+  // The data goes through a block in the first-level cache. memcpy then writes it to `to`, as it
   // writes well to lines that are in another core's cache.
   constexpr size_t kFourPages = 4 * 4096;
   alignas(64) uint8_t block[kFourPages];

@@ -1,4 +1,4 @@
-// Contracts are in the header.
+// see the header
 #include "reduce/reduce.h"
 
 #include "base/error.h"

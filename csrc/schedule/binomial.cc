@@ -1,9 +1,9 @@
 // Binomial tree: the number of ranks that have the data doubles each round. Best for short vectors.
-// The farthest are served first, so that subtrees are neighbours in the ring order.
+// The most distant ranks come first, so each subtree is contiguous in ring order.
 //
-// Where chunks lie in the order of ranks, a tree that is turned until it begins with the root has
-// subtrees of two stretches. So there it is made by halving the ranks, and the root stays where it
-// is: in each half one rank has what the half is to have, or has collected it.
+// In gather and scatter, chunks lie in rank order, and a tree rotated to begin with the root would
+// have subtrees of two ranges. There the ranks are halved again and again instead, and the root
+// keeps its place. In each half, one rank has (or has collected) the chunks of the whole half.
 //
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005).
@@ -15,11 +15,11 @@
 namespace ringcoll {
 namespace {
 
-/// What a position does in the round in which parents reach over `distance`: parent, child or
-/// neither.
+/// The role of a position in the round in which parents send over `distance`. It may be parent,
+/// child or neither.
 struct TreeRound {
-  Rank parent = kNobody;  // position of my parent, if this is the round in which I meet it
-  Rank child = kNobody;   // position of the child that I meet
+  Rank parent = kNobody;  // position of its parent, if it is a child in this round
+  Rank child = kNobody;   // position of its child, if it is a parent in this round
 };
 TreeRound tree_round(const Circle& circle, Rank distance) {
   TreeRound round;
@@ -30,10 +30,10 @@ TreeRound tree_round(const Circle& circle, Rank distance) {
   return round;
 }
 
-/// The longest reach of a tree of `size`, a power of two; 0 for one rank.
+/// The longest distance in a tree of `size` positions, a power of two; 0 for one position.
 Rank reach_of(Rank size) { return size == 1 ? 0 : 1 << (ceil_log2(size) - 1); }
 
-/// From the root on, each parent sends its child `range_of(child)`.
+/// Each parent, beginning with the root, sends `range_of(child)` to its child.
 template <typename RangeOf>
 Schedule down_the_tree(const Circle& circle, RangeOf&& range_of) {
   Schedule schedule;
@@ -49,14 +49,14 @@ Schedule down_the_tree(const Circle& circle, RangeOf&& range_of) {
   return schedule;
 }
 
-/// Ranks [first, end), whose chunks `root` has: it is one of them.
+/// Ranks [first, end). `root` is one of them and has the chunks of all.
 struct Half {
   Rank first = 0;
   Rank end = 1;
   Rank root = 0;
 
   Rank size() const { return end - first; }
-  /// Those among whom the root stays, and those whose chunks it hands to their first.
+  /// The half that the root stays in, and the half whose chunks it sends to that half's root.
   std::pair<Half, Half> halves() const {
     Rank middle = first + (size() + 1) / 2;
     Half low{first, middle, root < middle ? root : first};

@@ -1,5 +1,5 @@
-// Chain: each rank passes the vector on to the next. With pieces in flight, every link carries the
-// vector once and all work at the same time: no broadcast or reduce of long vectors sends less.
+// Chain: each rank passes the vector on to the next one. With pieces in flight, all links work at
+// once and each carries the vector once. No broadcast or reduce of long vectors sends less.
 //
 // Pjesivac-Grbovic et al., "Performance analysis of MPI collective operations", Cluster Comput. 10
 // (2007), "chain" / "pipeline".

@@ -1,6 +1,6 @@
-// Direct, and in one shot: every rank exchanges with every other, a different one each round;
-// nothing is forwarded, so no round waits for another. On shared memory a rank reduces its share
-// straight from the others' memory.
+// Direct and one-shot schedules: every rank exchanges with a different rank each round. Nothing is
+// forwarded, so no round waits for another. In shared memory, a rank reduces its share straight
+// from the memory of the others.
 //
 // Pairwise exchange as in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 // operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
@@ -77,10 +77,10 @@ Schedule pairwise_allgather(const Circle& circle, const Chunks& chunks) {
 
 namespace {
 
-// Every rank sends its input to all others, and combines all inputs in the order of the ranks, its
-// own among them: then all have the same bits. Rank a sends to b in round a + P-1 - b, so that b
-// receives in that order and nobody twice in a round; that all its sends go early makes it one
-// shot. Rank 0 begins with its own input, and rank 1 puts it behind the first that it receives.
+// Every rank sends its input to all others, and combines all inputs, its own among them, in rank
+// order. So all ranks get the same bits. Rank a sends to rank b in round a + P-1 - b. So b receives
+// in rank order, and at most once in a round. All sends may leave early, which makes this one shot.
+// Rank 0 begins with its own input. Rank 1 combines its own input to the right of rank 0's.
 Schedule make_one_shot(const Problem& problem) {
   Rank rank = problem.rank, size = problem.size;
   Range all{0, problem.counts[0]};

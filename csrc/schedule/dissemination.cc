@@ -1,5 +1,5 @@
-// Dissemination: in round k a rank tells the one 2^k after it what it knows. After ceil(lg P)
-// rounds each has heard of all, for any number of ranks.
+// Dissemination: in round k, a rank notifies the rank 2^k after it. After ceil(lg P) rounds each
+// rank has heard from all, directly or not, for any number of ranks.
 //
 // Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", Int. J. Parallel
 // Program. 17 (1988).
@@ -34,7 +34,7 @@ Schedule make_over_hosts(const Problem& problem) {
     largest = std::max(largest, hosts.size_of(h));
   }
   Rank host = hosts.of(problem.rank), leader = leaders[host];
-  // Its messages are those of a broadcast of something, without it.
+  // The messages are those of a broadcast, but empty.
   Schedule down = binomial_broadcast(host_circle(hosts, problem.rank, leader), {0, 1});
   for (Step& step : down) step.send = step.recv = {};
   down.resize(static_cast<size_t>(ceil_log2(largest)));

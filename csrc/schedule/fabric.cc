@@ -10,13 +10,12 @@
 namespace ringcoll {
 namespace {
 
-// A further message that a rank receives in a round is there, or nearly so, when it comes to it:
-// what is left of its latency is to take its lines from the sender's cache. Where ranks share
-// cores, and a latency is a change of context, hardly anything (4 ranks on 2 cores, AMD's family
-// 25, 64 bytes: one change and three messages 3.9 us, two with a message each 5.2 to 6.4).
+// The cost of a message after the first that a rank receives in a round, as a part of its latency.
+// The message has usually arrived, so only its lines must move from the sender's cache. Where ranks
+// share cores, a latency is mostly a context switch, and later messages need hardly any.
 constexpr double kFurther = 0.5, kFurtherOnSharedCores = 0.1;
 
-/// The work of all resources of a fabric, in microseconds for each byte of the vector.
+/// The work of all resources of a fabric, in microseconds per byte of the vector.
 class Loads {
  public:
   explicit Loads(const Fabric& fabric) : fabric_(fabric) {
@@ -53,7 +52,7 @@ class Loads {
         else
           shared(l, fabric_.groups[l - 1].of(rank), direction, message.share);
       }
-    // Memory of the same host is read, and what is combined computed, by the rank itself.
+    // The receiver itself reads memory of its own host, and combines what it receives.
     double core = between_hosts ? 0 : alone;
     if (message.combine != Combine::kCopy) core += message.share / fabric_.combined_bytes_per_us;
     load(first_of_cores_ + message.to, core);
@@ -61,7 +60,7 @@ class Loads {
     add_latency(message.to, link.latency_us);
   }
 
-  /// Ends a round that was made `times` times.
+  /// Ends a round that occurs `times` times.
   void end_round(int64_t times, Profile* profile) {
     double longest = 0;
     for (size_t resource : touched_) {
@@ -116,7 +115,7 @@ class Loads {
     if (work_[resource].round == 0) touched_.push_back(resource);
     work_[resource].round += work;
   }
-  // `share` of the vector by one of a host's ports takes as long as that of all by all of them.
+  // A host's rate is divided among its ports. So a message on one port counts once for each port.
   void through_port(Rank rank, size_t direction, double share) {
     Rank port = fabric_.ports.empty() ? fabric_.hosts().of(rank) : fabric_.ports[rank];
     shared(first_network(), port, direction, share * ports_[port]);
@@ -140,8 +139,8 @@ class Loads {
     Rank from, to;
     double latency_us;
   };
-  /// A rank sends in a round what it has received in the one before: rounds that are alike take the
-  /// latencies of the dearest way along their messages that is as many hops long.
+  /// In equal rounds, a rank sends in one round what it received in the round before. So `times`
+  /// rounds take the sum of latencies on the most expensive path of `times` successive messages.
   double latency_of(int64_t times) {
     double longest = longest_us_ * static_cast<double>(times);
     if (times == 1) return longest;
@@ -156,7 +155,7 @@ class Loads {
     }
     return dearest;
   }
-  /// The latencies round the circle of messages that a hop belongs to; none if it is in none.
+  /// The latencies around the circle of messages with a hop; empty if the hop is in no circle.
   std::vector<double> circle_from(size_t begin, std::vector<bool>* seen) const {
     std::vector<double> circle;
     size_t at = begin;
@@ -183,26 +182,26 @@ class Loads {
   }
 
   const Fabric& fabric_;
-  std::vector<int> ports_;                                // of the host of each port
-  std::vector<size_t> first_of_ranks_, first_of_groups_;  // of each level
+  std::vector<int> ports_;  // by port: the number of ports of its host
+  std::vector<size_t> first_of_ranks_, first_of_groups_;  // by level
   size_t first_of_cores_ = 0;
   std::vector<Work> work_;
-  std::vector<size_t> touched_;  // in this round
-  // Of this round.
+  std::vector<size_t> touched_;  // resources with work in this round
+  // The rest describes the current round.
   double longest_us_ = 0;
-  bool between_hosts_ = false;  // some message is
+  bool between_hosts_ = false;  // some message goes between hosts
   std::vector<Hop> hops_;
-  std::vector<int> received_;  // ranks with a message, of each host
+  std::vector<int> received_;  // by host: ranks that receive a message
   static constexpr double kNone = -1;
-  std::vector<double> further_us_;  // of each rank's messages but the first; kNone: it has none
+  std::vector<double> further_us_;  // by rank, of all messages after the first; kNone: no message
   double most_further_us_ = 0;
-  double part_of_ranks_ = 0;  // of the host with most of them
-  // What the cores of each host do for its messages, if a latency is work; of the busiest.
+  double part_of_ranks_ = 0;  // the largest part of a host's ranks that receive a message
+  // Work of the cores of each host for its messages, where a latency is work. Then the maximum.
   std::vector<double> working_us_;
   double most_working_us_ = 0;
 };
 
-/// But for what rounding adds to a share.
+/// Whether two rounds have equal messages. Shares may differ by rounding.
 bool are_alike(const Traffic& a, const Traffic& b) {
   return std::ranges::equal(a.messages, b.messages, [](const Message& m, const Message& n) {
     return m.from == n.from && m.to == n.to && m.combine == n.combine &&
@@ -228,8 +227,8 @@ bool Fabric::has_hosts_of_several() const {
 }
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {
-  // Rounds that are alike are one kind, wherever they are: those between them have latencies of
-  // their own.
+  // Equal rounds are one kind, even if other rounds occur between them: those have their own
+  // latencies.
   std::vector<std::pair<const Traffic*, int64_t>> kinds;
   for (const Traffic& rounds : traffic) {
     auto known =
@@ -251,12 +250,11 @@ Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric) {
   return profile;
 }
 
-// The first piece goes through all rounds; each further one is over as much later as the busiest
-// resource needs for it, and somewhat more, for a resource waits now and then for a piece that is
-// not there yet: the less, the more are in flight. How much was found on emulated hosts (4 x 2
-// ranks at 1 Gb/s, 64 MiB: 1010, 961 and 926 ms in pieces of 0.5, 1 and 2 MiB in 4 slots, 874 of 1
-// MiB in 8, 881 of 0.5 MiB in 16, on a wire that needs 805). Cores that are shared work for other
-// ranks while the bytes of one are on the wire: of the two the longer counts.
+// The first piece goes through all rounds. Each further piece ends later by what the busiest
+// resource needs for it, and a little more: the resource sometimes waits for a piece. That wait
+// falls with the number of slots; its constant was fitted to emulated hosts. Where cores are
+// shared, they work for other ranks while a message is on the wire. So of rounds between hosts,
+// only the longer of work and wire time counts.
 double microseconds(const Profile& profile, double bytes, int64_t pieces, int64_t slots) {
   constexpr double kNotHidden = 0.5;
   double piece = bytes / static_cast<double>(pieces);

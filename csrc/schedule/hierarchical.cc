@@ -1,6 +1,6 @@
 // Allreduce over hosts, leaves and spines: reduce-scatter within the nearest groups, allreduce of
-// every lane among them, allgather back. Between hosts each byte of the vector goes once: 2n(H-1)/H
-// over the links of a host, the least that is possible, carried by all of its ranks.
+// every lane between them, allgather back. Each byte of the vector crosses between hosts once. So
+// the links of a host carry 2n(H-1)/H, which is the minimum, and all ranks of the host share that.
 //
 // Sources: see schedule/lanes.h; for the composition, Sergeev and Del Balso 2018 (Horovod's
 // hierarchical allreduce), Patarasuk and Yuan 2009 (the bound).
@@ -22,17 +22,17 @@ Schedule spread_pairwise(const Circle& carriers, Range range) {
 }
 
 constexpr Spread kRing{spread_ring, true};
-constexpr Spread kDirect{spread_pairwise, true};  // each round another partner in the same host
+constexpr Spread kDirect{spread_pairwise, true};  // each round has another partner on the same host
 constexpr Spread kBinomial{binomial_broadcast, false};
 constexpr Spread kHalvingDoubling{halving_doubling, false};
 constexpr Spread kRecursiveDoubling{recursive_doubling, false};
 
-/// What is done on each level: within hosts, on further levels, and, instead of that and its way
-/// back, over all hosts at once.
+/// The collectives of each level: `host` within hosts, `further` on each level above. If `across`
+/// is not null, it is an allreduce over all hosts at once and replaces the levels above hosts.
 struct Composition {
   Spread host;
   Spread further;
-  const Spread* across;  // null: levels are joined one by one
+  const Spread* across;  // null: each level is reduced in turn
   HostLanes lanes;
 };
 
@@ -44,7 +44,7 @@ std::vector<LaneLevel> levels_of(const Problem& problem, const Composition& how,
                     : lanes_of(problem.levels, whole, how.lanes);
 }
 
-/// Levels that are gone up and, at the end, down.
+/// How many levels are reduced on the way up, and completed by allgathers on the way down.
 size_t joined_one_by_one(const Composition& how, const std::vector<LaneLevel>& levels) {
   return how.across ? 1 : levels.size();
 }

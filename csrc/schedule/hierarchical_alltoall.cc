@@ -1,14 +1,13 @@
-// Alltoall over hosts, in which few messages go between hosts: first the ranks of a host exchange
-// among themselves, so that each of them, a carrier, has what all of them send to one rank of every
-// other host; then the carriers send that, as one message for each.
+// Alltoall over hosts with few messages between hosts. First the ranks of a host exchange blocks
+// among themselves. Each then has, for every other host, all blocks for one rank of that host: it
+// is their carrier. Then carriers send these blocks as one message each.
 //
-// What is passed on needs no place of its own. What rank j of a host sends to the ranks 0, 1, 2, …
-// of another host g is a row of blocks, one after another. Rank i carries what goes to rank i of g:
-// so j gives its block i of that row to i, and gets block j of i's row in return, into the same
-// place. In the end the row of i holds what the ranks 0, 1, 2, … of its host send to rank i of g:
-// one message, in the order in which it is received. That is the transposition of a square; where g
-// has more ranks than the own host, there are as many squares as there is room for, and what is
-// left over goes directly.
+// Forwarded blocks need no memory of their own. The blocks that rank j of a host sends to ranks
+// 0, 1, 2, … of another host g form a row. Rank i carries the blocks for rank i of g. So j gives i
+// its block i of that row, and receives block j of i's row into the same place. Then the row of i
+// has what ranks 0, 1, 2, … of its host send to rank i of g, in the order in which it is received.
+// This is the transposition of a square of blocks. If g has more ranks than the own host, there are
+// as many squares as fit, and the remaining blocks go directly.
 //
 // Source: see schedule/lanes.h; Traff and Rougier, "MPI collectives and datatypes for hierarchical
 // all-to-all communication", EuroMPI 2014.
@@ -24,7 +23,7 @@ namespace {
 
 struct Exchange : HostView {
   Chunks out, in;
-  Rank ranks, local;  // of the own host, and the place of this rank among them
+  Rank ranks, local;  // of this host, and the index of this rank among them
 
   explicit Exchange(const Problem& problem)
       : HostView(problem),
@@ -37,17 +36,17 @@ struct Exchange : HostView {
     Range range = in.between(first, end);
     return {out.total() + range.first, range.count};
   }
-  /// Squares of what a host sends to another.
+  /// The number of squares that one host sends to another.
   Rank squares(Rank from, Rank to) const { return hosts().size_of(to) / hosts().size_of(from); }
-  /// Rounds in which one host sends to another: a square each, then what is left over.
+  /// The number of rounds in which one host sends to another: one for each square, then the rest.
   Rank rounds_between(Rank from, Rank to) const {
     bool even = hosts().size_of(to) % hosts().size_of(from) == 0;
     return squares(from, to) + (even ? 0 : hosts().size_of(from));
   }
 };
 
-/// The blocks of other hosts' ranks change hands within the host: in round t, between the ranks i
-/// and j with i + j = t, modulo the ranks of the host.
+/// Transposes the squares within the host. In round t, ranks i and j with i + j = t (modulo the
+/// ranks of the host) swap blocks, one for each square.
 Schedule transpose(const Exchange& e) {
   Schedule schedule;
   for (Rank t = 0; t < e.ranks; t++) {
@@ -66,7 +65,7 @@ Schedule transpose(const Exchange& e) {
   return schedule;
 }
 
-/// Rounds of transpose() on a host.
+/// The rounds of transpose() on a host.
 size_t rounds_within(const Exchange& e, Rank host) {
   Rank squares = 0;
   for (Rank other = 0; other < e.hosts().count(); other++)
@@ -74,7 +73,7 @@ size_t rounds_within(const Exchange& e, Rank host) {
   return static_cast<size_t>(squares) * e.hosts().size_of(host);
 }
 
-/// What goes to ranks of the own host.
+/// Exchanges the blocks for ranks of this host.
 Schedule exchange_within(const Exchange& e) {
   Schedule schedule;
   Rank first = e.hosts().first(e.host);
@@ -85,7 +84,7 @@ Schedule exchange_within(const Exchange& e) {
   return schedule;
 }
 
-/// What this rank sends to the host in a round.
+/// Adds what this rank sends to `host` in a round.
 void add_sent(const Exchange& e, Rank host, Rank round, Step* step) {
   Rank squares = e.squares(e.host, host), first = e.hosts().first(host);
   if (round >= e.rounds_between(e.host, host)) return;
@@ -101,7 +100,7 @@ void add_sent(const Exchange& e, Rank host, Rank round, Step* step) {
   step->send = e.out.at(first + rest);
 }
 
-/// What it receives from the host in a round: the same, seen from the other end.
+/// Adds what this rank receives from `host` in a round. It mirrors add_sent().
 void add_received(const Exchange& e, Rank host, Rank round, Step* step) {
   Rank theirs = e.hosts().size_of(host), first = e.hosts().first(host);
   Rank squares = e.squares(host, e.host);
@@ -119,7 +118,7 @@ void add_received(const Exchange& e, Rank host, Rank round, Step* step) {
   step->recv = e.received(first + from, first + from + 1);
 }
 
-/// Host h sends to host h + 1, then to h + 2, … while it receives from h - 1, h - 2, …
+/// Host h sends to hosts h + 1, h + 2, … in turn, and receives from hosts h - 1, h - 2, …
 Schedule exchange_between(const Exchange& e) {
   Schedule schedule;
   Rank hosts = e.hosts().count();
@@ -150,7 +149,7 @@ Schedule make(const Problem& problem) {
   return compose(std::move(schedule), near);
 }
 
-/// If hosts are equal; else nothing.
+/// Empty if hosts have different numbers of ranks.
 std::vector<Traffic> traffic(const Problem& problem) {
   HostView view(problem);
   if (!view.hosts_are_equal()) return {};

@@ -1,4 +1,4 @@
-// Allgather and reduce-scatter over hosts. What a host has goes to every other host once.
+// Allgather and reduce-scatter over hosts. The block of a host reaches every other host once.
 //
 // Sources: see schedule/lanes.h; Traff and Hunold 2020 for allgather by lanes.
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 struct Cluster : HostView {
   Chunks chunks;
-  Circle circle;  // of the own host, from its first rank on
+  Circle circle;  // of this host, beginning with its first rank
 
   explicit Cluster(const Problem& problem)
       : HostView(problem),
@@ -30,8 +30,8 @@ std::vector<int64_t> own_counts(const Cluster& c) {
   return counts;
 }
 
-/// The lanes of the hosts' blocks. Blocks of one length have the same ones, each from its own
-/// beginning on: where hosts are equal, one set serves all.
+/// The lanes of the hosts' blocks, relative to the beginning of a block. Blocks of equal length
+/// share them, so equal hosts need only one set.
 class BlockLanes {
  public:
   explicit BlockLanes(const Cluster& c) {
@@ -42,9 +42,9 @@ class BlockLanes {
       turns_ = std::max(turns_, lanes->second.turns);
     }
   }
-  /// Of the longest turn.
+  /// The number of turns of the block with the most.
   size_t turns() const { return turns_; }
-  /// Calls visit(lane, range) for those that `rank`, of `host`, carries.
+  /// Calls visit(lane, range) for each lane of `block` that `rank`, which is on `host`, carries.
   template <typename Visit>
   void for_each(Range block, Rank host, Rank rank, Visit&& visit) const {
     for (const Lane& lane : by_length_.at(block.count).of_group[0])
@@ -57,7 +57,7 @@ class BlockLanes {
   size_t turns_ = 0;
 };
 
-/// One step of the lanes' ring: the carriers of each host pass on the block that came to them last.
+/// One step of the ring of lanes: the carriers of a host pass on the block that they received last.
 Schedule pass_on(const Cluster& c, const BlockLanes& lanes, Rank step) {
   Rank count = c.hosts().count();
   Rank sent = (c.host - step + count) % count, received = (sent - 1 + count) % count;
@@ -90,12 +90,12 @@ Schedule make_direct_ring(const Problem& problem) {
   return schedule;
 }
 
-/// Where hosts are not equal, as if each had a block of the mean length.
+/// If hosts differ in size, the result is as if each had a block of the mean length.
 std::vector<Traffic> direct_ring_traffic(const Problem& problem) {
   HostView view(problem);
   Rank hosts = view.hosts().count();
   std::vector<Traffic> phases;
-  // Within hosts: the larger ones are at it longer.
+  // Within hosts. Larger hosts have more rounds.
   std::set<Rank> sizes;
   for (Rank h = 0; h < hosts; h++) sizes.insert(view.hosts().size_of(h));
   for (Rank rounds = 0; Rank size : sizes) {

@@ -1,5 +1,5 @@
-// Broadcast and reduce over hosts: the vector enters every host once. A reduce is a broadcast, back
-// to front.
+// Broadcast and reduce over hosts: the vector enters every host once. A reduce is a transposed
+// broadcast.
 //
 // Sources: see schedule/lanes.h, schedule/chain.cc and schedule/binomial.cc.
 
@@ -16,7 +16,7 @@ struct RootedCluster : HostView {
 
   RootedCluster(const Problem& problem, int64_t elements)
       : HostView(problem), whole{0, elements}, root(problem.root), root_host(hosts().of(root)) {}
-  /// One rank of each host, `of_host[h]`, in the order in which the root's host reaches them.
+  /// The circle of `of_host[h]`, one rank of each host h. It begins with the root's host.
   Circle across(const std::vector<Rank>& of_host) const {
     std::vector<Rank> members;
     for (Rank i = 0; i < hosts().count(); i++)
@@ -25,7 +25,7 @@ struct RootedCluster : HostView {
   }
 };
 
-/// The root gives each rank of its host its share.
+/// The root sends each rank of its host its share.
 Schedule scatter_shares(const RootedCluster& c) {
   Schedule schedule;
   Rank size = c.hosts().size_of(c.root_host), first = c.hosts().first(c.root_host);
@@ -40,7 +40,7 @@ Schedule scatter_shares(const RootedCluster& c) {
   return schedule;
 }
 
-/// The ranks of a host give one another their shares; the root has them all.
+/// The ranks of a host exchange their shares. The root receives none, since it has all.
 Schedule gather_shares(const RootedCluster& c) {
   Circle circle = host_circle(c.hosts(), c.rank, c.hosts().first(c.host));
   Schedule schedule = pairwise_allgather(circle, even_chunks(c.whole, circle.size));

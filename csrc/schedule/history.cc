@@ -140,7 +140,7 @@ void History::send(const Step& step, int round) {
               round, range_of(atom).count, range_of(atom).first);
     versions_[version].sent = true;
     versions_[version].last_sent = round;
-    // A message is one piece of memory.
+    // A message is contiguous in memory, so all its versions lie in one bank.
     invariant(banks_.relate(sent[first], version, false),
               "schedule of rank {}, round {}: no bank can hold all of what it sends", rank_, round);
   }
@@ -157,7 +157,7 @@ void History::receive(const Step& step, int round) {
               rank_, round, range_of(atom).count, range_of(atom).first);
     VersionId operand = reduces ? before : kNoVersion;
     add_version({.atom = atom, .operand = operand, .received = true, .round = round});
-    // What leaves in this round may not be overwritten in this round: both peers would wait for
+    // A range that is sent in this round must not be overwritten in it: both peers would wait for
     // each other.
     bool leaves = sent_first <= atom && atom < sent_end;
     if (leaves && !step.sends_input) banks_.relate(before, current_[atom], true);
@@ -207,7 +207,7 @@ void History::settle_needs() {
               range_of(atom).count, range_of(atom).first);
     if (last != kNoVersion) versions_[last].final = true;
   }
-  // An operand is made before its result.
+  // In reverse order, as an operand is made before its result.
   for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
     invariant(!version->copied_inside || version->final,
               "schedule of rank {}: receives onto what it copied inside the rank", rank_);
@@ -219,8 +219,9 @@ void History::settle_needs() {
   }
 }
 
-// What is sent stays in the caller's memory if all that it is sent to are zero_copy, if each
-// message with it is one contiguous range there, and if can_stay().
+// A sent version stays in the caller's memory on three conditions: can_stay() allows it, all its
+// receivers permit zero copy, and each message with it is one contiguous range of that memory. With
+// pack_all, no input stays.
 void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all) {
   bool reduces = std::ranges::any_of(
       schedule, [](const Step& step) { return step.combine != Combine::kCopy; });
@@ -235,7 +236,8 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
     version.zero_copy =
         version.sent && is_read && can_stay(version, contained, ends.copied_when_sent);
   }
-  // A message that cannot go so takes what it carries out of other messages too.
+  // A message that cannot be sent without a copy also forces copies of its versions in other
+  // messages.
   for (bool settled = false; !std::exchange(settled, true);)
     for (const Message& message : messages_) {
       auto is_zero_copy = [&](VersionId v) { return versions_[v].zero_copy; };
@@ -245,8 +247,8 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
     }
 }
 
-// How many read a version in its bank: messages, combinations, and moves to an output. An input is
-// read where it lies, but by messages.
+// For each version, how many messages, combinations and moves to an output read it in its bank.
+// Without pack_all, only messages read an input there; other readers use the caller's memory.
 std::vector<int> History::reads_of_banks(bool pack_all) const {
   std::vector<int> reads(versions_.size(), 0);
   auto read = [&](VersionId v) {
@@ -267,7 +269,7 @@ std::vector<int> History::reads_of_banks(bool pack_all) const {
   return reads;
 }
 
-// A message is handed over if it is all that reads what it sends.
+// A message may use a handed buffer if nothing else reads the versions that it sends.
 void History::settle_handing(bool pack_all) {
   std::vector<int> reads = reads_of_banks(pack_all);
   auto is_alone = [&](VersionId v) { return reads[v] == 1 && !versions_[v].zero_copy; };
@@ -277,10 +279,11 @@ void History::settle_handing(bool pack_all) {
 }
 
 // A result stays where the caller wants it. An input stays if its memory, which may be that of the
-// output, is not written before it has been read: not at all, or only by a received result that
-// contains it (`contained`: it left once, and what is received next is that result), so that
-// whoever sent the result has read it, or by one that is received when all that it is sent in has
-// been copied.
+// output, is not written before it has been read. One of these conditions suffices:
+//  - Nothing is received for the atom, or no output is written there.
+//  - All its messages are copied when sent, and leave before or in the round of the result.
+//  - It is sent once, and the next receipt is a result that contains it (`contained`). So the
+//    sender of that result has read it.
 bool History::can_stay(const Version& version, bool contained, bool copied_when_sent) const {
   bool wanted = wanted_[version.atom];
   if (version.received) return version.final && wanted;

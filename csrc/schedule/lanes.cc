@@ -9,7 +9,7 @@
 namespace ringcoll {
 namespace {
 
-/// The first turn in which none of the carriers has a lane yet.
+/// Gives a lane the first turn in which none of its carriers has a lane yet.
 class Turns {
  public:
   size_t take(std::span<const Rank> carriers) {
@@ -65,7 +65,7 @@ std::vector<Lane> lanes_among(std::span<const Holdings> groups) {
 
 std::vector<LaneLevel> lanes_of(std::span<const Groups> levels, Range range, HostLanes lanes) {
   Rank ranks = levels.back().end(levels.back().count() - 1);
-  std::vector<Holdings> held;  // by each group of the level before; at first, each rank is one
+  std::vector<Holdings> held;  // by group of the level below; first, each rank is a group
   for (Rank r = 0; r < ranks; r++)
     held.push_back(range.empty() ? Holdings{} : Holdings{{range, r}});
   std::vector<LaneLevel> all;
@@ -75,7 +75,7 @@ std::vector<LaneLevel> lanes_of(std::span<const Groups> levels, Range range, Hos
     std::vector<Holdings> joined;
     first_of_held = 0;
     for (Rank g = 0; g < groups.count(); g++) {
-      // The groups of the level before that make up this one.
+      // `members` are the groups of the level below that make up this group.
       Rank end = first_of_held, last_rank = groups.end(g);
       const Groups* before = all.size() > 1 ? &levels[all.size() - 2] : nullptr;
       while (end < static_cast<Rank>(held.size()) &&
@@ -127,7 +127,8 @@ std::vector<Traffic> traffic_of(const LaneLevel& level, const Spread& spread, in
                                 bool reduces) {
   std::vector<Traffic> rounds;
   size_t longest = rounds_of(spread, level.carriers);
-  // Rounds that are alike are told by how many lanes are still at work.
+  // With `alike`, rounds cost the same until a lane ends. `ends` has the numbers of rounds of all
+  // lanes.
   std::set<size_t> ends;
   for (const auto& lanes : level.of_group)
     for (const Lane& lane : lanes) ends.insert(rounds_of(spread, lane.carriers.size()));

@@ -1,5 +1,5 @@
-// Linear: the root exchanges with every other rank itself, one each round. The fewest bytes in all,
-// and what a chunk of its own for each rank needs.
+// Linear schedules: in each round the root exchanges with one other rank. No gather or scatter
+// moves fewer bytes in all, since each rank has a chunk of its own.
 #include <utility>
 
 #include "schedule/families.h"
@@ -9,7 +9,7 @@ namespace {
 
 Circle from_root(const Problem& problem) { return Circle(problem, problem.root); }
 
-/// The chunk of a position: chunks lie in the order of ranks, or in that of the circle.
+/// The chunk of a position. Chunks lie in rank order (`by_rank`) or in the order of the circle.
 Range chunk_at(const Circle& circle, const Chunks& chunks, Rank position, bool by_rank) {
   return chunks.at(by_rank ? circle.rank_at(position) : position);
 }

@@ -1,5 +1,5 @@
-// Broadcast and reduce of long vectors, in two phases, so that no rank sends the whole vector more
-// than twice however many ranks there are.
+// Broadcast and reduce of long vectors in two phases. No rank sends more than two whole vectors,
+// however many ranks there are.
 //
 // Broadcast: van de Geijn, "On global combine operations", J. Parallel Distrib. Comput. 22 (1994);
 // Barnett et al., "Interprocessor collective communication library (InterCom)", SHPCC 1994.
@@ -11,7 +11,8 @@
 namespace ringcoll {
 namespace {
 
-/// The ring allgather without what its receiver has from the scatter: the chunks of its subtree.
+/// The ring allgather, without the chunks that a receiver already has from the scatter (those of
+/// its subtree).
 Schedule remaining_allgather(const Circle& circle, const Chunks& chunks) {
   Schedule schedule = ring_allgather(circle, chunks);
   auto has = [&](Rank position, Range chunk) {

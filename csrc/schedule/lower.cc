@@ -1,23 +1,21 @@
-// Lowering, second half: a storage for the versions that history.h found (docs/algorithms.md,
+// Lowering, second half: chooses a storage for each version of history.h (docs/algorithms.md,
 // "Lowering").
 //
-// The rules, in the order in which they are asked for a received version:
-//  1. nobody needs it: nowhere;
-//  2. it is final, and not sent or sent from the caller's memory: the output, straight from the
-//     peer's view;
-//  3. it is sent: the bank that its whole message shares; if that is still open, by rule 4, for the
-//     message;
-//  4. it waits for more to be combined: where its operand lies if that was never sent, else bank 0,
-//     or bank 1 if bank 0 is leaving in this very round. An earlier send is waited for (`after`):
-//     nearly always what is received now could not exist had the earlier peer not read it, so that
-//     the wait is free, and staying in bank 0 keeps half of the cache.
-// Of an input, what is sent is packed, if it cannot be sent as it is: into the bank of its message,
-// bank 0 if that is still open; the rest is read where it lies. What can be sent as it is,
-// history.h has found (Version::zero_copy).
+// The first of these rules that applies decides where a received version lies:
+//  1. It is not needed: nowhere.
+//  2. It is final, and is not sent or is sent from the caller's memory: in the output, read
+//     straight from the peer's memory.
+//  3. It is sent: in the bank of its whole message. If that bank is undecided, rule 4 decides it.
+//  4. It waits for further combinations: in the bank of its operand if that was never sent. Else in
+//     bank 0, or in bank 1 if this round sends from bank 0. The write waits for an earlier send
+//     from that place (`after`). That wait is nearly always over: the received value could not
+//     exist if the earlier peer had not read its message. Bank 0 alone takes half of the cache.
+// An input that is sent is packed unless Version::zero_copy: into the bank of its message, or bank
+// 0 if that is undecided. Other inputs are read where they lie.
 //
-// Why in place is safe: an atom's output is written once, by its last version, and its input is
+// In-place calls are safe. The output of an atom is written once, by its last version. The input is
 // read by packing (before all rounds), by its first combination, or by a move (only if nothing was
-// received for it). None of these comes after that write but the move, onto itself.
+// received). None of these reads comes after that write, except a move, which copies onto itself.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -31,9 +29,9 @@ namespace {
 
 Storage bank_storage(int bank) { return bank == 0 ? Storage::kBank0 : Storage::kBank1; }
 
-/// Sends from one bank of one atom that may still be under way.
+/// Sends of one atom from one bank that may not have completed.
 struct Leaving {
-  int round = -1;  // the latest; -1: none
+  int round = -1;  // of the latest send; -1: none
   Rank to = kNobody;
   bool several = false;  // to more than one peer
 };
@@ -74,8 +72,8 @@ class Lowering {
   int round() const { return static_cast<int>(plan_.actions.size()); }
 
   History history_;
-  std::vector<Storage> storages_;   // of each version
-  std::vector<VersionId> current_;  // of each atom
+  std::vector<Storage> storages_;   // by version
+  std::vector<VersionId> current_;  // by atom
   std::vector<std::array<Leaving, 2>> leaving_;
   VersionId next_version_ = 0;
   Rank rank_;
@@ -105,7 +103,7 @@ void Lowering::place_inputs() {
   }
 }
 
-// All that there are, if one of them may go before its round.
+// Lists the sends of all rounds if at least one may leave before its round; else none.
 void Lowering::order_sends(const std::vector<size_t>& earliest) {
   bool early = false;
   for (size_t round = 0; round < earliest.size(); round++) {
@@ -132,7 +130,7 @@ void Lowering::send(const Step& step, Action& action) {
   action.send_to = step.send_to;
   action.send = step.send;
   auto [first, end] = history_.atoms_of(step.send);
-  if (first == end) return;  // a barrier's
+  if (first == end) return;  // of a barrier
   auto sent = [&](Atom atom) {
     return step.sends_input ? history_.input_of(atom) : current_[atom];
   };
@@ -145,7 +143,7 @@ void Lowering::send(const Step& step, Action& action) {
     invariant(storages_[sent(atom)] == action.send_from,
               "lowering for rank {}, round {}: a message from more than one storage", rank_,
               round());
-    if (zero_copy) continue;  // never overwritten while somebody may read it
+    if (zero_copy) continue;  // not overwritten while a peer may read it
     Leaving& leaving = leaving_[atom][bank];
     leaving.several |= leaving.round >= 0 && leaving.to != step.send_to;
     leaving.round = round();
@@ -170,7 +168,7 @@ void Lowering::receive(const Step& step, Action& action) {
   }
 }
 
-// Its own input is received, as it were, from where the rank reads it.
+// Lowered like a receipt of the rank's own input, from the storage where the rank reads it.
 void Lowering::fold_inside(const Step& step, Action& action) {
   auto [first, end] = history_.atoms_of(step.recv);
   if (first == end) return;
@@ -241,8 +239,8 @@ void Lowering::move_own(const Schedule& schedule) {
   }
 }
 
-// An input that is packed and may be read where it lies, is read there: a bank may meanwhile hold
-// more, and a peer that has read its lines may have taken them away from this core.
+// Without pack_all, a packed input is still read in the caller's memory. Its bank may have been
+// overwritten, and a peer that has read the packed lines may have them in its own cache.
 Storage Lowering::storage_to_read(VersionId version) const {
   bool is_input = !history_.versions()[version].received;
   return is_input && !pack_all_ ? Storage::kInput : storages_[version];

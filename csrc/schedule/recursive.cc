@@ -1,5 +1,5 @@
-// Recursive doubling and halving: partners at distances 1, 2, 4 … (or … 4, 2, 1), so that the
-// number of rounds grows with the logarithm of the ranks.
+// Recursive doubling and halving: partners are at distances 1, 2, 4 … (or … 4, 2, 1). The number of
+// rounds grows with the logarithm of the number of ranks.
 //
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // Int. J. High Perform. Comput. Appl. 19 (2005); Rabenseifner, "Optimization of collective
@@ -11,10 +11,10 @@
 namespace ringcoll {
 namespace {
 
-/// Any number of positions made a power of two: of the first 2 `extra` positions, each even one
-/// hands its vector to the odd one after it and gets the result in the end. The order of the seats
-/// is that of the positions, so "the lower rank's operand is the left one" is the same tree on
-/// every rank, and the results are equal bit by bit.
+/// Reduces any number of positions to a power of two, called seats. Of the first 2 `extra`
+/// positions, each even one sends its vector to the odd one after it, and gets the result at the
+/// end. Seats are in the order of positions. So combining with the lower rank on the left gives the
+/// same tree on every rank, and results that are equal bit by bit.
 struct Fold {
   const Circle& circle;
   Rank seats;  // a power of two
@@ -26,11 +26,12 @@ struct Fold {
   bool paired() const { return circle.position < 2 * extra; }
   bool seated() const { return !paired() || circle.position % 2 == 1; }
   Rank seat() const { return paired() ? circle.position / 2 : circle.position - extra; }
-  /// The positions whose vectors the seat stands for.
+  /// The first position whose vector the seat has. The last is the one before the next seat's
+  /// first.
   Rank first_of(Rank seat) const { return seat < extra ? 2 * seat : seat + extra; }
   Rank rank_at(Rank seat) const { return circle.rank_at(first_of(seat + 1) - 1); }
   Rank partner() const { return circle.rank_at(circle.position ^ 1); }
-  /// Into the seat, or out of it.
+  /// Adds the round in which pairs move `range` into their seats (`in`), or out of them.
   void add(Schedule& schedule, Range range, bool in, Combine combine) const {
     if (extra == 0) return;
     Step step;
@@ -39,7 +40,7 @@ struct Fold {
     if (paired() && !sends) step = {kNobody, {}, partner(), range, combine};
     add_round(schedule, step);
   }
-  /// What all send then, if each sends `share_of` its pair.
+  /// The messages of all ranks in that round. `share_of` is the share of each pair's message.
   template <typename ShareOf>
   void add(std::vector<Traffic>* rounds, bool in, Combine combine, ShareOf&& share_of) const {
     if (extra == 0) return;
@@ -51,7 +52,7 @@ struct Fold {
         round.messages.push_back({from, to, share, combine});
     }
   }
-  /// What all seats send to those at a distance, each `share_of` its own.
+  /// The messages of all seats to the seats at a distance. `share_of` is the share of each seat.
   template <typename ShareOf>
   void add(std::vector<Traffic>* rounds, Rank distance, Combine combine, ShareOf&& share_of) const {
     Traffic& round = rounds->emplace_back();
@@ -61,22 +62,21 @@ struct Fold {
   }
 };
 
-/// The chunks of the aligned group of `length` chunks that `chunk` belongs to.
+/// The chunks of the group that `chunk` is in. Groups have `length` chunks and are aligned.
 Range group_of(const Chunks& chunks, Rank chunk, Rank length) {
   Rank first = chunk / length * length;
   return chunks.between(first, first + length);
 }
 
-/// The chunk that a seat ends with when halves are handed over to near seats first: its bits, in
-/// reverse.
+/// The chunk that a seat ends with if halves go to near seats first: the seat's bits, reversed.
 Rank chunk_of(Rank seat, Rank seats) {
   Rank chunk = 0;
   for (Rank bit = 1; bit < seats; bit *= 2, seat /= 2) chunk = 2 * chunk + seat % 2;
   return chunk;
 }
 
-/// Of what seats at `distance` both still care for, each keeps one half and hands the other over;
-/// in an allgather, on the way back, each is sent the half that it handed over.
+/// Two seats at `distance` share a range. In a reduce-scatter each keeps one half, and sends the
+/// other half to its partner. In an allgather each sends its half back.
 Step halving_step(const Fold& fold, const Chunks& chunks, Rank distance, Combine combine) {
   if (!fold.seated()) return {};
   Rank seat = fold.seat(), partner = fold.rank_at(seat ^ distance);
@@ -153,7 +153,7 @@ Schedule recursive_doubling(const Circle& circle, Range range) {
   return schedule;
 }
 
-// Near partners exchange the large halves: they are those of the same host.
+// Near partners exchange the large halves, since they are on the same host.
 // steps 2ceil(lg P), bytes 2n(1-1/2^floor(lg P)) + n(ceil(lg P)-floor(lg P))
 Schedule halving_doubling(const Circle& circle, Range range) {
   Fold fold(circle);
@@ -168,8 +168,9 @@ Schedule halving_doubling(const Circle& circle, Range range) {
   return schedule;
 }
 
-// Who is folded away is sent the chunks before its own, then those after it, so that nobody
-// receives anything twice. steps 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P for powers of two
+// A position without a seat receives the chunks before its own, then those after it, so that no
+// rank receives a chunk twice.
+// steps at most 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P for powers of two
 Schedule doubling_allgather(const Circle& circle, const Chunks& chunks) {
   Fold fold(circle);
   Schedule schedule;

@@ -5,7 +5,7 @@
 
 namespace ringcoll {
 
-// Of each collective the first row is the one to take where nothing is known of costs.
+// The first row of each collective is the one to choose if no costs are known.
 std::span<const ScheduleRow> schedules() {
   static const std::array kRows = {
       allreduce_ring(),

@@ -1,5 +1,5 @@
-// Ring: every rank sends to the next and receives from the one before, one chunk a round. Best in
-// bytes, and on any network on which neighbours in the ring order are near.
+// Ring: in each round every rank sends one chunk to the next rank and receives one from the rank
+// before. It sends the fewest bytes, and suits networks where neighbours in ring order are near.
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 // J. Parallel Distrib. Comput. 69 (2009).
@@ -14,7 +14,7 @@ void add_ring(Traffic& traffic, const Circle& circle, double share, Combine comb
 
 namespace {
 
-/// The rounds of a circle of all ranks: those of a reduce-scatter, of an allgather, or of both.
+/// The rounds of a ring of all ranks: those of a reduce-scatter, of an allgather, or of both.
 template <bool reduces, bool gathers>
 std::vector<Traffic> ring_traffic(const Problem& problem) {
   Circle circle(problem);

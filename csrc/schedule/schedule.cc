@@ -101,7 +101,7 @@ Schedule interleaved(const std::vector<Schedule>& schedules, size_t rounds) {
 
 namespace {
 
-/// Of each element the last round in which it was received.
+/// The last round in which each element was received.
 class LastReceived {
  public:
   void add(Range range, size_t round) {
@@ -110,7 +110,7 @@ class LastReceived {
     rounds_.erase(rounds_.lower_bound(range.first), rounds_.lower_bound(range.end()));
     rounds_[range.first] = {range.end(), round};
   }
-  /// The first round after all in which some of it was received.
+  /// The first round after all rounds in which a part of `range` was received.
   size_t after(Range range) const {
     size_t after = 0;
     auto at = rounds_.upper_bound(range.first);
@@ -125,7 +125,7 @@ class LastReceived {
     int64_t end;
     size_t round;
   };
-  /// So that no range goes across.
+  /// Splits the entry across `element`, so that no entry crosses it.
   void cut(int64_t element) {
     auto at = rounds_.lower_bound(element);
     if (at == rounds_.begin()) return;
@@ -135,7 +135,7 @@ class LastReceived {
     before.end = element;
   }
 
-  std::map<int64_t, Received> rounds_;  // by their first element; they do not overlap
+  std::map<int64_t, Received> rounds_;  // by first element; entries do not overlap
 };
 
 }  // namespace
@@ -146,7 +146,7 @@ std::vector<size_t> earliest_sends(const Schedule& schedule, Rank rank) {
     int ahead = 0;
   };
   LastReceived received;
-  std::map<Rank, Sent> sent;  // to each peer
+  std::map<Rank, Sent> sent;  // by peer
   std::vector<size_t> earliest(schedule.size());
   for (size_t i = 0; i < schedule.size(); i++) {
     const Step& step = schedule[i];
@@ -183,7 +183,7 @@ std::vector<Traffic> traffic_of(const ScheduleRow& row, const Problem& problem, 
   Problem one = problem;
   one.counts = one.recv_counts = counts;
   std::vector<Traffic> rounds;
-  std::vector<std::vector<size_t>> earliest;  // of each rank, in one domain
+  std::vector<std::vector<size_t>> earliest;  // by rank; only in one domain
   for (one.rank = 0; one.rank < problem.size; one.rank++) {
     Schedule schedule = row.make(one);
     if (static_cast<int64_t>(schedule.size()) * problem.size > most_steps) return {};

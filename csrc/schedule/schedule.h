@@ -34,8 +34,8 @@ enum class Combine : uint8_t { kCopy, kReduce, kFold };
 
 /// Sends `send` to `send_to` and receives `recv` from `recv_from` in one round. Either peer may be
 /// kNobody. If both peers are the rank itself, the step is a copy inside the rank (alltoall's own
-/// block); with kFold, the rank's own input is combined into what it holds of that range. An empty
-/// range sends no message, except in a barrier.
+/// block). With kFold, such a step combines the rank's input into what it holds of that range. An
+/// empty range sends no message, except in a barrier.
 struct Step {
   Rank send_to = kNobody;
   Range send;

@@ -21,7 +21,7 @@ struct Switch {
 };
 
 /// Throws Error(kInvalidArgument) for a switch that is named twice, unknown or empty, has both
-/// hosts and switches or two parents, or lies below itself; and for a host that is named twice.
+/// hosts and switches or two parents, or lies below itself; and for a host named twice.
 Placements placements_of(const std::vector<Switch>& switches);
 
 /// The same for blocks. `sizes` are SLURM's BlockSizes and may be empty: `sizes[k] / sizes[0]`
