@@ -5,7 +5,7 @@
 
 namespace ringcoll {
 
-// The first row of each collective is the one to choose if no costs are known.
+// If no row of a collective has a price, its first row that is offered anywhere is chosen.
 std::span<const ScheduleRow> schedules() {
   static const std::array kRows = {
       allreduce_ring(),
