@@ -47,7 +47,7 @@ Address Address::of_this_host(std::string_view name) {
   local.sun_family = AF_UNIX;
   check(!name.empty() && name.size() < sizeof local.sun_path, Code::kInvalidArgument,
         "\"{}\" is no name of a socket", name);
-  std::copy(name.begin(), name.end(), local.sun_path + 1);  // behind a 0: it is no file
+  std::copy(name.begin(), name.end(), local.sun_path + 1);  // after a 0: no file (unix(7))
   return {reinterpret_cast<sockaddr*>(&local),
           static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
@@ -73,7 +73,7 @@ std::string Address::text() const {
 }
 
 uint16_t Address::port() const {
-  // sin_port and sin6_port lie at the same place.
+  // sin_port and sin6_port have the same offset.
   return family() == AF_INET || family() == AF_INET6
              ? ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port)
              : 0;

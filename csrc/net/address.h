@@ -1,4 +1,4 @@
-// Addresses of sockets, IPv4, IPv6 and local ones, and their text.
+// Addresses of IPv4, IPv6 and local sockets, and their text.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,16 +10,17 @@
 
 namespace ringcoll {
 
-/// An address and a port. A value.
+/// An address and a port. A value type.
 class Address {
  public:
   Address() = default;
   Address(const sockaddr* address, socklen_t length);
-  /// "10.0.0.5:4711", "[fd00::2]:4711" or "unix:name"; no names of hosts. Throws
+  /// Parses "10.0.0.5:4711", "[fd00::2]:4711" or "unix:name"; host names are not allowed. Throws
   /// Error(kInvalidArgument).
   static Address parse(std::string_view text);
-  /// Of a socket that processes of this network namespace alone reach, without a network. It is no
-  /// file.
+  /// The address of a local socket in the abstract namespace: only processes of this network
+  /// namespace reach it, and no file exists for it. Throws Error(kInvalidArgument) if `name` is
+  /// empty or too long.
   static Address of_this_host(std::string_view name);
 
   std::string text() const;  // as parse() reads it; "unix" for a local socket without a name
@@ -41,8 +42,8 @@ struct HostPort {
 };
 /// Splits "host:port" or "[v6]:port". Throws Error(kInvalidArgument) naming `text`.
 HostPort split_host_port(std::string_view text);
-/// Looks a name up (blocks as long as the system's resolver does). At least one address, or
-/// Error(kTransport).
+/// Looks up a name, and blocks as long as the system's resolver does. Returns at least one address.
+/// Throws Error(kTransport).
 std::vector<Address> resolve(const HostPort& where);
 
 }  // namespace ringcoll

@@ -21,8 +21,8 @@
 namespace ringcoll {
 namespace {
 
-// Events carry the number of the registration, not the descriptor: an event that is already in hand
-// when its descriptor is forgotten and the number reused finds nobody.
+// Events carry the number of the registration, not the descriptor. So an event that was already
+// fetched finds no callback if its descriptor is forgotten and the number reused.
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kTaskId = UINT64_MAX;
 constexpr int kEventsPerTurn = 64;
@@ -41,10 +41,10 @@ struct EventLoop::State {
   Fd wake;
   std::mutex mutex;
   std::condition_variable not_running;
-  Watches watches;  // by number; nodes stay where they are, so that one can run unlocked
+  Watches watches;  // by registration; nodes do not move, so a callback can run unlocked
   std::unordered_map<int, uint64_t> ids;
   std::multimap<Clock::time_point, std::function<void()>> timers;
-  Watches::node_type forgotten;  // a callback that forgot itself; freed when it has returned
+  Watches::node_type forgotten;  // a callback that forgot itself; freed once it has returned
   uint64_t next_id = kWakeId + 1;
   uint64_t running = kWakeId;  // kWakeId: none
   uint64_t finished = 0;       // callbacks and tasks that have returned
@@ -94,7 +94,7 @@ struct EventLoop::State {
       std::lock_guard lock(mutex);
       freed = std::move(forgotten);
     }
-    // What it captured is gone before anybody is told that it has returned.
+    // What the callback captured is freed before any waiter learns that it has returned.
     freed = {};
     {
       std::lock_guard lock(mutex);
@@ -117,7 +117,7 @@ struct EventLoop::State {
     finish();
   }
 
-  // Below 0: however long it takes.
+  // Below 0: without limit.
   void turn(int limit_ms) {
     std::array<epoll_event, kEventsPerTurn> events;
     int count = epoll_wait(epoll.get(), events.data(), kEventsPerTurn, wait_ms(limit_ms));
@@ -194,7 +194,8 @@ void EventLoop::forget(int fd) {
   uint64_t id = found->second;
   state.ids.erase(found);
   node = state.watches.extract(id);
-  // Fails only for a descriptor that its owner has closed already, which removed it here, too.
+  // Fails only if the owner has closed the descriptor already, which also removed it from the
+  // epoll.
   epoll_ctl(state.epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
   if (state.running != id) return;
   if (on_loop_thread())

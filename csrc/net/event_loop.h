@@ -1,5 +1,5 @@
-// One thread and one epoll: callbacks when a descriptor is ready. Serves listening sockets and
-// lifelines, never payload.
+// One thread with one epoll, which calls back when a descriptor is ready. It serves the
+// start of a job, listening sockets and lifelines, never payload.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,33 @@ namespace ringcoll {
 class EventLoop {
  public:
   enum class Thread : uint8_t { kNeeded, kIfThereIsOne };
-  /// Starts the thread (all signals blocked in it). Where none can be made throws
-  /// Error(kTransport), or goes without and says why in threadless(): then the thread that makes
-  /// the loop is the only one to use it, and turns it.
+  /// Starts the thread, with all signals blocked. If no thread can be started, kNeeded throws
+  /// Error(kTransport). kIfThereIsOne goes without and says why in threadless(). Then only the
+  /// thread that constructs the loop may use it, and it must call turn().
   explicit EventLoop(const char* thread_name, Thread thread = Thread::kNeeded);
-  /// Stops and joins. Callbacks that are registered are dropped, not called.
+  /// Stops and joins the thread. Registered callbacks are dropped, not called.
   ~EventLoop();
 
-  /// Calls `ready(events)` on the loop's thread when `fd` is readable (or hung up). The descriptor
-  /// stays the caller's. Level-triggered. `ready` must not throw, nor block. Any thread.
+  /// Calls `ready(events)` on the loop's thread while `fd` is readable or hung up
+  /// (level-triggered). The caller keeps the descriptor. `ready` must neither throw nor block. Any
+  /// thread.
   void watch(int fd, std::function<void(uint32_t events)> ready);
-  /// Whether `ready` is called also when `fd` can be written (EPOLLOUT); off at first. Any thread.
+  /// Sets whether `ready` is also called while `fd` is writable (EPOLLOUT); off at first. Any
+  /// thread.
   void also_writable(int fd, bool on);
-  /// No callback for `fd` runs or begins after this returns (called on the loop's thread: after the
-  /// current one). Any thread.
+  /// No callback for `fd` runs or begins after this returns. If a callback itself calls this, that
+  /// callback is the last. Any thread.
   void forget(int fd);
-  /// Waits until the callback or task that runs now, if there is one, has returned: for those that
-  /// have forgotten themselves and go on. Not on the loop's thread.
+  /// Waits until the callback or task that runs now, if any, has returned. It may have called
+  /// forget() for its own descriptor and still be running. Not on the loop's thread.
   void settle();
   /// Runs `task` once, `delay` from now, on the loop's thread. Any thread.
   void after(Duration delay, std::function<void()> task);
   bool on_loop_thread() const;
 
   const std::optional<Error>& threadless() const;
-  /// Without a thread: waits for so long at most until a callback is due, and runs it here.
+  /// For a loop without a thread: waits at most `limit` until callbacks are due, and runs them
+  /// here.
   void turn(Duration limit);
 
  private:

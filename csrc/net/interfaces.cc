@@ -22,8 +22,8 @@
 namespace ringcoll {
 namespace {
 
-// IFF_LOWER_UP of <linux/if.h>, which does not go with <net/if.h>. The kernel says IFF_RUNNING up
-// to a second later.
+// IFF_LOWER_UP of <linux/if.h>, which cannot be included together with <net/if.h>. The kernel sets
+// IFF_RUNNING up to a second later.
 constexpr unsigned kCarrier = 1U << 16;
 constexpr std::array<std::string_view, 4> kVirtual = {"docker", "virbr", "veth", "br-"};
 
@@ -71,14 +71,15 @@ int prefix_of(const sockaddr* mask) {
   return bits;
 }
 
-// Drivers of virtual devices say nothing, or -1.
+// Drivers of virtual devices report nothing, or -1.
 int speed_of(const std::string& name) {
   int mbps = 0;
   std::ifstream("/sys/class/net/" + name + "/speed") >> mbps;
   return std::max(mbps, 0);
 }
 
-// "10.1.0.0/16" -> 10.1.0.0/16 of any address that lies in it; nothing if `text` is no network.
+// Whether the address lies in the network `text`, such as "10.1.0.0/16"; nothing if `text` is no
+// network.
 std::optional<bool> lies_in(const Address& address, std::string_view text) {
   size_t slash = text.find('/');
   if (slash == std::string_view::npos) return {};
@@ -109,7 +110,7 @@ std::vector<std::string> split_list(std::string_view text) {
   return entries;
 }
 
-// RINGCOLL_INTERFACE and its like, read.
+// RINGCOLL_INTERFACE or a similar list, parsed.
 struct Wanted {
   bool exclude = false;
   bool whole = false;
@@ -187,8 +188,8 @@ std::vector<Interface> list_interfaces() {
   return interfaces;
 }
 
-// By the entries that each interface has, with or without an address: /sys may be another network
-// namespace's.
+// Reads the AF_PACKET entry that each interface has, with or without an address. /sys may belong to
+// another network namespace.
 Links look_at_links() {
   Addresses all = all_addresses();
   Links links;

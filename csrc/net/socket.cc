@@ -18,9 +18,9 @@
 namespace ringcoll {
 namespace {
 
-// Seconds of silence before the first probe, and between the probes of which none is answered when
-// the peer's host is given up. A watched one is probed often, so that the first probe after a short
-// outage comes soon enough.
+// Keepalive: seconds of silence before the first probe, seconds between probes, and unanswered
+// probes after which the peer's host is given up. A watched socket is probed often, so that a probe
+// follows soon after a short outage.
 constexpr int kKeepIdleSeconds = 10, kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 3;
 constexpr int kWatchIdleSeconds = 2, kWatchIntervalSeconds = 1, kWatchProbes = 10;
@@ -31,7 +31,7 @@ constexpr int kBacklog = 1024;
 
 template <typename T>
 void set_option(int fd, int level, int name, T value) {
-  // Refused by sockets that are not TCP, where it does not matter.
+  // Sockets that are not TCP refuse the option, which does no harm.
   setsockopt(fd, level, name, &value, sizeof value);
 }
 
@@ -72,11 +72,11 @@ void tune(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
 }
 
-// TCP_USER_TIMEOUT counts while a window is closed, too (tcp(7)).
+// TCP_USER_TIMEOUT also runs while the peer's window is closed (tcp(7)).
 void wait_for_reader(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0u); }
 
-// With a TCP_USER_TIMEOUT the kernel would not count probes. It would count anew for each message
-// that is sent after the host has gone, and so is not asked to.
+// TCP_USER_TIMEOUT is off here. With it the kernel would not count probes, and the timeout would
+// start anew with each message sent after the host has gone.
 void watch_host(int fd) {
   wait_for_reader(fd);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, kWatchIdleSeconds);
@@ -84,7 +84,7 @@ void watch_host(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kWatchProbes);
 }
 
-// What is not sent, as this host has no network, counts too.
+// SIOCOUTQ also counts bytes that are still unsent, as when this host has no network.
 std::optional<Duration> unanswered_for(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -137,8 +137,8 @@ int end_connect(int fd, const Address& address) {
   socklen_t length = sizeof error;
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return error;
-  // A port of the ephemeral range to which nobody listens can be given to this very socket, which
-  // then talks to itself.
+  // If nobody listens at a port of the ephemeral range, the kernel may give that port to this very
+  // socket, which then connects to itself.
   if (local_address(fd).text() == address.text()) return ECONNREFUSED;
   tune(fd);
   return 0;

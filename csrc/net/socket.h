@@ -1,4 +1,4 @@
-// TCP sockets: non-blocking, closed on exec, with waits that have a deadline.
+// TCP sockets: non-blocking, closed on exec. Every wait has a deadline.
 #pragma once
 
 #include <chrono>
@@ -12,51 +12,52 @@
 
 namespace ringcoll {
 
-/// No delay of small messages; a peer whose host is gone is noticed within half a minute
-/// (keepalive, TCP_USER_TIMEOUT). Does nothing to a socket that is not TCP.
+/// Turns off Nagle's algorithm, and has the kernel notice within half a minute that the peer's host
+/// is gone (keepalive, TCP_USER_TIMEOUT). Does nothing to a socket that is not TCP.
 void tune(int fd);
-/// For a tuned socket whose peer may be stopped, or busy, for as long as it likes with its window
-/// full: something else has to notice that its host is gone.
+/// For a tuned socket whose peer may stop reading for any time, with its window full. From then on
+/// the kernel does not notice that the peer's host is gone; something else must.
 void wait_for_reader(int fd);
 
-/// A host from which nothing has come for so long is taken to be gone. Much shorter, and a link
-/// that flaps ends jobs; much longer, and a lost host is noticed only by deadlines.
+/// A host from which nothing has come for this time is taken to be gone. If this is much shorter, a
+/// link that flaps ends jobs. If it is much longer, only deadlines notice a lost host.
 inline constexpr Duration kHostSilence = std::chrono::seconds(12);
-/// For a tuned socket that says when the peer's host is gone, and nothing else: it breaks after
-/// kHostSilence while all that was sent is acknowledged. Otherwise unanswered_for() tells.
+/// For a tuned socket that serves only to notice that the peer's host is gone. If all data that was
+/// sent is acknowledged, the socket breaks after kHostSilence. Otherwise ask unanswered_for().
 void watch_host(int fd);
-/// While something that was sent is not acknowledged: how long nothing, not even an
-/// acknowledgement, has come from the peer. None: all is acknowledged, or it is not TCP.
+/// How long nothing has come from the peer, not even an acknowledgement, while data is
+/// unacknowledged. None if all data is acknowledged, or the socket is not TCP.
 std::optional<Duration> unanswered_for(int fd);
-/// Closing it tells the peer so at once, whatever is not acknowledged: as the kernel does when it
-/// gives up a connection.
+/// Closing the socket then resets the connection, even with unacknowledged data. The kernel does
+/// the same when it gives up a connection.
 void reset_on_close(int fd);
 void set_nonblocking(int fd);
 
-/// Listens on this address only; port 0 takes a free one. Throws Error(kTransport) naming call and
-/// cause.
+/// Listens on this address only; port 0 takes a free one. Throws Error(kTransport) naming the call
+/// and the cause.
 Fd listen_on(const Address& address);
-/// Whether it can be bound on this host, whatever its port.
+/// Whether this host can bind the address, whatever its port.
 bool is_own_address(const Address& address);
-/// Where a socket is bound, and whom it is connected to. Throw Error(kTransport).
+/// The addresses of this end and of the peer. Throw Error(kTransport).
 Address local_address(int fd);
 Address peer_address(int fd);
 
-/// Connects, tuned. Without success an empty Fd and `*error`: ETIMEDOUT at the deadline,
-/// ECONNREFUSED, …
+/// Connects and tunes the socket. On failure returns an empty Fd and sets `*error`: ETIMEDOUT at
+/// the deadline, ECONNREFUSED, …
 Fd try_connect(const Address& address, Deadline deadline, int* error);
-/// The same in two steps, neither of which waits: begins, and when the socket can be written, ends
-/// it, with 0 or the error.
+/// try_connect() in two steps that never wait. Call end_connect() once the socket is writable; it
+/// returns 0 or the error.
 Fd begin_connect(const Address& address, int* error);
 int end_connect(int fd, const Address& address);
 
-/// All of it, or Error(kTimeout) at the deadline, Error(kTransport) with the cause ("closed by the
-/// peer"). `link` says in errors whose socket it is.
+/// Transfer all bytes. Throw Error(kTimeout) at the deadline, or Error(kTransport) with the cause
+/// ("closed by the peer"). `link` names the connection in errors.
 void send_all(int fd, const void* data, size_t bytes, Deadline deadline, const std::string& link);
 void recv_all(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
-/// What is there, 0 if nothing is; never waits. Errors as above.
+/// Receives what is there, 0 if nothing is; never waits. Errors as above.
 size_t try_recv_some(int fd, void* data, size_t bytes, const std::string& link);
-/// What is there, at least one byte; 0 at the end of the stream. Errors as above.
+/// Waits for at least one byte and receives what is there; 0 at the end of the stream. Errors as
+/// above.
 size_t recv_some(int fd, void* data, size_t bytes, Deadline deadline, const std::string& link);
 
 }  // namespace ringcoll

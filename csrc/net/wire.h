@@ -1,5 +1,5 @@
-// Bytes that go over a wire or into a store: fixed width, little-endian, every length checked
-// before it is used.
+// Encodes values for a wire or a store: fixed widths, little-endian. Every length is checked before
+// it is used.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ class WireWriter {
     static_assert(std::is_trivially_copyable_v<T>);
     out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  /// A 32-bit length, then the bytes.
+  /// Appends a 32-bit length and the bytes.
   void put_text(std::string_view text) {
     put(static_cast<uint32_t>(text.size()));
     out_.append(text);
@@ -34,7 +34,7 @@ class WireWriter {
 
 class WireReader {
  public:
-  /// `what` names the message in errors; borrowed, as `in` is.
+  /// `what` names the message in errors. Both arguments are borrowed.
   WireReader(std::string_view in, const char* what) : in_(in), what_(what) {}
 
   /// Throws Error(kTransport) if the message is too short.
@@ -46,9 +46,9 @@ class WireReader {
     std::memcpy(&value, bytes.data(), sizeof value);
     return value;
   }
-  /// A text of at most `limit` bytes. Throws Error(kTransport).
+  /// Reads a text of at most `limit` bytes. Throws Error(kTransport).
   std::string get_text(size_t limit) { return std::string(get_view(limit)); }
-  /// The same, where it lies in the message.
+  /// The same, as a view into the message.
   std::string_view get_view(size_t limit) {
     auto size = get<uint32_t>();
     check(size <= limit, Code::kTransport, "{}: a field of {} bytes, at most {} are allowed", what_,
