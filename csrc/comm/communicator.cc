@@ -1,4 +1,4 @@
-// Making a communicator, and what it says of itself when it starts.
+// Makes communicators, and logs what they are when they start.
 #include "comm/communicator.h"
 
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 namespace ringcoll {
 namespace {
 
-// Ranks of the ring that the line at the start shows.
+// Most ranks that the line at the start lists.
 constexpr size_t kMostShown = 16;
 
 }  // namespace
@@ -53,7 +53,7 @@ std::unique_ptr<Group> Communicator::shrink(const std::function<bool()>& is_abor
   }
 }
 
-// "; ports mlx5_0:1 (ranks 0, 2), mlx5_1:1 (ranks 1, 3)", or "" where links have none.
+// "; ports mlx5_0:1 (ranks 0, 2), mlx5_1:1 (ranks 1, 3)", or "" if the links have no ports.
 std::string Communicator::ports_of_this_host() const {
   std::map<std::string, std::vector<Rank>> users;
   for (Rank r : topology().ring_order())

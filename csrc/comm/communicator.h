@@ -16,12 +16,12 @@ namespace ringcoll {
 
 class Shrink;
 
-/// Of one communicator since it was made; written by the thread that executes.
+/// Counters of one communicator since it was made. The thread that executes its calls writes them.
 struct Counters {
   Count calls;
   Count messages_sent;
   Count bytes_sent;
-  Count bytes_sent_zero_copy;  // of them, read in the caller's memory by the peer or a device
+  Count bytes_sent_zero_copy;  // of them, read from the caller's memory by a peer or device
   Count bytes_sent_handed;     // of them, in buffers that were handed over
   Count bytes_received;
   Count bytes_packed;    // copied from inputs into the arena
@@ -31,12 +31,12 @@ struct Counters {
 
 class Communicator {
  public:
-  /// Of all ranks of the exchange, on a mesh of its own. Collective. Throws Error naming what could
-  /// not be agreed or reached, and the remedy: on all ranks or on none.
+  /// Makes a communicator of all ranks of the exchange, with a mesh of its own. Collective. Throws
+  /// Error on all ranks or on none; it names what could not be agreed or reached, and the remedy.
   Communicator(Config config, std::string name, Exchange& exchange);
-  /// Of a group that has joined, on the mesh of the communicator that it is a part of.
+  /// Makes a communicator of a group that has joined. It shares the mesh of the group.
   Communicator(std::unique_ptr<Group> group, std::string name);
-  /// Tells peers that this rank leaves.
+  /// Leaves the group, and tells the peers.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -46,28 +46,30 @@ class Communicator {
   const std::string& name() const { return name_; }
   const Config& config() const { return group_.config(); }
   const Topology& topology() const { return group_.topology(); }
-  const Costs& costs() const { return group_.costs(); }  // agreed
+  const Costs& costs() const { return group_.costs(); }  // agreed by all ranks
   Counters& counters() { return counters_; }
   Group& group() { return group_; }
   const Group& group() const { return group_; }
-  /// Makes a group of some of its ranks, this one among them, which is to join.
+  /// Makes a group of some ranks of this communicator, including this rank. The group has not
+  /// joined yet.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
-  /// The group of those of its ranks who are left (mesh/shrink.h), with the time of
-  /// RINGCOLL_TIMEOUT_S. After an Error(kTimeout) the next call goes on with the same. `is_aborted`
-  /// as of Shrink::run(). Any thread, one at a time.
+  /// Makes a group of the ranks that are left (mesh/shrink.h), within RINGCOLL_TIMEOUT_S. After an
+  /// error with which the shrink is not over, such as Error(kTimeout), the next call continues it.
+  /// `is_aborted` as in Shrink::run(). Any thread, one at a time.
   std::unique_ptr<Group> shrink(const std::function<bool()>& is_aborted);
 
-  // For the thread that executes (one at a time; the engine sees to it).
+  // For the thread that executes calls; the engine ensures that there is one at a time.
 
   Channels& channels() { return group_.channels(); }
-  /// The one to a peer that is connected.
+  /// The channel to a peer. Precondition: it is connected.
   Endpoint& channel(Rank peer) { return group_.channels()[peer]; }
-  /// Poisons with `error`, unless the cause behind it (a peer that closed after an error of its
-  /// own) arrives first. What was lent is not touched any more. Returns the error to raise.
+  /// Poisons the group with `error`, unless the cause of it arrives first: a peer that closed may
+  /// have had an error of its own. When this returns, nobody uses memory that was lent. Returns the
+  /// error to raise.
   Error fail(const Error& error) { return group_.fail(error); }
-  /// Throws the first error if there is one.
+  /// Throws the first error, if there is one.
   void throw_if_poisoned() const { group_.health().throw_if_poisoned(); }
-  /// First error wins; flooded to all ranks. Any thread.
+  /// Poisons the group and tells all its ranks. The first error wins. Any thread.
   void poison(const Error& error) { group_.health().poison(error); }
   bool poisoned() const { return group_.health().poisoned(); }
   Error error() const { return group_.health().error(); }
@@ -80,9 +82,9 @@ class Communicator {
   Counters counters_;
   uint64_t shrinks_ = 0;
   std::shared_ptr<Mesh> mesh_;
-  std::unique_ptr<Group> part_;  // null: all ranks
+  std::unique_ptr<Group> part_;  // null: the group of all ranks
   Group& group_;
-  std::unique_ptr<Shrink> shrink_;  // that is not decided yet
+  std::unique_ptr<Shrink> shrink_;  // one that is not decided yet
 };
 
 }  // namespace ringcoll
