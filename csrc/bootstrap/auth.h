@@ -1,15 +1,14 @@
-// Proof that both ends of a fresh connection know the job's secret. The active end (who connected)
-// says hello, the passive one sends a challenge, the active one its proof, the passive one a
-// verdict with a proof of its own:
+// Mutual authentication of a fresh connection: each end proves that it knows the job's secret. The
+// active end is the one that connected.
 //
-//   active  -> passive  Hello{who, to whom, what for, nonce}
+//   active  -> passive  Hello{from, to, channel, group, nonce}
 //   passive -> active   Challenge{nonce}
 //   active  -> passive  HMAC-SHA256(secret, "active"  + Hello + Challenge)
 //   passive -> active   Verdict{code, HMAC-SHA256(secret, "passive" + Hello + Challenge)}
 //
-// Both nonces are fresh, and the hello is under the proofs, so that neither a recorded connection
-// nor a proof for another rank, channel or communicator is of use. Messages have fixed widths and a
-// version; nothing but magic and version is looked at before the proof.
+// Both nonces are fresh, and the proofs cover the hello. So a recorded connection cannot be
+// replayed, and a proof is worthless for another rank, channel or job. Messages have fixed widths
+// and a version. Before the proof, an end interprets only magic and version.
 #pragma once
 
 #include <array>
@@ -23,12 +22,12 @@
 
 namespace ringcoll {
 
-/// What a connection belongs to: a hash, equal on the ranks of one communicator and nowhere else.
+/// Identifies the job or store to which a connection belongs: a hash that all its ranks share.
 using GroupId = std::array<uint8_t, 32>;
 /// SHA-256 of `text`.
 GroupId make_group_id(std::string_view text);
 
-/// Who opened a connection, to whom, and what for.
+/// Which rank opened a connection, to which rank, and for which channel.
 struct Identity {
   Rank from = kNobody;
   Rank to = kNobody;
@@ -39,34 +38,36 @@ struct Identity {
 enum class Verdict : uint32_t {
   kAccepted = 1,
   kWrongSecret = 2,
-  kOtherGroup = 3,    // knows the secret, but belongs to another communicator or store
-  kWrongRank = 4,     // meant for another rank, or not of a rank that connects to this one
-  kOtherVersion = 5,  // another version of this protocol
-  // Not sent; conclusions of one end.
-  kClosed = 100,   // closed before a verdict: too busy, or gone
-  kStranger = 101  // does not speak this protocol, or does not know the secret but says so of us
+  kOtherGroup = 3,    // the peer knows the secret, but belongs to another job or store
+  kWrongRank = 4,     // addressed to another rank, or from a rank that may not connect here
+  kOtherVersion = 5,  // the peer speaks another version of this protocol
+  // Conclusions of one end, which are never sent.
+  kClosed = 100,   // the peer closed before a verdict: it is too busy, or gone
+  kStranger = 101  // the peer does not speak this protocol, or accepted us without a valid proof
 };
-/// The cause in words, and the remedy.
+/// The cause in words, with the remedy.
 const char* explain(Verdict verdict);
 
-/// The active end. Throws Error(kTimeout) at the deadline; `link` names the connection in it.
+/// Runs the active end, and blocks. Throws Error(kTimeout) at the deadline; `link` names the
+/// connection in that error.
 Verdict prove(int fd, const std::string& secret, const Identity& identity, Deadline deadline,
               const std::string& link);
 
-/// The active end, without I/O: takes messages, gives answers. One thread.
+/// The active end as a state machine without I/O: it takes messages and returns answers. One
+/// thread.
 class Prover {
  public:
   /// `secret` is borrowed.
   Prover(const std::string& secret, const Identity& identity);
-  /// What is said first.
+  /// The first message to send.
   const std::string& hello() const { return hello_; }
   /// Bytes of the next message; 0 when it is over.
   size_t wanted() const;
   /// Takes exactly wanted() bytes and returns what to send, which may be nothing.
   std::string answer(std::string_view message);
-  /// Whether the proof was given out: the passive end may have let this one in by now.
+  /// Whether answer() has returned the proof. From then on the passive end may have accepted.
   bool has_proven() const { return !challenge_.empty(); }
-  /// When it is over.
+  /// Valid once wanted() is 0.
   Verdict verdict() const { return verdict_; }
 
  private:
@@ -79,16 +80,17 @@ class Prover {
   Verdict verdict_ = Verdict::kStranger;
 };
 
-/// Whom the passive end lets in.
+/// Which connections the passive end accepts.
 struct AuthPolicy {
   std::string secret;
   Rank self = 0;
-  Rank lowest = 0;  // ranks that may connect
+  Rank lowest = 0;  // ranks lowest to highest may connect
   Rank highest = 0;
   GroupId group{};
 };
 
-/// The passive end, without I/O: takes messages, gives answers. One thread.
+/// The passive end as a state machine without I/O: it takes messages and returns answers. One
+/// thread.
 class Challenger {
  public:
   enum class State { kHello, kProof, kAccepted, kRefused };
@@ -101,9 +103,10 @@ class Challenger {
   std::string answer(std::string_view message);
 
   State state() const { return state_; }
-  /// Why it was refused.
+  /// The reason, in state kRefused.
   Verdict verdict() const { return verdict_; }
-  /// What the other end claims to be; proven if accepted, to be distrusted before.
+  /// What the other end claims to be. It is proven in state kAccepted and must be distrusted
+  /// before.
   Identity identity() const;
 
  private:

@@ -1,4 +1,4 @@
-// Waits for connections that are made at the same time.
+// Makes many connections at the same time, and waits for them.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,22 @@
 
 namespace ringcoll {
 
-/// One thread, which may be any but the loop's.
+/// One thread, but not that of the event loop.
 class Connector::State::Batch {
  public:
-  /// `group`: where they are interrupted, and `deadline`: of those that are not given others.
+  /// Connections are interrupted with `group` and end at `deadline`, unless their own call names
+  /// others.
   Batch(State& state, GroupNumber group, Deadline deadline);
   ~Batch();
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  /// Connects to a higher rank, waits for a lower one.
+  /// Connects to a higher rank; waits for a lower rank to connect.
   void dial(Rank peer, uint64_t channel);
-  /// Connects, to whichever.
+  /// Connects, whether the peer is the higher or the lower rank.
   void call(Rank peer, uint64_t channel) { call(target(peer, channel), deadline_); }
   void call(const Target& to, Deadline deadline);
-  /// Connects to a higher rank over this network.
+  /// Connects over this network alone. The TCP connection must be made before `reach`.
   void try_network(Rank peer, uint64_t channel, int network, Deadline reach);
 
   struct Made {
@@ -35,29 +36,29 @@ class Connector::State::Batch {
     uint64_t channel = 0;
     Fd fd;
   };
-  // As those of Dials.
+  // As Dials::next().
   std::optional<Made> next(Duration limit);
-  /// The only one.
+  /// Waits for the only connection of this batch. Throws as next().
   Fd only();
   bool empty() const { return dials_.empty() && ended_.empty(); }
   std::vector<Made> settle_lifelines(Duration limit);
 
-  /// How one has ended.
+  /// How a connection has ended.
   struct Ended {
     Target to;
     Fd fd;
     std::optional<Unmade> unmade;
   };
-  /// One that has ended. None: it is to be called again, unless this is empty(). Blocks until
-  /// something has happened, be it that those who wait are told to look (tell_waiting()).
+  /// Returns a connection that has ended, or nothing after a wake-up without one; call it again
+  /// unless empty(). Blocks until a descriptor is ready, a dial is due, or tell_waiting() wakes it.
   std::optional<Ended> step();
 
  private:
   struct Entry {
     std::unique_ptr<Dial> dial;
-    short events = 0;  // of the last poll
+    short events = 0;  // returned by the last poll
   };
-  /// By the turn of their peers, in which they are named, and then in which they were begun.
+  /// {the order in which peers were first named, the order in which connections were begun}.
   using Key = std::pair<size_t, size_t>;
   using Entries = std::map<Key, Entry>;
 
@@ -73,15 +74,15 @@ class Connector::State::Batch {
   State& state_;
   const GroupNumber group_;
   const Deadline deadline_;
-  Fd news_;  // readable when there is news of what was accepted, or interrupted
+  Fd news_;  // an eventfd: a connection was accepted, or a group interrupted
   bool has_news_ = true;
   Permits permits_;
   std::map<Rank, size_t> turns_;
   size_t begun_ = 0;
-  Entries dials_;  // after the permits
+  Entries dials_;  // destroyed before the permits, which they give back
   std::deque<Ended> ended_;
-  std::vector<pollfd> fds_;     // that sleep() polls,
-  std::vector<Entry*> polled_;  // and whose they are, from the second on
+  std::vector<pollfd> fds_;     // polled by sleep(); the first is news_
+  std::vector<Entry*> polled_;  // the owners of the others
 };
 
 }  // namespace ringcoll

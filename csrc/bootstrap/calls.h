@@ -1,5 +1,5 @@
-// Connections that are made beside what their callers do: all of them in one thread, which is there
-// only while there are any, so that a peer that does not answer delays no other.
+// Connections that are made in the background. One thread makes all of them, so a peer that does
+// not answer delays no other. The thread exists only while there are connections to make.
 #pragma once
 
 #include <condition_variable>
@@ -25,14 +25,15 @@ class Connector::State::Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  /// The connection, none if the peer has made it; or why there is none. Throws nothing.
+  /// Gets the connection, which is empty if the peer has made it, or why it was not made. Must not
+  /// throw.
   using Done = std::function<void(Fd, const std::optional<Unmade>&)>;
-  /// Connects, and calls `done` on its own thread. Returns at once. False: there is no thread, and
-  /// nothing of this happens.
+  /// Connects, and calls `done` on the background thread. Returns at once. False after stop(), or
+  /// if no thread can be started; `done` is not called then.
   bool begin(const Target& to, Deadline deadline, Done done);
-  /// Until none is in flight, for so long at most.
+  /// Waits until no connection is being made, at most for `limit`.
   void settle(Duration limit);
-  /// Begins no more of them, and waits for those in flight, which are interrupted if the connector
+  /// Refuses new connections and waits for those in flight. They are interrupted if the connector
   /// is stopping.
   void stop();
 
@@ -42,7 +43,7 @@ class Connector::State::Calls {
     Deadline deadline;
     Done done;
   };
-  /// By peer and channel.
+  /// The callbacks of connections in flight, by peer and channel.
   using Waiting = std::multimap<std::pair<Rank, uint64_t>, Done>;
 
   bool start_thread();
@@ -52,8 +53,8 @@ class Connector::State::Calls {
   State& state_;
   std::mutex mutex_;
   std::condition_variable over_;
-  std::deque<Call> asked_;  // and not begun
-  bool working_ = false;    // there is a thread
+  std::deque<Call> asked_;  // requested and not begun
+  bool working_ = false;    // the thread exists
   bool stopping_ = false;
 };
 

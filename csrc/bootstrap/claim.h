@@ -1,4 +1,4 @@
-// Who a process is, for telling two that claim the same rank apart.
+// Identifies a process, so that two processes that claim the same rank can be told apart.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What all ranks say in a round, made short: those of one host say the same but for a few numbers.
-// LZ4 blocks behind their length. Pure.
+// Compresses what all ranks say in one round of an exchange. Ranks of one host differ in a few
+// numbers only. The format is a 32-bit length and an LZ4 block. Pure.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,10 @@
 
 namespace ringcoll {
 
-/// At most 2 GB.
+/// `bytes` must have at most 2 GB (LZ4_MAX_INPUT_SIZE).
 std::string compress(std::string_view bytes);
-/// Throws Error(kTransport) if it is nothing that compress() makes, or longer than `limit`.
+/// Throws Error(kTransport) if compress() cannot have made the input, or if its contents exceed
+/// `limit` bytes.
 std::string decompress(std::string_view compressed, size_t limit);
 
 }  // namespace ringcoll

@@ -1,4 +1,4 @@
-// What a Connector is made of.
+// The state of a Connector, which the sources of its parts share.
 #pragma once
 
 #include <condition_variable>
@@ -24,23 +24,24 @@
 
 namespace ringcoll {
 
-/// Channels of the trials of networks, one each; no group has them.
+/// The trial of network i uses channel kTrialChannel + i. No group has these channels.
 inline constexpr uint64_t kTrialChannel = uint64_t{1} << 63;
 
-/// What a group has for a pair: enough for the streams of a transport, and one for messages.
+/// Channels of a group for each pair: those for the streams of a transport, and one for messages.
 inline constexpr uint64_t kChannelsOfGroup = 32;
 static_assert(kGroupNumbers * kChannelsOfGroup <= kTrialChannel);
 inline constexpr uint32_t kMessageChannel = kMeetingChannel - 1;
 static_assert(kMeetingChannel < kChannelsOfGroup);
 
-/// What the lower rank of a pair says of a connection that the higher has made (calls.cc).
+/// What the lower rank answers to a connection that the higher rank made (calls.cc): accepted, or
+/// dropped since the lower rank makes its own.
 inline constexpr char kLetIn = 'T';
 inline constexpr char kCrossed = 'X';
 
-/// Groups that have ended and are remembered.
+/// Number of ended groups that are remembered.
 inline constexpr size_t kMostEnded = 4096;
 
-/// As long as a connection may take to a peer that answers.
+/// The time in which a peer that answers completes a connection.
 inline constexpr Duration kSettling = std::chrono::milliseconds(200);
 
 inline uint64_t channel_of(GroupNumber group, uint32_t channel) {
@@ -48,14 +49,14 @@ inline uint64_t channel_of(GroupNumber group, uint32_t channel) {
             group);
   return group * kChannelsOfGroup + channel;
 }
-/// Whether either of a pair may make it: lifelines, and those for messages.
+/// Whether either rank of a pair may make this connection: lifelines, and those for messages.
 inline bool is_either(uint64_t channel) {
   return channel == kLifelineChannel ||
          (channel < kTrialChannel && channel % kChannelsOfGroup == kMessageChannel);
 }
-/// Where dials are interrupted, of lifelines that no group asked for; no group.
+/// Stands for the lifelines that no group asked for when dials are interrupted. Not a group.
 inline constexpr GroupNumber kLifelines = 2 * kGroupNumbers;
-/// What stands for the messages of a group where dials are interrupted; no group.
+/// Stands for the message connections of a group when dials are interrupted. Not a group.
 inline GroupNumber messages_of(GroupNumber group) { return kGroupNumbers + group; }
 
 struct Connector::State {
@@ -64,43 +65,43 @@ struct Connector::State {
 
   const Rank rank;
   std::vector<Offer> offers;
-  // These are set before the gates open, and constant then.
+  // Set before the gates open, and constant from then on.
   std::vector<std::vector<Offer>> of_rank;
   std::vector<Network> networks;
   std::string secret;
   GroupId group{};
 
-  std::vector<NetworkChoice> used;  // of the networks; empty until that is settled
+  std::vector<NetworkChoice> used;  // empty until the networks are chosen
 
   std::mutex mutex;
-  std::condition_variable changed;                 // `calling`
-  std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted, not yet asked for
-  std::map<Rank, std::string> refusals;  // ranks of this job that were not let in, and why
+  std::condition_variable changed;                 // notified when `calling` changes
+  std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted and not yet taken
+  std::map<Rank, std::string> refusals;            // ranks of this job that were refused, and why
   std::set<GroupNumber> interrupted;
-  // Late connections to it are closed. Those to one that ended thousands of groups ago are not
-  // expected any more.
+  // Late connections for these groups are closed. For a group that ended kMostEnded groups ago none
+  // is expected.
   Recent<GroupNumber, bool> ended{kMostEnded};
-  std::set<int> waiting;         // descriptors by which those who wait are told (batch.h)
-  uint64_t rejected_before = 0;  // by gates that are closed
+  std::set<int> waiting;         // eventfds of the threads that wait (batch.h)
+  uint64_t rejected_before = 0;  // counted by gates that are closed now
 
-  /// A connection that either of a pair may have made (calls.cc).
+  /// A connection that either rank of a pair may make (calls.cc).
   struct Either {
-    bool dialled = false;  // this rank makes it
-    bool there = false;    // it was made, by whichever
-    Fd fd;                 // to be taken
+    bool dialled = false;  // this rank has begun to make it
+    bool there = false;    // it was made, by either end
+    Fd fd;                 // until it is taken
     std::optional<Error> error;
   };
   std::map<std::pair<Rank, uint64_t>, Either> either;      // by peer and channel
-  std::map<GroupNumber, std::function<void()>> listeners;  // to what can be taken
-  std::map<GroupNumber, size_t> calling;                   // how many of each group are in flight
+  std::map<GroupNumber, std::function<void()>> listeners;  // called when one can be taken
+  std::map<GroupNumber, size_t> calling;  // connections of each group that are being made
   bool stopping = false;
-  std::mutex adopting;  // a call of `adopt` against stop(); taken without the other
+  std::mutex adopting;  // guards `adopt` and its calls; locked before `mutex`
   std::function<void(Rank, Fd)> adopt;
 
   Sink sink;
-  std::vector<std::unique_ptr<Gate>> gates;  // by offer; their callbacks use what is above
+  std::vector<std::unique_ptr<Gate>> gates;  // by offer; their callbacks use the members above
   class Calls;                               // calls.h
-  std::unique_ptr<Calls> calls;              // the last: they use the rest
+  std::unique_ptr<Calls> calls;              // the last member: it uses all others
 
   void on_accepted(const Identity& identity, Fd fd);
   void on_refused(const Gate::Refusal& refusal);
@@ -110,8 +111,8 @@ struct Connector::State {
       if (gate) sum += gate->rejected();
     return sum;
   }
-  /// Where loopback is down, ranks of one network stack do not reach each other by any address of a
-  /// network, and have offered a local one as their last.
+  /// Where loopback is down, ranks of one network stack cannot reach each other over a network.
+  /// They offer a local socket then, as their last offer.
   const Offer& offer_of(Rank peer, int network) const {
     const Offer& last = of_rank[peer].back();
     bool is_local = peer != rank && last.address.family() == AF_UNIX;
@@ -122,9 +123,9 @@ struct Connector::State {
     std::lock_guard lock(mutex);
     return interrupted.contains(for_group) || stopping;
   }
-  /// Those who wait look again at what was accepted, and whether they are interrupted.
+  /// Wakes all threads that wait, so that they look for accepted connections and interrupts.
   void tell_waiting();
-  /// What a connection is for.
+  /// The purpose of a connection; `group` is the number under which it is interrupted.
   struct Target {
     Rank peer;
     uint64_t channel;
@@ -137,10 +138,10 @@ struct Connector::State {
   class Inward;
   class Batch;  // batch.h
   void interrupt(GroupNumber for_group);
-  // In calls.cc.
+  // Defined in calls.cc.
   void take_either(const Identity& identity, Fd fd);
   void tell_listener(GroupNumber group);
-  /// Under the lock.
+  /// Requires `mutex`.
   bool is_there(const Target& to) const {
     auto found = either.find({to.peer, to.channel});
     return found != either.end() && found->second.there;

@@ -1,5 +1,5 @@
-// One connection that is being made, as a small state machine that never waits. Who waits, for many
-// of them at once, is a Batch (bootstrap/batch.h).
+// One connection that is being made, as a state machine that never blocks. A Batch waits for many
+// of them at once (bootstrap/batch.h).
 #pragma once
 
 #include <poll.h>
@@ -17,16 +17,16 @@
 
 namespace ringcoll {
 
-/// Descriptors that those have in flight that are made together. One thread.
+/// Limits the descriptors that the dials of one batch have in flight. One thread.
 class Permits {
  public:
   explicit Permits(size_t free) : free_(free) {}
   bool any() const { return free_ > 0; }
 
-  /// None, or one that is given back.
+  /// Holds one permit or none. The destructor gives it back.
   class Permit {
    public:
-    /// True: it has one.
+    /// Returns whether it holds a permit now.
     bool take(Permits& permits) {
       if (of_ == nullptr && permits.any()) of_ = &permits, permits.free_--;
       return of_ != nullptr;
@@ -49,7 +49,7 @@ class Permits {
   size_t free_;
 };
 
-/// One thread.
+/// The base of both kinds of dials. One thread.
 class Connector::State::Dial {
  public:
   Dial(State& state, const Target& to, Deadline deadline)
@@ -58,23 +58,24 @@ class Connector::State::Dial {
   Dial(const Dial&) = delete;
   Dial& operator=(const Dial&) = delete;
 
-  /// Goes on as far as it can without waiting. `events` are what poll() says of polled(); 0: only
-  /// time has passed, or there is news of what was accepted. True: it is made. Throws Error as
-  /// Connector::dial(), without a rank.
+  /// Advances as far as it can without blocking, and returns true once the connection is made.
+  /// `events` is what poll() reported for polled(). 0 means that time has passed, or that a
+  /// connection was accepted. Throws as Connector::dial(), but its errors carry no rank.
   virtual bool advance(short events) = 0;
-  /// What it waits for; descriptor -1: nothing.
+  /// What to poll; no descriptor if fd is -1.
   virtual pollfd polled() const = 0;
-  /// When there is something to do though nothing has come.
+  /// When to call advance() although poll() has reported nothing.
   virtual Clock::time_point due() const = 0;
-  /// Whether it waits for what is accepted here.
+  /// Whether it waits for a connection that this rank accepts.
   virtual bool is_awaited() const = 0;
-  /// Whether the peer may have let it in, and this end does not know.
+  /// Whether the peer may have accepted already while this end does not know it yet.
   virtual bool is_nearly_made() const = 0;
-  /// Of one that has thrown.
+  /// What the error tells about the peer, after advance() has thrown.
   virtual Unmade::Peer says_of_peer() const { return Unmade::Peer::kUnknown; }
-  /// "connecting rank 0 -> 3 …".
+  /// Names the connection: "connecting rank 0 -> 3 …".
   virtual std::string link() const = 0;
-  /// When it is made. None: the peer has made it, and it was adopted.
+  /// The connection, after advance() has returned true. Empty if the peer has made it and this rank
+  /// already has it.
   Fd take() { return std::move(fd_); }
   const Target& to() const { return to_; }
 
@@ -85,11 +86,11 @@ class Connector::State::Dial {
   Fd fd_;
 };
 
-/// That this rank makes.
+/// A connection that this rank makes.
 class Connector::State::Outward final : public Dial {
  public:
-  /// Over these networks, in turn, until one answers. Of one alone, `reach` is until when the
-  /// connection has to be made, before it is authenticated.
+  /// Tries these networks in turn until one answers. With a single network, the TCP connection must
+  /// be made before `reach`; authentication may take until `deadline`.
   Outward(State& state, const Target& to, std::vector<int> networks, Deadline reach,
           Deadline deadline, Permits& permits);
   ~Outward() override;
@@ -120,24 +121,24 @@ class Connector::State::Outward final : public Dial {
   void go_on_to_next(const Error& error);
 
   const std::vector<int> networks_;
-  size_t at_ = 0;            // of the networks, that is tried
-  Duration patience_;        // with each of several
-  Clock::time_point reach_;  // until when the connection has to be made
-  std::string causes_;       // why others of this turn of several did not do
-  bool in_doubt_ = false;    // one of them has not answered
+  size_t at_ = 0;            // index into networks_ of the one being tried
+  Duration patience_;        // for each of several networks
+  Clock::time_point reach_;  // deadline of connect() over this network
+  std::string causes_;       // why other networks failed in this pass over all of them
+  bool in_doubt_ = false;    // a network of this pass timed out, and may answer later
   Permits& permits_;
   Permits::Permit permit_;
-  Clock::time_point patient_until_{};  // for so long it keeps its permit
+  Clock::time_point patient_until_{};  // when it gives up its permit
   Stage stage_ = Stage::kIdle;
-  Unmade::Peer peer_ = Unmade::Peer::kUnknown;  // as far as the last try tells
+  Unmade::Peer peer_ = Unmade::Peer::kUnknown;  // according to the last attempt
   Clock::time_point pause_over_{};
-  bool entered_ = false;  // as one that is dialled here, of those that either may make
+  bool entered_ = false;  // recorded as `dialled` in State::either
   std::optional<Prover> prover_;
   std::array<char, 128> buffer_{};  // larger than any message
   size_t filled_ = 0;
 };
 
-/// That the peer makes. Looks now and then whether it still listens.
+/// A connection that the peer makes. From time to time it probes whether the peer still listens.
 class Connector::State::Inward final : public Dial {
  public:
   Inward(State& state, const Target& to, Deadline deadline, Permits& permits);
@@ -161,9 +162,9 @@ class Connector::State::Inward final : public Dial {
   const std::vector<int> networks_;
   Permits& permits_;
   Permits::Permit permit_;
-  Fd look_;                           // a connection to the peer that is being made
-  Clock::time_point next_;            // when a look begins, or this one has to have an answer
-  std::vector<std::string> refused_;  // addresses of the peer, in this look
+  Fd look_;                           // the connection attempt of a probe
+  Clock::time_point next_;            // when a probe begins, or the current one times out
+  std::vector<std::string> refused_;  // addresses of the peer that refused in this probe
 };
 
 }  // namespace ringcoll

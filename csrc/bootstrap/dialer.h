@@ -1,5 +1,4 @@
-// Making an authenticated TCP connection to a peer, as those see it who need nothing else of a
-// Connector.
+// Makes authenticated TCP connections to peers. This is all that most users need of a Connector.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,13 @@
 
 namespace ringcoll {
 
-/// Both ends call it with the same channel; blocks to the deadline.
+/// Both ends call dial() with the same channel; it blocks until the deadline at most.
 class Dialer {
  public:
   virtual ~Dialer() = default;
   virtual Fd dial(Rank peer, uint32_t channel, Deadline deadline) = 0;
 };
-/// Channels of the pair: 0 is the lifeline, the connections of a link follow.
+/// Channels of a pair: 0 is the lifeline, and the connections of a link follow.
 inline constexpr uint32_t kLifelineChannel = 0;
 inline constexpr uint32_t kFirstDataChannel = 1;
 

@@ -1,7 +1,8 @@
-// Connections of a group that are made at the same time, in the thread that waits for them: all are
-// begun together and come as they come, so that many peers that answer late take no longer than
-// one. Each may be made or awaited, as Connector::dial() would do it: who connects needs no more of
-// its peer than that its event loop runs, so ranks that connect to one another cannot deadlock.
+// Connections of a group that one thread makes at the same time. All are begun together and
+// complete in any order, so many peers that answer late take no longer than one. As with
+// Connector::dial(), this rank makes some of them and the peer makes the others. A rank that
+// connects depends only on the event loop of its peer, so ranks that connect to one another cannot
+// deadlock.
 #pragma once
 
 #include <cstdint>
@@ -15,41 +16,43 @@
 
 namespace ringcoll {
 
-/// One thread. Connector::interrupt() of the group, from any thread, ends them.
+/// One thread. Connector::interrupt() of the group, from any thread, ends the dials.
 class Dials {
  public:
-  /// `connector` outlives them.
+  /// `connector` must outlive this.
   Dials(Connector& connector, GroupNumber group, Deadline deadline);
-  /// Gives up what is not made, and closes what nobody took.
+  /// Gives up unfinished connections, and closes those that nobody took.
   ~Dials();
   Dials(const Dials&) = delete;
   Dials& operator=(const Dials&) = delete;
 
-  /// Descriptors in flight at a time: each is a place among those that have not proven themselves
-  /// at the gate of a peer, which has 128, and it may be the peer of two such ranks at once. With
-  /// more, gates would put connections off; with far fewer, a job of hundreds of ranks would wait
-  /// for round trips again. What is awaited takes none.
+  /// Most descriptors in flight at a time. Each may hold one of the 128 unproven places at the gate
+  /// of a peer, and two such ranks may dial one peer at once. With more, gates would put
+  /// connections off. With far fewer, jobs of hundreds of ranks would wait for round trips one
+  /// after another. A connection that the peer makes takes one only while this rank probes whether
+  /// the peer still listens.
   static constexpr size_t kMostInFlight = 64;
 
-  // Begun here; nothing of them happens outside next() and settle_lifelines().
+  // These only record the connection; next() and settle_lifelines() make progress.
   void dial(Rank peer, uint32_t channel);
-  /// On behalf of the group; a pair has one.
+  /// Makes the lifeline of the pair, of which there is one for all groups. The dial is interrupted
+  /// with this group.
   void dial_lifeline(Rank peer);
 
   struct Made {
     Rank peer = kNobody;
-    uint32_t channel = 0;  // kLifelineChannel, of a lifeline
-    Fd fd;  // non-blocking, tuned; none: a lifeline that the peer has made, and that was adopted
+    uint32_t channel = 0;  // kLifelineChannel for a lifeline
+    Fd fd;  // non-blocking, tuned; empty for a lifeline that the peer has made and that was adopted
   };
-  /// The next that is made; none: there is none any more, or none came within `limit`. Throws the
-  /// first error of any of them, as Connector::dial(); at the deadline, that of the peer that was
-  /// named first of those that have not come.
+  /// Returns the next connection that is made; nothing within `limit`, or if all are done. Throws
+  /// the first error of any of them, as Connector::dial(). At the deadline the error names, of the
+  /// missing peers, the one that was named first.
   std::optional<Made> next(Duration limit);
-  /// Whether next() has nothing to give.
+  /// Whether there is nothing left to wait for or to return.
   bool empty() const;
-  /// After an error: lifelines that are made, or that their peers may have already. Closed without
-  /// a word they would tell those that this rank was killed. Waits for so long for them at most;
-  /// nothing else is made any more.
+  /// Call after an error. Returns lifelines that are made, and those that the peer may have
+  /// accepted: if they were closed without a goodbye, the peer would believe that this rank was
+  /// killed. Waits for them at most for `limit`, and gives up all other connections.
   std::vector<Made> settle_lifelines(Duration limit);
 
  private:

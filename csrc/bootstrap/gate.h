@@ -1,6 +1,6 @@
-// A listening socket that lets in only connections that know the secret. It never blocks: each
-// connection is a small state machine on the event loop, with a deadline, and only so many may be
-// unproven at a time, so that slow or hostile ones cost a counter and nothing else.
+// A listening socket that accepts only connections that know the secret. It never blocks: each
+// connection is a state machine on the event loop, with a deadline. The number of unproven
+// connections is limited, so slow or hostile ones cost a counter and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace ringcoll {
 
 class Gate {
  public:
-  /// On connections that have not proven themselves yet.
+  /// For connections that have not proven themselves yet.
   struct Limits {
     size_t connections = 128;
     Duration deadline = seconds(5);
@@ -31,19 +31,20 @@ class Gate {
   using Accepted = std::function<void(const Identity&, Fd)>;
   using Refused = std::function<void(const Refusal&)>;
 
-  /// Listens, so that peers can connect, but answers nobody before open(). Throws
-  /// Error(kTransport). A port of 0 takes a free one.
+  /// Listens, so that peers can connect, but answers none of them before open(). Port 0 takes a
+  /// free port. Throws Error(kTransport).
   Gate(const Address& address, EventLoop& loop);
   Gate(const Address& address, EventLoop& loop, Limits limits);
-  /// After this no callback runs. Not on the loop's thread.
+  /// No callback runs after this. Not on the loop's thread.
   ~Gate();
 
   const Address& address() const;
-  /// Begins to let connections in. The callbacks run on the loop's thread: `accepted` owns the
-  /// connection (non-blocking, tuned); `refused` is told of those that said hello properly and
-  /// brought a proof, but were not let in. Once.
+  /// Begins to accept connections; call it once. The callbacks run on the loop's thread. `accepted`
+  /// owns the connection (non-blocking, tuned). `refused` reports connections that sent a valid
+  /// hello and a proof, and were not accepted.
   void open(AuthPolicy policy, Accepted accepted, Refused refused);
-  /// Connections closed because they did not prove themselves, for whatever reason.
+  /// Number of connections that were closed unproven, without those that the peer closed before it
+  /// sent anything.
   uint64_t rejected() const;
 
  private:

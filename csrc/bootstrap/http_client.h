@@ -1,5 +1,4 @@
-// The few lines of HTTP/1.1 that Horovod's rendezvous server needs: one request for each
-// connection.
+// The part of HTTP/1.1 that Horovod's rendezvous server needs: one request for each connection.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +16,34 @@ struct HttpResponse {
   std::string body;
 };
 
-/// How long a request may take: until it is connected, and in all.
+/// Deadlines of a request: for connecting, and for the whole.
 struct HttpDeadlines {
   Deadline connect;
   Deadline answer;
 };
 
-/// Nobody listens there.
+/// The connection was refused: nobody listens at the address.
 struct HttpRefused : Error {
   using Error::Error;
 };
-/// What came is not of a server that is understood here.
+/// The answer is not HTTP, or of a kind that is not understood here.
 struct NotHttp : Error {
   using Error::Error;
 };
 
-/// Sends a request with a body and reads the whole answer; `host` is for its Host line. Throws
-/// Error(kTimeout) or Error(kTransport) naming the address and the cause, two of which are told
-/// apart: HttpRefused and NotHttp.
+/// Sends a request with a body and reads the whole answer. `host` is the value of the Host header.
+/// Throws Error(kTimeout), or Error(kTransport) naming the address and the cause. HttpRefused and
+/// NotHttp are the two causes that callers can tell apart.
 HttpResponse http_request(const Address& server, std::string_view method, std::string_view host,
                           std::string_view path, std::string_view body, HttpDeadlines deadlines);
 
-/// The head of a response: its lines without the empty one.
+/// The head of a response.
 struct HttpHead {
   int status = 0;
-  int64_t content_length = -1;  // -1: until the end of the stream
+  int64_t content_length = -1;  // -1: the body extends to the end of the stream
 };
-/// Throws NotHttp if it is not "HTTP/1.x nnn" and lines "name: value", or of a kind that
-/// is not understood here (chunked).
+/// Parses the lines of a head, without the empty line that ends it. Throws NotHttp unless they are
+/// "HTTP/1.x nnn" and lines "name: value", and for a Transfer-Encoding such as chunked.
 HttpHead parse_http_head(std::string_view head);
 
 }  // namespace ringcoll

@@ -1,6 +1,6 @@
-// How fast a network carries data: measured on one connection, in a few milliseconds. What arrives
-// is looked at where it arrives, on the loop of the peer, which tells the rate: acknowledgements
-// queue up behind what their host itself is sending.
+// Measures how fast a network carries data, on one connection, usually in some milliseconds. The
+// receiver measures what arrives, on its event loop, and sends the rate back. The sender could not
+// tell from acknowledgements, which queue behind the data that the receiver's host sends.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,35 @@
 
 namespace ringcoll {
 
-/// Sends into a Sink until that tells at which rate, in bytes a microsecond. Nothing if it does not
-/// in time: the network is very slow, or the peer was not run. `fd` is of no use afterwards but to
-/// be closed, which drops what is under way.
+/// Sends into a Sink until it returns the rate, in bytes a microsecond. Nothing if no rate comes in
+/// time: the network is very slow, or the peer did not run. `fd` can only be closed afterwards,
+/// which drops the data in flight.
 std::optional<double> measure_rate(int fd);
 
-/// What had arrived at a time.
+/// How many bytes had arrived at a time.
 struct Arrived {
   Clock::time_point at;
   uint64_t bytes;
 };
-/// The best rate of the windows of what was seen, in bytes a microsecond: in one of several, a
-/// machine that is busy with something else may not run. A window begins and ends where something
-/// arrived and holds at least kTrialWindow and kTrialWindowBytes, for on a slow link tens of KiB
-/// arrive at a time, milliseconds apart. Where there was not so much, all of it is one window. Zero
-/// of less than two arrivals. `seen` rises.
+/// The best rate over all windows of `seen`, in bytes a microsecond. The best counts since in some
+/// windows a busy machine may not run. A window begins and ends with an arrival, and spans at least
+/// kTrialWindow and kTrialWindowBytes: a slow link delivers tens of KiB at a time, milliseconds
+/// apart. If no window is that long, all of `seen` is one. 0 for fewer than two arrivals. Times and
+/// bytes must not decrease.
 double rate_of(std::span<const Arrived> seen);
 inline constexpr uint64_t kTrialWindowBytes = 256 << 10;
 inline constexpr Duration kTrialWindow = std::chrono::milliseconds(1);
 inline constexpr int kTrialWindows = 3;
 
-/// What arrives is looked at after so much, or so long, for kTrialWindows or about kTrialTime:
-/// first, buffers are filled, the congestion window opens, and what a shaped link lets through at
-/// once is used up.
+/// The measurement begins after kTrialWarmBytes or kTrialWarmTime, and lasts for kTrialWindows or
+/// about kTrialTime. Before that, buffers fill, the congestion window opens, and the burst that a
+/// shaped link allows is used up.
 inline constexpr uint64_t kTrialWarmBytes = 512 << 10;
 inline constexpr Duration kTrialWarmTime = std::chrono::milliseconds(30);
 inline constexpr Duration kTrialTime = std::chrono::milliseconds(20);
 
-/// Reads and drops what comes on connections, on the loop's thread, until they are closed, and
-/// tells each once how fast it came.
+/// Receives trial data and drops it, on the loop's thread, until the connections are closed. Each
+/// connection is sent its rate once.
 class Sink {
  public:
   explicit Sink(EventLoop& loop) : loop_(loop) {}
@@ -58,9 +58,9 @@ class Sink {
  private:
   struct Stream {
     Fd fd;
-    Clock::time_point begin{};  // of its first bytes
+    Clock::time_point begin{};  // arrival of the first bytes
     uint64_t bytes = 0;
-    std::vector<Arrived> seen;  // when it is warm
+    std::vector<Arrived> seen;  // from the end of the warm-up on
     bool told = false;
   };
   void drop_what_is_there(int number);

@@ -1,4 +1,4 @@
-// What ranks leave in a store for each other during an exchange.
+// The values that ranks store for each other during an exchange.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace ringcoll {
 
-/// A process that claims a rank: a random token tells it from any other, the text is for people.
+/// A process that claims a rank. The random token identifies it; the text is for people.
 struct Claim {
   std::string token;
   std::string process;
@@ -19,7 +19,7 @@ struct Claim {
   bool operator==(const Claim&) const = default;
 };
 
-/// Of one rank: who it is, how many ranks it believes in, and its blob.
+/// The value of one rank: which process it is, the size that it expects, and its blob.
 struct Record {
   Claim claim;
   Rank size = 0;
@@ -29,11 +29,11 @@ struct Record {
   static Record decode(std::string_view bytes);  // throws Error(kTransport)
 };
 
-/// Of rank 0 for all: the records of all ranks, or the error that all are to raise.
+/// The value of rank 0 for all: the records of all ranks, or the error that all raise.
 struct Outcome {
   std::vector<Record> records;
   std::optional<Error> error;
-  bool is_early = false;  // the error was known before all had come: those who come are to read it
+  bool is_early = false;  // known before all ranks had come; late ones read it too
 
   std::string encode() const;
   static Outcome decode(std::string_view bytes);  // throws Error(kTransport)

@@ -1,9 +1,9 @@
 // Rank 0's end of tcp://: keeps the values and serves the other ranks.
 //
-// Without a secret of the job's own anybody who reaches the port can connect, ask and write. So
-// what others have here is bounded, in bytes and in connections, and where it is too much those go
-// first that no rank is like: who holds the most bytes, who has asked for nothing yet, who is the
-// oldest. A rank that is taken for a stranger comes again.
+// Without a secret of the job, anybody who reaches the port can connect and write. So the bytes and
+// connections of all but rank 0 are bounded. At the bound the server drops what is least like a
+// rank: the client with the most bytes, or a client that has made no request yet, the oldest first.
+// A rank that is dropped by mistake reconnects.
 #pragma once
 
 #include <condition_variable>
@@ -31,7 +31,7 @@ inline constexpr uint32_t kStoreChannel = UINT32_MAX;
 enum class Operation : uint32_t { kSet = 1, kGet = 2, kRemove = 3, kWait = 4 };
 enum class Status : uint32_t { kDone = 1, kAbsent = 2, kConflict = 3, kFull = 4 };
 
-// On the wire as they are; key and value, or value, follow.
+// Sent as they are. A key and a value follow the request, a value follows the response.
 struct Request {
   uint32_t magic;
   uint32_t operation;
@@ -47,18 +47,19 @@ struct Response {
 };
 static_assert(sizeof(Response) == 16);
 
-/// The same for every store: what a store is for is said by its address.
+/// One group for all stores: the address alone tells which store is meant.
 const GroupId& store_group();
 
-/// Shared by the answers to all ranks: the outcome of a round has something of each of them.
+/// Shared, not copied, by the answers to all ranks: the outcome of a round contains data of each
+/// rank.
 using Value = std::shared_ptr<const std::string>;
 
-/// The values, and the loop that serves them. All but the destructor for any thread, where the loop
-/// has one of its own.
+/// The values, and the event loop that serves them. All methods but the destructor are for any
+/// thread, provided that the loop has a thread of its own.
 class TcpStoreServer {
  public:
-  /// What others than rank 0 may have here, of a job of that size: values, requests that are not
-  /// whole, and connections. What ranks set takes some kilobytes each, or a file of megabytes.
+  /// Bounds for all ranks but rank 0 together, in a job of `size` ranks: values, incomplete
+  /// requests and connections. A rank sets some kilobytes, or a file of megabytes.
   static size_t most_bytes(Rank size) {
     return (size_t{32} << 20) + static_cast<size_t>(size) * (size_t{256} << 10);
   }
@@ -71,23 +72,24 @@ class TcpStoreServer {
     Status status;
     Value value;  // null: none
   };
-  /// As rank 0 asks. What it sets is not bounded.
+  /// Executes a request of rank 0, whose values are not bounded.
   Answer serve(Operation operation, const std::string& key, const std::string& value);
-  /// Null if it is not set until then. One thread at a time.
+  /// Returns the value, or null at the deadline. One thread at a time.
   Value wait(const std::string& key, Deadline deadline);
   std::string remark() const;
-  /// Why there is no thread: then serve() and wait() serve the others, too, while they are called.
+  /// Why the loop has no thread. Without one, serve() and wait() serve the other ranks while they
+  /// run.
   const std::optional<Error>& threadless() const { return loop_.threadless(); }
 
  private:
   struct Client {
     Fd fd;
-    uint64_t serial = 0;  // rises
+    uint64_t serial = 0;  // unique; newer clients have larger ones
     std::string in;
-    size_t refused = 0;                 // bytes to come of a request for which there is no room
-    bool asked = false;                 // a whole request, at least once
+    size_t refused = 0;                 // bytes still to come of a request that has no room
+    bool asked = false;                 // has sent a complete request at least once
     std::optional<std::string> awaits;  // the key
-    Response head{};                    // of the answer that is being sent, value behind it
+    Response head{};                    // of the answer that is being sent; `value` follows
     Value value;
     size_t sent = 0;
     bool answering = false;
@@ -95,12 +97,12 @@ class TcpStoreServer {
   struct Kept {
     Value value;
     uint64_t by = kRankZero;  // serial of the client that has set it
-    uint64_t serial = 0;      // rises
+    uint64_t serial = 0;      // unique; newer values have larger ones
   };
   static constexpr uint64_t kRankZero = 0;
   using Clients = std::map<int, Client>;
 
-  // Under the lock.
+  // These require `mutex_`.
   Answer apply(Operation operation, const std::string& key, std::string value, uint64_t by);
   void erase_value(std::map<std::string, Kept>::iterator entry);
   static size_t bytes_of(const std::string& key, const Kept& kept);
@@ -120,25 +122,25 @@ class TcpStoreServer {
   bool answer(Client& client, Answer answer);
   bool flush(Client& client);
 
-  // On the loop's thread.
+  // These run on the loop's thread.
   void on_refused(const Gate::Refusal& refusal);
   void admit(Fd fd);
   void on_ready(int number, uint32_t events);
 
-  EventLoop loop_;  // the first, so that it outlives what is watched on it
+  EventLoop loop_;  // the first member, so that it outlives what it watches
   const size_t most_bytes_, most_clients_;
   mutable std::mutex mutex_;
   bool closing_ = false;
   std::map<std::string, Kept> values_;
-  size_t kept_bytes_ = 0;  // of keys and values that others than rank 0 have set
+  size_t kept_bytes_ = 0;  // keys and values that other ranks have set
   Clients clients_;
-  uint64_t serial_ = kRankZero;                      // the last that was given
-  std::map<std::string, std::vector<int>> waiting_;  // their descriptors, by key
-  const std::string* awaited_here_ = nullptr;        // by rank 0
+  uint64_t serial_ = kRankZero;                      // the last one given
+  std::map<std::string, std::vector<int>> waiting_;  // descriptors of clients, by key
+  const std::string* awaited_here_ = nullptr;        // the key for which rank 0 waits
   std::condition_variable set_here_;
-  size_t reading_bytes_ = 0;  // memory of requests that are not whole yet
+  size_t reading_bytes_ = 0;  // memory of incomplete requests
   std::string remark_;
-  uint64_t refusals_ = 0;  // on the loop's thread
+  uint64_t refusals_ = 0;  // used by the loop's thread alone
   std::vector<std::unique_ptr<Gate>> gates_;
 };
 
