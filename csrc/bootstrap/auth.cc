@@ -18,7 +18,7 @@ constexpr size_t kNonceBytes = 32;
 using Nonce = std::array<uint8_t, kNonceBytes>;
 using Mac = std::array<uint8_t, crypto_auth_hmacsha256_BYTES>;
 
-// On the wire as they are.
+// Sent as they are.
 struct Hello {
   uint32_t magic;
   uint16_t version;
@@ -80,7 +80,7 @@ Mac sign(const std::string& secret, std::string_view role, std::string_view hell
   crypto_auth_hmacsha256_init(&state, reinterpret_cast<const uint8_t*>(secret.data()),
                               secret.size());
   feed(role);
-  feed(hello);  // fixed widths: no two inputs run together to the same bytes
+  feed(hello);  // fixed widths: different inputs never concatenate to the same bytes
   feed(challenge);
   Mac mac;
   crypto_auth_hmacsha256_final(&state, mac.data());
@@ -227,7 +227,7 @@ std::string Challenger::take_hello(std::string_view message) {
   auto hello = message_of<Hello>(message);
   if (hello.magic != kAuthMagic) return refuse(Verdict::kStranger, "");
   challenge_ = bytes_of(Challenge{kAuthMagic, kVersion, 0, fresh_nonce()});
-  // The challenge tells the other end which version this one speaks.
+  // The challenge tells the other end which version this end speaks.
   if (hello.version != kVersion) return refuse(Verdict::kOtherVersion, challenge_);
   hello_ = message;
   state_ = State::kProof;

@@ -14,7 +14,7 @@
 namespace ringcoll {
 namespace {
 
-// How long to sleep at most where there is no descriptor by which to be told.
+// Longest sleep if there is no eventfd that could wake the batch.
 constexpr Duration kBlind = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -43,7 +43,7 @@ void Connector::State::Batch::try_network(Rank peer, uint64_t channel, int netwo
                                 deadline_, permits_));
 }
 
-// What need not be told anything takes no descriptor.
+// The eventfd is made with the first dial, so that an empty batch takes no descriptor.
 void Connector::State::Batch::add(std::unique_ptr<Dial> dial) {
   if (!news_) {
     news_ = Fd::made_by([] { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); });
@@ -112,8 +112,8 @@ void Connector::State::Batch::end(Entries::iterator entry, const Error& error) {
   dials_.erase(entry);
 }
 
-// In the order in which peers are named: at the deadline the first that has not come is the first
-// that ends.
+// Advances in the order in which peers were named. So at the deadline, the missing peer that was
+// named first ends first, and its error counts.
 void Connector::State::Batch::advance_all() {
   bool has_news = std::exchange(has_news_, false);
   Clock::time_point now = Clock::now();
@@ -142,7 +142,7 @@ void Connector::State::Batch::sleep(Clock::time_point until) {
   for (auto& [key, entry] : dials_) {
     until = std::min(until, entry.dial->due());
     pollfd polled = entry.dial->polled();
-    if (polled.fd < 0) continue;  // there may be more of these than poll() takes
+    if (polled.fd < 0) continue;  // many have none, and poll() limits the number of entries
     fds_.push_back(polled);
     polled_.push_back(&entry);
   }
@@ -178,7 +178,7 @@ std::vector<Connector::State::Batch::Made> Connector::State::Batch::settle_lifel
   return lifelines;
 }
 
-// ---- What others than the connector see of it ----
+// ---- Dials: the interface for other files ----
 
 struct Dials::State {
   Connector::State::Batch batch;

@@ -1,9 +1,9 @@
-// Connections that either of a pair may need first.
+// Connections that either rank of a pair may make.
 //
-// The higher rank connects as the lower does. Which of two that are made at once counts, the lower
-// rank decides, under its lock: one of the higher's that comes when it has not begun to make its
-// own is let in; else it is refused, for its own is on its way, which the higher always takes. It
-// says which in one byte, so that the higher knows.
+// The higher rank connects as the lower does. If both connect at once, the lower rank decides under
+// its lock which connection counts. It accepts the one of the higher rank if it has not begun its
+// own. Otherwise it refuses it and goes on with its own, which the higher rank always accepts. One
+// byte tells the higher rank which of the two happened.
 #include "bootstrap/calls.h"
 
 #include <pthread.h>
@@ -20,14 +20,15 @@
 namespace ringcoll {
 namespace {
 
-// A fresh connection has room for a byte, or is none that anybody wants.
+// The answer needs no retry: the send buffer of a fresh connection has room for a byte, or the
+// connection is broken.
 void answer(int fd, char word) {
   [[maybe_unused]] ssize_t sent = ::send(fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 }  // namespace
 
-// ---- Making them ----
+// ---- Connections that this rank makes ----
 
 bool Connector::State::Calls::begin(const Target& to, Deadline deadline, Done done) {
   {
@@ -41,7 +42,7 @@ bool Connector::State::Calls::begin(const Target& to, Deadline deadline, Done do
 
 // Under the lock.
 bool Connector::State::Calls::start_thread() {
-  // The new thread inherits the mask: signals are for the threads of the application.
+  // The new thread inherits the mask: signals are for the application's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -55,11 +56,12 @@ bool Connector::State::Calls::start_thread() {
   return working_;
 }
 
-// The last thing that it touches is the lock, under which it says that it is over.
+// Runs in a detached thread. stop() may return once `working_` is false, so this touches nothing
+// afterwards but the lock that it holds.
 void Connector::State::Calls::work() {
   std::unique_lock lock(mutex_);
   std::optional<Batch> batch;
-  batch.emplace(state_, kLifelines, Deadline(Duration::zero()));  // neither is of any call
+  batch.emplace(state_, kLifelines, Deadline(Duration::zero()));  // unused: each call names its own
   Waiting waiting;
   for (take_asked(*batch, waiting); !batch->empty(); take_asked(*batch, waiting)) {
     lock.unlock();
@@ -94,9 +96,9 @@ void Connector::State::Calls::stop() {
   over_.wait(lock, [this] { return !working_; });
 }
 
-// ---- Letting them in ----
+// ---- Connections that peers make ----
 
-// Lifelines that come before anybody adopts them are parked, for who dials them.
+// Lifelines that come before there is an `adopt` are parked for the thread that dials them.
 void Connector::State::take_either(const Identity& identity, Fd fd) {
   auto [from, to, channel, of] = identity;
   bool is_lifeline = channel == kLifelineChannel;
@@ -110,7 +112,7 @@ void Connector::State::take_either(const Identity& identity, Fd fd) {
     if (ended.find(group_number)) return;
     Either& one = either[{from, channel}];
     if (from > rank && one.dialled) return answer(fd.get(), kCrossed);
-    if (one.there && !one.fd) return;  // and in use
+    if (one.there && !one.fd) return;  // the first one is in use
     if (from > rank) answer(fd.get(), kLetIn);
     one.error.reset();
     one.there = !is_lifeline || adopts;
@@ -200,7 +202,7 @@ bool Connector::call_lifeline(Rank peer, Deadline deadline, std::function<void(F
         if (unmade) log_debug("no lifeline to rank {}: {}", peer, unmade->why.what());
         try {
           if (fd) adopt(std::move(fd));
-        } catch (const std::exception& error) {  // the peer's has come first, say
+        } catch (const std::exception& error) {  // for example, the peer's lifeline has come first
           log_debug("a lifeline to rank {} is not taken: {}", peer, error.what());
         }
         done(unmade);
@@ -213,9 +215,9 @@ void Connector::adopt_lifelines(std::function<void(Rank, Fd)> adopt) {
   state.adopt = std::move(adopt);
 }
 
-// A lifeline that is nearly made is not torn down: the peer, which has it already, would take this
-// rank for one that was killed. For the same reason nobody is let in any more whose lifeline nobody
-// would adopt.
+// Lifelines in the making get kSettling to complete: if one were closed, a peer that has it already
+// would believe that this rank was killed. For the same reason the gates close before `adopt` is
+// cleared, so that no lifeline is accepted that nobody would adopt.
 void Connector::stop() {
   State& state = *state_;
   state.calls->settle(kSettling);

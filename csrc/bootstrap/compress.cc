@@ -28,7 +28,7 @@ std::string decompress(std::string_view compressed, size_t limit) {
         Code::kTransport, "{} bytes cannot be decompressed", compressed.size());
   std::memcpy(&length, compressed.data(), sizeof length);
   compressed.remove_prefix(sizeof length);
-  // Before memory is taken for it.
+  // Checked before memory is allocated.
   check(length <= limit, Code::kTransport,
         "what is to be decompressed says that it has {} bytes; at most {} are allowed", length,
         limit);

@@ -19,14 +19,14 @@
 namespace ringcoll {
 namespace {
 
-// In which a network that reaches the peer at all lets a connection be made: the kernel repeats its
-// first packet after a second, so that one may be lost.
+// The time for a TCP connection over a network that reaches the peer at all. The kernel repeats the
+// first packet after a second, so one may be lost.
 constexpr Duration kReach = std::chrono::milliseconds(1200);
-// A peer that tells no rate is asked so often, for it may not have been run. What is then assumed
-// of the network: it was reached, and is used if there is no other.
+// Trials of a peer that returns no rate, since the peer may not have run meanwhile. After that
+// kLeastRate is assumed: the network was reached, and is used only if there is no other.
 constexpr int kRateTries = 3;
 constexpr double kLeastRate = 1e-6;
-// RINGCOLL_INTERFACE, else what the launcher was told or found where that is of use here, else all.
+// RINGCOLL_INTERFACE, else the launcher's setting if it fits this host, else all interfaces.
 std::vector<Interface> interfaces_for(const Config& config) {
   auto all = list_interfaces();
   if (!config.interface.empty())
@@ -38,11 +38,11 @@ std::vector<Interface> interfaces_for(const Config& config) {
     log_warning("{}. It is not followed", error.what());
   }
   bool any_up = std::ranges::any_of(all, &Interface::up);
-  if (!any_up && !look_at_links().loopback_is_up) return {};  // it may do without
+  if (!any_up && !look_at_links().loopback_is_up) return {};  // a local socket may suffice
   return select_interfaces("", "", all);
 }
 
-// Equal for processes that share their interfaces, and nowhere else.
+// Equal for processes that share their interfaces, and for no others.
 uint64_t own_stack() {
   GroupId hash = make_group_id(machine_id() + " " + namespace_id("net"));
   uint64_t stack;
@@ -90,11 +90,11 @@ Connector::State::~State() = default;
 void Connector::State::on_accepted(const Identity& identity, Fd fd) {
   if (identity.channel >= kTrialChannel) return sink.take(std::move(fd));
   if (is_either(identity.channel)) return take_either(identity, std::move(fd));
-  if (identity.from > rank) return;  // it is the lower that connects
+  if (identity.from > rank) return;  // only the lower rank connects
   {
     std::lock_guard lock(mutex);
     if (ended.find(identity.channel / kChannelsOfGroup)) return;
-    // A second connection for one channel means that the peer has given the first one up.
+    // A second connection for a channel means that the peer has given up the first.
     parked[{identity.from, identity.channel}] = std::move(fd);
   }
   tell_waiting();
@@ -102,9 +102,9 @@ void Connector::State::on_accepted(const Identity& identity, Fd fd) {
 
 void Connector::State::on_refused(const Gate::Refusal& refusal) {
   log_debug("a connection of {} was refused: {}", refusal.peer.text(), explain(refusal.verdict));
-  // Who knows the group and has the address of the rank that it says it is, is that rank, set up
-  // wrongly, and waiting for it is in vain. The group alone would not do: who listens to the
-  // network can work it out. Of a stranger, nothing but the counter is kept.
+  // A process that knows the group and has the address of the rank that it claims is that rank,
+  // with a wrong setting, and waiting for it is in vain. The group alone does not prove that, since
+  // it can be computed from the traffic of the network. For strangers only the counter is kept.
   const Identity& claimed = refusal.claimed;
   if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
   bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {
@@ -118,7 +118,7 @@ void Connector::State::on_refused(const Gate::Refusal& refusal) {
   tell_waiting();
 }
 
-// How many ranks before this one share its interfaces.
+// The number of ranks below `r` that share its interfaces.
 size_t Connector::State::place_on_host(Rank r) const {
   auto stack_of = [&](Rank of) { return of_rank[of].empty() ? 0 : of_rank[of][0].stack; };
   size_t before = 0;
@@ -126,8 +126,9 @@ size_t Connector::State::place_on_host(Rank r) const {
   return before;
 }
 
-// Streams of data are dealt out to the networks in turn. The first ones of a host's ranks, which
-// carry all that is short, go over different networks, those of its first rank over the best.
+// Data streams are assigned to the networks in turn. The first stream carries all short messages.
+// So the first streams of a host's ranks start on different networks, and that of its first rank on
+// the best one.
 std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) const {
   if (!used.empty()) {
     uint64_t stream = channel % kChannelsOfGroup;
@@ -159,7 +160,7 @@ void Connector::State::tell_waiting() {
   std::lock_guard lock(mutex);
   for (int fd : waiting) {
     uint64_t one = 1;
-    if (::write(fd, &one, sizeof one) < 0) continue;  // it is full: told already
+    if (::write(fd, &one, sizeof one) < 0) continue;  // full, so readable already
   }
 }
 
@@ -197,8 +198,8 @@ void Connector::set_peers(const std::vector<std::string>& offers, std::string se
   }
   state.networks = joint_networks(state.of_rank);
   check(!state.networks.empty(), Code::kTransport, "no network joins the hosts of all ranks");
-  // Ports are fresh for each communicator, so their list is different for each, and the same on its
-  // ranks.
+  // The offers have fresh ports. So their list differs between jobs, and all ranks of a job have
+  // the same.
   state.group = make_group_id(all);
   state.secret = std::move(secret);
   for (auto& gate : state.gates)
@@ -225,7 +226,8 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
       }
       if (measure) found.bytes_per_us = std::max(told.value_or(kLeastRate), kLeastRate);
     } catch (const Error& error) {
-      // Who was reached and then does not answer is stopped: no matter of the network.
+      // A peer that was reached and then does not answer is stopped; that says nothing about the
+      // network.
       if (error.code() == Code::kTimeout && deadline.passed())
         throw Error(error.code(), error.what(), peer);
       if (is_interrupted(0)) throw;
@@ -234,8 +236,8 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
   }
 }
 
-// Neighbours in the order of hosts measure, all pairs at once, as a ring would use the network;
-// that hosts 1, 2, 4, … places away are reached stands for all pairs.
+// Neighbours in the order of hosts measure, all pairs at once, as a ring would use the network.
+// Beyond that only hosts at distances 1, 2, 4, … try to connect, which stands for all pairs.
 std::string Connector::try_networks(Deadline deadline) {
   State& state = *state_;
   std::vector<Rank> hosts = first_of_stacks(state.of_rank);

@@ -13,19 +13,19 @@
 namespace ringcoll {
 namespace {
 
-// Between two tries when the peer's gate closed the connection because it was too busy.
+// Pause between two tries if the gate of the peer was too busy and closed the connection.
 constexpr Duration kRetryPause = std::chrono::milliseconds(50);
-// For a first answer of one network among several; twice as much the next time round.
+// How long each of several networks is tried in the first pass; each later pass doubles it.
 constexpr Duration kFirstPatience = std::chrono::milliseconds(250);
-// How often who waits for a peer to connect looks whether that still listens, and how long at each
-// of its addresses.
+// How often a rank that waits for a peer probes whether that still listens, and the time limit of a
+// probe at each address.
 constexpr Duration kDialLook = std::chrono::milliseconds(200);
 
-// How long a dial counts among those that are made at a time. A peer that has not answered by then
-// is stopped, or cannot be reached, and keeps nobody from dialling others.
+// How long a dial holds its permit. A peer that has not answered by then is stopped or cannot be
+// reached, and must not delay dials to other peers.
 constexpr Duration kHoldsPermit = std::chrono::seconds(1);
 
-// Where a network has its patience from when it is begun.
+// The value of `reach_` until the dial over a network begins.
 constexpr Clock::time_point kNotBegun = Clock::time_point::max();
 
 Code code_of(Verdict verdict) {
@@ -34,7 +34,7 @@ Code code_of(Verdict verdict) {
 
 bool has_passed(Clock::time_point time) { return Clock::now() >= time; }
 
-// Errors of connect() that are of the peer's host, or of the way to it.
+// Errors of connect() that concern the peer's host or the network.
 bool is_silence(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
          error == EHOSTDOWN || error == ENETDOWN;
@@ -42,7 +42,7 @@ bool is_silence(int error) {
 
 }  // namespace
 
-// ---- What this rank makes ----
+// ---- Connections that this rank makes ----
 
 Connector::State::Outward::Outward(State& state, const Target& to, std::vector<int> networks,
                                    Deadline reach, Deadline deadline, Permits& permits)
@@ -52,7 +52,7 @@ Connector::State::Outward::Outward(State& state, const Target& to, std::vector<i
       reach_(networks_.size() == 1 ? Clock::now() + reach.left() : kNotBegun),
       permits_(permits) {}
 
-// It may be tried again, and the peer's is welcome.
+// Clears `dialled`: from now on a connection of the peer is accepted, and this rank may dial again.
 Connector::State::Outward::~Outward() {
   if (!entered_ || stage_ == Stage::kMade) return;
   std::lock_guard lock(state_.mutex);
@@ -94,7 +94,7 @@ bool Connector::State::Outward::advance(short events) {
   return true;
 }
 
-// False: it has to wait.
+// False: it must wait for a descriptor or for time to pass.
 bool Connector::State::Outward::step(short events) {
   switch (stage_) {
     case Stage::kIdle:
@@ -111,7 +111,8 @@ bool Connector::State::Outward::step(short events) {
   return true;
 }
 
-// Of those that either may make. False: the peer has made it.
+// Records a connection that either end may make as dialled by this rank. False: the peer has made
+// it.
 bool Connector::State::Outward::enter() {
   if (entered_ || !is_either(to_.channel)) return true;
   std::lock_guard lock(state_.mutex);
@@ -152,8 +153,8 @@ void Connector::State::Outward::throw_unless_connected(int error) {
           : is_silence(error)   ? Unmade::Peer::kSilent
                                 : Unmade::Peer::kUnknown;
   if (error == 0) return;
-  // The peer listened before it told its address: refused means that it has ended, and reset that
-  // it ended just then.
+  // The peer listened before it published its address. So "refused" means that its process has
+  // ended, and "reset" that it ended just then.
   check(error != ECONNREFUSED && error != ECONNRESET, Code::kPeerLost,
         "{}: {}; the process has ended, or a firewall rejects", link(),
         errno_text("connect", error));
@@ -167,7 +168,8 @@ void Connector::State::Outward::throw_unless_connected(int error) {
               fmt::format("{}: {}; {}", link(), errno_text("connect", error), where));
 }
 
-// A fresh connection has room for a message, or is none that we want.
+// Not retried: the send buffer of a fresh connection has room for a message, or the connection is
+// broken.
 bool Connector::State::Outward::say(const std::string& message) {
   ssize_t sent = ::send(fd_.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(message.size());
@@ -188,7 +190,8 @@ bool Connector::State::Outward::prove() {
     if (!reply.empty() && !say(reply)) return try_again();
   }
   Verdict verdict = prover_->verdict();
-  if (verdict != Verdict::kAccepted) peer_ = Unmade::Peer::kEnded;  // it has been another's place
+  // Another process has the peer's address now.
+  if (verdict != Verdict::kAccepted) peer_ = Unmade::Peer::kEnded;
   check(verdict == Verdict::kAccepted, code_of(verdict), "{}: {}", link(), explain(verdict));
   if (!entered_ || to_.peer > state_.rank) return made();
   stage_ = Stage::kLetIn;
@@ -199,7 +202,7 @@ void Connector::State::Outward::throw_at_deadline() const {
   check(!has_passed(end_), Code::kTimeout, "{}: no answer before the deadline", link());
 }
 
-// The peer has closed it before the two had proven who they are.
+// The peer has closed the connection before the authentication was complete.
 bool Connector::State::Outward::try_again() {
   check(!has_passed(std::min(reach_, end_)), code_of(Verdict::kClosed), "{}: {}", link(),
         explain(Verdict::kClosed));
@@ -210,7 +213,7 @@ bool Connector::State::Outward::try_again() {
   return true;
 }
 
-// By the lower rank, to which this is a connection (bootstrap/calls.cc).
+// Reads the byte by which the lower rank accepts or drops this connection (bootstrap/calls.cc).
 bool Connector::State::Outward::hear_whether_let_in() {
   char word = 0;
   ssize_t got = ::recv(fd_.get(), &word, 1, MSG_DONTWAIT);
@@ -218,7 +221,7 @@ bool Connector::State::Outward::hear_whether_let_in() {
     throw_at_deadline();
     return false;
   }
-  // Who lets nobody in any more has left.
+  // A peer that accepts no connection any more has left.
   check(got > 0, Code::kPeerLost, "{}: {}", link(),
         got == 0 ? "closed by the peer" : errno_text("recv", errno));
   check(word == kLetIn || word == kCrossed, Code::kTransport, "{}: it answers nonsense", link());
@@ -235,8 +238,8 @@ bool Connector::State::Outward::made() {
   return state_.either[{to_.peer, to_.channel}].there = true;
 }
 
-// Through the networks that may be used, each with some patience, for as long as one of them has
-// not answered.
+// Goes on to the next network. After the last one it starts again, as long as one of them has
+// merely not answered.
 void Connector::State::Outward::go_on_to_next(const Error& error) {
   fd_.reset();
   permit_.give_back();
@@ -257,7 +260,7 @@ void Connector::State::Outward::go_on_to_next(const Error& error) {
   pause_over_ = {};
 }
 
-// ---- What the peer makes ----
+// ---- Connections that the peer makes ----
 
 Connector::State::Inward::Inward(State& state, const Target& to, Deadline deadline,
                                  Permits& permits)
@@ -318,8 +321,8 @@ void Connector::State::Inward::look(short events) {
   }
 }
 
-// The peer has ended if all its addresses that may be used refuse. One alone may be another
-// machine's, and one that does not answer says nothing: then this look is over.
+// The peer has ended if all its addresses that may be used refuse. A single address may belong to
+// another machine by now. An address that does not answer proves nothing, and ends this probe.
 bool Connector::State::Inward::is_refusal(int error) {
   std::string text = address().text();
   look_.reset();

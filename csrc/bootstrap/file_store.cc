@@ -1,16 +1,17 @@
-// file:///directory: one file for each key, linked into place whole.
+// file:///directory: one file for each key, linked into place once it is complete.
 //
-// Rank 0 owns the directory while it holds a lock on <prefix>lock, which the kernel takes away when
-// its process ends, however it ends. Nothing in the directory counts while no living rank 0 owns
-// it, so files of a job that was killed mislead nobody: the next rank 0 removes them before it says
-// that it is ready (second lock). At the end rank 0 gives the second lock back and then removes
-// them all; a rank that finds that rank 0 was killed removes them in its place. A rank that has put
-// a file into place looks whether rank 0 is still ready and else removes the file: one of the two
-// finds it. Only if all ranks are killed do files stay, until the directory is used again.
+// Rank 0 owns the directory while it holds a lock on <prefix>lock. The kernel releases the lock
+// when its process ends, however it ends. Files count only while a living rank 0 owns the
+// directory, so files of a killed job mislead nobody. A new rank 0 removes them before it takes a
+// second lock, which says that it is ready. At the end rank 0 releases the second lock and then
+// removes all files. A rank that finds that rank 0 was killed removes them instead. A rank that has
+// linked a file checks afterwards whether rank 0 is still ready, and removes the file if not. So
+// either that rank or rank 0 removes it. Files stay only if all ranks are killed, until the
+// directory is used again.
 //
-// Others may be able to write to the directory. So a file counts only if the kernel says that it is
-// a regular file of this user with one name. No symbolic link in the directory is followed, and no
-// file is written to but one that this process has just made.
+// Others may be able to write to the directory. So a file counts only if the kernel reports it as a
+// regular file of this user with one name. No symbolic link in the directory is followed, and only
+// files that this process has just made are written to.
 #include <dirent.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -35,9 +36,10 @@ namespace {
 
 constexpr std::string_view kPrefix = "ringcoll-store.";
 constexpr const char* kLockName = "ringcoll-store.lock";
-// Bytes of the lock file: who owns the directory, and whether it is clean.
+// Bytes of the lock file that are locked: by the owner of the directory, and by an owner that is
+// ready.
 constexpr off_t kOwnerByte = 0, kReadyByte = 1;
-// A rank that cleans up for a rank 0 that was killed holds the lock for a moment.
+// A rank that cleans up after a killed rank 0 holds the lock for a moment.
 constexpr double kLockSeconds = 1;
 constexpr Duration kLockPause = std::chrono::milliseconds(20);
 constexpr size_t kMaxNameBytes = 255;
@@ -51,7 +53,7 @@ struct flock byte_lock(off_t byte) {
   return lock;
 }
 
-// Locks of the open file, not of the process: two ranks in one process exclude each other, too.
+// Locks of the open file, not of the process: two ranks of one process exclude each other, too.
 bool try_lock(int fd, off_t byte) {
   struct flock lock = byte_lock(byte);
   return fcntl(fd, F_OFD_SETLK, &lock) == 0;
@@ -80,7 +82,7 @@ std::string read_all(int fd) {
   }
 }
 
-// 0, or errno (a full disk, say).
+// Returns 0, or errno (of a full disk, for example).
 int write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     ssize_t written = ::write(fd, bytes.data(), bytes.size());
@@ -120,7 +122,7 @@ class FileStore : public Store {
       else
         try_clear();
     } catch (const Error& error) {
-      // Of a file that is somebody else's, who has met it was told.
+      // If a file belongs to another user, the call that met it has reported that.
       if (error.code() == Code::kInvalidArgument)
         log_debug("{}", error.what());
       else
@@ -139,18 +141,18 @@ class FileStore : public Store {
   }
 
  private:
-  /// A file of this user, open; or none.
+  /// An open file of this user, or none.
   struct Found {
     Fd fd;
     nlink_t names = 0;
   };
-  /// A fresh file, open.
+  /// A new file, open.
   struct Made {
     Fd fd;
     std::string name;
   };
 
-  // Opened anew for each request: on NFS that is what makes new files seen.
+  // Opened for each request, so that new files are seen on NFS.
   Fd open_directory() const {
     Fd fd(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int error = errno;
@@ -185,7 +187,7 @@ class FileStore : public Store {
   const std::string name_;
   const std::string directory_;
   const Rank rank_;
-  uid_t user_ = 0;  // whose files count
+  uid_t user_ = 0;  // the user whose files count
   Fd lock_;
 };
 
@@ -200,7 +202,7 @@ void FileStore::throw_strange(const std::string& file, const struct stat& status
                   describe_user(user_)));
 }
 
-// Only for this user: what ranks tell each other includes the secret of a job that was given none.
+// Readable only for this user: values include the secret of a job that was given none.
 FileStore::Made FileStore::make_file(int directory) const {
   std::string name = fmt::format("{}tmp.{}", kPrefix, fresh_token());
   Fd fd(openat(directory, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -211,8 +213,8 @@ FileStore::Made FileStore::make_file(int directory) const {
   return {std::move(fd), std::move(name)};
 }
 
-// Throws if it is anything else than a regular file of this user. Neither a FIFO nor a device keeps
-// it waiting.
+// Throws unless `file` is a regular file of this user, or does not exist. A FIFO or a device does
+// not make it block.
 FileStore::Found FileStore::find(int directory, const std::string& file, int flags) const {
   Fd fd(openat(directory, file.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   int error = fd ? 0 : errno;
@@ -230,12 +232,12 @@ FileStore::Found FileStore::find(int directory, const std::string& file, int fla
 void FileStore::unlink_in(int directory, const std::string& file) const {
   if (unlinkat(directory, file.c_str(), 0) == 0 || errno == ENOENT) return;
   int error = errno;
-  find(directory, file, O_RDONLY);  // throws if it is somebody else's
+  find(directory, file, O_RDONLY);  // throws if it belongs to another user
   throw Error(Code::kTransport,
               fmt::format("{}: {}: {}", name_, file, errno_text("unlink", error)));
 }
 
-// By a file that this process makes: a server may know its user under another number (NFS).
+// Learns the user from a file that this process makes: an NFS server may know it by another number.
 void FileStore::learn_user() {
   Fd directory = open_directory();
   Made made = make_file(directory.get());
@@ -246,7 +248,8 @@ void FileStore::learn_user() {
   unlink_in(directory.get(), made.name);
 }
 
-// The lock is locked before it is in its place, so that who finds it knows whether its owner lives.
+// The file is locked before it is linked into place, so whoever finds it can tell whether its owner
+// lives.
 bool FileStore::try_own() {
   Fd directory = open_directory();
   Made made = make_file(directory.get());
@@ -261,7 +264,7 @@ bool FileStore::try_own() {
     error = linked ? 0 : errno;
   }
   unlink_in(directory.get(), made.name);
-  // ENOENT: who cleans up for a rank 0 that was killed has removed it.
+  // ENOENT: a rank that cleans up after a killed rank 0 has removed it.
   check(error == 0 || error == EEXIST || error == ENOENT, Code::kTransport, "{}: {}: {}", name_,
         kLockName, errno_text(call, error));
   if (error == 0) lock_ = std::move(made.fd);
@@ -285,13 +288,13 @@ void FileStore::own() {
 }
 
 void FileStore::disown() {
-  // Before the sweep: what is linked into place after that finds that nobody is ready.
+  // Before the sweep: a rank that links a file later finds that no owner is ready.
   unlock(lock_.get(), kReadyByte);
   sweep(true);
 }
 
-// Removes all files of this user that the store has made; the lock is held. Those of others count
-// for nothing, and may be another job's.
+// Removes all files of this user that the store has made; requires the lock. Files of other users
+// do not count, and may belong to another job.
 void FileStore::sweep(bool with_lock) {
   Fd directory = open_directory();
   std::unique_ptr<DIR, int (*)(DIR*)> entries(fdopendir(fcntl(directory.get(), F_DUPFD_CLOEXEC, 0)),
@@ -307,8 +310,8 @@ void FileStore::sweep(bool with_lock) {
   if (with_lock) unlink_in(directory.get(), kLockName);
 }
 
-// Removes what is left of a rank 0 that was killed. False: it lives, or another process is doing
-// so. The file may be replaced between opening and locking it: then it is not the one.
+// Removes what a killed rank 0 has left. False: rank 0 lives, or another process is doing so. The
+// lock file may be replaced between open() and the lock; then this is not the current one.
 bool FileStore::try_clear() {
   Fd directory = open_directory();
   Found left = find(directory.get(), kLockName, O_RDWR);
@@ -332,7 +335,7 @@ std::optional<std::string> FileStore::try_get(const std::string& key, Deadline) 
   Fd directory = open_directory();
   if (!owner_is_ready(directory.get())) return {};
   Found found = find(directory.get(), file_of(key), O_RDONLY);
-  // While it has two names it is being linked into place, or is a link to another file.
+  // A file with two names is being linked into place, or is a link to another file.
   if (!found.fd || found.names != 1) return {};
   return read_all(found.fd.get());
 }
@@ -350,14 +353,15 @@ void FileStore::set(const std::string& key, const std::string& value, Deadline d
   }
   unlink_in(directory.get(), made.name);
   if (error == 0 && !owner_is_ready(directory.get())) unlink_in(directory.get(), file);
-  // ENOENT: rank 0 has left meanwhile, or begins anew, and has removed all files of the store. It
-  // would have removed this one, too.
+  // ENOENT: rank 0 has left or begun anew meanwhile, and has removed all files. It would have
+  // removed this one, too.
   if (error == 0 || error == ENOENT) return;
   check(error == EEXIST, Code::kTransport, "{}: {}: {}", name_, file, errno_text(call, error));
   check_is_set_to(key, value, deadline);
 }
 
-// Who sets a key at the same moment may not have put it into place wholly.
+// Another process that sets the key at this moment may not have finished, so a file with two names
+// is looked at again.
 void FileStore::check_is_set_to(const std::string& key, const std::string& value,
                                 Deadline deadline) const {
   for (;;) {

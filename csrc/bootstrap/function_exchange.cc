@@ -9,8 +9,8 @@
 namespace ringcoll {
 namespace {
 
-// Gathered at a time from every rank: the function wants as much of all as the longest blob has,
-// and rank 0's may hold a topology of megabytes.
+// Bytes gathered at a time from each rank. The function needs memory for the same length from every
+// rank, and rank 0's blob may hold a topology of megabytes.
 constexpr size_t kBlockBytes = 64 << 10;
 
 class FunctionExchange : public Exchange {
@@ -23,7 +23,7 @@ class FunctionExchange : public Exchange {
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
 
-  // The function has its own idea of a deadline.
+  // The deadline is ignored: only the function of the caller knows how long it waits.
   std::vector<std::string> all_gather(const std::string& mine, Deadline) override {
     auto lengths = gather_equal<uint64_t>({mine.size()});
     uint64_t longest = *std::ranges::max_element(lengths);
@@ -50,7 +50,7 @@ class FunctionExchange : public Exchange {
     std::vector<T> all(mine.size() * size_);
     check(gather_(mine.data(), mine.size() * sizeof(T), all.data()), Code::kTransport,
           "the exchange function of the caller failed; its cause is in the caller's log");
-    // Also tells when two processes say that they are one rank.
+    // This also finds two processes that claim one rank.
     check(std::equal(mine.begin(), mine.end(), all.begin() + mine.size() * rank_),
           Code::kInvalidArgument,
           "the exchange function gave rank {} back something else than it put in: two processes "

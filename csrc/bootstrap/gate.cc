@@ -17,8 +17,8 @@
 namespace ringcoll {
 namespace {
 
-// How often deadlines are looked at, and how long a connection may be sure of its place when all
-// are taken.
+// How often deadlines are checked, and how long a connection keeps its place for certain when all
+// places are taken.
 constexpr Duration kTick = std::chrono::milliseconds(250);
 
 struct Pending {
@@ -33,7 +33,7 @@ Address peer_of(int fd) {
   try {
     return peer_address(fd);
   } catch (const Error&) {
-    return {};  // it is gone
+    return {};  // the peer is gone
   }
 }
 
@@ -61,7 +61,7 @@ struct Gate::State {
 
   std::mutex mutex;
   bool open = false;
-  bool closing = false;  // callbacks that still come leave everything as it is
+  bool closing = false;  // callbacks that still run then change nothing
   enum class Accepting { kYes, kWhenAPlaceIsFree, kAtNextTick };
   Accepting accepting = Accepting::kYes;
   std::map<int, Pending> pending;
@@ -72,11 +72,11 @@ struct Gate::State {
     timerfd_settime(timer.get(), 0, &spec, nullptr);
   }
 
-  // Who says nothing and goes away only looked whether somebody listens, as a rank does that waits
-  // for this one (bootstrap/connector.cc).
+  // `looked_only`: the peer closed the connection without sending anything. It only probed whether
+  // this rank listens, as a rank does that waits for this one (bootstrap/dial.cc).
   void drop(std::map<int, Pending>::iterator entry, bool looked_only = false) {
     if (!looked_only)
-      rejected.fetch_add(1, std::memory_order_relaxed);  // before it can be seen to be closed
+      rejected.fetch_add(1, std::memory_order_relaxed);  // before the peer can see the close
     loop.forget(entry->first);
     leave(entry);
   }
@@ -91,7 +91,7 @@ struct Gate::State {
     loop.watch(listener.get(), [this](uint32_t) { on_listener(); });
   }
 
-  // Makes room by giving up the oldest connection, unless that has only just come.
+  // Makes room by dropping the oldest connection, unless that has only just come.
   bool make_room() {
     if (pending.size() < limits.connections) return true;
     auto oldest = pending.begin();
@@ -110,14 +110,15 @@ struct Gate::State {
       Fd fd = Fd::made_by(
           [&] { return accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
       if (!fd && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return;
-      // Out of descriptors, say. The listener stays readable: try again later, not at once.
+      // For example, the process has no descriptors left. The listener stays readable, so the next
+      // try waits for the next tick.
       if (!fd) return stop_accepting(Accepting::kAtNextTick);
       admit(std::move(fd));
     }
     stop_accepting(Accepting::kWhenAPlaceIsFree);
   }
 
-  // The tick ends either: by then the oldest can be given up.
+  // The next tick ends both states: by then the oldest connection can be dropped.
   void stop_accepting(Accepting until) {
     accepting = until;
     loop.forget(listener.get());
@@ -157,7 +158,7 @@ struct Gate::State {
     if (!converse(entry->second)) {
       const Challenger& challenger = entry->second.challenger;
       Refusal refusal{challenger.verdict(), challenger.identity(), peer_of(number)};
-      // Who went away may have been anybody, and may come again.
+      // A peer that closed has not been refused: it may be any process, or may come again.
       bool is_refused = challenger.state() == Challenger::State::kRefused;
       drop(entry, challenger.state() == Challenger::State::kHello && entry->second.filled == 0);
       lock.unlock();
@@ -173,8 +174,8 @@ struct Gate::State {
     accepted(identity, std::move(fd));
   }
 
-  // Reads no more than the next message: what follows the proof belongs to others. False: to be
-  // dropped.
+  // Reads no more than the next message: the data after the proof belongs to the owner of the
+  // connection. False: drop the connection.
   bool converse(Pending& connection) {
     for (;;) {
       size_t wanted = connection.challenger.wanted();
@@ -187,7 +188,8 @@ struct Gate::State {
       if (connection.filled < wanted) continue;
       std::string reply = connection.challenger.answer({connection.buffer.data(), wanted});
       connection.filled = 0;
-      // A fresh connection has room for these few bytes, or is none that we want.
+      // Not retried: the send buffer of a fresh connection has room for these few bytes, or the
+      // connection is broken.
       ssize_t sent =
           send(connection.fd.get(), reply.data(), reply.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent != static_cast<ssize_t>(reply.size())) return false;
@@ -205,11 +207,11 @@ Gate::~Gate() {
     std::lock_guard lock(state.mutex);
     state.closing = true;
   }
-  // From here on nothing is added to `pending`, nor taken out but by this thread.
+  // From here on only this thread changes `pending`.
   state.loop.forget(state.listener.get());
   state.loop.forget(state.timer.get());
   for (auto& [number, connection] : state.pending) state.loop.forget(number);
-  // One that was let in or refused has left `pending`, but its callback may still run.
+  // A connection that was accepted or refused has left `pending`, but its callback may still run.
   state.loop.settle();
 }
 

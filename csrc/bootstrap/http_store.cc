@@ -1,7 +1,7 @@
-// horovod://host:port/scope: the rendezvous server of horovodrun, which keeps values by scope and
-// key: PUT and GET and DELETE of /scope/key, 404 for what is not set
-// (horovod/runner/http/http_server.py). It overwrites what is set already, and knows no request
-// that would not.
+// horovod://host:port/scope: the rendezvous server of horovodrun
+// (horovod/runner/http/http_server.py). It keeps values by scope and key, with PUT, GET and DELETE
+// of /scope/key, and answers 404 for a key that is not set. PUT overwrites; there is no request
+// that sets a key only if it is not set.
 #include <algorithm>
 #include <optional>
 #include <random>
@@ -16,23 +16,24 @@
 namespace ringcoll {
 namespace {
 
-// The server stands before the workers start, so one that is not there will not come, and one that
-// is another program will not change. So long is that doubted.
+// The server runs before the workers start. So a server that refuses connections will not come up,
+// and a program that is not HTTP will not change. A request is retried for this long in these
+// cases.
 constexpr double kDoubtSeconds = 1;
-// A server that has more connections than it can serve answers late, or never those that it has
-// dropped: a request that is not answered in so long is made again, with twice the patience. None
-// does harm when it comes twice. A socket whose data nobody acknowledges breaks after 30 s
-// (tune()), which would be an error of another kind.
+// An overloaded server answers late, and never answers connections that it has dropped. So a
+// request without an answer is repeated, each time with twice the patience. Every request may
+// safely arrive twice. The longest patience is below the 25 s after which a socket with
+// unacknowledged data breaks (tune()), which would be another kind of error.
 constexpr Duration kFirstHttpPatience = std::chrono::milliseconds(600);
 constexpr Duration kMostHttpPatience = std::chrono::seconds(20);
-// Horovod's server lets five connections wait until it accepts them, and the kernel drops all
-// others that come meanwhile: it would ask again after 1, 3 and 7 s, so that ranks which start
-// together would take that long. To connect has this part of the patience.
+// Horovod's server has a backlog of five connections, and the kernel drops all others meanwhile.
+// TCP would retry after 1, 3 and 7 s, and ranks that start together would take as long. So
+// connecting gets only this fraction of the patience.
 constexpr int kPartToConnect = 6;
-// The server is written in Python, and starts a thread for each request: about a millisecond.
+// The server starts a Python thread for each request, which takes about a millisecond.
 constexpr Duration kRequest = std::chrono::milliseconds(1);
-// A server that is overloaded resets connections and answers with 5xx. Pauses between two requests
-// of one that does so are of chance, up to these at first and later.
+// An overloaded server resets connections or answers with 5xx. The pause before the next request is
+// random, up to these values at first and later.
 constexpr Duration kFirstRetryPause = std::chrono::milliseconds(100);
 constexpr Duration kMostRetryPause = std::chrono::seconds(2);
 constexpr int kFirstServerError = 500;
@@ -75,16 +76,17 @@ class HttpStore : public Store {
   }
 
  private:
-  /// When the next request is made, and how long its answer is waited for.
+  /// When the next request is made, and how long it waits for its answer.
   struct Retries {
     Duration patience = kFirstHttpPatience;
     Duration pause = kFirstRetryPause;
-    std::optional<Deadline> doubt;  // since it seems not to be there
-    std::optional<Error> cause;     // of the last failure, but that there was no time left
+    std::optional<Deadline> doubt;  // set while the server seems not to be there
+    std::optional<Error> cause;     // the last failure, unless that only says that time is up
     int made = 0;
   };
 
-  // Whatever the server does, but for refusing or not being one, it is asked until the deadline.
+  // Retries until the deadline. A server that refuses connections or is not HTTP ends this sooner,
+  // after kDoubtSeconds. A status that no rendezvous server returns ends it at once.
   HttpResponse request(std::string_view method, const std::string& key, const std::string& body,
                        Deadline deadline) {
     std::string path = fmt::format("/{}/{}", scope_, quote_key(key));
@@ -141,7 +143,7 @@ class HttpStore : public Store {
     std::this_thread::sleep_for(std::min(pause, deadline.left()));
   }
 
-  // So that those which were dropped together do not come back together.
+  // Random, so that ranks that were dropped together do not return together.
   Duration any_up_to(Duration most) {
     return Duration(std::uniform_int_distribution<Duration::rep>(0, most.count())(random_));
   }

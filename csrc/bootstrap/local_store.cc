@@ -1,4 +1,4 @@
-// local://name: a map in this process. It lives as long as a store of that name is open.
+// local://name: a map in this process. It exists as long as a store of that name is open.
 #include <algorithm>
 #include <condition_variable>
 #include <map>
@@ -15,7 +15,7 @@ struct Shared {
   std::map<std::string, std::string> values;
 };
 
-// The one table of open names; a name is in it only while somebody holds it.
+// The one table of open stores, by name.
 struct Table {
   std::mutex mutex;
   std::condition_variable changed;

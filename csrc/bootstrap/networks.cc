@@ -15,9 +15,9 @@ namespace ringcoll {
 namespace {
 
 constexpr size_t kMostText = 256;
-constexpr double kFastest = 1e9;  // bytes/us; what is said to be faster is nonsense
+constexpr double kFastest = 1e9;  // bytes/us; larger rates are nonsense
 
-// What a network means for one rank: one of its offers, or nothing.
+// Picks the offer by which a rank takes part in a network, or nothing.
 using Pick = std::function<std::optional<int>(std::span<const Offer>)>;
 
 std::optional<Network> joint(std::string name, std::span<const std::vector<Offer>> offers,

@@ -14,15 +14,15 @@ namespace ringcoll {
 namespace {
 
 constexpr size_t kBlock = 256 << 10;
-// Under way at most, so that the queue of a slow link does not overflow: until what is lost has
-// been repeated, nothing arrives.
+// Most bytes in flight, so that the queue of a slow link does not overflow. Nothing would arrive
+// until lost data is sent again.
 constexpr int kMostUnderWay = 256 << 10;
-// For the other end to tell what it saw.
+// How long the other end may take to return the rate.
 constexpr Duration kPatience = std::chrono::milliseconds(300);
-// Between two looks at what has arrived.
+// Least time between two samples of what has arrived.
 constexpr Duration kRateLook = std::chrono::microseconds(100);
 constexpr size_t kFewLooks = 6;
-// Read at a time, so that other work of the loop goes on.
+// Most reads in one callback, so that other work of the loop goes on.
 constexpr int kMostReads = 16;
 
 bool is_window(const Arrived& first, const Arrived& last) {
@@ -40,7 +40,7 @@ bool is_enough(std::span<const Arrived> seen) {
   uint64_t bytes = seen.back().bytes - seen.front().bytes;
   bool windows = time >= (kTrialWindows + 1) * kTrialWindow &&
                  bytes >= (kTrialWindows + 1) * kTrialWindowBytes;
-  // Few looks are those of a thread that was not running: it sees more before long.
+  // If there are few samples, the thread did not run; more will follow soon.
   return windows || (time >= kTrialTime && seen.size() >= kFewLooks) || time >= 4 * kTrialTime;
 }
 
@@ -66,7 +66,7 @@ std::optional<double> measure_rate(int fd) {
   std::vector<char> block(kBlock);
   double rate = 0;
   for (Deadline end(kTrialWarmTime + kTrialTime + kPatience); !end.passed();) {
-    if (recv(fd, &rate, sizeof rate, MSG_DONTWAIT) != -1) break;  // told, or closed
+    if (recv(fd, &rate, sizeof rate, MSG_DONTWAIT) != -1) break;  // the rate, or closed
     if (send(fd, block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) continue;
     if (errno != EAGAIN && errno != EINTR) break;
     pollfd entry{fd, POLLIN | POLLOUT, 0};
@@ -85,7 +85,7 @@ Sink::~Sink() {
     for (auto& [number, stream] : open_) numbers.push_back(number);
   }
   for (int number : numbers) loop_.forget(number);
-  // One that has forgotten itself may still be at it.
+  // A callback that has called forget() for its own stream may still run.
   loop_.settle();
 }
 
@@ -109,7 +109,7 @@ void Sink::drop_what_is_there(int number) {
   Stream& stream = open_[number];
   ssize_t got = 1;
   for (int reads = 0; got > 0 && reads < kMostReads; reads++) {
-    got = recv(number, nullptr, kBlock, MSG_TRUNC | MSG_DONTWAIT);  // the kernel drops it uncopied
+    got = recv(number, nullptr, kBlock, MSG_TRUNC | MSG_DONTWAIT);  // dropped without a copy
     if (got > 0) stream.bytes += static_cast<uint64_t>(got);
   }
   if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return look(stream);
@@ -126,8 +126,8 @@ void Sink::look(Stream& stream) {
   stream.seen.push_back({now, stream.bytes});
   if (!is_enough(stream.seen)) return;
   double rate = rate_of(stream.seen);
-  // A few bytes on a connection that has carried none in this direction; should they be refused,
-  // the other end is not told.
+  // The send buffer is empty in this direction, so these bytes fit. If the send fails, the other
+  // end gets no rate.
   stream.told = send(stream.fd.get(), &rate, sizeof rate, MSG_DONTWAIT | MSG_NOSIGNAL) != 0;
 }
 

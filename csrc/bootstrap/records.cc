@@ -10,7 +10,7 @@
 namespace ringcoll {
 namespace {
 
-constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1": the version is in it
+constexpr uint32_t kRecordMagic = 0x31524352;   // "RCR1", with the version
 constexpr uint32_t kOutcomeMagic = 0x334f4352;  // "RCO3"
 constexpr size_t kMaxClaimBytes = 1024;
 constexpr size_t kMaxErrorBytes = 16 * 1024;

@@ -1,16 +1,17 @@
-// An exchange over a store. Rank 0 makes up a session, so that nothing that an earlier job has left
-// in the store counts; the keys of a round begin with it:
+// An exchange over a store. Rank 0 makes up a session, so that values of an earlier job in the
+// store do not count. The keys are:
 //
-//   <prefix>session          the claim of rank 0
-//   <session>.<round>.<r>    the record of rank r, removed by r when it has read the outcome
-//   <session>.<round>.all    the outcome, by rank 0: all records, or the error that all raise
-//   <session>.<round>.<r>.read   rank r has read an outcome that is an error
-//   <session>.trouble        the error that all are to raise, by a rank that cannot take part, or
-//                            that has found that two processes claim one rank
+//   <prefix>session                      the claim of rank 0, whose token names the session
+//   <prefix><session>.<round>.<r>        the record of rank r, which r removes after the outcome
+//   <prefix><session>.<round>.all        the outcome, from rank 0: all records, or an error for all
+//   <prefix><session>.<round>.<r>.read   rank r has read an outcome that is an error
+//   <prefix><session>.trouble            an error for all, from a rank that cannot take part, or
+//   has
+//                                        found two processes that claim one rank
 //
-// At the end rank 0 waits (not long) until the others, but those that have died, have removed their
-// records, which they do when they have read the last outcome, and removes the rest. Of an error
-// that was known before all had come it waits until all have read it.
+// At the end rank 0 waits until all others, except dead ranks, have removed their records, and then
+// removes all other keys. If the error was known before all ranks had come, it waits until all have
+// read it.
 #include <sodium.h>
 
 #include <algorithm>
@@ -29,14 +30,14 @@
 namespace ringcoll {
 namespace {
 
-// Rank 0 decides at the deadline, and its verdict, which names the missing ranks, is worth this
-// much more patience.
+// Rank 0 decides at the deadline. The others wait this much longer for its outcome, which names the
+// missing ranks.
 constexpr double kVerdictSeconds = 1;
-// How long rank 0, where it does not say when it finishes or has failed, waits at the end for ranks
-// that have not read the last outcome: those who have failed as well may never do.
+// How long rank 0 waits at the end, without finish() or after an error, for ranks that have not
+// read the last outcome. Ranks that have failed too may never read it.
 constexpr double kLingerSeconds = 2;
-// How long a rank that finds its place taken waits for rank 0 to show that the other was of an
-// earlier job.
+// How long a rank whose record is already there waits for a new session, which shows that the
+// record is of an earlier job.
 constexpr double kStaleSeconds = 2;
 constexpr size_t kMaxPrefixBytes = 40;
 constexpr size_t kMaxNamed = 16;
@@ -77,9 +78,9 @@ class StoreExchange : public Exchange {
         claim_{fresh_token(), this_process()} {
     check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
           size);
-    if (size == 1) return;  // asks nothing of it
+    if (size == 1) return;  // the store is not used
     store_->while_waiting([this] { look(); });
-    if (rank > 0) store_->set_waiters(size);  // rank 0 waits for something else, and all for it
+    if (rank > 0) store_->set_waiters(size);  // all of these wait for rank 0's keys
   }
   ~StoreExchange() override {
     try {
@@ -93,8 +94,8 @@ class StoreExchange : public Exchange {
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
   bool is_over_store() const override { return true; }
-  // Who is stopped meanwhile, by a debugger or a hypervisor, reads it when it goes on: for as long
-  // as any other round would have waited for it.
+  // A rank that is stopped by a debugger or hypervisor reads the outcome when it continues. So rank
+  // 0 waits for it as long as any other round would have.
   void finish() override {
     double patience = failed_ ? kLingerSeconds : to_seconds(deadline_.left());
     leave(Deadline(seconds(std::max(patience, kLingerSeconds))));
@@ -111,17 +112,17 @@ class StoreExchange : public Exchange {
   std::string read_key(Rank rank) const { return record_key(rank) + ".read"; }
   std::string outcome_key() const { return key(fmt::format("{}.all", round_)); }
   std::string session_key() const { return prefix_ + "session"; }
-  // A server that is overloaded may take as long as the round may.
+  // A request to an overloaded server may take as long as the round.
   Deadline request() const {
     return Deadline(std::max(deadline_.left(), seconds(kRequestSeconds)));
   }
-  // After which a rank that waits looks whether the session is still the same and nobody has
-  // reported a conflict.
+  // A slice of a wait. After each slice a waiting rank checks that the session is unchanged and
+  // that no rank has reported trouble.
   Deadline turn(Deadline deadline) const {
     return Deadline(std::min(deadline.left(), store_->turn()));
   }
 
-  // Rank 0.
+  // For rank 0; tell() is for all ranks.
   void tell(LongWait* long_wait, Rank awaited) const;
   Outcome gather(const std::string& mine, Deadline deadline);
   void publish(const Outcome& outcome);
@@ -136,7 +137,7 @@ class StoreExchange : public Exchange {
   void await_readers(Deadline linger);
   void clean_up();
 
-  // The others.
+  // For the other ranks; read_session() is for all ranks.
   Outcome contribute(const std::string& mine, Deadline deadline);
   void join_session(Deadline deadline);
   bool put_record(const std::string& mine, Deadline deadline);
@@ -160,9 +161,9 @@ class StoreExchange : public Exchange {
   Claim session_;  // the claim of rank 0
   uint64_t round_ = 0;
   std::string last_outcome_key_;
-  std::map<Rank, std::string> unread_;  // records of the last round, which their ranks remove
+  std::map<Rank, std::string> unread_;  // keys of records of the last round that are still there
   bool finished_ = false;
-  bool tells_all_ = false;  // rank 0: the outcome is an error for those that have not come, too
+  bool tells_all_ = false;  // rank 0: the outcome is an error that late ranks are to read, too
   std::set<Rank> dead_;
   std::optional<Error> failed_;
   Deadline deadline_{Duration::zero()};  // of the last all_gather
@@ -201,13 +202,13 @@ Outcome StoreExchange::gather(const std::string& mine, Deadline deadline) {
 
 void StoreExchange::publish(const Outcome& outcome) {
   if (outcome.error) {
-    // Of all who have come, collected or not: they are to read the verdict.
+    // All ranks are to read the outcome, whether their records were collected or not.
     unread_.clear();
     for (Rank rank = 1; rank < size_; rank++) unread_[rank] = record_key(rank);
   }
-  // The deadline may just have passed: the verdict is to be told all the same.
+  // The outcome is published even if the deadline has just passed.
   store_->set(outcome_key(), outcome.encode(), request());
-  // Everybody who has come to this round has read the outcome of the last one.
+  // A rank that has come to this round has read the outcome of the last one.
   if (!last_outcome_key_.empty()) store_->remove(last_outcome_key_, request());
   last_outcome_key_ = outcome_key();
 }
@@ -231,7 +232,7 @@ bool StoreExchange::refuse(const Error& error, Deadline deadline) {
 }
 
 void StoreExchange::open_session(Deadline deadline) {
-  // What is there is of an earlier job, or of a rival, who notices.
+  // A session that is there belongs to an earlier job, or to a rival, which will notice.
   store_->remove(session_key(), deadline);
   session_ = claim_;
   try {
@@ -274,7 +275,7 @@ void StoreExchange::check_record(Rank rank, const Record& record) const {
         rank);
 }
 
-// Another process that is rank 0 has put its session in the place of this one's: both are to fail.
+// Another process that claims rank 0 has replaced this session by its own: both must fail.
 Error StoreExchange::tell_rival(const Claim& rival) {
   Error error = two_claim(0, rival.process, claim_.process);
   store_->set(fmt::format("{}{}.trouble", prefix_, rival.token), Outcome{{}, error}.encode(),
@@ -292,7 +293,7 @@ void StoreExchange::look_for_trouble() {
   if (session && *session != claim_) throw tell_rival(*session);
 }
 
-// The first that is missing, or rank 0, which knows it.
+// Logs a long wait. `awaited` is the first missing rank, or rank 0, which knows what is missing.
 void StoreExchange::tell(LongWait* long_wait, Rank awaited) const {
   long_wait->tell(
       Clock::now(), [this] { return fmt::format("rank {} ({})", rank_, claim_.process); },
@@ -322,7 +323,7 @@ void StoreExchange::leave(Deadline linger) {
   try {
     await_readers(linger);
   } catch (...) {
-    finished_ = false;  // it may be told who is not to be waited for, and tried again
+    finished_ = false;  // has_died() may follow, and then another attempt
     throw;
   }
   try {
@@ -333,7 +334,7 @@ void StoreExchange::leave(Deadline linger) {
 }
 
 void StoreExchange::await_readers(Deadline linger) {
-  Duration pause = std::chrono::microseconds(50);  // most of them are about to
+  Duration pause = std::chrono::microseconds(50);  // most ranks are about to read it
   for (auto unread = unread_.begin(); unread != unread_.end();) {
     const auto& [rank, record] = *unread;
     bool waits = !dead_.contains(rank) && !linger.passed();
@@ -353,7 +354,7 @@ bool StoreExchange::waits_for(Rank rank, const std::string& record) {
 }
 
 void StoreExchange::clean_up() {
-  // Of ranks that were killed, or are stopped.
+  // Records of ranks that were killed or are stopped.
   for (const auto& [rank, record] : unread_) store_->remove(record, request());
   if (failed_)
     for (Rank rank = 1; rank < size_; rank++) store_->remove(read_key(rank), request());
@@ -363,10 +364,10 @@ void StoreExchange::clean_up() {
   if (session && *session == claim_) store_->remove(session_key(), request());
 }
 
-// ---- The others ----
+// ---- The other ranks ----
 
 Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
-  // Rank 0 may find the session of an earlier job in the store and replace it: then all begin
+  // Rank 0 may find the session of an earlier job in the store and replace it. Then all begin
   // again.
   for (;;) {
     if (round_ == 0) join_session(deadline);
@@ -383,8 +384,8 @@ Outcome StoreExchange::contribute(const std::string& mine, Deadline deadline) {
   }
 }
 
-// Also tells rank 0 that this rank has read the outcome, or wants none any more. A rival's record
-// that lies in the place of this one's stays: the rival has not read the outcome yet.
+// Removing the record also tells rank 0 that this rank has read the outcome, or gives up. A rival's
+// record in its place stays, since the rival has not read the outcome yet.
 void StoreExchange::withdraw_record() {
   try {
     if (read_record_claim() == claim_) store_->remove(record_key(rank_), request());
@@ -419,14 +420,14 @@ void StoreExchange::report_conflict(const Error& error) {
   throw error;
 }
 
-// Whoever is the first to set it, sets what all raise.
+// The first rank that sets it determines the error that all raise.
 void StoreExchange::set_trouble(const Outcome& outcome) {
   leave_to_rank_zero(key("trouble"), outcome.encode());
 }
 
 void StoreExchange::say_that_it_is_read() { leave_to_rank_zero(read_key(rank_), ""); }
 
-// Rank 0 may have left before the key is set: then this rank alone can remove it.
+// Sets a key that rank 0 removes. If rank 0 has left before that, only this rank can remove it.
 void StoreExchange::leave_to_rank_zero(const std::string& key, const std::string& value) {
   try {
     store_->set(key, value, request());
@@ -436,7 +437,8 @@ void StoreExchange::leave_to_rank_zero(const std::string& key, const std::string
   }
 }
 
-// To rank 0, which tells all. As in contribute(), the session may be of an earlier job.
+// Reports the error to rank 0, which tells all. As in contribute(), the session may be of an
+// earlier job.
 void StoreExchange::report(const Error& error, Deadline deadline) {
   while (!deadline.passed()) {
     join_session(deadline);
@@ -467,7 +469,7 @@ bool StoreExchange::put_record(const std::string& mine, Deadline deadline) {
   }
 }
 
-// Whether the session turns out to be one of an earlier job, as rank 0 of this one soon shows.
+// Whether the session proves to be of an earlier job: then rank 0 of this job replaces it soon.
 bool StoreExchange::wait_for_replacement() {
   Deadline deadline(seconds(kStaleSeconds));
   while (!deadline.passed()) {
@@ -484,7 +486,7 @@ std::optional<Claim> StoreExchange::read_record_claim() {
   return Record::decode(*bytes).claim;
 }
 
-// Nothing if it is of an earlier job, which counted another process as this rank.
+// Returns nothing if the outcome is of an earlier job, in which another process was this rank.
 std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string& mine) {
   if (outcome.error) return outcome;
   check(outcome.records.size() == static_cast<size_t>(size_), Code::kInvalidArgument,
@@ -492,20 +494,21 @@ std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string&
         session_.process, outcome.records.size(), rank_, claim_.process, size_);
   const Claim& named = outcome.records[rank_].claim;
   if (named == claim_) {
-    // Peers would connect to somebody else in this rank's place, who could pass on what they say.
+    // Otherwise peers would connect to a stranger in this rank's place, which could relay their
+    // data.
     check(outcome.records[rank_].blob == mine, Code::kTransport,
           "{} does not give back what rank {} has put there: somebody else writes to it",
           store_->name(), rank_);
     return outcome;
   }
-  // A rival in this job has overwritten this rank's record, or has taken it away when it had read
-  // the outcome.
+  // A rival in this job has overwritten this rank's record, or has removed it after it read the
+  // outcome.
   if (read_record_claim() != claim_)
     report_conflict(two_claim(rank_, named.process, claim_.process));
   return {};
 }
 
-// Nothing if the session has been replaced by another.
+// Returns nothing if the session has been replaced by another.
 std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, Deadline deadline) {
   Deadline patience(deadline.left() + seconds(kVerdictSeconds));
   LongWait long_wait;
@@ -517,12 +520,13 @@ std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, 
     }
     look();
     auto session = read_session();
-    // Rank 0 takes its session away after everything else: nothing can come any more, but may have
-    // come meanwhile. What stays there that is not accepted is of an earlier job.
+    // Rank 0 removes its session last. So no outcome can come any more, but one may have come
+    // meanwhile.
+    // An outcome that stays there and is not accepted belongs to an earlier job.
     if (!session && !patience.passed() && store_->try_get(outcome_key(), request())) continue;
     bool replaced = session && *session != session_;
     if (replaced && round_ == 0) return {};
-    // Where a rival can overwrite, neither may have noticed when it put its record in place.
+    // In a store where a rival can overwrite a record, put_record() may have noticed nothing.
     auto record = store_->outlives_jobs() ? read_record_claim() : std::nullopt;
     if (record && *record != claim_)
       report_conflict(two_claim(rank_, record->process, claim_.process));

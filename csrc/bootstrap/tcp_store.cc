@@ -1,7 +1,7 @@
-// tcp://host:port: rank 0 keeps the values and serves the others from a thread of its own. Requests
-// come over connections that have proven to know the secret, and are answered one after another. A
-// wait is answered when its key is set, or else when the next request of the same rank comes: who
-// has waited for long enough says so by asking for something else.
+// tcp://host:port: rank 0 keeps the values and serves the others from a thread of its own. Clients
+// prove that they know the secret when they connect. Requests of a client are answered one after
+// another. A wait is answered when its key is set, or when the next request of the same client
+// comes, which ends the wait.
 #include <poll.h>
 
 #include <algorithm>
@@ -24,9 +24,9 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(200);
-constexpr double kAnswerSeconds = 30;  // for what has begun to come
-// Rank 0 closes connections when strangers have too many. Who was taken for one of them comes
-// again, so many times for a request.
+constexpr double kAnswerSeconds = 30;  // for the answer to a request
+// Rank 0 closes connections when strangers have too many. A rank that was taken for a stranger
+// reconnects, at most this often for one request.
 constexpr int kMostReturns = 50;
 
 void check_set(Status status, const std::string& store, const std::string& key) {
@@ -38,7 +38,7 @@ void check_set(Status status, const std::string& store, const std::string& key) 
         "{}: \"{}\" is set already, to another value", store, key);
 }
 
-/// Rank 0: the values are here.
+/// The store of rank 0, in whose process the values are.
 class ServingStore : public Store {
  public:
   ServingStore(std::string name, std::unique_ptr<TcpStoreServer> server)
@@ -72,7 +72,7 @@ class ServingStore : public Store {
   std::unique_ptr<TcpStoreServer> server_;
 };
 
-/// The other ranks: a connection to it.
+/// The store of the other ranks: a connection to rank 0.
 class ClientStore : public Store {
  public:
   ClientStore(std::string name, std::vector<Address> addresses, std::string secret, Rank rank,
@@ -83,7 +83,8 @@ class ClientStore : public Store {
         rank_(rank),
         most_bytes_(std::min(kMaxValueBytes, TcpStoreServer::most_bytes(size))) {}
 
-  /// Connects. Rank 0 may come later than the others: refused is not final before the deadline.
+  /// Connects. Rank 0 may start later than the others, so a refused connection is retried until the
+  /// deadline.
   void reach(Deadline deadline);
 
   void set(const std::string& key, const std::string& value, Deadline deadline) override {
@@ -139,10 +140,10 @@ class ClientStore : public Store {
   const size_t most_bytes_;
   Fd fd_;
   std::string awaited_;                     // the key of a wait that has not been answered
-  std::map<std::string, std::string> set_;  // what this rank has there, should it be lost
+  std::map<std::string, std::string> set_;  // what this rank has set, in case rank 0 drops it
 };
 
-// None: why not. Throws what does not pass.
+// Returns an empty Fd, and sets `*cause`, if a later attempt may succeed. Throws other failures.
 Fd ClientStore::try_reach(const Address& address, Deadline deadline, std::string* cause) {
   int error = 0;
   Fd fd = try_connect(address, deadline, &error);
@@ -179,7 +180,8 @@ void ClientStore::reach(Deadline deadline) {
   }
 }
 
-// What was taken for a stranger's may have been removed. False: closed again.
+// Sets all values of this rank again: rank 0 may have removed them as a stranger's. False: rank 0
+// has closed the connection again.
 bool ClientStore::set_again(Deadline deadline) {
   try {
     for (const auto& [key, value] : set_) {
@@ -193,7 +195,8 @@ bool ClientStore::set_again(Deadline deadline) {
   }
 }
 
-// False: it is not there any more. While it listens it is, though it may be busy with strangers.
+// Reconnects. False: rank 0 is gone. As long as it listens it is there, even if strangers keep it
+// busy.
 bool ClientStore::come_again(Deadline deadline) {
   for (Duration pause = kFirstPause; !deadline.passed();) {
     bool listens = false;
@@ -210,7 +213,7 @@ bool ClientStore::come_again(Deadline deadline) {
   return false;
 }
 
-// `ask` says the whole request again where the connection was closed.
+// Runs `ask`, which sends a whole request, again after each reconnection.
 template <typename Ask>
 auto ClientStore::asked(Deadline deadline, Ask&& ask) {
   for (int returns = 0;; returns++) {
@@ -244,14 +247,14 @@ std::optional<std::string> ClientStore::wait(const std::string& key, Deadline de
       return true;
     });
     if (answered) return value;
-    // Even who has no time to wait is told what is set.
+    // A caller without time to wait still gets a value that is set.
     if (deadline.passed()) return try_get(key, Deadline(seconds(kAnswerSeconds)));
     look();
   }
 }
 
-// A request ends the wait before it, whose answer comes first. It may bring the value: whoever
-// wants it still asks again.
+// A request ends the wait before it, whose answer comes first. That answer may carry the value,
+// which is dropped: a caller that still wants it asks again.
 void ClientStore::begin(Operation operation, const std::string& key, const std::string& value,
                         Deadline deadline) {
   send(operation, key, value, deadline);
@@ -287,7 +290,7 @@ void ClientStore::talk(Exchange&& exchange) {
   try {
     exchange(fmt::format("{}, kept by rank 0", name_));
   } catch (const Error& error) {
-    fd_.reset();  // an answer that is still under way must not be taken for the next
+    fd_.reset();  // an answer in flight must not be taken for the next one
     awaited_.clear();
     if (error.code() == Code::kTimeout) throw;
     throw Error(error.code(), fmt::format("{}; rank 0 has ended, or has given up", error.what()),
@@ -295,8 +298,8 @@ void ClientStore::talk(Exchange&& exchange) {
   }
 }
 
-// Each once, for a name may stand twice in /etc/hosts. It may have addresses of other hosts, too,
-// which cannot be bound here; if it has no other, listening there says why.
+// The addresses of this host, each once: a name may occur twice in /etc/hosts. Addresses of other
+// hosts cannot be bound here. If there are no others, listening reports why.
 std::vector<Address> of_this_host(const std::vector<Address>& addresses) {
   std::vector<Address> own;
   for (const Address& address : addresses)

@@ -20,7 +20,7 @@ namespace ringcoll {
 namespace {
 
 constexpr uint64_t kRefusalsLogged = 8;
-// What a value takes beside its own bytes and those of its key.
+// Memory of an entry, beside its key and value.
 constexpr size_t kEntryBytes = 256;
 
 }  // namespace
@@ -47,7 +47,7 @@ TcpStoreServer::~TcpStoreServer() {
   gates_.clear();
   {
     std::lock_guard lock(mutex_);
-    closing_ = true;  // callbacks leave `clients_` alone from here on
+    closing_ = true;  // callbacks do not touch `clients_` from here on
   }
   for (auto& [fd, client] : clients_) loop_.forget(fd);
   loop_.settle();
@@ -103,7 +103,7 @@ TcpStoreServer::Answer TcpStoreServer::apply(Operation operation, const std::str
     case Operation::kSet: {
       if (found != values_.end()) {
         if (*found->second.value != value) return {Status::kConflict, {}};
-        // Who was closed and has come again answers for it.
+        // A client that was dropped and has reconnected owns the value now.
         if (found->second.by != kRankZero && by != kRankZero) found->second.by = by;
         return {Status::kDone, {}};
       }
@@ -120,16 +120,16 @@ TcpStoreServer::Answer TcpStoreServer::apply(Operation operation, const std::str
   throw Error(Code::kInternal, "an operation that a store does not have");
 }
 
-// A value that is removed is no rank's concern any more: who is still being sent it would keep it
-// in memory.
+// No rank needs a removed value. Clients to which it is still being sent are closed, since they
+// would keep it in memory.
 void TcpStoreServer::erase_value(std::map<std::string, Kept>::iterator entry) {
   for (auto& [number, client] : clients_)
-    if (client.value == entry->second.value) ::shutdown(number, SHUT_RDWR);  // the loop finds it so
+    if (client.value == entry->second.value) ::shutdown(number, SHUT_RDWR);  // the loop drops it
   if (entry->second.by != kRankZero) kept_bytes_ -= bytes_of(entry->first, entry->second);
   values_.erase(entry);
 }
 
-// Of those that are connected: what they have set, and what has come of their requests.
+// Bytes of each connected client: its values and its incomplete request.
 std::map<uint64_t, size_t> TcpStoreServer::bytes_by_client() const {
   std::map<uint64_t, size_t> bytes;
   for (const auto& [number, client] : clients_) bytes[client.serial] = client.in.capacity();
@@ -139,7 +139,7 @@ std::map<uint64_t, size_t> TcpStoreServer::bytes_by_client() const {
   return bytes;
 }
 
-// For so many more bytes of that client. False: nobody else has more than it.
+// Makes room for `bytes` more bytes of client `by`. False: no client has more than this one.
 bool TcpStoreServer::make_room(size_t bytes, uint64_t by) {
   while (kept_bytes_ + reading_bytes_ + bytes > most_bytes_) {
     if (drop_value_of_one_who_is_gone()) continue;
@@ -178,7 +178,7 @@ void TcpStoreServer::tell_who_waits(const std::string& key, const Value& value) 
   for (int number : waiting.mapped()) {
     Client& client = clients_.find(number)->second;
     client.awaits.reset();
-    // Gone: the loop finds it so, too, and forgets it.
+    // The client is gone; the loop notices that, too, and drops it.
     if (!answer(client, {Status::kDone, value})) ::shutdown(number, SHUT_RDWR);
   }
 }
@@ -196,8 +196,8 @@ void TcpStoreServer::on_refused(const Gate::Refusal& refusal) {
   std::string text =
       fmt::format("{}, which says it is rank {}, was turned away: {}", refusal.peer.text(),
                   refusal.claimed.from, explain(refusal.verdict));
-  // Not an error of this job by itself: anybody can knock. Enough is logged to be seen, not to fill
-  // a disk.
+  // Any process can connect, so this is no error of the job. A few are logged, but not so many that
+  // they fill a disk.
   if (refusals_++ < kRefusalsLogged) log_warning("store of rank 0: {}", text);
   std::lock_guard lock(mutex_);
   remark_ = std::move(text);
@@ -220,8 +220,8 @@ void TcpStoreServer::admit(Fd fd) {
   }
 }
 
-// The oldest of those that have asked for nothing, then of those that do not wait, which is what
-// ranks do nearly all of the time.
+// Drops the oldest client that has made no request yet; else the oldest that is not in a wait,
+// where ranks spend nearly all of their time; else the oldest of all.
 void TcpStoreServer::make_room_for_a_client() {
   if (clients_.size() < most_clients_) return;
   drop(std::ranges::min_element(clients_, {}, [](const auto& entry) {
@@ -244,7 +244,7 @@ void TcpStoreServer::on_ready(int number, uint32_t events) {
   if (entry != clients_.end() && !is_served(entry->second, events)) drop(entry);
 }
 
-// False: the client is gone, or does not speak the protocol, or asks for more than there is.
+// False: the client is gone, does not speak the protocol, or needs more memory than there is.
 bool TcpStoreServer::is_served(Client& client, uint32_t events) {
   try {
     if ((events & EPOLLOUT) && !flush(client)) return false;
@@ -268,7 +268,7 @@ bool TcpStoreServer::is_served(Client& client, uint32_t events) {
   }
 }
 
-// Of the request that begins with `in` and goes on with `more`; 0: not known yet.
+// Length of the request that begins with `in` and continues with `more`; 0: not known yet.
 size_t TcpStoreServer::whole_bytes(std::string_view in, std::string_view more) {
   Request request{};
   std::string head(in.substr(0, sizeof request));
@@ -288,7 +288,7 @@ bool TcpStoreServer::read_some(Client& client) {
   size_t before = client.in.capacity(), wanted = client.in.size() + bytes;
   if (wanted > before) {
     size_t whole = whole_bytes(client.in, {buffer.data(), bytes});
-    // By half of what is there, but no more than it takes, for what is reserved counts.
+    // Grows by half, but not beyond the request, since reserved memory counts.
     wanted = std::max(wanted, std::min(whole, wanted + client.in.size() / 2));
     if (!make_room(wanted - before, client.serial)) {
       client.refused = whole - std::min(whole, client.in.size());
@@ -297,7 +297,7 @@ bool TcpStoreServer::read_some(Client& client) {
       reading_bytes_ += client.in.capacity();
       return refuse(client, bytes);
     }
-    std::string larger;  // reserve() of one that has bytes may double it
+    std::string larger;  // a new string, since reserve() of one with contents may double it
     larger.reserve(wanted);
     client.in = std::move(larger.append(client.in));
     reading_bytes_ += client.in.capacity() - before;
@@ -306,14 +306,16 @@ bool TcpStoreServer::read_some(Client& client) {
   return true;
 }
 
-// So much more has come of it. It is answered at its end, for only then is the answer looked for.
+// Skips `got` bytes of a request that has no room. It is answered at its end, for the client reads
+// the answer only then.
 bool TcpStoreServer::refuse(Client& client, size_t got) {
   if (got > client.refused) return false;
   client.refused -= got;
   return client.refused > 0 || answer(client, {Status::kFull, {}});
 }
 
-// *bytes: of the whole request that has come, 0 if none has. False: it makes no sense.
+// Sets *bytes to the length of a complete request, or leaves it if there is none. False: invalid
+// data.
 bool TcpStoreServer::find_request(const Client& client, Request* request, size_t* bytes) const {
   if (client.in.size() < sizeof *request) return true;
   std::memcpy(request, client.in.data(), sizeof *request);
@@ -328,12 +330,12 @@ bool TcpStoreServer::find_request(const Client& client, Request* request, size_t
 
 bool TcpStoreServer::serve_request(Client& client, const Request& request, size_t bytes) {
   auto operation = static_cast<Operation>(request.operation);
-  // Only a wait need not be answered before the next request.
+  // Only a wait may be followed by another request before it is answered.
   if (client.in.size() > bytes && operation != Operation::kWait) return false;
   std::string key = client.in.substr(sizeof request, request.key_bytes);
   reading_bytes_ -= client.in.capacity();
   std::string all = std::exchange(client.in, {});
-  client.in = all.substr(bytes);  // what follows a wait
+  client.in = all.substr(bytes);  // the request after a wait
   reading_bytes_ += client.in.capacity();
   all.erase(0, sizeof request + request.key_bytes);
   all.resize(request.value_bytes);
@@ -354,7 +356,7 @@ bool TcpStoreServer::answer(Client& client, Answer answer) {
   return flush(client);
 }
 
-// What the socket takes of the answer.
+// Sends as much of the answer as the socket takes.
 bool TcpStoreServer::flush(Client& client) {
   size_t value_bytes = client.head.value_bytes, head_left = 0;
   if (client.sent < sizeof client.head) head_left = sizeof client.head - client.sent;

@@ -1,9 +1,10 @@
-// An exchange over connections of the ranks themselves: what each says goes up a binomial tree to
-// rank 0, and what all have said goes down again. A rank has at most as many connections as the
-// number of ranks has binary digits, and takes part in as many steps.
+// An exchange over connections between the ranks. Blobs go up a binomial tree to rank 0, and all of
+// them go down again. A rank has at most ceil(log2(size)) connections, and uses each of them
+// once in each direction.
 //
-// The children of rank r are r + 1, r + 2, r + 4, … as far as r has zeros at its end; below r + 2^k
-// are the ranks up to r + 2^(k+1), so that what comes from the children in turn is in rank order.
+// The children of rank r are r + 1, r + 2, r + 4, …, one for each 0 bit at the end of r. The
+// subtree of r + 2^k holds the ranks from there to r + 2^(k+1) - 1. So the data of the children,
+// one after another, is in rank order.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -23,11 +24,11 @@ namespace {
 
 constexpr uint32_t kTreeMagic = 0x54584352;  // "RCXT"
 constexpr Duration kTreeLook = std::chrono::milliseconds(200);
-// By so much longer than its child does a rank wait: who waits for the one that is missing names it
-// first.
+// A rank waits this much longer than its child, so that the rank that waits for the missing one is
+// the first to name it.
 constexpr Duration kSlack = std::chrono::milliseconds(200);
 
-// On the wire as it is; so many bytes follow.
+// Sent as it is; `bytes` bytes follow.
 struct Header {
   uint32_t magic = kTreeMagic;
   uint32_t bytes = 0;
@@ -62,12 +63,12 @@ class TreeExchange final : public Exchange {
   int height_ = 0;  // of the tree
   bool connected_ = false;
   Link parent_;
-  std::vector<Link> children_;  // rising; the i-th has a tree of height i below it
+  std::vector<Link> children_;  // rising; below the i-th is a tree of height i
 };
 
-// Of a pair the lower rank dials, which takes nothing of the other but that it listens.
+// Of a pair the lower rank connects, in dial(). It needs only that the higher rank listens.
 void TreeExchange::connect(Deadline deadline) {
-  bool lowest = true;  // of the bits of this rank none is set so far
+  bool lowest = true;  // no bit of this rank up to `bit` is set
   for (Rank bit = 1; bit < size_ && lowest; bit <<= 1) {
     lowest = (rank_ & bit) == 0;
     if (lowest && rank_ + bit < size_)
@@ -99,7 +100,7 @@ std::vector<std::string> TreeExchange::all_gather(const std::string& mine, Deadl
     compressed = receive(parent_, patience);
     all = decompress(compressed, kMaxValueBytes);
   }
-  // Who has most below it first.
+  // The child with the largest subtree comes first.
   for (auto child = children_.rbegin(); child != children_.rend(); ++child)
     send(*child, compressed, patience);
   auto blobs = split(all);
@@ -118,7 +119,8 @@ std::vector<std::string> TreeExchange::split(std::string_view all) const {
   return blobs;
 }
 
-// Until `bytes` are moved: `some` moves some and returns how many, 0 if none can be now.
+// Repeats `some` until `bytes` bytes are moved. `some` returns how many it has moved, or 0 if none
+// can be moved now.
 template <typename Move>
 void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline deadline,
                         Move&& some) {
@@ -131,7 +133,7 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
     try {
       moved = some();
     } catch (const Error& error) {
-      look();  // there may be a cause for it
+      look();  // look() may throw the cause
       throw Error(error.code(), error.what(), link.peer);
     }
     bytes -= moved;
