@@ -16,8 +16,8 @@ namespace ringcoll {
 /// One thread, but not that of the event loop.
 class Connector::State::Batch {
  public:
-  /// Connections are interrupted with `group` and end at `deadline`, unless their own call names
-  /// others.
+  /// Connections belong to `group`, whose interruption ends them, and end at `deadline`, unless
+  /// call() or try_network() is given others.
   Batch(State& state, GroupNumber group, Deadline deadline);
   ~Batch();
   Batch(const Batch&) = delete;

@@ -56,8 +56,8 @@ bool Connector::State::Calls::start_thread() {
   return working_;
 }
 
-// Runs in a detached thread. stop() may return once `working_` is false, so this touches nothing
-// afterwards but the lock that it holds.
+// Runs in a detached thread. Once `working_` is false, stop() may return and this object may end.
+// So this function touches nothing afterwards but the lock that it holds.
 void Connector::State::Calls::work() {
   std::unique_lock lock(mutex_);
   std::optional<Batch> batch;

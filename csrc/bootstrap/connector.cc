@@ -103,8 +103,8 @@ void Connector::State::on_accepted(const Identity& identity, Fd fd) {
 void Connector::State::on_refused(const Gate::Refusal& refusal) {
   log_debug("a connection of {} was refused: {}", refusal.peer.text(), explain(refusal.verdict));
   // A process that knows the group and has the address of the rank that it claims is that rank,
-  // with a wrong setting, and waiting for it is in vain. The group alone does not prove that, since
-  // it can be computed from the traffic of the network. For strangers only the counter is kept.
+  // with a wrong setting. Waiting for it is in vain. The group alone does not prove that, since it
+  // can be computed from the traffic of the network. For strangers only the counter is kept.
   const Identity& claimed = refusal.claimed;
   if (claimed.group != group || claimed.from < 0 || claimed.from >= rank) return;
   bool is_of_it = std::ranges::any_of(of_rank[claimed.from], [&](const Offer& offer) {

@@ -51,7 +51,7 @@ class Dials {
   /// Whether there is nothing left to wait for or to return.
   bool empty() const;
   /// Call after an error. Returns lifelines that are made, and those that the peer may have
-  /// accepted: if they were closed without a goodbye, the peer would believe that this rank was
+  /// accepted. If these were closed without a goodbye, the peer would believe that this rank was
   /// killed. Waits for them at most for `limit`, and gives up all other connections.
   std::vector<Made> settle_lifelines(Duration limit);
 

@@ -42,7 +42,7 @@ class Exchange {
   /// outcome, which may be lost with rank 0's store. It waits for what is left of that all_gather's
   /// deadline. Without this call the destructor waits, for some seconds at most.
   virtual void finish() {}
-  /// Reports that a rank has died, so that nobody waits until it has read the last outcome.
+  /// Reports that a rank has died. From then on finish() does not wait for it.
   virtual void has_died(Rank /*rank*/) {}
 
   /// `look` is called a few times a second while all_gather or finish() waits for other ranks. What

@@ -248,8 +248,8 @@ void FileStore::learn_user() {
   unlink_in(directory.get(), made.name);
 }
 
-// The file is locked before it is linked into place, so whoever finds it can tell whether its owner
-// lives.
+// The file is locked before it is linked into place, so a process that finds it can tell whether
+// its owner lives.
 bool FileStore::try_own() {
   Fd directory = open_directory();
   Made made = make_file(directory.get());

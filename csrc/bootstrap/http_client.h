@@ -43,7 +43,8 @@ struct HttpHead {
   int64_t content_length = -1;  // -1: the body extends to the end of the stream
 };
 /// Parses the lines of a head, without the empty line that ends it. Throws NotHttp unless they are
-/// "HTTP/1.x nnn" and lines "name: value", and for a Transfer-Encoding such as chunked.
+/// "HTTP/1.x nnn" and lines "name: value". Also throws it for an invalid or too large
+/// Content-Length, and for any Transfer-Encoding (chunked).
 HttpHead parse_http_head(std::string_view head);
 
 }  // namespace ringcoll

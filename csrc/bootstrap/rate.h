@@ -27,10 +27,10 @@ struct Arrived {
   uint64_t bytes;
 };
 /// The best rate over all windows of `seen`, in bytes a microsecond. The best counts since in some
-/// windows a busy machine may not run. A window begins and ends with an arrival, and spans at least
-/// kTrialWindow and kTrialWindowBytes: a slow link delivers tens of KiB at a time, milliseconds
-/// apart. If no window is that long, all of `seen` is one. 0 for fewer than two arrivals. Times and
-/// bytes must not decrease.
+/// windows a busy machine may not run. A window begins and ends with an arrival. It spans at least
+/// kTrialWindow and kTrialWindowBytes, since a slow link delivers tens of KiB at a time,
+/// milliseconds apart. If no window is that long, all of `seen` is one. 0 for fewer than two
+/// arrivals. Times and bytes must not decrease.
 double rate_of(std::span<const Arrived> seen);
 inline constexpr uint64_t kTrialWindowBytes = 256 << 10;
 inline constexpr Duration kTrialWindow = std::chrono::milliseconds(1);

@@ -220,8 +220,8 @@ void TcpStoreServer::admit(Fd fd) {
   }
 }
 
-// Drops the oldest client that has made no request yet; else the oldest that is not in a wait,
-// where ranks spend nearly all of their time; else the oldest of all.
+// Drops the oldest client that has made no request yet. If all have, drops the oldest that is not
+// in a wait, where ranks spend nearly all of their time, else the oldest of all.
 void TcpStoreServer::make_room_for_a_client() {
   if (clients_.size() < most_clients_) return;
   drop(std::ranges::min_element(clients_, {}, [](const auto& entry) {

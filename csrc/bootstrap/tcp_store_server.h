@@ -1,9 +1,9 @@
 // Rank 0's end of tcp://: keeps the values and serves the other ranks.
 //
-// Without a secret of the job, anybody who reaches the port can connect and write. So the bytes and
-// connections of all but rank 0 are bounded. At the bound the server drops what is least like a
-// rank: the client with the most bytes, or a client that has made no request yet, the oldest first.
-// A rank that is dropped by mistake reconnects.
+// Without a secret of the job, any process that reaches the port can connect and write. So the
+// bytes and connections of all but rank 0 are bounded. At the bound of bytes the server drops the
+// client with the most bytes. At the bound of connections it drops the oldest, first of those that
+// have made no request. A rank that is dropped by mistake reconnects.
 #pragma once
 
 #include <condition_variable>
