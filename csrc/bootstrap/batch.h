@@ -16,8 +16,8 @@ namespace ringcoll {
 /// One thread, but not that of the event loop.
 class Connector::State::Batch {
  public:
-  /// Connections belong to `group`, whose interruption ends them, and end at `deadline`, unless
-  /// call() or try_network() is given others.
+  /// Interrupting `group` ends the connections, and so does `deadline`, unless a call() names
+  /// others.
   Batch(State& state, GroupNumber group, Deadline deadline);
   ~Batch();
   Batch(const Batch&) = delete;
@@ -36,7 +36,7 @@ class Connector::State::Batch {
     uint64_t channel = 0;
     Fd fd;
   };
-  // As Dials::next().
+  // next() and settle_lifelines() do what those of Dials do.
   std::optional<Made> next(Duration limit);
   /// Waits for the only connection of this batch. Throws as next().
   Fd only();
