@@ -1,6 +1,7 @@
-// What each collective is, in one table: who gives what to it and gets what of it (the table at
-// rc_call says it in words), whether it combines, whether it has a root. Constants alone, so that
-// the Python front, which sees nothing else behind the C ABI, checks its tensors by them too.
+// What each collective is, in one table: which ranks give what, which ranks get what, whether it
+// combines, and whether it has a root. The table at rc_call says the same in words. This header
+// holds constants alone. The Python front sees nothing else behind the C ABI, and checks its
+// tensors by them too.
 #pragma once
 
 #include <array>
@@ -10,17 +11,17 @@
 
 namespace ringcoll {
 
-/// How much a buffer of a rank holds. A chunk is what is of, or for, one rank.
+/// How much a buffer of a rank holds. A chunk is the data of one rank, or for one rank.
 enum class Extent : uint8_t { kNone, kVector, kOwnChunk, kAllChunks, kReceived };
-/// Whose buffer it is that is looked at.
+/// Which ranks use a buffer.
 enum class Whose : uint8_t { kAll, kRoot, kAllButRoot };
 
 struct CollectiveTraits {
   const char* name;
   Extent input;
-  Whose reads;  // an input
+  Whose reads;  // these ranks have an input
   Extent output;
-  Whose writes;  // an output; the root of a broadcast may have one
+  Whose writes;  // these ranks have an output; the root of a broadcast may have one
   bool reduces;
   bool has_root;
 
@@ -32,8 +33,8 @@ struct CollectiveTraits {
   }
   /// Each rank gives its own chunk.
   constexpr bool gathers() const { return input == Extent::kOwnChunk; }
-  /// Each rank sends a chunk to each rank. Counts are each rank's own, and what it receives may be
-  /// cut otherwise than what it sends, as `recv_counts` says.
+  /// Each rank sends a chunk to each rank. Each rank has counts of its own. `recv_counts` may cut
+  /// what it receives otherwise than `counts` cuts what it sends.
   constexpr bool exchanges() const { return output == Extent::kReceived; }
   /// All ranks get the whole result of a reduction.
   constexpr bool shares_result() const {
@@ -41,7 +42,7 @@ struct CollectiveTraits {
   }
 };
 
-/// By rc_collective.
+/// Indexed by rc_collective.
 inline constexpr std::array<CollectiveTraits, RC_COLLECTIVE_COUNT> kCollectiveTraits = {{
     {"allreduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll, true, false},
     {"allgather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kAll, false, false},

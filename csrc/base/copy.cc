@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kLine = 64;
-// Shorter ones are copied by vectors.
+// memcpy() copies shorter messages by vectors.
 constexpr size_t kLeastBytes = 2 << 10;
 constexpr size_t kSlowAhead = 32;
 
@@ -21,8 +21,8 @@ bool is_slow(const std::byte* to, const std::byte* from) {
 
 }  // namespace
 
-// Through the first-level cache, by way of a place that is a line behind the destination and so not
-// a little ahead of the source: two fast copies.
+// A slow copy goes through a block in the first-level cache. The block begins one line before the
+// destination, counted from the beginnings of their pages. So both copies are fast ones.
 void copy_bytes(void* to, const void* from, size_t bytes) {
   if (to == from || bytes == 0) return;
   auto* out = static_cast<std::byte*>(to);

@@ -1,5 +1,5 @@
-// The knobs of the library's own layers, in the order of the page. docs/contributing.md shows how
-// to add one.
+// The knobs of the library's own layers, in the order of docs/knobs.md. docs/contributing.md shows
+// how to add one.
 #include "base/knobs.h"
 
 namespace ringcoll {

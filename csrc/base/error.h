@@ -1,5 +1,5 @@
-// The one class of error. A message says what was being done, the call that failed, the reason and
-// the link.
+// The one class of error. A message says what was being done, which call failed, why, and on which
+// link.
 #pragma once
 
 #include <fmt/core.h>
@@ -26,8 +26,8 @@ enum class Code {
 /// "PeerLost", "Timeout", …
 const char* name_of(Code code);
 
-/// Thrown by setup and by completed operations; "would block" is a return value, never an Error.
-/// Caught in three places: coll/'s executor, the C ABI, and Horovod's Execute.
+/// Thrown by setup and by completed operations; "would block" is a return value, never an Error. No
+/// Error crosses the C ABI.
 class Error : public std::exception {
  public:
   /// `rank` is the rank of the communicator to blame, or kNobody.
@@ -48,7 +48,8 @@ class Error : public std::exception {
   std::string message_;
 };
 
-/// What was caught, as an Error: std::bad_alloc and all that is no Error become kInternal.
+/// Converts a caught exception: std::bad_alloc and everything that is not an Error become
+/// kInternal.
 Error as_error(const std::exception& caught);
 
 /// "connect: Connection refused": the name of a system call and the text of its errno.
@@ -61,7 +62,7 @@ void check(bool condition, Code code, fmt::format_string<Args...> format, Args&&
     throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// A defect of ringcoll itself if `condition` is false.
+/// Throws Error(kInternal) if `condition` is false, which is a defect of ringcoll itself.
 template <typename... Args>
 void invariant(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]]

@@ -80,8 +80,9 @@ void FasterWayInStep::did(uint64_t bytes, std::optional<Duration> time) {
 void FasterWayInStep::settle() {
   tried_ = true;
   bool known = std::ranges::all_of(per_byte_, [](auto& times) { return times.size() >= kFewest; });
-  // Without the longest eighth, in which somebody was stopped. Ranks that share cores run in turn:
-  // a work whose data has come already is short, and the next one long.
+  // The mean without the longest eighth, in which some rank was stopped. A median would not do
+  // where ranks share cores and run in turn: a work whose data has already come is short, and the
+  // next one long.
   auto usual = [](std::vector<double>& times) {
     std::ranges::sort(times);
     times.resize(times.size() - times.size() / 8);

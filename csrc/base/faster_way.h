@@ -1,4 +1,4 @@
-// Which of several ways to do the same is the fastest one, found while they work (docs/design.md,
+// Finds the fastest of several ways to do the same work, while they do it (docs/design.md,
 // "Copies"). Pure. One thread at a time.
 #pragma once
 
@@ -14,39 +14,39 @@
 
 namespace ringcoll {
 
-/// One way after the other is tried: it does the work for a while, so that caches are as they are
-/// where it always does, and is then timed kTrials times. The one with the best median does the
-/// work from then on. All are tried again some bytes later, or when what it costs has changed: of
-/// every kCheckEvery works one is timed, and so many in a row have to differ that chance does not
-/// do it.
+/// Tries one way after the other. A way first does the work for a while, so that caches are as
+/// usual, and is then timed kTrials times. From then on the way with the best median does the work.
+/// All ways are tried again some bytes later, or when the cost of a work has changed. For that, one
+/// of every kCheckEvery works is timed. Several in a row must differ, so that chance alone starts
+/// no new trials.
 class FasterWay {
  public:
   struct Options {
-    /// Of each way by how much its time is multiplied, for what it costs where it is not seen.
+    /// For each way, a factor on its time. It stands for costs that arise outside the timed work.
     std::vector<double> weights;
-    /// What is shorter goes the first way, and its time does not count.
+    /// A shorter work goes the first way, and its time does not count.
     uint64_t least_bytes = 0;
     uint64_t warm_up_bytes = 0;
-    uint64_t rest_bytes = 256 << 20;  // of the first way, until all are tried again
+    uint64_t rest_bytes = 256 << 20;  // while the first way is best, until all are tried again
     uint64_t rest_of_others_bytes = 256 << 20;
   };
   explicit FasterWay(Options options);
-  /// Of two that are timed where they are paid for, for works of about so many bytes.
+  /// Two ways for works of about `about` bytes, with no costs outside the timed work.
   static FasterWay of_two(uint64_t about);
 
-  /// Whether the time of the next work, on so many bytes, is asked for.
+  /// Whether did() needs the time of the next work, on so many bytes.
   bool asks(uint64_t bytes) const {
     return bytes >= options_.least_bytes &&
            (settled() ? works_ % kCheckEvery == 0 : warm_bytes_ >= options_.warm_up_bytes);
   }
-  /// The way by which to do it.
+  /// The way for the next work.
   size_t next(uint64_t bytes) const { return is_trying(bytes) ? trial_ / kTrials : best(bytes); }
-  /// Whether the next work is to find out which way is the fastest.
+  /// Whether the next work is a trial.
   bool is_trying(uint64_t bytes) const { return bytes >= options_.least_bytes && !settled(); }
-  /// It is done; it took `time`, if that was asked for. None: what it took says nothing, and it is
-  /// asked for again.
+  /// Reports that the work is done. `time` is what it took, if asks() was true. None: the time says
+  /// nothing, and a trial is repeated.
   void did(uint64_t bytes, std::optional<Duration> time);
-  /// The fastest as far as is known.
+  /// The fastest way as far as is known.
   size_t best(uint64_t bytes) const { return bytes < options_.least_bytes ? 0 : best_; }
 
   static constexpr size_t kTrials = 7;
@@ -62,36 +62,37 @@ class FasterWay {
   bool has_changed(double per_byte);
 
   Options options_;
-  std::vector<std::vector<double>> per_byte_;  // of each way, its trials
+  std::vector<std::vector<double>> per_byte_;  // seconds, by way and trial
   size_t best_ = 0;
   size_t trial_ = 0;         // trials(): settled
-  uint64_t warm_bytes_ = 0;  // by the way that is tried
-  // Since it has settled.
+  uint64_t warm_bytes_ = 0;  // moved by the way under trial
+  // Since the last settle():
   double per_byte_of_best_ = 0;
   uint64_t rested_bytes_ = 0;
   uint64_t works_ = 0;
-  int changed_ = 0;          // times in a row
-  int patience_ = kChanged;  // twice as much after each time that nothing came of it
+  int changed_ = 0;          // checks in a row that differed
+  int patience_ = kChanged;  // doubled if trials after a change find the same way
 };
 
-/// The faster of two ways where ranks do a work together, each its part in the way that it has
-/// found, and all take the time of all. When a way is tried follows from what was done alone, and
-/// so is the same on all ranks: each would time the ways of the others else.
+/// Finds the faster of two ways where ranks do a work together and each one's time depends on all.
+/// All ranks must try the same way at once; otherwise each would time the ways of the others. So
+/// the way under trial follows from the works alone, which are the same on all ranks. After the
+/// trials each rank uses the way that it has found.
 class FasterWayInStep {
  public:
   struct Options {
-    uint64_t first_warm_up_bytes = 0;  // of each way, the first time
-    uint64_t warm_up_bytes = 0;        // and later
+    uint64_t first_warm_up_bytes = 0;  // of each way, before its first trials
+    uint64_t warm_up_bytes = 0;        // before later ones
     uint64_t rest_bytes = 256 << 20;
   };
   explicit FasterWayInStep(const Options& options) : options_(options) {}
 
   size_t next() const { return is_trying() ? way_ : best_; }
-  /// Whether the time of the next work is asked for.
+  /// Whether did() needs the time of the next work.
   bool asks() const { return is_trying() && bytes_ >= warm_up_bytes(); }
   bool is_trying() const { return way_ < kWays; }
-  /// It is done; it took `time`. None: it was not asked for, or says nothing. Of a way of which
-  /// little is known so, nothing is found.
+  /// Reports that the work is done, and took `time`. None: it was not asked for, or says nothing.
+  /// If a way has fewer than kFewest times, the choice stays as it was.
   void did(uint64_t bytes, std::optional<Duration> time);
 
   static constexpr size_t kTrials = 16, kFewest = 8;
@@ -107,24 +108,25 @@ class FasterWayInStep {
   Options options_;
   std::array<std::vector<double>, kWays> per_byte_;
   size_t best_ = 0;
-  size_t way_ = 0;      // that is tried; kWays: none
-  size_t trial_ = 0;    // of it
-  uint64_t bytes_ = 0;  // by it, or since it is known which is faster
-  bool tried_ = false;  // both, once
+  size_t way_ = 0;      // under trial; kWays: none
+  size_t trial_ = 0;    // of way_
+  uint64_t bytes_ = 0;  // moved by way_, or since settle()
+  bool tried_ = false;  // both ways, at least once
 };
 
-/// For works of about so many bytes. What was not in use for a while (an arena) is in nobody's
-/// caches, and a way is not timed before it has moved so much.
+/// How many bytes a way moves before it is timed, for works of about `about` bytes. Memory that was
+/// not used for a while (an arena) is in no cache at first.
 uint64_t warm_up_bytes_of(uint64_t about);
-/// And after that much all are tried again: one that is slower by half costs one percent so.
+/// After how many bytes all ways are tried again. A way that is slower by half then costs one
+/// percent.
 uint64_t rest_bytes_of(uint64_t about);
 
-/// A choice for each power of two of bytes: what is faster for short messages need not be for long
-/// ones, and times for a byte differ.
+/// One choice for each power of two of bytes: the fastest way depends on the length, and so do
+/// times for a byte.
 template <typename Way>
 class BySize {
  public:
-  /// `make`: the choice for works of about so many bytes.
+  /// `make` makes the choice for works of about so many bytes.
   explicit BySize(Way (*make)(uint64_t about)) : make_(make) {}
 
   Way& about(uint64_t bytes) {

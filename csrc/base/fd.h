@@ -1,5 +1,4 @@
-// A file descriptor that is closed by its owner and by nobody else, and that no child of fork(2)
-// keeps open (base/fork.h).
+// Owns a file descriptor. No child of fork(2) keeps it open (base/fork.h).
 #pragma once
 
 #include <type_traits>
@@ -10,10 +9,11 @@ namespace ringcoll {
 class Fd {
  public:
   Fd() = default;
-  /// Takes a descriptor over; negative: none. errno stays as it is. A fork by another thread since
-  /// it was made has given the child a copy: see made_by().
+  /// Takes a descriptor over; negative: none. Keeps errno. If another thread forks between the
+  /// making of the descriptor and this, the child has a copy; made_by() prevents that.
   explicit Fd(int fd);
-  /// What `make()` returns, a system call that does not block, with no fork between.
+  /// Owns what `make()` returns; no thread forks meanwhile. `make()` is a system call that does not
+  /// block.
   template <typename Make>
   static Fd made_by(Make&& make);
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -24,7 +24,7 @@ struct Own {
 
 Own& own();
 
-// Nothing here allocates: the parent may have had other threads.
+// Nothing here allocates: another thread of the parent may have held a lock of malloc.
 void in_child() {
   Own& all = own();
   for (size_t fd = 0; fd < all.descriptors.size(); fd++)
@@ -42,7 +42,7 @@ Own& own() {
     int error =
         ::pthread_atfork([] { own().mutex.lock(); }, [] { own().mutex.unlock(); }, in_child);
     check(error == 0, Code::kTransport, "{}", errno_text("pthread_atfork", error));
-    return made.release();  // for as long as there are forks
+    return made.release();  // never freed: forks use it until the end
   }();
   return *all;
 }

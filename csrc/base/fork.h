@@ -1,25 +1,25 @@
-// What a child of fork(2) has of this library: memory, but none of its threads, and none of its
-// descriptors. A lifeline that a data loader's worker held open would hide for as long as the
-// worker lives that its parent has died; a listener would keep the port taken.
+// What a child of fork(2) keeps of this library: memory, but none of its threads and none of its
+// descriptors. Otherwise a data loader's worker that held a lifeline open would hide the death of
+// its parent. A listener that it held open would keep the port taken.
 #pragma once
 
 #include <mutex>
 
 namespace ringcoll {
 
-/// How many forks led to this process since the library was loaded. What was made at another number
-/// belongs to a parent: its threads are not here. Any thread.
+/// How many forks led to this process since the library was loaded. An object made at another
+/// number belongs to a parent, and its threads do not exist here. Any thread.
 int fork_number();
 
-/// As long as one exists no thread forks. Brief: for making and closing descriptors.
+/// While one exists, no thread forks. To be held briefly, while descriptors are made and closed.
 class NoFork {
  public:
   NoFork();
 
-  /// A child gets a descriptor in its place on which nothing ever happens, so that the number stays
-  /// taken until its owner closes it there.
+  /// A child gets another descriptor at this number, on which nothing ever happens. So the number
+  /// stays taken there until its owner closes it.
   void keep_from_children(int fd);
-  /// It is about to be closed.
+  /// The caller is about to close `fd`.
   void forget(int fd);
 
  private:

@@ -11,7 +11,7 @@ Interruption::~Interruption() { current = outer_; }
 
 bool Interruption::watches() {
   if (!current || current->ended_) return false;
-  current->is_due_now();  // the time begins
+  current->is_due_now();  // starts the time to the first question
   return true;
 }
 
@@ -22,7 +22,7 @@ bool Interruption::is_due_now() {
   return now >= *next_;
 }
 
-// What the caller does when it is asked is no part of the call: it may make others.
+// While the caller is asked, it may make other calls, which this interruption does not concern.
 void Interruption::ask() {
   current = nullptr;
   ended_ = asks_();

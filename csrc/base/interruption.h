@@ -1,5 +1,4 @@
-// Blocking calls that their caller may end (rc_call.interrupted), beside the deadline that ends
-// them anyway.
+// Blocking calls that their caller may end (rc_call.interrupted) before their deadline ends them.
 #pragma once
 
 #include <functional>
@@ -9,27 +8,29 @@
 
 namespace ringcoll {
 
-/// A blocking call that its caller may end. While it lives, it is the call of the thread that has
-/// made it, and every wait of that thread for another rank or another thread calls look().
+/// A blocking call of this thread that its caller may end. While the object lives, every wait of
+/// the thread for another rank or thread calls look().
 class Interruption {
  public:
   /// How often the caller is asked, and so the longest sleep of a wait.
   static constexpr Duration kEvery = std::chrono::milliseconds(100);
 
-  /// `asks` returns whether the caller wants the call to end. Then `ends` is called, once: the wait
-  /// goes on, and ends by what `ends` has done. Both are called under no lock and do not throw.
+  /// `asks` returns whether the caller wants to end the call. If so, `ends` is called once. The
+  /// wait goes on until the effect of `ends` ends it. Neither function throws. No lock is held when
+  /// they are called.
   Interruption(std::function<bool()> asks, std::function<void()> ends);
   ~Interruption();
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;
 
-  // For waits, of the call of this thread. Most threads have none: then all return false.
+  // The functions below are for waits, and concern the call of this thread. Most threads have none;
+  // then all of them return false.
 
-  /// Whether a wait has to look() at least every kEvery.
+  /// Whether a wait must call look() at least every kEvery.
   static bool watches();
   /// Whether look() would ask now.
   static bool is_due() { return current && current->is_due_now(); }
-  /// Asks the caller if it is time to. Precondition: the thread holds no lock.
+  /// Asks the caller if is_due(). Precondition: the thread holds no lock.
   static void look() {
     if (is_due()) current->ask();
   }
@@ -44,8 +45,8 @@ class Interruption {
 
   const std::function<bool()> asks_;
   const std::function<void()> ends_;
-  Interruption* const outer_;  // of a call that has called this one's caller
-  // The clock is not read before the call waits, since most calls never do.
+  Interruption* const outer_;  // the call whose question to its caller led to this one
+  // Unset until the call first waits: most calls never wait, and need not read the clock.
   std::optional<Clock::time_point> next_;
   bool ended_ = false;
 };

@@ -1,4 +1,5 @@
-// JSON of strangers: parsers, copies and writers of it take a stack as deep as it is nested.
+// A limit on the depth of JSON from outside: its parser, copies and writers need a stack as deep as
+// it is nested.
 #pragma once
 
 #include <string_view>
@@ -7,8 +8,8 @@
 
 namespace ringcoll {
 
-/// The callback of Json::parse() that has it throw Error(kInvalidArgument), of `what`, where it is
-/// nested deeper than that.
+/// A callback for Json::parse(). It throws Error(kInvalidArgument), which begins with `what`, if
+/// the JSON is nested deeper than `most`.
 inline auto no_deeper_than(int most, std::string_view what) {
   return [most, what](int depth, auto /*event*/, auto& /*value*/) {
     check(depth <= most, Code::kInvalidArgument, "{}: nested more than {} deep", what, most);

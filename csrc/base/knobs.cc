@@ -20,7 +20,7 @@ namespace {
 
 // Names that belong to ringcoll but are no knobs of the library.
 constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY"};
-// What is shown of a secret.
+// Shown in place of a secret.
 constexpr const char* kSet = "(set)";
 
 using knob::kGiB;
@@ -73,7 +73,7 @@ std::optional<double> parse(const knob::Seconds&, std::string_view text) {
   return value && rest.empty() && std::isfinite(*value) ? value : std::nullopt;
 }
 
-// False if the text is not a value of that kind.
+// False if the text is not an allowed value of that kind.
 bool assign(const knob::Text& kind, const std::string& text, Config* config) {
   config->*kind.field = text;
   return kind.allowed.empty() || std::ranges::count(kind.allowed, text) > 0;
@@ -100,7 +100,7 @@ std::string text_of(const Number& kind, const Config& config) {
   return fmt::format("{}", config.*kind.field);
 }
 
-// By the kind of a row.
+// The same for a row, by its kind.
 const char* type_of(const KnobRow& row) {
   return std::visit([](const auto& kind) { return type_of(kind); }, row.kind);
 }
@@ -119,8 +119,8 @@ const char* lookup(const Getenv& environment, const char* name) {
   return environment ? environment(name) : std::getenv(name);
 }
 
-// horovodrun puts one interface that it has found to join the hosts into HOROVOD_GLOO_IFACE, by
-// chance, and all of them into NCCL_SOCKET_IFNAME.
+// horovodrun finds the interfaces that join the hosts. It puts one of them, by chance, into
+// HOROVOD_GLOO_IFACE, and all of them into NCCL_SOCKET_IFNAME.
 LauncherInterface launcher_interface(const Getenv& environment) {
   auto value = [&](const char* name) {
     const char* set = lookup(environment, name);

@@ -1,7 +1,7 @@
-// The knobs: every RINGCOLL_* variable is a row, which says what it may be, whose it is and whether
-// ranks may differ. Rows of the library's own layers are in core_knobs.cc; a transport has its own
-// beside it, in its row of the registry; transport/knobs.h joins them to the one table, from which
-// docs/knobs.md is made (docs/contributing.md, "A knob").
+// The knobs: every RINGCOLL_* variable is a row that says its range, its owner and whether ranks
+// may differ. core_knobs.cc has the rows of the library's own layers. A transport has its rows
+// beside it, and its row of the registry names them. transport/knobs.h joins all of them to one
+// table, from which docs/knobs.md is made (docs/contributing.md, "A knob").
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace ringcoll {
 /// Whether the ranks of a job may have different values.
 enum class Agreement : uint8_t {
   kAgreed,    // the same on all ranks, or an error on all ranks (mesh/saying.h, check_agreed)
-  kRankZero,  // rank 0's counts: whose knob it is, sees to it; others have the same or none
-  kOwn,       // each rank goes by its own
+  kRankZero,  // rank 0's value counts, which the knob's owner sees to; others have the same or none
+  kOwn,       // each rank uses its own
 };
 /// "agreed", "rank 0's", "own".
 constexpr std::string_view name_of(Agreement agreement) {
@@ -31,12 +31,12 @@ constexpr std::string_view name_of(Agreement agreement) {
   return kNames[static_cast<size_t>(agreement)];
 }
 
-/// What a knob may be, and the field that it is read into.
+/// The kinds of knobs: which values are allowed, and the field that the value is read into.
 namespace knob {
 struct Text {
   std::string Config::* field;
   std::vector<std::string> allowed = {};  // empty: anything
-  bool secret = false;                    // is never shown, nor said to another rank
+  bool secret = false;                    // never shown, nor sent to another rank
 };
 struct Integer {
   int64_t Config::* field;
@@ -68,42 +68,44 @@ struct KnobRow {
 /// One row as text, for `ringcoll info` and docs/knobs.md.
 struct Knob {
   std::string name, owner, agreement;
-  std::string type;  // string, integer, bytes, seconds, boolean
+  std::string type;  // string, integer, bytes, seconds
   std::string default_value;
   std::string range;  // "1 to 86400", or the words allowed
   std::string help;
-  std::string value;  // in force in `environment`; of a secret only whether there is one
+  std::string value;  // in force; of a secret only "(set)"
 };
 
-/// Looks a variable up; null if it is not set. The default is the process's environment.
+/// Looks a variable up; null if it is not set. An empty function means the process's environment.
 using Getenv = std::function<const char*(const char*)>;
 
-/// Some rows. Constant, so any thread may use it.
+/// A table of knobs. It is constant, so any thread may use it.
 class KnobTable {
  public:
   explicit KnobTable(std::vector<KnobRow> rows) : rows_(std::move(rows)) {}
 
   const std::vector<KnobRow>& rows() const { return rows_; }
-  /// Reads all; fields of knobs that are not in the table stay as they are in a new Config. Throws
+  /// Reads all knobs of the table. Other fields stay as they are in a new Config. Throws
   /// Error(kInvalidArgument) that names the knob, the value and the range.
   Config read(const Getenv& environment = {}) const;
-  /// The same, but knobs with such values are left at their defaults, and the first is told.
+  /// The same, but leaves a knob with such a value at its default, and stores the first error in
+  /// `*refused`.
   Config read(const Getenv& environment, std::optional<Error>* refused) const;
-  /// The rows with the values in force.
+  /// The rows as text, with the values in force.
   std::vector<Knob> describe(const Getenv& environment = {}) const;
-  /// For each name that begins with RINGCOLL_ and is not a knob: a warning that names the nearest.
+  /// A warning for each name that begins with RINGCOLL_ and is unknown. It names the nearest knob.
   std::vector<std::string> unknown(std::span<const std::string> names) const;
 
  private:
   std::vector<KnobRow> rows_;
 };
 
-/// All that are no transport's, but for RINGCOLL_TRANSPORT, whose words are the transports.
+/// The knobs that belong to no transport, except RINGCOLL_TRANSPORT, whose values are the
+/// transports' names.
 const std::vector<KnobRow>& core_knobs();
-/// As the variable would say it, in one way for equal values ("64M"); of a secret only whether
-/// there is one.
+/// The value as the variable would say it, alike for equal values ("64M"). A secret that is set
+/// reads "(set)".
 std::string value_of(const KnobRow& row, const Config& config);
-/// Names of all variables of the process's environment that begin with RINGCOLL_.
+/// The names of all variables of the process that begin with RINGCOLL_.
 std::vector<std::string> environment_names();
 
 }  // namespace ringcoll

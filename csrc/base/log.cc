@@ -19,7 +19,7 @@ void log_line(LogLevel at, const std::string& text) {
   std::string line = at == LogLevel::kInfo
                          ? fmt::format("[ringcoll] {}\n", text)
                          : fmt::format("[ringcoll] {}: {}\n", kNames[static_cast<int>(at)], text);
-  // A log that cannot be written has nobody to be reported to.
+  // A failure to write the log cannot be reported anywhere.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

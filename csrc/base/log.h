@@ -1,5 +1,5 @@
-// The log: one line on standard error, "[ringcoll] warning: …". Logged where an error is decided or
-// swallowed, not where it passes. The level (RINGCOLL_LOG) is the only global state of the library.
+// The log: one line on standard error, "[ringcoll] warning: …". Code logs where an error is decided
+// or swallowed, not where it passes. The level (RINGCOLL_LOG) is one for the whole process.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// When the log tells of a wait that lasts (docs/design.md, "Death and errors").
+// When the log reports a long wait (docs/design.md, "Death and errors").
 #pragma once
 
 #include <chrono>
@@ -8,16 +8,15 @@
 
 namespace ringcoll {
 
-/// One wait for another rank, from its beginning on. A slow rank is not a dead one: long before the
-/// deadline the log names the rank that is waited for, first after kFirst, then each time that the
-/// wait has become twice as old.
+/// One wait for another rank. A slow rank is not a dead one, so the log names the awaited rank long
+/// before the deadline: first after kFirst, then each time that the age of the wait has doubled.
 class LongWait {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(30);
 
   explicit LongWait(Clock::time_point begin = Clock::now()) : begin_(begin) {}
 
-  /// When to ask is_news() again.
+  /// When to call is_news() again.
   Clock::time_point next() const { return begin_ + next_age_; }
   /// True once at each of these ages.
   bool is_news(Clock::time_point now) {
@@ -25,14 +24,14 @@ class LongWait {
     while (now >= next()) next_age_ *= 2;
     return true;
   }
-  /// Tells the log, if it is. `own`, `awaited`: the ranks in words; `doing`: the call or message.
-  /// All three are made for the message only.
+  /// Logs a warning if is_news(). `own`, `awaited`: the ranks in words; `doing`: the call or
+  /// message. All three are functions, called only if there is a warning.
   template <typename Own, typename Doing, typename Awaited>
   void tell(Clock::time_point now, Own&& own, Doing&& doing, Awaited&& awaited) {
     if (is_news(now))
       log_warning("{}: {} has waited {} s for {}", own(), doing(), age_s(now), awaited());
   }
-  /// In whole seconds.
+  /// The age of the wait in whole seconds.
   long age_s(Clock::time_point now) const {
     return static_cast<long>(
         std::chrono::duration_cast<std::chrono::seconds>(now - begin_).count());

@@ -1,4 +1,4 @@
-// Which machine this process runs on, and in which part of it.
+// Which machine this process runs on, and in which namespaces.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 namespace ringcoll {
 
 std::string host_name();
-/// Equal for the processes of one running kernel, and nowhere else: its boot id; without /proc the
-/// host's name has to do.
+/// The boot id: equal for the processes of one running kernel, and nowhere else. Without /proc it
+/// is the host's name.
 std::string machine_id();
-/// "net:[4026531840]" of "net": equal in one namespace and in no other of this kernel; "" without
-/// /proc.
+/// "net:[4026531840]" for "net": equal in one namespace, and different in the others of this
+/// kernel. "" without /proc.
 std::string namespace_id(const std::string& kind);
-/// The second-level cache that a core has for itself, of the core that asks; 0 if it is not known.
+/// Bytes of the second-level cache of the core that asks; 0 if unknown.
 int64_t core_cache_bytes();
 size_t page_bytes();
 

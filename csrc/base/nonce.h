@@ -1,6 +1,6 @@
-// A random number: one that no other transport has tells the peer that is meant from another one
-// at the same address, and ranks that retry at random moments do not meet again. It comes from the
-// kernel and not from std::random_device, which asks for the C library's arc4random() (glibc 2.36).
+// A random number. As a nonce, it tells the intended peer from another process at the same address.
+// As a delay, it keeps ranks that retry from meeting again. It comes from the kernel and not from
+// std::random_device, which needs arc4random() of the C library (glibc 2.36).
 #pragma once
 
 #include <sys/random.h>

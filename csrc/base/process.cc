@@ -11,8 +11,8 @@
 
 namespace ringcoll {
 
-// A descriptor of a process can be read when all of its threads have ended; its number alone stays
-// in use until it was waited for. A kernel or sandbox may have no such descriptors.
+// A pidfd is readable once all threads of its process have ended; the number stays in use until
+// somebody has waited for the process. A kernel or sandbox may lack pidfds; then kill() answers.
 bool has_ended(int pid) {
   Fd process = Fd::made_by([&] { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); });
   if (!process) return errno == ESRCH || (::kill(pid, 0) != 0 && errno == ESRCH);

@@ -3,8 +3,8 @@
 
 namespace ringcoll {
 
-/// Whether that process has ended, be it that nobody has waited for it yet. A number that another
-/// process has by now, or one of another PID namespace, may be that of one that lives.
+/// Whether process `pid` has ended, even if nobody has waited for it yet. False although it has, if
+/// another process has the number by now. A number of another PID namespace has no meaning here.
 bool has_ended(int pid);
 
 }  // namespace ringcoll

@@ -1,4 +1,4 @@
-// The last entries of a history that would grow for ever.
+// The latest entries of a history that would grow for ever.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,20 @@
 
 namespace ringcoll {
 
-/// The values of the last `most` keys that were added. One thread at a time.
+/// Keeps the values of the last `most` keys that were added. One thread at a time.
 template <typename Key, typename Value>
 class Recent {
  public:
   explicit Recent(size_t most) : most_(most) {}
 
-  /// Null: never added, or long ago.
+  /// Null if the key was never added, or has been dropped since.
   Value* find(const Key& key) {
     auto found = values_.find(key);
     return found == values_.end() ? nullptr : &found->second;
   }
   const Value* find(const Key& key) const { return const_cast<Recent*>(this)->find(key); }
-  /// That of the key: if it was not there, `value`, as the newest, for which the oldest may go.
+  /// The value of the key. If the key is not there, adds `value` as the newest, which may drop the
+  /// oldest.
   Value& add(const Key& key, const Value& value = Value()) {
     auto [entry, is_new] = values_.try_emplace(key, value);
     if (!is_new) return entry->second;
@@ -37,7 +38,7 @@ class Recent {
  private:
   const size_t most_;
   std::map<Key, Value> values_;
-  std::deque<Key> order_;  // as they were added
+  std::deque<Key> order_;  // oldest first
 };
 
 }  // namespace ringcoll

@@ -15,7 +15,8 @@
 namespace ringcoll {
 namespace {
 
-/// What to do about a refusal. The kernel says EAGAIN of a user's and of a container's limit alike.
+/// What to do if the kernel refuses a thread. It says EAGAIN for a user's limit and for a
+/// container's.
 std::string remedy() {
   rlimit limit{};
   std::string user = "the limit of processes and threads of this user (ulimit -u)";
@@ -29,7 +30,7 @@ std::string remedy() {
 std::thread start_thread(const char* name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // which the new thread inherits
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits it
   try {
     std::thread thread(std::move(body));
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -12,8 +12,7 @@ namespace ringcoll {
 using Rank = int32_t;
 inline constexpr Rank kNobody = -1;
 
-/// `count` elements from `first`. Elements, never bytes: 64-bit, so that 2^31 elements are nothing
-/// special.
+/// `count` elements from `first`; never bytes. 64 bits, so that 2^31 elements need no special case.
 struct Range {
   int64_t first = 0;
   int64_t count = 0;
@@ -27,7 +26,8 @@ inline bool overlap(Range a, Range b) {
   return a.first < b.end() && b.first < a.end() && !a.empty() && !b.empty();
 }
 
-/// Element types, operations and collectives are those of the C ABI; no second set of names.
+/// Element types, operations and collectives are those of the C ABI; there is no second set of
+/// names.
 using DataType = rc_dtype;
 using ReduceOp = rc_op;
 using Collective = rc_collective;
