@@ -15,7 +15,7 @@
 namespace ringcoll {
 namespace {
 
-// A full pipe has rung already.
+// If the pipe is full, its owner is notified already.
 void put_byte(int fd) noexcept {
   char byte = 0;
   [[maybe_unused]] ssize_t put = ::write(fd, &byte, 1);
@@ -46,8 +46,8 @@ void Bell::silence() const noexcept {
   }
 }
 
-// For reading, too: so there is always a reader, and a write to a pipe whose owner has ended raises
-// no SIGPIPE.
+// Opens the pipe for reading, too. So it always has a reader, and a write to a pipe whose owner has
+// ended raises no SIGPIPE.
 void BellRope::pull(int pid, int fd, uint64_t inode) noexcept {
   if (inode == 0) return;
   if (inode_ != inode) {
@@ -55,7 +55,7 @@ void BellRope::pull(int pid, int fd, uint64_t inode) noexcept {
     std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", pid, fd);
     bell_ = Fd();
     inode_ = 0;
-    // Looked at before it is opened, for what is no pipe may not like that.
+    // Checked before it is opened: to open a file of another kind may have effects.
     struct stat status{};
     if (::stat(path.data(), &status) == 0 && S_ISFIFO(status.st_mode) && status.st_ino == inode)
       bell_ = Fd::made_by([&] { return ::open(path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });

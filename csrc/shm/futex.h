@@ -1,6 +1,6 @@
 // Waiting on a 32-bit word that other processes see as well. The word may lie in a read-only
 // mapping of shared memory: the kernel finds the waiters by the page, not by the address, and never
-// writes to it.
+// writes to the word.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ static_assert(sizeof(FutexWord) == 4 && FutexWord::is_always_lock_free);
 /// Blocks while `word` holds `expected`, until futex_wake(), or until `limit` has passed. May
 /// return early.
 void futex_wait(const FutexWord& word, uint32_t expected, Duration limit);
-/// Wakes all that wait on `word`, in this process or another.
+/// Wakes up all threads that wait on `word`, in this process or another.
 void futex_wake(const FutexWord& word);
 
 }  // namespace ringcoll

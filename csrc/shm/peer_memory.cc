@@ -9,8 +9,8 @@
 namespace ringcoll {
 namespace {
 
-// Of one system call, which cannot be interrupted: a process that is killed ends no later than
-// that. Short, and calls count (they take about a microsecond).
+// Bytes of one system call. It cannot be interrupted, so a killed process does not end before it
+// does. Smaller stretches need more calls, which take about a microsecond each.
 constexpr uint64_t kMostOfACall = 64 << 20;
 
 void* pointer_to(uint64_t address) {
@@ -21,10 +21,9 @@ void* pointer_to(uint64_t address) {
 
 bool PeerMemory::can_be_read() const { return read(nonce_at_, nullptr, 0) == Result::kDone; }
 
-// With each stretch the nonce is read again, and first, or the word, and last: so that a process
-// which only has the number of the one meant is noticed. The kernel takes and gives back the lock
-// of the address space for each part, one after another, which keeps what they read in that order
-// on all processors.
+// Each stretch reads the nonce first, or the word last. So another process that has the number of
+// the intended one is noticed. The kernel takes and releases the lock of the address space for each
+// part, one after another. That keeps the reads of the parts in this order on all processors.
 PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at,
                                     uint64_t* word) const {
   auto* to = static_cast<std::byte*>(place);
@@ -33,7 +32,7 @@ PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, 
     uint64_t nonce = ~nonce_, left = std::min(bytes - done, kMostOfACall);
     uint64_t words = word && left == bytes - done ? sizeof *word : 0;
     uint64_t nonces = words > 0 ? 0 : sizeof nonce;
-    // Parts of no bytes are none: their addresses are not looked at.
+    // The kernel skips parts of no bytes, and does not look at their addresses.
     std::array<iovec, 3> local = {{{&nonce, nonces}, {to + done, left}, {word, words}}};
     std::array<iovec, 3> remote = {{{pointer_to(nonce_at_), nonces},
                                     {pointer_to(from + done), left},

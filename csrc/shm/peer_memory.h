@@ -1,8 +1,8 @@
-// Reading another process's own memory (process_vm_readv(2)), where the kernel allows it: the same
-// right that a debugger needs. Yama's ptrace_scope 1, usual on Ubuntu, refuses it to processes that
-// are no parents of one another, and some sandboxes do. This library does not ask a process to
-// allow it (PR_SET_PTRACER): that would open it to every process of its user, which is for its
-// owner to say.
+// Reads another process's own memory (process_vm_readv(2)), where the kernel gives the right that a
+// debugger needs. Yama's ptrace_scope 1, usual on Ubuntu, allows this only to an ancestor of
+// the process, and some sandboxes refuse it. This library does not ask a process to allow it
+// (PR_SET_PTRACER). That would open the process to every other process of its user, which its owner
+// must decide.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,23 @@ namespace ringcoll {
 class PeerMemory {
  public:
   PeerMemory() = default;
-  /// Of the process that has `nonce`, which nobody else has, at the address `at`.
+  /// The memory of process `pid`, which has `nonce` at its address `at`. No other process has that
+  /// nonce.
   PeerMemory(int pid, uint64_t at, uint64_t nonce) : pid_(pid), nonce_at_(at), nonce_(nonce) {}
 
-  /// Tries it: whether its nonce can be read.
+  /// Tries whether the nonce can be read.
   bool can_be_read() const;
 
   enum class Result : uint8_t {
     kDone,
-    kNotThere,  // nothing is at some of these addresses, or reading is not allowed any more
-    kGone,      // the process has ended, and may be another by now
+    kNotThere,  // some of these addresses are not mapped, or reading is not allowed any more
+    kGone,      // the process has ended; another may have its number
   };
-  /// Copies from its address `from` to `place` and then, if `word` is not null, what is at
-  /// `word_at` to there. Of what is not there, an unspecified part. Whose memory it was is told by
-  /// the nonce; with a word by that alone, as no other process has it: each place costs a third of
-  /// a microsecond.
+  /// Copies from the peer's address `from` to `place`. Then, if `word` is not null, copies the
+  /// eight bytes at `word_at` to it. After kNotThere, an unspecified part has been copied. The
+  /// nonce proves whose memory it was. With a word it is not read for the last stretch, for each
+  /// place costs a third of a microsecond: the caller compares the word, which no other process has
+  /// there.
   Result read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at = 0,
               uint64_t* word = nullptr) const;
 

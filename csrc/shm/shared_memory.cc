@@ -1,8 +1,8 @@
 // After a fork() without exec (a data loader's worker) the child shares these mappings. That does
 // no harm: the child runs no thread of ringcoll, so it neither writes to the mappings nor reads
-// them, and unmapping in the child touches the child alone. The pages live as long as the last
-// process that maps them or holds the descriptor, which a child does not. MADV_DONTFORK would gain
-// nothing and would turn a stray read in the child into a crash.
+// them. Unmapping in the child concerns the child alone. The pages live as long as a process maps
+// them or holds the descriptor; a child does not hold it (base/fork.h). MADV_DONTFORK would gain
+// nothing, and would turn a stray read in the child into a crash.
 #include "shm/shared_memory.h"
 
 #include <fcntl.h>
@@ -28,8 +28,7 @@
 namespace ringcoll {
 namespace {
 
-// The name tells who owns the memory in /proc/<pid>/maps, and tells whoever opens it that it is
-// ours.
+// The name shows in /proc/<pid>/maps, and tells open() that the memory is ringcoll's.
 constexpr const char* kName = "ringcoll";
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -81,8 +80,8 @@ std::byte* map(int fd, size_t bytes, int protection, bool /*own*/, const std::st
 }
 void unmap(std::byte* at, size_t bytes) { ::munmap(at, bytes); }
 #else
-// ThreadSanitizer tells memory by its address: what ranks that are threads of one process do to the
-// memory that they share, it sees where all of them look through one mapping, and there alone.
+// ThreadSanitizer tells memory by its address. So it sees what ranks that are threads of one
+// process do to shared memory only if all of them use one mapping.
 struct Mapping {
   std::byte* at;
   size_t bytes;
@@ -91,7 +90,7 @@ struct Mapping {
 std::mutex mapping;
 std::map<ino_t, Mapping> mapped;
 
-// `own`: of this process.
+// `own`: this process made the memory.
 std::byte* map(int fd, size_t bytes, int protection, bool own, const std::string& doing) {
   if (!own) return map_anew(fd, bytes, protection, doing);
   struct stat status{};
@@ -139,7 +138,8 @@ SharedMemory SharedMemory::create(size_t bytes) {
     fail(doing, "ftruncate", EFBIG);
   if (::ftruncate(memory.fd(), static_cast<off_t>(memory.bytes_)) != 0)
     fail(doing, "ftruncate", errno);
-  // A size that nobody can change: a reader never meets SIGBUS, whatever becomes of the writer.
+  // Nobody can change a sealed size, so a reader never meets SIGBUS, whatever becomes of the
+  // writer.
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     fail(doing, "fcntl(F_ADD_SEALS)", errno);
   memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, true, doing);
@@ -175,7 +175,7 @@ void SharedMemory::clear(std::byte* at, size_t bytes) {
 SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   std::string doing = fmt::format("mapping {} bytes of shared memory from {}", bytes, path);
-  // Looked at before it is opened: in a PID namespace that is not the maker's, the path may name
+  // Checked before it is opened: in another PID namespace than the maker's, the path may name
   // anything.
   std::string target = link_target(path, doing);
   check(target.starts_with("/memfd:ringcoll"), Code::kTransport,
@@ -193,7 +193,7 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   memory.bytes_ = pages;
   int protection = PROT_READ | (writable ? PROT_WRITE : 0);
   memory.data_ = map(memory.fd(), pages, protection, pid == ::getpid(), doing);
-  memory.fd_.reset();  // the mapping needs it no more, and a job has many peers
+  memory.fd_.reset();  // the mapping does not need it, and a job has many peers
   return memory;
 }
 

@@ -1,7 +1,6 @@
-// Anonymous shared memory (memfd): nothing in /dev/shm or any other file system, so nothing is left
-// behind when a process is killed, and a full /dev/shm does not matter. Peers of the same host map
-// it through /proc/<pid>/fd/<fd>, which proves on the way that they may (same user, same PID
-// namespace).
+// Anonymous shared memory (memfd). It lies in no file system, so a killed process leaves nothing
+// behind, and a full /dev/shm does not matter. Peers of the same host map it through
+// /proc/<pid>/fd/<fd>. That also proves that they may (same user, same PID namespace).
 #pragma once
 
 #include <cstddef>
@@ -36,13 +35,13 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
 
-  /// In the process that made it: gives the pages that lie in [at, at + bytes) as a whole back to
-  /// the system, for all who map them; they read as zeros until they are written again. Only a
-  /// request, too.
+  /// Only in the process that made the memory. Gives the pages that lie wholly in [at, at + bytes)
+  /// back to the system, for all processes that map them. They read as zeros until they are written
+  /// again. This is a request, which the system may refuse.
   void discard(const std::byte* at, size_t bytes);
-  /// In the process that made it: [at, at + bytes) reads as zeros, for all who map it. It is whole
-  /// words of 8 bytes, each of which a peer may observe() meanwhile. What of it are pages as a
-  /// whole goes back to the system.
+  /// Only in the process that made the memory. Makes [at, at + bytes) read as zeros for all
+  /// processes that map it, and gives whole pages of it back to the system. The stretch consists of
+  /// words of 8 bytes, each of which a peer may observe() meanwhile.
   void clear(std::byte* at, size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -41,7 +41,8 @@ Fd make_eventfd() {
   return fd;
 }
 
-// Without the right to handle faults of the kernel's own accesses: there are none to handle.
+// UFFD_USER_MODE_ONLY needs no privilege. It excludes faults in the kernel, and this watch handles
+// no faults at all.
 Fd make_userfaultfd() {
   Fd fd = Fd::made_by([] {
     return static_cast<int>(
@@ -72,7 +73,8 @@ UnmapWatch::UnmapWatch() : stop_(make_eventfd()), fd_(make_userfaultfd()) {
   thread_ = start_thread("ringcoll-unmap", [this] { run(); });
 }
 
-// Closing the descriptor lets go of all that is watched, the probe too, and of who is being held.
+// Closing the descriptor ends the watch of all memory, the probe too, and frees a thread that is
+// being held.
 UnmapWatch::~UnmapWatch() {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t put = ::write(stop_.get(), &one, sizeof one);
@@ -85,7 +87,7 @@ bool UnmapWatch::watch(const void* data, size_t bytes) {
   auto end = (reinterpret_cast<uintptr_t>(data) + bytes + page - 1) / page * page;
   uffdio_register request{};
   request.range = {first, end - first};
-  request.mode = UFFDIO_REGISTER_MODE_WP;  // of the modes, the one that never stops an access
+  request.mode = UFFDIO_REGISTER_MODE_WP;  // the only mode that never stops an access
   return ::ioctl(fd_.get(), UFFDIO_REGISTER, &request) == 0;
 }
 
@@ -93,7 +95,7 @@ bool UnmapWatch::watch(const void* data, size_t bytes) {
 bool UnmapWatch::changing() const {
   uffdio_writeprotect request{};
   request.range = {reinterpret_cast<uintptr_t>(probe_.data), page_bytes()};
-  request.mode = 0;  // it is not protected anyway
+  request.mode = 0;  // removes a protection that the page does not have
   return ::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0 && errno == EAGAIN;
 }
 
@@ -109,7 +111,7 @@ void UnmapWatch::take_changes(const std::function<void(uintptr_t first, uintptr_
         std::copy_n(changes_.begin(), count, taken.begin());
       }
     }
-    if (!settled) ::sched_yield();  // the thread reads the event
+    if (!settled) ::sched_yield();  // until the thread has read the event
   }
   for (size_t i = 0; i < count; i++) changed(taken[i].first, taken[i].end);
 }
