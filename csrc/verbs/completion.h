@@ -1,6 +1,6 @@
-// What a work request came to. Of a failed one only the id, the status, the queue pair and the
-// vendor's code are valid (InfiniBand specification, volume 1, 11.4.2.1, "Poll for completion"):
-// the rest is behind functions that a failed completion does not answer.
+// The result of a work request. If it failed, only the id, the status, the queue pair and the
+// vendor's code are valid (InfiniBand specification, volume 1, 11.4.2.1, "Poll for completion").
+// The functions for all else throw then.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,11 @@ class Completion {
   uint32_t qp_num() const { return qp_num_; }
   uint32_t vendor_error() const { return vendor_error_; }
 
-  /// Of a successful completion only: Error(kInternal) otherwise.
+  /// Only for a successful completion: throws Error(kInternal) otherwise.
   Operation operation() const { return succeeded().operation_; }
-  /// Bytes that arrived. Of a successful receive only.
+  /// Bytes that arrived. Only for a successful receive.
   uint32_t bytes() const { return received().bytes_; }
-  /// The peer's word, in the byte order of this host. Of kReceiveImmediate only.
+  /// The peer's word, in the byte order of this host. Only for kReceiveImmediate.
   uint32_t immediate() const {
     invariant(operation() == Operation::kReceiveImmediate, "this completion has no immediate");
     return immediate_;

@@ -1,4 +1,4 @@
-// The library's list of devices, freed by its owner. Private to verbs/.
+// The device list of libibverbs, freed by its owner. Private to verbs/.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ struct Table;
 
 class DeviceList {
  public:
-  /// Throws Error(kTransport) with what the kernel lacks. A list may be empty.
+  /// Throws Error(kTransport) that says what the kernel lacks. The list may be empty.
   explicit DeviceList(const Table& table);
   ~DeviceList();
   DeviceList(const DeviceList&) = delete;

@@ -72,11 +72,11 @@ std::string physical_state_of(uint8_t state) {
 LinkLayer layer_of(const ibv_port_attr& port, const ibv_device& device) {
   if (port.link_layer == IBV_LINK_LAYER_ETHERNET) return LinkLayer::kEthernet;
   if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) return LinkLayer::kInfiniBand;
-  // A library that does not say is older than RoCE.
+  // A library that reports no link layer is older than RoCE.
   return device.transport_type == IBV_TRANSPORT_IB ? LinkLayer::kInfiniBand : LinkLayer::kUnknown;
 }
 
-// Lanes times the rate of one (PortInfo:LinkWidthActive, LinkSpeedActive, as verbs code them).
+// Lanes times the rate of a lane (PortInfo:LinkWidthActive, LinkSpeedActive, as verbs code them).
 double gigabits_of(const ibv_port_attr& port) {
   constexpr std::pair<int, int> kLanes[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
   constexpr std::pair<int, double> kRates[] = {{1, 2.5}, {2, 5},   {4, 10},  {8, 10},
@@ -108,7 +108,8 @@ Gid gid_of(const ibv_gid& raw) {
   return gid;
 }
 
-/// All ports' entries at once; false if the library or the kernel cannot.
+/// Reads the entries of all ports at once, and keeps the port's. False if the library or the kernel
+/// cannot.
 bool read_gid_table(const Context& context, size_t room, int port, std::vector<GidEntry>* gids) {
   const Table& calls = context.table();
   if (!calls.query_gid_table) return false;
@@ -124,14 +125,15 @@ bool read_gid_table(const Context& context, size_t room, int port, std::vector<G
   return true;
 }
 
-/// One by one, type and interface from sysfs: as it was done before rdma-core 32.
+/// Reads the entries one by one, and their type and interface from sysfs; for libraries before
+/// rdma-core 32.
 void read_gids_singly(const Context& context, int port, int length, const fs::path& folder,
                       LinkLayer layer, std::vector<GidEntry>* gids) {
   for (int index = 0; index < length; index++) {
     ibv_gid raw{};
     int result = context.table().query_gid(context.get(), static_cast<uint8_t>(port), index, &raw);
     Gid gid = gid_of(raw);
-    // An entry with a subnet prefix alone is empty, too.
+    // An entry that has only a subnet prefix is empty, too.
     if (result != 0 || std::ranges::count(std::span(gid.bytes).subspan(8), 0) == 8) continue;
     std::string number = std::to_string(index);
     std::string type = read_line(folder / "gid_attrs/types" / number);
@@ -142,7 +144,7 @@ void read_gids_singly(const Context& context, int port, int length, const fs::pa
 }
 
 /// The port's own interface. The first GID of a RoCE port is always made from it, or from the bond
-/// above it; the folder names it also when there is no GID.
+/// above it. The device's folder names it even if there is no GID.
 std::string own_interface(const Port& port, const fs::path& device) {
   if (port.link_layer != LinkLayer::kEthernet) return "";
   if (!port.gids.empty() && !port.gids.front().interface.empty())
@@ -159,7 +161,7 @@ std::string own_interface(const Port& port, const fs::path& device) {
 
 // ---- devices ----
 
-/// What a queue pair that asks for `bytes` inline gets; nothing if it cannot be made.
+/// The inline bytes that a queue pair gets if it asks for `bytes`; nothing if it cannot be made.
 std::optional<uint32_t> try_inline(const ProtectionDomain& domain, const CompletionQueue& queue,
                                    uint32_t bytes) {
   try {
@@ -245,7 +247,7 @@ Port read_port(const Context& context, int number, const std::string& sysfs) {
   port.max_message_bytes = a.max_msg_sz;
   port.gigabits = gigabits_of(a);
   fs::path device = class_of(sysfs) / context.device();
-  // The table is that of all ports; no device has more than a few hundred entries for each.
+  // The table holds the entries of all ports; no device has more than a few hundred for each.
   size_t room = static_cast<size_t>(std::max(a.gid_tbl_len, 1)) * 8;
   if (!read_gid_table(context, room, number, &port.gids))
     read_gids_singly(context, number, a.gid_tbl_len, device / "ports" / std::to_string(number),

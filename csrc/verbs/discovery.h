@@ -1,4 +1,4 @@
-// What RDMA this host has, read from the library and from sysfs.
+// Finds the RDMA of this host, from the library and from sysfs.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace ringcoll::verbs {
 
-/// What was found, problems included: nothing here throws for what a host lacks.
+/// What was found, including problems: survey() does not throw for what a host lacks.
 struct Survey {
   std::string problem;  // why there is no device, with the remedy; else ""
   ForkSupport fork = ForkSupport::kDisabled;
@@ -18,10 +18,10 @@ struct Survey {
   std::vector<Device> devices;
 };
 
-/// Opens every device and reads its ports. `sysfs` is where the kernel shows its objects.
+/// Opens every device and reads its ports. `sysfs`: where the kernel shows its objects.
 Survey survey(const std::string& sysfs = "/sys");
 
-/// Reads a port of an open device again, as after an event.
+/// Reads a port of an open device again, for example after an event.
 Port read_port(const Context& context, int number, const std::string& sysfs = "/sys");
 
 }  // namespace ringcoll::verbs

@@ -76,7 +76,7 @@ const EventWords& words_of(EventKind kind) {
   return kEventWords[std::min(static_cast<size_t>(kind), std::size(kEventWords) - 1)];
 }
 
-// Reads the element while the event is not acknowledged: afterwards it may be gone.
+// The element is read before the event is acknowledged; afterwards it may be gone.
 Event translate(const ibv_async_event& theirs, const std::string& device) {
   Event event{.port_id = {.device = device}};
   auto row = std::ranges::find(kRows, theirs.event_type, &Row::theirs);

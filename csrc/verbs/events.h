@@ -1,5 +1,5 @@
-// Asynchronous events of a device: what happens to it that no completion tells. Read from a
-// descriptor of its own, or on a thread.
+// Asynchronous events of a device, which no completion reports. They are read from a descriptor of
+// their own, or on a thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class EventKind : uint8_t {
   kPortDown,
   kDeviceFatal,          // every object of the device is lost
   kQueuePairFatal,       // this queue pair is in the error state
-  kQueuePairAccess,      // the peer of this one tried what it may not
-  kQueuePairRequest,     // the peer of this one sent what cannot be
+  kQueuePairAccess,      // its peer tried an access that it may not make
+  kQueuePairRequest,     // its peer sent an invalid request
   kCompletionQueueLost,  // it overflowed; its queue pairs are lost with it
   kGidChange,
   kLidChange,
@@ -32,7 +32,7 @@ enum class EventKind : uint8_t {
 /// "port down", "queue pair fatal", …
 const char* name_of(EventKind kind);
 
-/// Whom an event is about.
+/// What an event is about.
 enum class EventScope : uint8_t { kDevice, kPort, kQueuePair, kOther };
 
 struct Event {
@@ -46,16 +46,16 @@ struct Event {
   std::string text() const;
 };
 
-/// Reads the events of one device. The context outlives it and is not moved; one of these for each
-/// context, since each event is given out once.
+/// Reads the events of one device. The context outlives it and is not moved. A context has one
+/// reader, since each event is given out once.
 class EventReader {
  public:
   explicit EventReader(const Context& context);
 
-  /// Readable when there is an event. Non-blocking; the context's own.
+  /// Readable when there is an event. Non-blocking; owned by the context.
   int fd() const;
-  /// The next event, already acknowledged, so that no destructor ever waits for it; nothing if
-  /// there is none. Throws Error(kTransport) if the device is gone.
+  /// The next event; nothing if there is none. It is acknowledged already, so that no destructor
+  /// waits for it. Throws Error(kTransport) if the device is gone.
   std::optional<Event> next();
   const std::string& device() const { return context_.device(); }
 
@@ -63,7 +63,7 @@ class EventReader {
   const Context& context_;
 };
 
-/// Hands each event to `handle` on a thread of its own, until destroyed. Both are the caller's;
+/// Passes each event to `handle` on a thread of its own, until destroyed. The context outlives it.
 /// `handle` must neither throw nor block, and does not run any more once the destructor has
 /// returned.
 class EventThread {

@@ -60,7 +60,7 @@ std::string of_list(int error) {
   return "this kernel has no RDMA loaded: load the modules of the card (mlx5_ib, …) and ib_uverbs";
 }
 
-/// Registering memory, creating and allocating.
+/// For calls that register memory, create or allocate.
 std::string of_making(int error, bool registers) {
   switch (error) {
     case ENOMEM:

@@ -1,10 +1,10 @@
-// The three ways in which verbs says no, one checker for each, and what to do about it.
+// The three ways in which verbs reports failure, one checker for each, and remedies.
 //
 //   null and errno                     open, alloc, reg, create     check_object
 //   not zero: it *is* the errno        modify, query, post, ack     check_zero
 //   -1 and errno                       get_cq_event, poll           check_not_negative
 //
-// To test a result of the second kind for `< 0` is the classic mistake: it passes every failure.
+// A test of the second kind for `< 0` is the classic mistake: every failure passes it.
 #pragma once
 
 #include <cerrno>
@@ -23,11 +23,11 @@ struct PortId {
   std::string text() const;
 };
 
-/// Throws Error(kTransport): "ibv_modify_qp(RTR): Connection timed out [mlx5_0:1, gid 3]: …", the
-/// remedy last.
+/// Throws Error(kTransport): "ibv_modify_qp(RTR): Connection timed out [mlx5_0:1, gid 3]: …", with
+/// the remedy last.
 [[noreturn]] void fail(std::string_view call, int error, const PortId& port_id);
 
-/// `object` unless it is null; then errno says why.
+/// Returns `object`. If it is null, fails with errno.
 template <typename Object>
 Object* check_object(Object* object, std::string_view call, const PortId& port_id) {
   if (!object) [[unlikely]]
@@ -47,14 +47,14 @@ inline void check_zero(int result, std::string_view call, const PortId& port_id)
     fail(call, error_of(result), port_id);
 }
 
-/// `result` unless it is negative; then errno says why, if it is set.
+/// Returns `result`. If it is negative, fails with errno, or EIO if that is not set.
 inline int check_not_negative(int result, std::string_view call, const PortId& port_id) {
   if (result < 0) [[unlikely]]
     fail(call, errno ? errno : EIO, port_id);
   return result;
 }
 
-/// What to do about an errno of a call, "" if nothing is known.
+/// The remedy for an errno of a call; "" if none is known.
 std::string remedy(std::string_view call, int error);
 
 /// Bytes that this process may lock, which registered memory counts against; UINT64_MAX if there is

@@ -1,7 +1,7 @@
-// Whether a process that has registered memory may fork(), as a data loader does. Before Linux 5.12
-// a fork() moves the parent's pages away from under the device at the next write, unless
-// ibv_fork_init() was called before anything was registered. Since then the kernel gives the child
-// the copy, and nothing needs to be done.
+// Whether a process that has registered memory may fork(), as a data loader does. Before Linux
+// 5.12, the parent's next write after a fork() moves the page away from the device, unless
+// ibv_fork_init() was called before anything was registered. Since then the child gets the copy,
+// and nothing needs to be done.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ enum class ForkSupport {
   kDisabled,  // a fork() may corrupt what the device writes
 };
 
-/// In words, with what to do.
+/// In words, with the remedy.
 std::string describe(ForkSupport support);
 
 /// What table() found when it loaded the library (kDisabled before that).

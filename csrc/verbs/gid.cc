@@ -98,7 +98,7 @@ GidChoice choose_roce(const Port& port, const GidWish& wish) {
   const std::string& interface = wish.interface.empty() ? port.interface : wish.interface;
   GidChoice choice;
   const GidEntry* best = nullptr;
-  // An entry whose interface cannot be seen (another network namespace) comes after all that can.
+  // An entry whose interface is not visible (another network namespace) comes after all others.
   auto rank = [](const GidEntry& e) { return std::pair(e.interface.empty(), order_of(e.gid)); };
   for (const GidEntry& entry : port.gids) {
     bool usable = objection(entry, interface, wish.family).empty();

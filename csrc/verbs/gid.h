@@ -1,9 +1,9 @@
-// Which GID of a port ringcoll uses. Pure: from a described port, so that every case is a row of a
-// test.
+// Chooses the GID of a port that ringcoll uses. Pure: it works on a described port, so that every
+// case is a row of a test.
 //
 // RoCE: version 2, of the port's own interface (not of a VLAN or a container on top of it), IPv4
 // before global and unique-local IPv6 before link-local. InfiniBand: entry 0; packets are routed by
-// LID, and by GID too only across subnets.
+// LID, and across subnets by GID, too.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ enum class AddressFamily : uint8_t { kAny, kIpv4, kIpv6 };
 
 struct GidWish {
   int index = -1;                              // RINGCOLL_GID_INDEX; -1 = chosen
-  std::string interface;                       // of this one; "" = the port's own
-  AddressFamily family = AddressFamily::kAny;  // that the peers can reach
+  std::string interface;                       // the GID's interface; "" = the port's own
+  AddressFamily family = AddressFamily::kAny;  // one that the peers can reach
 };
 
 struct GidChoice {

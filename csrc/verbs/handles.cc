@@ -28,11 +28,11 @@ ibv_mr* register_memory(const Table& table, ibv_pd* domain, void* data, size_t b
   bool optional = (flags & IBV_ACCESS_OPTIONAL_RANGE) != 0;
   if (optional && table.reg_mr_iova2)
     return table.reg_mr_iova2(domain, data, bytes, reinterpret_cast<uintptr_t>(data), flags);
-  // An older library takes no optional flags, and by their name they may be dropped.
+  // An older library takes no optional flags. By their name they may be dropped.
   return table.reg_mr(domain, data, bytes, static_cast<int>(flags & ~IBV_ACCESS_OPTIONAL_RANGE));
 }
 
-// The library says ENOENT also of a device file that is there and may not be opened.
+// The library also says ENOENT if the device file is there and may not be opened.
 int cause_of_refusal(const ibv_device& device, int error) {
   std::string file = fmt::format("/dev/infiniband/{}", device.dev_name);
   bool there = error == ENOENT && ::access(file.c_str(), F_OK) == 0;
@@ -103,7 +103,7 @@ int CompletionChannel::drain() {
       if (errno != EAGAIN && errno != EINTR) fail("ibv_get_cq_event", errno, handle_.port_id());
       return events;
     }
-    // At once: destroying the queue waits for what is not acknowledged.
+    // Acknowledged at once: destroying the queue waits for unacknowledged events.
     calls.ack_cq_events(queue, 1);
   }
 }

@@ -3,12 +3,13 @@
 //
 // Lifetime: what a constructor is given must outlive the handle, as a member declared before it
 // does: Context, then ProtectionDomain and CompletionChannel, then CompletionQueue and
-// MemoryRegion, then QueuePair. A handle may be moved while others were made from it. A destructor
-// that the library refuses (something made from it is left) logs and leaks; it never throws. None
-// of them waits: completion events and asynchronous events are acknowledged as they are read.
+// MemoryRegion, then QueuePair. A handle may be moved while others were made from it. If the
+// library refuses to destroy an object (something made from it is left), the destructor logs and
+// leaks; it never throws. No destructor waits: completion events and asynchronous events are
+// acknowledged as they are read.
 //
-// Errors of constructors are Error(kTransport) with call, reason, device and remedy. Threads: each
-// handle is used by one thread at a time, except that a MemoryRegion only answers.
+// Errors of constructors are Error(kTransport) with call, reason, device and remedy. Threads: one
+// thread at a time uses a handle, except that any thread may read a MemoryRegion.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ namespace ringcoll::verbs {
 
 struct Table;
 
-/// What the handles have in common: the object, the table that it was made by, and on what.
+/// What the handles have in common: the object, the table that made it, and the port for messages.
 template <typename Object>
 class Handle {
  public:
@@ -112,7 +113,7 @@ class ProtectionDomain {
   Handle<ibv_pd> handle_;
 };
 
-/// Tells by a descriptor that an armed queue has completions.
+/// Signals through a descriptor that an armed queue has completions.
 class CompletionChannel {
  public:
   CompletionChannel() = default;
@@ -120,8 +121,8 @@ class CompletionChannel {
 
   /// Readable when there is an event; for poll() and epoll. Non-blocking.
   int fd() const;
-  /// Takes and acknowledges all events there are; how many. The order that loses nothing: arm the
-  /// queue, poll it once more, wait on fd(), drain, poll.
+  /// Takes and acknowledges all events that are there; returns how many. This order loses nothing:
+  /// arm the queue, poll it once more, wait on fd(), drain, poll.
   int drain();
 
   ibv_comp_channel* get() const { return handle_.get(); }
@@ -134,18 +135,19 @@ class CompletionChannel {
 class CompletionQueue {
  public:
   CompletionQueue() = default;
-  /// Room for at least `capacity` completions that nobody has polled: a queue that overflows is
-  /// lost, with its queue pairs. `channel`, which may be null, is told of completions when armed.
+  /// Has room for at least `capacity` completions that nobody has polled. A queue that overflows is
+  /// lost, with its queue pairs. `channel`, which may be null, is notified of completions when the
+  /// queue is armed.
   CompletionQueue(const Context& context, int capacity, const CompletionChannel* channel = nullptr);
 
-  /// Takes what is there, at most `into.size()`, oldest first; how many. Never waits, allocates
-  /// nothing. Throws Error(kTransport) if the queue is lost.
+  /// Takes the completions that are there, oldest first, at most `into.size()`; returns how many.
+  /// Never waits, allocates nothing. Throws Error(kTransport) if the queue is lost.
   size_t poll(std::span<Completion> into);
-  /// One event on the channel at the next completion (`solicited_only`: at the next receive of a
-  /// write that was posted as solicited, or at a failure). Completions that are there already give
-  /// none: poll once more after arming.
+  /// Asks for one event on the channel at the next completion. `solicited_only`: at the next
+  /// receive of a write that was posted as solicited, or at a failure. Completions that are there
+  /// already raise no event: poll once more after arming.
   void arm(bool solicited_only = false);
-  /// What the device gave, at least what was asked for.
+  /// The capacity that the device gave, at least what was asked for.
   int capacity() const;
 
   ibv_cq* get() const { return handle_.get(); }
@@ -162,7 +164,7 @@ enum class Access : uint32_t {
   kRemoteWrite = 2,
   kRemoteRead = 4,
   // Payload may arrive in any order before its completion, which is faster on some PCI buses. Safe
-  // for those that never infer completion from the last byte. Dropped where it is not known.
+  // for code that never infers completion from the last byte. Dropped if the library is too old.
   kRelaxedOrdering = 8,
 };
 constexpr Access operator|(Access a, Access b) {

@@ -17,8 +17,8 @@ const std::vector<KnobRow>& knobs() {
        "it"},
       {"RINGCOLL_SERVICE_LEVEL", "verbs", kOwn, knob::Integer{&Config::service_level, 0, 15}, "0",
        "service level of InfiniBand packets; priority of RoCE ones"},
-      // 17 and 6: at least 3.8 s (verbs/queue_pair.h, retry_seconds), so that a link may be away
-      // for 2 s. Not 7 retries, which Soft-RoCE takes for "without end".
+      // 17 and 6 give at least 3.8 s (retry_seconds() of verbs/queue_pair.h), so that a link may be
+      // away for 2 s. The default is not 7 retries, which Soft-RoCE takes for "without end".
       {"RINGCOLL_QP_TIMEOUT", "verbs", kOwn, knob::Integer{&Config::qp_timeout, 1, 31}, "17",
        "RDMA: a packet is repeated after 4.096 us * 2^this without an answer. 17 is 0.54 s"},
       {"RINGCOLL_QP_RETRIES", "verbs", kOwn, knob::Integer{&Config::qp_retries, 0, 7}, "6",

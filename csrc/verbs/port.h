@@ -35,16 +35,16 @@ struct Port {
   bool global_route_required = false;  // InfiniBand that is addressed by GID only
   uint32_t active_mtu_bytes = 0;
   uint32_t max_message_bytes = 0;
-  double gigabits = 0;         // a second
+  double gigabits = 0;         // per second
   std::string interface;       // the port's own network interface; "" on most InfiniBand ports
   std::vector<GidEntry> gids;  // without the empty ones
 };
 
 struct DeviceLimits {
   int queue_pairs = 0;
-  int work_requests = 0;  // of one queue
-  int slices = 0;         // of one gather list
-  int completions = 0;    // of one completion queue
+  int work_requests = 0;  // in one queue
+  int slices = 0;         // in one gather list
+  int completions = 0;    // in one completion queue
   int memory_regions = 0;
   uint64_t memory_region_bytes = 0;
   uint32_t inline_bytes = 0;  // found by making a queue pair

@@ -81,7 +81,8 @@ void fill(ibv_send_wr* request, const Write& write) {
   request->wr.rdma.rkey = write.rkey;
 }
 
-/// How many of a chain were taken; throws unless the rest did not fit. The chain is an array.
+/// How many requests of a chain were taken. Throws unless the rest did not fit. The chain is an
+/// array.
 template <typename Request>
 size_t taken(int result, const char* call, const Request* first, const Request* bad, size_t count,
              const PortId& port_id) {
@@ -150,8 +151,8 @@ void QueuePair::expect(QueuePairState before, const char* step) const {
             number(), port_id_.text(), step, name_of(state_), name_of(before));
 }
 
-// What each of the three steps has to set is in ibv_modify_qp(3), for reliable connections; the
-// device refuses a step with more or less.
+// ibv_modify_qp(3) lists what each of the three steps must set for reliable connections. The device
+// refuses a step that sets more or less.
 
 void QueuePair::to_init(const Connection& c) {
   expect(QueuePairState::kReset, "to INIT");
@@ -217,8 +218,8 @@ QueuePairState QueuePair::query_state() const {
   return state_of(now.qp_state);
 }
 
-// Chains, because each call of the device rings its doorbell, a write over the bus that costs more
-// than the request.
+// Requests are posted in chains: each call of the device rings its doorbell, a write over the bus
+// that costs more than a request.
 size_t QueuePair::try_write(std::span<const Write> writes) {
   std::array<ibv_send_wr, kBatch> requests;
   size_t posted = 0;
@@ -241,7 +242,7 @@ size_t QueuePair::try_receive(uint64_t id, size_t count) {
   std::array<ibv_recv_wr, kBatch> requests;
   size_t posted = 0;
   while (posted < count) {
-    // Without memory: a write with immediate data takes one for its notice alone.
+    // No memory: a write with immediate uses a receive only to notify.
     size_t batch = std::min(kBatch, count - posted);
     for (size_t i = 0; i < batch; i++)
       requests[i] = {id, i + 1 < batch ? &requests[i + 1] : nullptr, nullptr, 0};

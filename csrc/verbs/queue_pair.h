@@ -3,9 +3,9 @@
 //   RESET --to_init--> INIT --to_ready_to_receive--> RTR --to_ready_to_send--> RTS
 //   any of them --to_error--> ERROR
 //
-// Both ends go to INIT, exchange number, PSN and address, then go on. A receive may be posted from
-// INIT on, and should be: whatever the peer writes with an immediate finds one. The peer's writes
-// arrive from RTR on. In ERROR every work request completes as flushed, in order.
+// Both ends go to INIT, exchange number, PSN and address, then go on. Receives may be posted from
+// INIT on, and should be, so that each write with immediate of the peer finds one. The peer's
+// writes arrive from RTR on. In ERROR every work request completes as flushed, in order.
 #pragma once
 
 #include <array>
@@ -36,24 +36,24 @@ struct Gid {
   std::string text() const;
 };
 
-/// What is to be allocated. A device may give more; QueuePair::limits() says what it gave.
+/// What to allocate. A device may give more; QueuePair::limits() says what it gave.
 struct QueuePairLimits {
   uint32_t send_requests = 128;     // posted and not yet seen completed
   uint32_t receive_requests = 128;  // posted and not yet seen completed
-  uint32_t send_pieces = 1;         // of one gather list
-  uint32_t receive_pieces = 0;      // a write with immediate fills no receive
+  uint32_t send_pieces = 1;         // in one gather list
+  uint32_t receive_pieces = 0;      // a write with immediate puts no data in a receive
   uint32_t inline_bytes = 0;        // copied by the post, so that the memory is free at once
 };
 
-/// All that the two ends agree on, and how long to try.
+/// Everything that the two ends agree on, and how long to try.
 struct Connection {
   uint8_t port = 1;
-  Access peer_may = Access::kRemoteWrite;  // in this rank's registered memory, by its remote key
+  Access peer_may = Access::kRemoteWrite;  // with this rank's registered memory
   uint16_t partition_index = 0;
 
   uint32_t remote_qp_num = 0;
-  uint32_t local_psn = 0;   // 24 bits, random: packets of an earlier pair of this number go astray
-  uint32_t remote_psn = 0;  // the peer's local_psn
+  uint32_t local_psn = 0;  // 24 bits, random: packets of an earlier pair of this number are dropped
+  uint32_t remote_psn = 0;         // the peer's local_psn
   uint32_t path_mtu_bytes = 1024;  // the smaller of both ports' active MTU
   bool global_route = true;        // address by GID: RoCE always, InfiniBand across subnets
   uint8_t gid_index = 0;           // of this port, if global_route
@@ -67,20 +67,20 @@ struct Connection {
   uint8_t timeout_exponent = 17;           // RINGCOLL_QP_TIMEOUT; 0: wait for ever
   uint8_t retries = 6;                     // RINGCOLL_QP_RETRIES
   uint8_t receiver_not_ready_retries = 7;  // 7: without end
-  uint8_t receiver_not_ready_timer = 12;   // what the peer waits then: code 12 is 0.64 ms
+  uint8_t receiver_not_ready_timer = 12;  // pause of the peer before it retries: code 12 is 0.64 ms
   uint8_t reads_in_flight = 1;
 };
 
-/// The shortest time in which a device gives up on a peer that does not answer: (retries + 1)
-/// timeouts of 4.096 us * 2^exponent. InfiniBand specification, volume 1, 9.7.6.1.3: a device may
-/// take up to 4 times as long for each. 0 if it never gives up (exponent 0).
+/// The shortest time after which a device gives up on a peer that does not answer: (retries + 1)
+/// timeouts of 4.096 us * 2^exponent. A device may take up to 4 times as long for each (InfiniBand
+/// specification, volume 1, 9.7.6.1.3). 0 if it never gives up (exponent 0).
 double retry_seconds(int timeout_exponent, int retries);
 
-/// The state as ringcoll has driven it; a failure moves the device's own to the error state.
+/// The state that ringcoll has set. A failure moves the device's own state to the error state.
 enum class QueuePairState : uint8_t { kReset, kInit, kReadyToReceive, kReadyToSend, kError };
 const char* name_of(QueuePairState state);
 
-/// One stretch of registered memory, alike with ibv_sge.
+/// One stretch of registered memory, laid out like ibv_sge.
 struct Slice {
   uint64_t address = 0;
   uint32_t bytes = 0;
@@ -90,23 +90,24 @@ inline Slice slice_of(const MemoryRegion& region, const void* data, uint32_t byt
   return {reinterpret_cast<uintptr_t>(data), bytes, region.lkey()};
 }
 
-/// A write into the peer's memory. `from` is gathered in order and needs to last only for the post.
+/// A write into the peer's memory. `from` is gathered in order; the list need last only for the
+/// post, its memory until completion.
 struct Write {
   uint64_t id = 0;  // given back by the completion
   std::span<const Slice> from;
   uint64_t remote_address = 0;
   uint32_t rkey = 0;
-  std::optional<uint32_t> immediate;  // ends a receive of the peer and is given to it
+  std::optional<uint32_t> immediate;  // completes a receive of the peer, which gets it
   bool signaled = true;  // false: completes silently, unless it fails. At least one in a full send
                          // queue must be signaled: room is made by polling a completion
-  bool solicited = false;  // wakes a peer that armed for solicited ones; with immediate only
+  bool solicited = false;  // notifies a peer that armed for solicited ones; with immediate only
   bool inlined = false;    // at most limits().inline_bytes; keys are not needed
 };
 
 class QueuePair {
  public:
   QueuePair() = default;
-  /// In RESET. `gid_index` is for messages.
+  /// Makes it, in RESET.
   QueuePair(const ProtectionDomain& domain, const CompletionQueue& sends,
             const CompletionQueue& receives, const QueuePairLimits& limits);
 
@@ -115,21 +116,23 @@ class QueuePair {
   QueuePairState state() const { return state_; }
   const PortId& port_id() const { return port_id_; }
 
-  /// The transitions. Error(kInternal) in the wrong order, Error(kTransport) if the device refuses.
+  /// The transitions. They throw Error(kInternal) in the wrong order, and Error(kTransport) if the
+  /// device refuses.
   void to_init(const Connection& connection);
   void to_ready_to_receive(const Connection& connection);
   void to_ready_to_send(const Connection& connection);
-  /// From any state; what is posted completes as flushed. False, logged, if the device refuses.
+  /// From any state. What is posted completes as flushed. Returns false, and logs, if the device
+  /// refuses.
   bool to_error() noexcept;
-  /// The state that the device says it is in: kError after a failure. Throws Error(kTransport).
+  /// The state that the device reports: kError after a failure. Throws Error(kTransport).
   QueuePairState query_state() const;
 
-  /// Posts in order and says how many were taken: fewer if the send queue is full. Throws
+  /// Posts in order; returns how many were taken, which is fewer if the send queue is full. Throws
   /// Error(kTransport) if the device refuses one for another reason. Allocates nothing.
   size_t try_write(std::span<const Write> writes);
   bool try_write(const Write& write) { return try_write(std::span(&write, 1)) == 1; }
-  /// Posts `count` receives with one id and no memory, for writes with immediate; how many were
-  /// taken. Allocates nothing.
+  /// Posts `count` receives with one id and no memory, for writes with immediate; returns how many
+  /// were taken. Allocates nothing.
   size_t try_receive(uint64_t id, size_t count);
 
   ibv_qp* get() const { return handle_.get(); }

@@ -28,7 +28,7 @@ std::string others(const std::vector<UsablePort>& shared, const std::string& nam
              : fmt::format("; the ranks of a host share it and {}", fmt::join(names, ", "));
 }
 
-// Of a port that is not usable.
+// Why a port is not usable.
 std::string why_refused(const Selection& selection, const std::string& name) {
   auto found = std::ranges::find(selection.refused, name, &Selection::Refused::name);
   return found == selection.refused.end() ? "RINGCOLL_DEVICES names others" : found->why;
@@ -108,7 +108,7 @@ Json json_of_patience(const Config& config) {
           {"gives_up_after_s", retry_seconds(timeout, retries)}};
 }
 
-// What RINGCOLL_DEVICES names beside the ports there are.
+// What RINGCOLL_DEVICES names although it does not exist here.
 Json json_of_refused(const Survey& survey, const Selection& selection) {
   Json refused = Json::array();
   for (const Selection::Refused& r : selection.refused) {

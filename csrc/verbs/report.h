@@ -1,4 +1,4 @@
-// What was found of RDMA and what ringcoll makes of it, for `ringcoll doctor`.
+// Reports the RDMA of this host, and what ringcoll uses of it, for `ringcoll doctor`.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 namespace ringcoll::verbs {
 
 /// JSON: "problem" (why there is nothing, or ""), "fork", "memlock_bytes" (null: no limit),
-/// "queue_pairs" (how long a peer that does not answer is tried), "refused" (what
-/// RINGCOLL_DEVICES names and is not there), and "devices" with "ports" and "gids". Each port and
-/// GID says whether it is "chosen", and why or why not as "verdict".
+/// "queue_pairs" (how long a device tries a peer that does not answer), "refused" (names in
+/// RINGCOLL_DEVICES that do not exist), and "devices" with "ports" and "gids". Each port and GID
+/// says whether it is "chosen", and why or why not as "verdict".
 std::string report_json(const Survey& survey, const Selection& selection, const Config& config);
 
 }  // namespace ringcoll::verbs

@@ -40,7 +40,7 @@ struct Considered {
   const GidWish& gid;
   Selection selection;
 
-  /// Adds the port to the usable or to the refused ones; whether it is usable.
+  /// Adds the port to the usable or to the refused ports; returns whether it is usable.
   bool consider(const Device& device, const Port& port) {
     GidChoice choice = choose_gid(port, gid);
     std::string why = objection(device, port, choice);

@@ -1,4 +1,4 @@
-// Which ports ringcoll uses. Pure: from a survey and the knobs.
+// Chooses the ports that ringcoll uses. Pure: from a survey and the knobs.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct PortWish {
 
   bool operator==(const PortWish&) const = default;
 };
-/// Reads "name:port,name,…"; empty text, no wish. Throws Error(kInvalidArgument).
+/// Reads "name:port,name,…"; an empty text gives no wish. Throws Error(kInvalidArgument).
 std::vector<PortWish> parse_devices(const std::string& text);
 
 struct UsablePort {
@@ -33,15 +33,15 @@ struct UsablePort {
 
 struct Selection {
   bool named = false;              // there were wishes
-  std::vector<UsablePort> usable;  // as wished; without wishes the fastest first
+  std::vector<UsablePort> usable;  // in the order of wishes; without wishes the fastest first
   struct Refused {
     std::string name;  // "mlx5_0:2"
     std::string why;   // with the remedy
   };
-  std::vector<Refused> refused;  // what was wished, or is there, and cannot be used
+  std::vector<Refused> refused;  // wished for or found, but cannot be used
 
-  /// Those that the ranks of a host share out: all that were wished; without wishes those that are
-  /// as fast as the first, and of the same kind.
+  /// The ports that the ranks of a host share out: all that were wished for; without wishes, those
+  /// that are as fast as the first, and of the same kind.
   std::vector<UsablePort> shared() const;
   /// Why nothing is usable, in one line.
   std::string why_none(const Survey& survey) const;

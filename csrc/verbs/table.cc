@@ -35,7 +35,7 @@ void need(void* library, const char* name, Function* entry, const char* version 
         kLibrary, name, version);
 }
 
-// Never closed: providers (libmlx5, …) keep threads and handlers of their own.
+// The library is never closed: providers (libmlx5, …) keep threads and handlers of their own.
 void* open_library(const char* file) {
   void* library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library) return library;
@@ -92,7 +92,7 @@ Table load_table(const char* file) {
 
 const Table& table() {
   if (const Table* other = observe(override_in_force)) return *other;
-  static const Table loaded = load_for_process();  // an exception leaves it to the next call
+  static const Table loaded = load_for_process();  // if it throws, the next call tries again
   return loaded;
 }
 
@@ -105,7 +105,7 @@ ScopedTable::~ScopedTable() { publish(override_in_force, before_); }
 ForkSupport prepare_for_fork(const Table& table) {
   if (table.is_fork_initialized && table.is_fork_initialized() == IBV_FORK_UNNEEDED)
     return ForkSupport::kUnneeded;
-  // EINVAL: somebody in this process registered memory before us.
+  // EINVAL: another library in this process registered memory before.
   return table.fork_init() == 0 ? ForkSupport::kEnabled : ForkSupport::kDisabled;
 }
 

@@ -1,9 +1,9 @@
-// libibverbs as a table of function pointers, filled by dlopen: one build of ringcoll imports where
-// there is no RDMA, and a test can put a software device in the table.
+// libibverbs as a table of function pointers, filled by dlopen. So one build of ringcoll also loads
+// where there is no RDMA, and a test can put a software device in the table.
 //
 // Private to verbs/: this header includes <infiniband/verbs.h>, so that the compiler checks each
 // signature against the real one. The layer above uses handles.h, queue_pair.h, discovery.h and
-// events.h, which only declare the structs of verbs; ci/check_layers.py refuses an include of this
+// events.h, which only declare the structs of verbs. ci/check_layers.py refuses an include of this
 // header from elsewhere, directly or by another header.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace ringcoll::verbs {
 
-/// What ringcoll calls of libibverbs. Posting, polling and arming are no symbols of the library:
-/// they go through ibv_context::ops, which the header's inline functions do.
+/// The functions of libibverbs that ringcoll calls. Posting, polling and arming are no symbols of
+/// the library: the header's inline functions go through ibv_context::ops.
 struct Table {
   decltype(&::ibv_get_device_list) get_device_list = nullptr;
   decltype(&::ibv_free_device_list) free_device_list = nullptr;
@@ -24,7 +24,7 @@ struct Table {
   decltype(&::ibv_open_device) open_device = nullptr;
   decltype(&::ibv_close_device) close_device = nullptr;
   decltype(&::ibv_query_device) query_device = nullptr;
-  // Takes the struct of 2005; ports are read by query_port() below, which knows both.
+  // Takes the struct of 2005. query_port() below reads ports, and knows both structs.
   decltype(&::ibv_query_port) query_port_compat = nullptr;
   decltype(&::ibv_query_gid) query_gid = nullptr;
   decltype(&::ibv_alloc_pd) alloc_pd = nullptr;
@@ -51,7 +51,7 @@ struct Table {
   decltype(&::ibv_is_fork_initialized) is_fork_initialized = nullptr;  // 1.13, rdma-core 35
 };
 
-/// A struct of verbs with all bytes zero, which is how its functions want them: some hold
+/// A struct of verbs with all bytes zero, as its functions want them. Some structs hold
 /// enumerations that have no zero of their own.
 template <typename Struct>
 Struct zeroed() {
@@ -60,15 +60,16 @@ Struct zeroed() {
   return made;
 }
 
-/// The library, loaded and made safe for fork() by the first call; or the override in force. Throws
-/// Error(kTransport) with the package to install; a later call tries again. Any thread.
+/// The library's table, or the override in force. The first call loads the library and makes it
+/// safe for fork(). Throws Error(kTransport) with the package to install; a later call tries again.
+/// Any thread.
 const Table& table();
 
 /// Loads the library `file`. Throws as table() does.
 Table load_table(const char* file);
 
-/// While it lives, table() is `table`, which outlives it. For tests; of several, the last one made
-/// counts, and ends first.
+/// While it lives, table() returns `table`, which outlives it. For tests. If there are several, the
+/// last one made counts, and ends first.
 class ScopedTable {
  public:
   explicit ScopedTable(const Table& table);
@@ -80,11 +81,11 @@ class ScopedTable {
   const Table* before_;
 };
 
-/// Asks for fork() to be safe, as fork.h says. Called by table() before anything else.
+/// Asks the library to be safe for fork(), as fork.h says. table() calls it before anything else.
 ForkSupport prepare_for_fork(const Table& table);
 
-/// ibv_query_port, whose inline wrapper in the header would need the library at link time. Zero, or
-/// the errno.
+/// ibv_query_port, whose inline wrapper in the header would need the library at link time. Returns
+/// zero or the errno.
 int query_port(const Table& table, ibv_context* context, int port, ibv_port_attr* attributes);
 
 }  // namespace ringcoll::verbs

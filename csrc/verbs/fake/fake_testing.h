@@ -1,14 +1,13 @@
-// RDMA in software, inside one process, for tests: while a FakeVerbs lives, the table of libibverbs
-// is filled with functions that behave as a reliable connected device does, down to its refusals.
-// Queue pair numbers are global in the process, so that ranks that are threads reach each other.
+// RDMA in software, inside one process, for tests. While a FakeVerbs lives, the table of libibverbs
+// holds functions that behave as a reliable connected device does, including its refusals. Queue
+// pair numbers are global in the process, so that ranks that are threads reach each other.
 //
-// It is strict where devices are: room in a send queue comes back only when a completion is polled,
-// a completion queue that overflows is lost, local and remote keys differ, memory must be
-// registered in the queue pair's own domain, the two ends must agree on PSN and number. What a
-// device would punish with a hang or a leak is recorded as a misuse, which tests expect to be
-// empty.
+// It is strict where devices are. Room in a send queue comes back only when a completion is polled.
+// A completion queue that overflows is lost. Local and remote keys differ. Memory must be
+// registered in the queue pair's own domain. The two ends must agree on PSN and number. What a
+// device would punish with a hang or a leak is recorded as a misuse; tests expect none.
 //
-// One at a time; it outlives every handle. All its functions may be called on any thread.
+// One at a time; it outlives every handle. Any thread may call its functions.
 #pragma once
 
 #include <cstdint>
@@ -49,18 +48,18 @@ struct FakeDevice {
   int max_slices = 16;
   int max_completions = 1 << 16;
   uint32_t max_inline_bytes = 256;
-  uint64_t memlock_bytes = UINT64_MAX;  // of all registered memory together
+  uint64_t memlock_bytes = UINT64_MAX;  // limit of all registered memory together
 };
 
 struct FakeOptions {
   std::vector<FakeDevice> devices = {FakeDevice{}};
-  // False: a post has moved its bytes when it returns. True: a thread moves them some time later,
-  // which finds those that reuse memory too early.
+  // False: a post has moved its bytes when it returns. True: a thread moves them some time later.
+  // That finds code that reuses memory too early.
   bool in_background = false;
-  // How long a device tries, whatever timeout and retries say. Tests of what happens then set it to
-  // less; the others must not fail on a machine that is busy.
+  // How long a device tries, whatever timeout and retries say. Tests of what happens then set less;
+  // other tests must not fail on a busy machine.
   Duration give_up_after = seconds(5);
-  // False: a library before rdma-core 32, which has no call for the whole GID table.
+  // False: like a library before rdma-core 32, which has no call for the whole GID table.
   bool has_gid_table = true;
   bool fork_unneeded = true;
 };
@@ -100,21 +99,22 @@ class FakeVerbs {
 
   /// The nth call from now (1: the next) fails with `error`.
   void fail(FakeCall call, int nth, int error);
-  /// The nth write from now that a device begins to carry out completes with this status, at the
-  /// sender; its queue pair is in the error state then.
+  /// The nth write from now that a device begins to carry out completes with this status at the
+  /// sender. Its queue pair is then in the error state.
   void fail_completion(int nth, Status status);
-  /// The link of a port: while it is down nothing passes. With the events that a device gives.
+  /// Sets the link of a port, and raises the events of a device. While the link is down nothing
+  /// passes.
   void set_link(const std::string& device, int port, bool up);
-  /// Silently loses everything to and from a port, as a switch does.
+  /// Silently loses everything to and from a port, as a switch may.
   void set_loss(const std::string& device, int port, bool lost);
-  /// Another GID table, with its event.
+  /// Replaces the GID table, and raises its event.
   void set_gids(const std::string& device, int port, const std::vector<FakeGid>& gids);
-  /// An event of a port (`number`: the port), of a queue pair (its number), or of the device. The
-  /// fatal ones drive the queue pairs they are about to the error state.
+  /// Raises an event of a port (`number`: the port), of a queue pair (its number), or of the
+  /// device. Fatal events drive the queue pairs that they are about to the error state.
   void raise(const std::string& device, EventKind kind, uint32_t number = 0);
 
   FakeCounters counters() const;
-  /// What a real device would have punished, in words; and what is not destroyed yet.
+  /// What a real device would have punished, in words; and how many objects are not destroyed yet.
   std::vector<std::string> misuses() const;
   int objects_left() const;
 

@@ -1,5 +1,5 @@
-// The inside of the fake device: its objects, each the struct of verbs with what the fake adds.
-// Everything is under one mutex; functions ending in _locked expect it held.
+// The inside of the fake device. Each object is the struct of verbs with what the fake adds. One
+// mutex guards everything; functions whose names end in _locked expect it held.
 #pragma once
 
 #include <array>
@@ -127,10 +127,10 @@ struct FakeModel {
   /// The errno that this call was told to fail with, else 0.
   int failure_of_locked(FakeCall call);
   FakeDeviceState* find_device(const std::string& name);
-  /// Carries out what can be, on one queue pair or on all.
+  /// Carries out the sends that can go, on one queue pair or on all.
   void pump_locked(FakeQueuePair& from);
   void pump_all_locked();
-  /// After something that a peer of `to` may have waited for.
+  /// Called after an event that the peer of `to` may have waited for.
   void pump_peer_locked(const FakeQueuePair& to);
   void to_error_locked(FakeQueuePair& queue_pair);
   void complete_locked(FakeQueue& queue, const FakeEntry& entry);
@@ -142,7 +142,7 @@ struct FakeModel {
 FakeModel& fake_model();
 void set_fake_model(FakeModel* model);
 
-/// A remote key is not the local one, so that nobody takes one for the other.
+/// Distinguishes a remote key from the local one, so that neither is taken for the other.
 constexpr uint32_t kRemoteKeyBit = 0x80000000;
 
 /// Parts of the table, one for each source.
@@ -161,10 +161,10 @@ Object* refuse(int error) {
   return nullptr;
 }
 
-/// A descriptor that counts, as the events of channels and contexts do.
+/// A descriptor that counts events, as those of channels and contexts do.
 Fd make_counter();
 void count_up(const Fd& fd);
-/// Takes one; blocks as the descriptor is told to. False: errno.
+/// Takes one; blocks if the descriptor does. False: errno is set.
 bool count_down(int fd);
 
 }  // namespace ringcoll::verbs
