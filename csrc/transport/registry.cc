@@ -1,5 +1,5 @@
 // The table of transports. The conformance suite, the choice for each pair of ranks and `ringcoll
-// doctor` go by it.
+// doctor` iterate over it.
 #include "transport/loopback/loopback.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -17,7 +17,7 @@ constexpr TransportRow kTransports[] = {
      LinkClass::kNetwork, true, probe_verbs, make_verbs, verbs_found, verbs::knobs},
     {"tcp", "TCP over the chosen interface, RINGCOLL_TCP_STREAMS connections to each peer",
      LinkClass::kNetwork, true, probe_tcp, make_tcp, nullptr, tcp_knobs},
-    // Only by name: ranks that are threads are served by shm as well, like ranks that are not.
+    // Used only if it is named: shm serves ranks that are threads as well.
     {"loopback", "threads of one process; for tests", LinkClass::kProcess, false, probe_loopback,
      make_loopback},
 };

@@ -1,13 +1,15 @@
 // The seam between collectives and networks. A transport makes endpoints; an endpoint is one
-// ordered, reliable link to one peer. Nothing above this folder names a transport; nothing in it
-// knows schedules, collectives or reductions.
+// ordered, reliable link to one peer. Code above this folder names no transport. Code in this
+// folder knows no schedules, collectives or reductions.
 //
-// Thread rule: all calls on the endpoints of one transport come from one thread at a time (whoever
-// holds the communicator's execution lock), except wake(), which any thread may call. A part of a
-// transport (Transport::part) counts as another one.
-// Nothing here calls back. Waiting: only wait() blocks, and never longer than it is told.
-// Everything else returns at once, or throws Error(kTransport / kPeerLost) that names the call, the
-// reason and the link.
+// Thread rule: one thread at a time calls the endpoints of one transport. For calls that is the
+// thread that executes them, and for messages the one that moves them (docs/design.md, "Threads and
+// waiting"). Any thread may call wake(). A part of a transport (Transport::part) counts as another
+// transport.
+//
+// No function calls back. Only wait() blocks, and never longer than its limit. Every other function
+// returns at once, or throws Error(kTransport / kPeerLost) that names the call, the reason and the
+// link.
 #pragma once
 
 #include <array>
@@ -35,12 +37,13 @@ namespace ringcoll {
 class Bell;
 struct KnobRow;
 
-/// What the sender says of a message besides its bytes, for the receiver's layer of the same kind:
-/// no transport looks into it. On the wire as it is.
+/// What the sender says about a message besides its bytes. The receiver's layer of the same kind
+/// reads it; transports do not look into it. It is sent as it lies in memory.
 struct Envelope {
   std::array<uint64_t, 3> words{};
 
-  /// Of a struct as long, and back. What is sent has fixed widths and no padding.
+  /// Makes an envelope of a struct of the same size; as() converts back. A struct that is sent has
+  /// members of fixed width and no padding.
   template <typename T>
   static Envelope of(const T& content) {
     static_assert(std::has_unique_object_representations_v<T>);
@@ -50,7 +53,7 @@ struct Envelope {
   T as() const {
     return std::bit_cast<T>(words);
   }
-  /// Word by word: that of std::array calls memcmp, for each message.
+  /// Compares word by word: operator== of std::array would call memcmp() for each message.
   bool operator==(const Envelope& other) const {
     return ((words[0] ^ other.words[0]) | (words[1] ^ other.words[1]) |
             (words[2] ^ other.words[2])) == 0;
@@ -58,89 +61,93 @@ struct Envelope {
 };
 static_assert(sizeof(Envelope) == 24);
 
-/// Received bytes, in place: on shm the peer's arena, on tcp a receive buffer or the `place` that
-/// was offered. Valid until release().
+/// A received payload, where it lies: on shm in the peer's arena, on tcp in a receive buffer or in
+/// the `place` that was offered. Valid until release().
 struct View {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
   Envelope envelope;
 };
 
-/// Messages that every link takes before the peer releases one, or tells that it did. A caller that
-/// waits for a credit, and receives nothing meanwhile, keeps no more than these on their way to a
-/// peer; else ranks may wait for one another in a circle.
+/// Every link takes at least so many messages before the peer releases one, or reports a release. A
+/// caller that waits for a credit, and receives nothing meanwhile, keeps no more than these under
+/// way to one peer. Otherwise ranks may wait for one another in a circle.
 inline constexpr uint64_t kLeastCredits = 24;
 
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  /// Setting up goes in steps, each made for all new links before the next, so that ranks that join
-  /// several peers cannot wait for one another in a ring: Transport::connect() on both ends; then
-  /// try_establish(), which needs what the peer's connect() sent; then try_prove(), which needs
-  /// what its try_establish() did and shows that the link carries data. False: not yet; wait(),
-  /// then again. After the deadline a step that knows why it gets nowhere throws Error(kTimeout)
-  /// with cause and remedy; the others leave it to the caller, who knows whom to blame.
+  /// Setup has three steps: Transport::connect() on both ends, try_establish(), try_prove(). A
+  /// caller makes each step for all new links before the next one. So ranks that connect to several
+  /// peers cannot wait for one another in a circle. try_establish() needs what the peer's connect()
+  /// sent. try_prove() needs what the peer's try_establish() did, and shows that the link carries
+  /// data. False: not yet; call wait(), then try again. After the deadline, a step that knows the
+  /// cause throws Error(kTimeout) with cause and remedy. Otherwise the caller handles the timeout,
+  /// since it knows which rank to blame.
   virtual bool try_establish(Deadline /*deadline*/) { return true; }
   virtual bool try_prove(Deadline /*deadline*/) { return true; }
-  /// Says ahead where the payload of a message to come is wanted, so that a transport can have the
-  /// peer write it there: `place` (may be null: anywhere) of `capacity` bytes, unused until that
-  /// message has been received. The n-th call is about the n-th message; a caller that expects at
-  /// all expects every message, before it is received. try_recv offers the same place again.
-  /// Who does not know what comes expects nothing, on any transport: it peeks, and then offers the
-  /// place to try_recv, which the sender's progress() is told of where it needs it; that costs a
-  /// turn more.
+  /// Tells ahead where the payload of a later message is wanted, so that a transport can have the
+  /// peer write it there. `place` has `capacity` bytes, and is unused until that message has been
+  /// received; null means anywhere. The n-th call is about the n-th message. A caller that uses
+  /// expect() calls it for every message, before it receives that message. It then offers the same
+  /// place to try_recv().
+  ///
+  /// A receiver that does not know the next message skips expect(), on any transport. It calls
+  /// try_peek(), then passes a place to try_recv(). On RDMA, progress() of the sender only then
+  /// learns the place, which costs one more round trip.
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
-  /// Memory of the link's own to write a message of so many bytes into, which is then sent from
-  /// there (try_send) and is the peer's from then on. Null: there is none now; the arena is always
-  /// right. Where there is, it was the peer's last, and this core has read it: that is the cheapest
-  /// memory to write. Once taken it is for the next message that is sent from it, whichever.
+  /// Returns memory of the link for a message of so many bytes, which the caller writes there and
+  /// sends from there with try_send(). Then the memory is the peer's. Null: there is none now; the
+  /// arena always works. Such a buffer was last the peer's, and this core has read it, so it is the
+  /// cheapest memory to write. A buffer that was taken may be used for any later message.
   virtual std::byte* take_buffer(uint64_t /*bytes*/) { return nullptr; }
-  /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … 0: no credit now,
-  /// nothing was taken; progress(), then again. `data` must stay unchanged until completed() has
-  /// reached the number. It lies in the arena, in a buffer that was taken or in memory that was
-  /// lent, unless bytes <= Config::inline_bytes; what is so short has been copied when this returns
-  /// but for links of a network, whatever completed() says.
+  /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … Returns 0, and
+  /// takes nothing, if there is no credit now; call progress(), then try again. `data` must stay
+  /// unchanged until completed() has reached the number. It lies in the arena, in a buffer from
+  /// take_buffer() or in lent memory, unless bytes <= Config::inline_bytes. On links within a host,
+  /// such a short message has been copied when this returns, whatever completed() says. On links of
+  /// class kNetwork it must stay unchanged, too.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
-  /// How many messages have left, so that their memory may be written again. Never falls.
+  /// How many messages have left, in order, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
-  /// What comes next, before it is taken: true if the header of the next message is there. The same
-  /// message until try_recv() has returned it. Ends as try_recv() does where the peer has gone.
+  /// True if the header of the next message is there; stores its envelope and length. It is the
+  /// same message until try_recv() has returned it. Throws as try_recv() does if the peer has gone.
   virtual bool try_peek(Envelope* envelope, uint64_t* bytes) = 0;
-  /// Takes the next message if it is all there. `place` (may be null), of `capacity` bytes, is
-  /// where the caller would like the payload: a transport that copies anyway puts it there,
-  /// view->data says where it is. Once a call has offered a place and returned false, the next call
-  /// offers the same one. A message longer than `capacity` is returned with data == nullptr (its
-  /// payload is dropped): the caller reports it. It is released like any other.
+  /// Takes the next message if all of it is there. `place` (may be null), of `capacity` bytes, is
+  /// where the caller would like the payload. A transport that copies anyway puts it there;
+  /// view->data says where it is. After a call that offered a place and returned false, the next
+  /// call offers the same one. A message longer than `capacity` is returned with data == nullptr:
+  /// its payload is dropped, and the caller reports it. It is released like any other.
   virtual bool try_recv(void* place, uint64_t capacity, View* view) = 0;
   /// Gives the oldest view back. Views are released in the order in which they were received.
   virtual void release() = 0;
-  /// Moves what can be moved without waiting: sends that are queued, credits. True if anything
-  /// moved.
+  /// Moves what can move without waiting: queued sends and credits. True if anything moved.
   virtual bool progress() = 0;
-  /// Whether the peer has all that it cannot do without. A caller that leaves asks, with wait() in
-  /// between, until it is so or the peer is gone: the destructor waits for nothing.
+  /// Whether the peer has everything that it needs from this end. Before it leaves, a caller
+  /// alternates drained() and wait() until this is true or the peer is gone. The destructor does
+  /// not wait for it.
   virtual bool drained() { return true; }
-  /// True while sends are queued that move only when progress() is called: the caller does so
-  /// before it goes away.
+  /// True while sends are queued that only progress() moves. The caller calls it before it stops
+  /// using the link.
   virtual bool busy() const { return false; }
   /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
-  /// passed. May return early. The caller has just seen try_recv or completed() not advance.
+  /// passed. May return early. Precondition: try_recv() or completed() has just not advanced.
   virtual void wait(Duration limit) = 0;
-  /// Whether what is lent can be sent to the peer as it lies. Where it cannot, it goes through the
-  /// arena. May become true with time, never false.
+  /// Whether lent memory can be sent to the peer without a copy. If not, its payload goes through
+  /// the arena. May become true with time, never false.
   virtual bool takes_lent() const { return true; }
-  /// After a failure: when it has returned, what was lent may be written to, and a peer that has
-  /// not taken it does not take it for what it was. For links whose transport does not see to that
-  /// (Transport::revoke).
+  /// After a failure: when this has returned, the caller may write to lent memory. A peer that has
+  /// not read it yet notices, and does not take it for the message. For links whose transport
+  /// leaves that to them (Transport::revoke).
   virtual void revoke() noexcept {}
-  /// Whether read_peer() works on this link, as was tried before it was made.
+  /// Whether read_peer() works on this link; tried before the link was made.
   virtual bool reads_peer() const { return false; }
-  /// Copies from the memory of the peer's process, whatever it is, at the address that it has
-  /// there. False, with an unspecified part of it copied: that memory is not there (any more).
-  /// Throws Error(kPeerLost) if the process is gone. With a `word`, the eight bytes at `word_at`
-  /// are copied, too, after all of the rest, and tell whose memory it was: the caller knows what
-  /// nobody else has there.
+  /// Copies from any memory of the peer's process, at the address that it has there. False: that
+  /// memory is not there (any more), and an unspecified part has been copied. Throws
+  /// Error(kPeerLost) if the process is gone. With a `word`, the eight bytes at `word_at` are
+  /// copied, too, after all of the rest. The caller knows a value that no other process has there,
+  /// so the word proves whose memory it was.
   virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/,
                          uint64_t /*word_at*/, uint64_t* /*word*/) {
     return false;
@@ -148,52 +155,53 @@ class Endpoint {
   bool read_peer(uint64_t address, void* place, uint64_t bytes) {
     return read_peer(address, place, bytes, 0, nullptr);
   }
-  /// Makes a wait() that runs in another thread return soon (at the latest after the limit it was
-  /// given), else the next one. Where the endpoints of a transport share what wakes them, that may
-  /// be the wait of another of them: whoever returns from a wait looks at all that it waits for.
+  /// Makes a wait() in another thread return soon, at the latest after its limit; if none runs, the
+  /// next one. Where endpoints of a transport share what wakes them up, the wait() of another
+  /// endpoint may return instead. So after a wait a caller looks at everything that it waits for.
   virtual void wake() = 0;
 };
 
-/// Where ranks are, for a transport whose ranks share something of their machine.
+/// Where ranks are, for transports whose ranks share parts of a machine.
 struct Seats {
   std::vector<int> machine_of;        // by rank; empty: nothing is known
-  std::vector<Rank> order;            // of the ring
-  std::map<int, int> node_distances;  // from this rank's NUMA node; empty: it has not one
+  std::vector<Rank> order;            // ranks in the order of the ring
+  std::map<int, int> node_distances;  // from this rank's NUMA node; empty: it has none
 };
 
-/// What a transport is given. References outlive it.
+/// What a transport is made of. The references outlive it.
 struct TransportOptions {
   Rank rank = 0;
   Rank size = 1;
   const Config& config;
-  SharedMemory& arena;  // shared with the domain; sends come from here
+  SharedMemory& arena;  // shared with the mesh; sends come from here
   Deadline deadline;    // of the setup
   Seats seats = {};
-  size_t arena_bytes = 0;  // the first so many are this transport's own, the rest is for parts
-                           // (TransportPart::extent); 0: all are its own
-  size_t part_bytes = size_t{2} << 30;  // of addresses, for what it keeps for parts; agreed
+  size_t arena_bytes = 0;  // of the arena: the first bytes are this transport's own, the rest is
+                           // for parts (TransportPart::extent); 0: all are its own
+  size_t part_bytes = size_t{2} << 30;  // of address space, for what it keeps for parts; agreed
 
-  /// What this transport's own long messages are sent from.
+  /// The stretch of the arena from which this transport sends its own long messages.
   std::span<std::byte> own_arena() const {
     return {arena.data(), arena_bytes > 0 ? arena_bytes : arena.bytes()};
   }
 };
 
-/// Some of a transport's ranks, in an order, with links of their own. All of them name the same
-/// members in the same order. What it refers to outlives the transport that is made of it, but for
-/// `members`, which are copied.
+/// Describes a part: some of a transport's ranks, in an order, with links of their own. All of them
+/// name the same members in the same order. What it refers to outlives the part, except `members`,
+/// which is copied.
 struct TransportPart {
   Rank rank = 0;              // of this process in it
   std::vector<Rank> members;  // by the part's ranks: the transport's own ranks
-  /// Of the arena: long messages come from it, or from what is lent. Of a transport that registers
-  /// it (Transport::registers_extents) no more than this part uses.
+  /// The stretch of the arena that the part's long messages come from, unless they are lent. If the
+  /// transport registers it (Transport::registers_extents), it is no longer than what the part
+  /// uses.
   std::span<std::byte> extent;
-  /// Its owner waits for all links at once (Transport::stirs), and is woken by this; null: for one
-  /// at a time (Endpoint::wait).
+  /// Wakes up the owner of the part, which waits for all links at once (Transport::stirs). Null:
+  /// the owner waits for one link at a time (Endpoint::wait).
   Bell* bell = nullptr;
 };
 
-/// Memory of the caller's, offered to a transport for one call.
+/// Memory of the caller, offered to a transport for one call.
 struct Loan {
   std::byte* data = nullptr;  // not written to unless `written`
   size_t bytes = 0;
@@ -201,80 +209,87 @@ struct Loan {
   bool granted = false;
 };
 
-/// Who may still take, out of its extent, what a part has sent that has ended since. The whole
-/// transport outlives it. One thread at a time.
+/// The peers that may still read what a part has sent from its extent, although the part has ended
+/// since. The transport that the part was made by outlives this. One thread at a time.
 class Readers {
  public:
   virtual ~Readers() = default;
-  /// Whether there is one: who has taken all, has ended the part as well, or was lost, is none.
+  /// Whether such a peer is left. A peer counts no more when it has taken all, has ended the part
+  /// as well, or was lost.
   virtual bool any() = 0;
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// What peers need to know to reach this rank by this transport; at most kMaxAddressBytes.
-  /// Exchanged by the caller.
+  /// What peers need to know to reach this rank by this transport; at most kMaxAddressBytes. The
+  /// caller exchanges the addresses.
   virtual std::string address() const = 0;
   /// Proves that the peer with this address can be reached, by doing it (mapping its page and
-  /// comparing a nonce). "" if so, else the reason in words. The peer's answer may differ; the
-  /// caller joins both.
+  /// comparing a nonce). Returns "" if so, else the reason in words. The peer's answer may differ;
+  /// the caller combines both.
   virtual std::string reach(Rank peer, std::string_view address) = 0;
-  /// How many sockets the link to the peer takes, once that was reached; the same on both sides. No
-  /// transport connects any by itself: its caller does so for many links at once.
+  /// How many sockets the link to the peer takes, once reach() has succeeded; the same on both
+  /// sides. No transport connects sockets by itself: its caller connects those of many links at
+  /// once.
   virtual size_t sockets_to(Rank /*peer*/) const { return 0; }
-  /// The link, on demand, after reach() was asked of all peers, and "" on both sides. Both ends
-  /// call it, and the link's try_establish() and try_prove(), before either sends. `sockets`: as
-  /// many as sockets_to() says, authenticated TCP connections to the peer, of this link alone, in
-  /// an order that both ends have. Waits for nothing that the peer has yet to do.
+  /// Makes the link, on demand. Precondition: reach() was asked of all peers, and returned "" on
+  /// both sides. Both ends call connect(), then the link's try_establish() and try_prove(), before
+  /// either sends. `sockets`: as many authenticated TCP connections to the peer as sockets_to()
+  /// says, of this link alone, in the same order at both ends. Waits for nothing that the peer has
+  /// yet to do.
   virtual std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets,
                                             Deadline deadline) = 0;
-  /// Whether its endpoints want to be told ahead what is received (Endpoint::expect).
+  /// Whether its endpoints want to know ahead what is received (Endpoint::expect).
   virtual bool wants_places() const { return false; }
-  /// Whether long messages, too, are sent from any memory as it lies.
+  /// Whether long messages, too, are sent from any memory without a copy.
   virtual bool sends_from_anywhere() const { return false; }
-  /// The port of its machine that a rank uses ("mlx5_0:1"), once every rank that is reached has
-  /// been; "" if the transport knows of none. Equal on all ranks.
+  /// The port of its machine that a rank uses ("mlx5_0:1"); "" if the transport knows of none.
+  /// Valid once reach() was asked of all ranks that are to be reached. All ranks get the same
+  /// answer.
   virtual std::string port_of(Rank /*rank*/) { return ""; }
-  /// Grants loans at the beginning of a call: sends may come from that memory, and receives go
-  /// there where it is `written`, without a copy. They end with the call, when all sends from them
-  /// are complete. What is not granted has to go through the arena. Of the calls that lent before,
-  /// the last `in_flight` have not ended.
+  /// Grants loans at the beginning of a call. Without a copy, sends may then come from that memory,
+  /// and receives go there where it is `written`. A loan ends with its call, when all sends from it
+  /// are complete. What is not granted goes through the arena. Of the calls that lent before, the
+  /// last `in_flight` have not ended.
   virtual void lend(std::span<Loan> /*loans*/, size_t /*in_flight*/) {}
-  /// After a failure: when it has returned, neither a device nor a peer touches what was lent.
+  /// After a failure: when this has returned, neither a device nor a peer touches lent memory.
   virtual void revoke() noexcept {}
-  /// A transport of these ranks alone. It shares with this one what peers and devices know already
-  /// (mapped memory, open ports), and is otherwise independent: its endpoints are used by another
-  /// thread at the same time. It has an address of its own, of at most kMaxPartAddressBytes, which
-  /// its peers get by reach() (asked once for every other member that is to be connected, which may
-  /// have ended its part by then) before connect(), as with any transport. To be called after this
-  /// transport's reach() was asked for all its peers; from any thread, also while others use this
-  /// transport or other parts of it, and so is a part's destructor. This transport outlives its
-  /// parts; what a part used is free again when it is destroyed. A part has no parts.
+  /// Makes a transport of these ranks alone. It shares with this one what is known of peers and
+  /// devices (mapped memory, open ports). Otherwise it is independent: another thread may use its
+  /// endpoints at the same time. It has an address of its own, of at most kMaxPartAddressBytes,
+  /// which its peers get by reach() before connect(), as with any transport. reach() is asked once
+  /// for every other member that is to be connected; that member may have ended its part by then.
+  ///
+  /// Precondition: this transport's reach() was asked for all its peers. Any thread may make or
+  /// destroy a part while others use this transport or its parts. This transport outlives its
+  /// parts. What a part used is free again when it is destroyed. A part has no parts.
   virtual std::unique_ptr<Transport> part(const TransportPart& part) = 0;
-  /// Whether the extent of a part is registered with a device, and so has to stay the same.
+  /// Whether a device registers the extent of a part, so that it has to stay the same.
   virtual bool registers_extents() const { return false; }
-  /// Of a part: who is to be waited for before what was sent so far may be overwritten, where a
-  /// peer reads the memory of this rank (LinkClass::kHost). Null: nobody. Asked when nothing is
-  /// being sent, also after its endpoints are gone.
+  /// For a part: the peers that may still read what was sent so far, so that it must not be
+  /// overwritten yet. Only where peers read this rank's memory (LinkClass::kHost). Null: none.
+  /// Called while nothing is being sent; the endpoints may be gone.
   virtual std::unique_ptr<Readers> readers() { return nullptr; }
-  /// The peer's process has ended, without ending what it was in: nothing is kept for it any more.
-  /// Not of one whose connection was lost and that may live. Any thread; more than once.
+  /// Tells that the peer's process has ended without ending its parts: nothing is kept for it any
+  /// more. Not for a peer whose connection was lost and that may live. Any thread; more than once.
   virtual void ended(Rank /*peer*/) {}
 
-  // Of a part with a bell, which one end may connect alone: links that take sockets when it has
-  // them, whose other ends the peer will get, others at any time.
+  // The functions below are for a part with a bell, whose links one end may begin to connect alone.
+  // Links that take sockets are connected when their sockets are there, the other ends of which the
+  // peer will get. Other links are connected at any time.
 
-  /// Whether the peer has connected to this rank, or may have, as far as is seen without a message:
-  /// this rank then connects, too. Not for links of class kNetwork.
+  /// Whether the peer has connected to this rank, or may have, as far as is seen without a message.
+  /// If so, this rank connects, too. Not for links of class kNetwork.
   virtual bool called_by(Rank /*peer*/) { return true; }
-  /// Whether on any link something that was looked for in vain may be there. Takes no message, but
-  /// moves queued sends. With `sleep`: if not, and called_by() is false of all others when asked
-  /// after this, the caller is about to poll() the bell and what is added here, and calls rested()
-  /// then; meanwhile peers ring. A link that fails, or whose peer has gone, stirs once: looking at
+  /// Whether any link may be ready: something that was looked for in vain may be there. Takes no
+  /// message, but moves queued sends. With `sleep`, the caller prepares to sleep, and peers notify
+  /// it through the bell from here until rested(). If this returns false, and called_by(), asked
+  /// afterwards, is false of all other peers, the caller poll()s the bell and the descriptors added
+  /// to `sleep`. A link that fails, or whose peer has gone, is reported as ready once: looking at
   /// it throws.
   virtual bool stirs(std::vector<pollfd>* /*sleep*/) { return true; }
-  /// That wait is over, whether or not it slept.
+  /// Tells that the wait is over, whether or not the caller slept.
   virtual void rested() {}
 };
 inline constexpr size_t kMaxAddressBytes = 2048;
@@ -286,11 +301,11 @@ struct Probe {
   std::string detail;
 };
 
-/// How near a link is; the order is that of preference.
+/// How near a link is, in order of preference.
 enum class LinkClass : uint8_t { kProcess, kHost, kNetwork };
 
-/// One row of the registry; the conformance suite tests every row unasked. docs/contributing.md
-/// shows how to add one.
+/// One row of the registry. The conformance suite tests every row without being told.
+/// docs/contributing.md shows how to add one.
 struct TransportRow {
   std::string_view name;
   std::string_view help;
@@ -298,13 +313,13 @@ struct TransportRow {
   bool automatic;  // chosen without being named
   Probe (*probe)(const Config&);
   std::unique_ptr<Transport> (*make)(const TransportOptions&);
-  // What there is of it here, as JSON, for `ringcoll doctor`; null where the probe says it all.
+  // What this host has of it, as JSON, for `ringcoll doctor`; null if the probe says everything.
   std::string (*found)(const Config&) = nullptr;
-  // Those that it alone reads, which name it as their owner; null: none.
+  // The knobs that it alone reads, which name it as their owner; null: none.
   const std::vector<KnobRow>& (*knobs)() = nullptr;
 };
 
-/// In order of preference: the first that both ends reach is used for a pair.
+/// In order of preference: a pair uses the first that both ends reach.
 std::span<const TransportRow> transports();
 const TransportRow* find_transport(std::string_view name);
 
