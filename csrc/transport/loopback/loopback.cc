@@ -1,6 +1,6 @@
 // Ranks that are threads of one process. The receiver reads where the sender wrote, at the same
-// address, and a mutex orders everything: so a thread sanitizer sees every access that the ranks
-// make to one another's memory, which it cannot see when memory is mapped twice.
+// address, and a mutex orders everything. So ThreadSanitizer sees every access of ranks to one
+// another's memory. It cannot see that when memory is mapped twice.
 #include "transport/loopback/loopback.h"
 
 #include <fmt/core.h>
@@ -32,7 +32,7 @@ struct Message {
   std::vector<std::byte> copy;
 };
 
-/// One side of a pair: what it has sent, and how it sleeps. Guarded by Pair::mutex.
+/// One side of a pair: the messages that it has sent, and how it sleeps. Guarded by Pair::mutex.
 struct Side {
   std::array<Message, kCredits> outbox;  // message n at n modulo kCredits
   uint64_t sent = 0;
@@ -41,7 +41,7 @@ struct Side {
   bool closed = false;
   bool woken = false;
   Bell* bell = nullptr;  // while its owner sleeps on it
-  uint64_t events = 0;   // things that happened to this side that it may wait for
+  uint64_t events = 0;   // number of events that this side may wait for
   std::condition_variable changed;
 };
 
@@ -56,7 +56,7 @@ struct Pair {
   }
 };
 
-/// Of a transport, and of a part of one.
+/// The address of a transport, and of a part of one.
 struct LoopbackAddress {
   uint32_t magic = 0x326c'6372;  // "rcl2"
   int32_t rank = 0;
@@ -64,8 +64,8 @@ struct LoopbackAddress {
 };
 static_assert(sizeof(LoopbackAddress) == 16 && sizeof(LoopbackAddress) <= kMaxPartAddressBytes);
 
-/// Who is there, and the pairs that talk. Of the process, since ranks that are threads have nothing
-/// else in common.
+/// The ranks of this process, and the pairs that talk. A global object, since ranks that are
+/// threads have nothing else in common.
 class Registry {
  public:
   static Registry& get() {
@@ -77,8 +77,8 @@ class Registry {
     std::lock_guard lock(mutex_);
     ranks_[nonce] = rank;
   }
-  /// A pair lives until both transports have gone: what one side sent before it closed can still be
-  /// received by a side that comes later.
+  /// Removes pairs of which both transports have gone. Until then, a side that comes later can
+  /// still receive what the other sent before it closed.
   void remove(uint64_t nonce) {
     std::lock_guard lock(mutex_);
     ranks_.erase(nonce);
@@ -93,7 +93,8 @@ class Registry {
     auto found = ranks_.find(nonce);
     return found != ranks_.end() && found->second == rank;
   }
-  /// The pair of two transports; made by whoever comes first.
+  /// The pair of two transports. The first one that asks makes it, and rings the bell of the other
+  /// if that sleeps.
   Pair& open(uint64_t mine, uint64_t theirs) {
     std::lock_guard lock(mutex_);
     auto& pair = pairs_[std::minmax(mine, theirs)];
@@ -107,7 +108,7 @@ class Registry {
     std::lock_guard lock(mutex_);
     return pairs_.contains(std::minmax(mine, theirs));
   }
-  /// Who makes a pair with this transport rings; null: no more.
+  /// From now on, a peer that makes a pair with this transport rings `bell`; null: no more.
   void set_asleep(uint64_t nonce, Bell* bell) {
     std::lock_guard lock(mutex_);
     if (bell)
@@ -127,7 +128,7 @@ class LoopbackEndpoint final : public Endpoint {
  public:
   using All = std::vector<LoopbackEndpoint*>;
 
-  /// One of `all` while it lives.
+  /// Is one of `all` while it lives.
   LoopbackEndpoint(Rank rank, Rank peer, uint64_t inline_bytes, uint64_t mine, uint64_t theirs,
                    All& all)
       : rank_(rank),
@@ -178,14 +179,16 @@ class LoopbackEndpoint final : public Endpoint {
   bool looked_ = false;
 };
 
-// The receiver may be reading a view of memory that the caller is about to free, so it is given a
-// moment to release it; after that its rank has failed and does not read it any more.
+// The receiver may be reading a view of memory that the caller is about to free, so it gets a
+// moment to release it. A rank that has not released it by then has failed, and does not read it
+// any more.
 LoopbackEndpoint::~LoopbackEndpoint() {
   std::erase(all_, this);
   constexpr auto kGrace = std::chrono::milliseconds(200);
   std::unique_lock lock(pair_.mutex);
   out_.closed = true;
-  // What is not taken yet and lies in memory of the caller is never delivered; what was copied is.
+  // The first message that is not taken yet and lies in the caller's memory is not delivered, nor
+  // are those behind it. Copied messages before it are.
   for (uint64_t n = out_.taken + 1; n <= out_.sent; n++)
     if (out_.outbox[n % kCredits].borrowed) {
       out_.sent = n - 1;
@@ -213,7 +216,7 @@ uint64_t LoopbackEndpoint::try_send(const Envelope& envelope, const void* data, 
   message.bytes = bytes;
   auto* from = static_cast<const std::byte*>(data);
   message.borrowed = bytes > inline_bytes_ ? from : nullptr;
-  // At least one byte, so that an empty message has an address too.
+  // At least one byte, so that an empty message has an address, too.
   message.copy.resize(inline_bytes_ + 1);
   if (!message.borrowed && bytes > 0) std::memcpy(message.copy.data(), from, bytes);
   Pair::notify(in_);
@@ -232,7 +235,7 @@ uint64_t LoopbackEndpoint::completed() {
   return completed_;
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 bool LoopbackEndpoint::next_is_there() {
   if (in_.taken < in_.sent) return true;
   if (in_.closed) throw peer_lost();
@@ -320,7 +323,7 @@ class LoopbackTransport final : public Transport {
     if (theirs.magic != LoopbackAddress().magic)
       return "its address is not one of this version of ringcoll";
     if (theirs.rank != peer) return fmt::format("it is rank {} and not rank {}", theirs.rank, peer);
-    // A member of a part is in this process, as the whole has found, but may have left the part.
+    // A member of a part is in this process, as the whole has found. It may have ended its part.
     if (!is_part_ && !Registry::get().has(theirs.nonce, peer)) return "other process";
     peers_[static_cast<size_t>(peer)] = theirs.nonce;
     return "";
@@ -335,7 +338,7 @@ class LoopbackTransport final : public Transport {
   }
   bool sends_from_anywhere() const override { return true; }
 
-  // With a nonce of its own, it is a transport like any other.
+  // A part has a nonce of its own, and so is a transport like any other.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_,
                                                &part);
@@ -357,7 +360,8 @@ class LoopbackTransport final : public Transport {
   LoopbackEndpoint::All endpoints_;
 };
 
-// Who connects now rings; who has connected before is for the caller to look for.
+// A peer that connects from now on rings. The caller itself looks for a peer that has connected
+// before.
 bool LoopbackTransport::stirs(std::vector<pollfd>* sleep) {
   if (sleep) Registry::get().set_asleep(nonce_, bell_);
   bool any = false;

@@ -1,4 +1,4 @@
-// Between threads of one process: for tests, and for ranks that are threads.
+// Links between threads of one process: for tests, and for ranks that are threads.
 #pragma once
 
 #include "transport/transport.h"

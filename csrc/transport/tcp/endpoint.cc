@@ -53,15 +53,15 @@ uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   if (message.header.streams > 1) {
     flush_all();
   } else if (flows_[0].count == 0) {
-    // Behind others it waits: the kernel had no room for those.
+    // If others are queued, the kernel had no room for them, and this message waits behind them.
     flush(0);
     count_completed();
   }
   return number;
 }
 
-// Gives a stream the stretches that it is to send next: short messages as many as there are, and
-// no more than one long stretch, so that the next is there for a stream that is idle.
+// Gives a stream the stretches that it is to send next: all short messages that there are, but only
+// one long stretch, so that the next one is left for an idle stream.
 void TcpEndpoint::take_stretches(size_t k) {
   Flow& flow = flows_[k];
   while (cutting_ <= sent_ && flow.count < kBatch && flow.waiting_bytes < kStretchBytes) {
@@ -79,7 +79,8 @@ void TcpEndpoint::take_stretches(size_t k) {
   }
 }
 
-// Gives the kernel as much of the stream's stretches as it takes in one call. True if it took all.
+// Gives the kernel as much of the stream's stretches as it takes in one call. True if it took all
+// of them.
 bool TcpEndpoint::flush(size_t k) {
   take_stretches(k);
   Flow& flow = flows_[k];
@@ -118,8 +119,8 @@ void TcpEndpoint::drop_sent_frames(Flow& flow, uint64_t taken) {
   }
 }
 
-// The streams in turn, a stretch each, until none has room or nothing is left. True if anything
-// moved.
+// Flushes the streams in turn, a stretch each, until none has room or nothing is left. True if
+// anything moved.
 bool TcpEndpoint::flush_all() {
   if (completed_ == sent_) return false;
   uint64_t before = bytes_sent_;
@@ -144,9 +145,10 @@ void TcpEndpoint::count_completed() {
   }
 }
 
-// What the kernel has taken may still be on its way, and the link at work when nothing is left
-// here. Only if there is nothing in the kernel either was it idle, since nobody knows when. Short
-// messages do not ask; after them, it may have been.
+// Decides whether the link was idle until now. While bytes that the kernel has taken are still
+// under way, it was busy, even if nothing is queued here. If the kernel has none either, the link
+// may have been idle for some time, so the measurement begins anew. A short message does not ask
+// the kernel, and ends the measurement.
 void TcpEndpoint::begin_to_count(bool is_long) {
   if (!is_long) {
     counting_ = false;
@@ -174,9 +176,9 @@ uint64_t TcpEndpoint::completed() {
   return std::max(completed_, revoked_);
 }
 
-// The first message with a payload that the kernel does not have, and all behind it, are not sent
-// any more: the peer, which learns of the failure by its lifeline, may have got a part of it. Nor
-// is what comes put where the caller wanted it.
+// Drops the first message with a payload that the kernel does not have, and all messages behind it.
+// The peer may have got a part of it, and learns of the failure by its lifeline. Nor does a message
+// that is arriving go where the caller wanted it.
 void TcpEndpoint::revoke() noexcept {
   if (place_ != arriving_.data()) place_ = nullptr;
   uint64_t first = completed_ + 1;
@@ -200,10 +202,10 @@ std::byte* TcpEndpoint::own_buffer(uint64_t bytes) {
     arriving_ = std::move(spare_.back());
     spare_.pop_back();
   }
-  // At least one byte, so that an empty message has an address too.
+  // At least one byte, so that an empty message has an address, too.
   bytes = std::max<uint64_t>(bytes, 1);
   if (arriving_.size() < bytes) {
-    arriving_ = Buffer();  // first, so that there are never two
+    arriving_ = Buffer();  // frees the old buffer first, so that there are never two
     arriving_.resize(bytes);
   }
   return arriving_.data();
@@ -218,7 +220,7 @@ void TcpEndpoint::corrupt(size_t k, const std::string& what) const {
       peer_);
 }
 
-// True if there is one, whole; it may be of a later message.
+// True if a whole header is there; it may be of a later message.
 bool TcpEndpoint::read_header(size_t k) {
   Flow& flow = flows_[k];
   if (flow.header_got == sizeof(Header)) return true;
@@ -291,7 +293,7 @@ bool TcpEndpoint::read_stretches(size_t k) {
   return moved;
 }
 
-// True if all of it is there.
+// True if all of the message is there.
 bool TcpEndpoint::read_message() {
   for (bool moved = true; moved && arrived_ < message_.bytes;) {
     moved = false;
@@ -341,7 +343,8 @@ bool TcpEndpoint::holds_a_later_message(const Flow& flow) const {
   return flow.header_got == sizeof(Header) && flow.header.number > received_ + 1;
 }
 
-// A peer that leaves closes its streams one by one: what it has sent on the others still comes.
+// Throws if the rest of the message cannot come. A peer that leaves closes its streams one by one:
+// what it has sent on the others still comes.
 void TcpEndpoint::fail_if_ended() const {
   bool all = true;
   for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
@@ -353,7 +356,8 @@ void TcpEndpoint::fail_if_ended() const {
   if (all) flows_[0].stream.fail_ended();
 }
 
-// The streams on which more of the message that arrives can come. False if bytes of it are here.
+// Adds the streams on which more of the arriving message can come. False if bytes of it are here
+// already.
 bool TcpEndpoint::waits_for_more(std::vector<pollfd>* fds) {
   for (size_t k = 0; k < (known_ ? message_.streams : size_t{1}); k++) {
     if (holds_a_later_message(flows_[k]) || flows_[k].stream.ended()) continue;
@@ -368,7 +372,7 @@ void TcpEndpoint::add_writable(std::vector<pollfd>* fds) {
     if (flow.count > 0) fds->push_back({flow.stream.fd(), POLLOUT, 0});
 }
 
-// Sends and receives as far as that goes; true if the caller has something to see.
+// Sends and receives as far as possible. True if the caller has something to look at.
 bool TcpEndpoint::moves() {
   bool sent = flush_all();
   return (known_ ? read_message() : read_header(0)) || sent;
@@ -382,7 +386,7 @@ bool TcpEndpoint::stirs(std::vector<pollfd>* sleep) {
     if (sleep && !waits_for_more(sleep)) return true;
     if (sleep) add_writable(sleep);
     return false;
-  } catch (const Error&) {  // which using the link throws again
+  } catch (const Error&) {  // using the link throws it again
     return told_of_end_ = true;
   }
 }
@@ -400,7 +404,7 @@ void TcpEndpoint::wait(Duration limit) {
   timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
                    static_cast<long>(ns.count() % 1'000'000'000)};
   if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-  // Errors of the streams are found, and thrown with their cause, where the stream is used.
+  // Errors of a stream are thrown, with their cause, where the stream is used.
   for (TcpEndpoint* endpoint : all_)
     if (endpoint != this) endpoint->flush_all();
 }

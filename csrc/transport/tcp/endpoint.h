@@ -1,16 +1,16 @@
-// The link between two ranks over one or more TCP streams. A long message is cut into stretches,
-// and a stream takes the next one when it has room: no stream waits for another, and none has a
-// share fixed before. A short message goes whole, on stream 0.
+// The link between two ranks over one or more TCP streams. A long message is cut into stretches. A
+// stream takes the next one when it has room, so no stream waits for another, and none has a fixed
+// share. A short message goes whole, on stream 0.
 //
-// Every message begins on stream 0 and is cut to its end before the next one begins there, so that
-// on each stream stretches come in the order of messages: the receiver reads stream 0 for the next
-// message, then those streams that may have stretches of it, each until it holds one of a later
-// message.
+// Every message begins on stream 0, and is cut to its end before the next one begins there. So on
+// each stream stretches come in the order of messages. The receiver reads stream 0 for the next
+// message. Then it reads those streams that may have stretches of it, each until it holds one of a
+// later message.
 //
-// Sending: header and payload go from where they are to the kernel; what the kernel does not take
+// Sending: header and payload go from where they are to the kernel. What the kernel does not take
 // at once is kept as a pointer until it does. A message has left when the kernel has all of it.
-// Receiving: the payload stays in the kernel's buffers, which are the pipeline, until somebody asks
-// for it, and then goes straight to its place.
+// Receiving: the payload stays in the kernel's buffers, which are the pipeline, until the caller
+// asks for it. Then it goes straight to its place.
 #pragma once
 
 #include <poll.h>
@@ -33,12 +33,11 @@ namespace ringcoll::tcp {
 
 class TcpEndpoint;
 
-/// The endpoints of one transport, used by one thread at a time but for wake(). A wait for one of
-/// them moves the queued sends of the others as well: the peer that is waited for may itself wait
-/// for those.
+/// The endpoints of one transport. One thread at a time uses them, except wake(). A wait for one of
+/// them moves the queued sends of the others as well: the awaited peer may itself wait for those.
 class Endpoints {
  public:
-  /// `fds` outlives them.
+  /// `fds` outlives this object.
   explicit Endpoints(WakeFds& fds) : waker(fds) {}
 
   void add(TcpEndpoint* endpoint) { all_.push_back(endpoint); }
@@ -46,14 +45,15 @@ class Endpoints {
   auto begin() const { return all_.begin(); }
   auto end() const { return all_.end(); }
 
-  Waker waker;  // of any of them: no two wait at once
+  Waker waker;  // wakes up any of them: no two wait at once
 
  private:
   std::vector<TcpEndpoint*> all_;
 };
 
-/// A message of at most so many bytes, and a stretch of a longer one. Smaller, and headers and
-/// system calls count; larger, and streams run dry at the end of a message while one has much left.
+/// A longer message is cut into stretches of so many bytes. If it were less, headers and system
+/// calls would count. If it were more, some streams would run dry at the end of a message while one
+/// has much left.
 inline constexpr uint64_t kStretchBytes = 512 << 10;
 
 class TcpEndpoint final : public Endpoint {
@@ -74,16 +74,16 @@ class TcpEndpoint final : public Endpoint {
   void revoke() noexcept override;
   void wait(Duration limit) override;
   void wake() override { all_.waker.wake(); }
-  /// As Transport::stirs(), of this link, and rested().
+  /// Transport::stirs() and rested(), for this link.
   bool stirs(std::vector<pollfd>* sleep);
   void rested() { wants_message_ = wants_credit_ = false; }
 
  private:
-  /// Messages that may be queued because the kernel's buffers are full. More would not make the
-  /// stream any faster, it is full.
+  /// Messages that may be queued while the kernel's buffers are full. More would not make a full
+  /// stream faster.
   static constexpr uint64_t kQueue = 64;
   static_assert(kQueue >= kLeastCredits);
-  /// Stretches handed to the kernel in one system call. More gains nothing: 16 small ones fill a
+  /// Stretches that the kernel gets in one system call. More gain nothing: 16 small ones fill a
   /// segment, a long one fills the socket.
   static constexpr size_t kBatch = 16;
 
@@ -91,7 +91,7 @@ class TcpEndpoint final : public Endpoint {
     Header header;  // of its next stretch
     const std::byte* data = nullptr;
     bool begun = false;   // its first stretch is on stream 0
-    uint32_t frames = 0;  // stretches that were cut and that the kernel does not have
+    uint32_t frames = 0;  // stretches that were cut and that the kernel does not have yet
     bool cut() const { return begun && header.offset == header.bytes; }
   };
   struct Frame {
@@ -100,7 +100,7 @@ class TcpEndpoint final : public Endpoint {
   };
   struct Flow {
     Stream stream;
-    // Out: stretches that the kernel does not have entirely.
+    // Out: stretches of which the kernel does not have all.
     std::array<Frame, kBatch> frames;  // a ring
     size_t first = 0;
     size_t count = 0;
@@ -109,7 +109,7 @@ class TcpEndpoint final : public Endpoint {
     // In: the stretch that arrives.
     Header header;
     uint64_t header_got = 0;
-    bool begun = false;  // it is of the message that is read now
+    bool begun = false;  // claimed_ contains it
     uint64_t payload_got = 0;
 
     bool in_a_stretch() const { return header_got > 0; }
@@ -150,27 +150,29 @@ class TcpEndpoint final : public Endpoint {
   uint64_t cutting_ = 1;                // the first message that is not cut to its end
   uint64_t completed_ = 0;
   uint64_t bytes_sent_ = 0;
-  // Since when the link has been at work without a pause, and what the peer had then.
+  // Since when the link has been busy without a pause, and what the peer had then.
   bool counting_ = false;
   Clock::time_point busy_since_;
   uint64_t delivered_ = 0;
-  uint64_t revoked_ = 0;  // all that had been sent then; 0: it was not revoked
+  uint64_t revoked_ = 0;  // sent_ when revoke() dropped messages; 0: none dropped
   // The message that arrives, number received_ + 1.
   uint64_t received_ = 0;
   bool known_ = false;  // its header has come
   Header message_;
   std::byte* place_ = nullptr;  // where its payload goes; null: dropped
   uint64_t claimed_ = 0;        // bytes of the stretches that have begun to arrive
-  uint64_t arrived_ = 0;        // bytes that are there
-  // A payload for which the caller offers no place goes to a buffer that is kept for the next.
+  uint64_t arrived_ = 0;        // bytes that have arrived
+  // A payload goes to a buffer if the caller offers no place. The buffer is kept for later
+  // messages.
   Buffer arriving_;
-  std::deque<Buffer> views_;  // of the views that are out, in order; empty for those with a place
+  std::deque<Buffer>
+      views_;  // of the views not released, in order; empty if the caller gave a place
   std::vector<Buffer> spare_;
-  // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
-  // message that it does not want yet must not keep a wait for credit from sleeping.
+  // What the caller looked for in vain since the last wait(), and so what wait() waits for. A
+  // message that the caller does not want yet must not keep a wait for credit from sleeping.
   bool wants_message_ = false;
   bool wants_credit_ = false;
-  bool told_of_end_ = false;  // by stirs()
+  bool told_of_end_ = false;  // stirs() has reported the end
 };
 
 }  // namespace ringcoll::tcp

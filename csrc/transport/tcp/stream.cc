@@ -20,7 +20,7 @@ namespace {
 
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// Errors that say that the other end is gone, rather than that this end has a problem.
+// Errors that mean that the other end is gone, rather than that this end has a problem.
 bool means_peer_lost(int error) {
   return error == ECONNRESET || error == EPIPE || error == ECONNABORTED || error == ETIMEDOUT ||
          error == EHOSTUNREACH || error == ENETUNREACH || error == ENOTCONN;
@@ -34,8 +34,8 @@ Stream::Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes)
   if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) < 0)
     fail("fcntl(O_NONBLOCK)", errno);
   wait_for_reader(fd_.get());  // the lifeline notices the end of a host
-  // A message is handed over whole, so there is nothing to wait for. Not TCP (a test's socket
-  // pair): nothing to switch off.
+  // The kernel gets a message whole, so it need not wait for more. A socket pair of a test is not
+  // TCP, and has no such option.
   int on = 1;
   if (::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0 &&
       errno != EOPNOTSUPP && errno != ENOPROTOOPT)
@@ -79,7 +79,8 @@ uint64_t Stream::take_read_ahead(std::byte* to, uint64_t bytes) {
 uint64_t Stream::receive(std::byte* to, uint64_t bytes) {
   uint64_t taken = take_read_ahead(to, bytes);
   if (taken == bytes) return taken;
-  // What follows (the next header, often a whole small message) comes with the same system call.
+  // The same system call also brings what follows: the next header, often with a whole small
+  // message.
   iovec parts[2] = {{to + taken, bytes - taken}, {ahead_.data(), ahead_.size()}};
   msghdr message{};
   message.msg_iov = parts;

@@ -1,5 +1,5 @@
-// One non-blocking socket, and the two things done with it: a batch of memory ranges out, bytes in.
-// Knows of no messages.
+// One non-blocking socket, and the two things done with it: it sends a batch of memory ranges, and
+// receives bytes. It knows nothing of messages.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,26 +17,27 @@ namespace ringcoll::tcp {
 
 class Stream {
  public:
-  /// Takes the socket over and makes it non-blocking. `link` stands in error messages.
+  /// Takes the socket over and makes it non-blocking. `link` appears in error messages.
   Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes);
 
   int fd() const { return fd_.get(); }
 
-  /// Gives the kernel what it will take of `parts` now; how many bytes it was, 0 if none. Throws
+  /// Gives the kernel what it takes of `parts` now; returns how many bytes, 0 if none. Throws
   /// Error(kPeerLost / kTransport).
   uint64_t send(std::span<iovec> parts);
-  /// What the kernel has taken and the peer has not acknowledged; 0 if the kernel does not tell.
+  /// Bytes that the kernel has taken and the peer has not acknowledged; 0 if the kernel does not
+  /// tell.
   uint64_t unacknowledged() const;
-  /// Takes up to `bytes` bytes to `to`: those read ahead first, then from the kernel. How many it
-  /// was, 0 if none is there, or if it has ended().
+  /// Copies up to `bytes` bytes to `to`: first those read ahead, then from the kernel. Returns how
+  /// many; 0 if none is there, or the stream has ended().
   uint64_t receive(std::byte* to, uint64_t bytes);
-  /// Takes up to `bytes` bytes and drops them.
+  /// Drops up to `bytes` bytes; returns how many.
   uint64_t discard(uint64_t bytes);
-  /// Whether bytes are left that were read ahead: poll() does not know of them.
+  /// Whether bytes that were read ahead are left. poll() does not know of them.
   bool has_read_ahead() const { return begin_ < end_; }
-  /// The peer has closed it: nothing more comes.
+  /// The peer has closed the stream: nothing more comes.
   bool ended() const { return ended_; }
-  /// Throws Error(kPeerLost) that says so.
+  /// Throws Error(kPeerLost), which says that the peer has closed the stream.
   [[noreturn]] void fail_ended() const;
 
  private:

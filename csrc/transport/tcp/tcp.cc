@@ -22,24 +22,25 @@
 namespace ringcoll {
 namespace {
 
-// The sockets' own addresses are the connector's business (bootstrap); what both ends must agree on
-// is how many there are. Of a transport, and of a part of one.
+// The address of a transport, and of a part of one. The connector (bootstrap) knows the sockets'
+// own addresses. Both ends must agree on how many there are.
 struct TcpAddress {
   uint32_t magic = tcp::kMagic;
   uint16_t version = tcp::kVersion;
-  uint8_t streams = 0;  // asked for; 0: as many as pay
+  uint8_t streams = 0;  // asked for; 0: measured
   uint8_t most = 0;     // that this rank can open
   int32_t rank = 0;
 };
 static_assert(sizeof(TcpAddress) == 12 && sizeof(TcpAddress) <= kMaxPartAddressBytes);
 
-// The most streams of a link where nobody has asked for a number. More were no faster where they
-// were tried (perf/README.md, "Decisions that rest on a measurement").
+// The most streams of a link if no number is asked for. More gained nothing (perf/README.md,
+// "Decisions that rest on a measurement").
 constexpr uint32_t kMostMeasured = 4;
-// Descriptors that a job may use up in links, as a share of those that the process may have.
+// A job may use one in so many of the process's descriptors for links.
 constexpr rlim_t kDescriptorShare = 2;
 
-// For links to all ranks: the lifeline, the streams, and one for a part.
+// How many streams a link may have if there is one to every rank. A link takes the lifeline, the
+// streams, and one descriptor for a part.
 uint32_t affordable_streams(Rank size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
@@ -47,12 +48,12 @@ uint32_t affordable_streams(Rank size) {
   return static_cast<uint32_t>(std::clamp<rlim_t>(a_link, 3, 2 + kMostMeasured) - 2);
 }
 
-// Read ahead after a header, so that a small message takes one system call. More of it would only
-// be copied once more.
+// Bytes that are read ahead after a header, so that a small message takes one system call. What is
+// read ahead is copied once more.
 constexpr int64_t kLeastReadAhead = 1 << 10;
 constexpr int64_t kMostReadAhead = 16 << 10;
 
-/// What messages are like, in the whole and in its parts.
+/// Limits of messages, in the whole and in its parts.
 struct Framing {
   explicit Framing(const TransportOptions& options)
       : read_ahead_bytes(sizeof(tcp::Header) +
@@ -67,7 +68,7 @@ struct Framing {
 
 /// How many streams a link has.
 struct Streams {
-  uint32_t wanted = 0;  // asked for; 0: as many as pay
+  uint32_t wanted = 0;  // asked for; 0: measured
   uint32_t most = 1;    // that are opened
 };
 
@@ -78,7 +79,7 @@ Streams streams_of(const TransportOptions& options) {
 
 class TcpTransport final : public Transport {
  public:
-  /// `fds`: of the whole; null: it is the whole.
+  /// `fds`: those of the whole, for a part; null: this is the whole.
   TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing,
                tcp::WakeFds* fds = nullptr)
       : rank_(rank),
@@ -95,8 +96,7 @@ class TcpTransport final : public Transport {
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
 
-  // That the connection can be made is shown by the lifeline, which every pair has before any data
-  // stream.
+  // The lifeline shows that a connection can be made: every pair has it before any data stream.
   std::string reach(Rank peer, std::string_view text) override {
     TcpAddress theirs;
     if (text.size() != sizeof theirs) return "its address is not one of this version of ringcoll";
@@ -140,8 +140,8 @@ class TcpTransport final : public Transport {
     for (Loan& loan : loans) loan.granted = true;
   }
 
-  // A transport like any other, of one stream a link: what wants the bandwidth of several goes over
-  // the whole, and a job has many parts but few descriptors.
+  // A part is a transport like any other, with one stream for a link. Calls that want the bandwidth
+  // of several use the whole, and a job has many parts but few descriptors.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<TcpTransport>(part.rank, part.members.size(), Streams{1, 1}, framing_,
                                           &fds_);
@@ -151,13 +151,13 @@ class TcpTransport final : public Transport {
   const Rank rank_;
   const Streams streams_;
   const Framing framing_;
-  std::vector<uint32_t> most_of_;  // by peer: of both ends the fewer
+  std::vector<uint32_t> most_of_;  // by peer: the fewer of both ends' streams
   const std::unique_ptr<tcp::WakeFds> own_fds_;
   tcp::WakeFds& fds_;
   tcp::Endpoints endpoints_{fds_};
 };
 
-// A connection to ourselves, with one byte sent through it. "" if that worked.
+// Makes a connection to this process, and sends one byte through it. "" if that worked.
 std::string try_loopback() {
   Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener) return errno_text("socket", errno);
@@ -171,7 +171,7 @@ std::string try_loopback() {
   if (::getsockname(listener.get(), name, &length) != 0) return errno_text("getsockname", errno);
   Fd out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!out) return errno_text("socket", errno);
-  // The backlog takes it, so neither call waits for the other.
+  // The backlog takes the connection, so neither call waits for the other.
   if (::connect(out.get(), name, length) != 0) return errno_text("connect(127.0.0.1)", errno);
   Fd in(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!in) return errno_text("accept", errno);
@@ -185,7 +185,7 @@ std::string try_loopback() {
 
 }  // namespace
 
-// Ranks of a host where loopback is down are joined by sockets that need no network.
+// Where loopback is down, local sockets join the ranks of a host, which need no network.
 Probe probe_tcp(const Config&) {
   if (!look_at_links().loopback_is_up)
     return {true, "loopback is down: ranks of this host are joined by local sockets"};

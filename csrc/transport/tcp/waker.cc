@@ -10,7 +10,7 @@
 namespace ringcoll::tcp {
 namespace {
 
-// How often a wait looks around that has no descriptor.
+// A wait without a descriptor lasts no longer, so that its caller looks for wake().
 constexpr Duration kLook = std::chrono::milliseconds(10);
 
 }  // namespace
@@ -22,7 +22,7 @@ Fd WakeFds::take() {
     free_.pop_back();
     return fd;
   }
-  free_.reserve(made_ + 1);  // so that giving it back, in a destructor, takes no memory
+  free_.reserve(made_ + 1);  // so that give_back(), in a destructor, allocates nothing
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (fd) made_++;
   return fd;
@@ -37,8 +37,8 @@ void Waker::wake() {
   std::lock_guard lock(mutex_);
   woken_ = true;
   if (waiting_on_ < 0) return;
-  // Under the lock, or the descriptor might be another wait's by now. Fails only when the counter
-  // is full, and then the wait ends anyway.
+  // Written under the lock, or the descriptor might be another wait's by now. This fails only if
+  // the counter is full, and then the wait ends anyway.
   uint64_t one = 1;
   [[maybe_unused]] ssize_t put = ::write(waiting_on_, &one, sizeof one);
 }

@@ -1,5 +1,5 @@
-// What ends a wait in poll() from another thread. The descriptor that does it belongs to the wait
-// and not to the transport: a job has many parts, and few of them wait at one time.
+// Ends a wait in poll() from another thread. The descriptor for that belongs to the wait and not to
+// the transport: a job has many parts, and few of them wait at one time.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace ringcoll::tcp {
 
-/// Descriptors for waits, of a transport and its parts: as many as there were waits at one time.
-/// Any thread.
+/// Descriptors for waits of a transport and its parts: as many as there were waits at one time. Any
+/// thread.
 class WakeFds {
  public:
-  /// None if the process may have no more.
+  /// Returns none if the process may open no more.
   Fd take();
-  /// One on which nothing is to be read.
+  /// Takes back a descriptor on which nothing is to be read.
   void give_back(Fd fd);
 
  private:
@@ -26,7 +26,7 @@ class WakeFds {
   size_t made_ = 0;
 };
 
-/// Of one transport, whose endpoints are used by one thread at a time.
+/// Wakes up the waits of one transport, whose endpoints one thread at a time uses.
 class Waker {
  public:
   /// `fds` outlives it.
@@ -35,7 +35,7 @@ class Waker {
   /// Ends the wait that runs, else the next one. Any thread.
   void wake();
 
-  /// While it lives, its thread waits.
+  /// A wait, which lasts as long as this object. Used by the thread that waits.
   class Wait {
    public:
     explicit Wait(Waker& waker);
@@ -43,10 +43,10 @@ class Waker {
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 
-    /// Readable once the wait is to end; -1, which poll() passes over, if there is no descriptor.
+    /// Readable once the wait is to end. -1, which poll() skips, if there is no descriptor.
     int fd() const { return fd_.get(); }
-    /// How long to wait at most: not at all if it is to end, and not for long where nothing can end
-    /// it.
+    /// How long to wait at most: zero if the wait is to end, and only briefly if no descriptor can
+    /// end it.
     Duration at_most(Duration limit) const;
 
    private:
@@ -57,7 +57,7 @@ class Waker {
  private:
   WakeFds& fds_;
   std::mutex mutex_;
-  bool woken_ = false;   // and no wait has ended since
+  bool woken_ = false;   // wake() was called, and no wait has ended since
   int waiting_on_ = -1;  // the descriptor of the wait that runs
 };
 

@@ -1,4 +1,4 @@
-// What travels before every stretch of a message on a TCP stream.
+// The header that precedes every stretch of a message on a TCP stream.
 #pragma once
 
 #include <bit>
@@ -13,8 +13,8 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 inline constexpr uint32_t kMagic = 0x6c6c6372;  // "rcll"
 inline constexpr uint16_t kVersion = 2;
 
-/// Of a stretch. The first of every message on stream 0 says that the message is there, and may
-/// carry nothing; where the message has one stream, it carries all.
+/// The header of a stretch. The first one of every message on stream 0 announces the message, and
+/// may carry no payload. If the message has one stream, its only stretch carries all payload.
 struct Header {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
