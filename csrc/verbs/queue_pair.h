@@ -91,7 +91,7 @@ inline Slice slice_of(const MemoryRegion& region, const void* data, uint32_t byt
 }
 
 /// A write into the peer's memory. `from` is gathered in order; the list need last only for the
-/// post, its memory until completion.
+/// post. Unless it is inlined, its memory must last until completion.
 struct Write {
   uint64_t id = 0;  // given back by the completion
   std::span<const Slice> from;

@@ -33,7 +33,7 @@ Stream::Stream(Fd fd, Rank peer, std::string link, size_t read_ahead_bytes)
   int flags = ::fcntl(fd_.get(), F_GETFL);
   if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) < 0)
     fail("fcntl(O_NONBLOCK)", errno);
-  wait_for_reader(fd_.get());  // the lifeline notices the end of a host
+  wait_for_reader(fd_.get());  // a reader may be slow; the lifeline notices the end of its host
   // The kernel gets a message whole, so it need not wait for more. A socket pair of a test is not
   // TCP, and has no such option.
   int on = 1;

@@ -28,8 +28,8 @@ bool CommonWatch::Listener::watch(const void* data, size_t bytes) {
   return common_.watch_->watch(data, bytes);
 }
 
-// Who frees memory while the watch is asked holds none of these locks: nothing is allocated under
-// them but the watch and the list, before there is anything to free.
+// A thread that frees memory while the watch is asked holds none of these locks. Under them only
+// the watch and the list are allocated, before there is anything to free.
 void CommonWatch::Listener::take_changes(const Changed& changed) {
   std::array<Range, kMostChanges> taken;
   size_t count = 0;

@@ -1,6 +1,6 @@
-// One watch of memory (shm/unmap_watch.h) for all who keep registrations by address, the whole and
-// its parts: each hears of all changes, and there is one thread and one descriptor. The kernel
-// would give memory to one watch alone.
+// One watch of memory (shm/unmap_watch.h) for all that keep registrations by address: the whole
+// transport and its parts. Each hears of all changes, and there is one thread and one descriptor.
+// The kernel would give memory to one watch alone.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class CommonWatch {
  public:
   using Changed = std::function<void(uintptr_t first, uintptr_t end)>;
 
-  /// Used by one thread at a time, while others use theirs. The watch outlives it.
+  /// One thread at a time uses it, while others use theirs. The CommonWatch outlives it.
   class Listener {
    public:
     explicit Listener(CommonWatch& common);
@@ -28,9 +28,10 @@ class CommonWatch {
     Listener(const Listener&) = delete;
     Listener& operator=(const Listener&) = delete;
 
-    /// As UnmapWatch's. Throws Error(kTransport) where it is not offered.
+    /// As UnmapWatch::watch(). Throws Error(kTransport) where the kernel does not offer it.
     bool watch(const void* data, size_t bytes);
-    /// As UnmapWatch's: what has changed since this one asked last, whoever watches it.
+    /// As UnmapWatch::take_changes(): reports what has changed since this listener asked last,
+    /// whoever watches it.
     void take_changes(const Changed& changed);
 
    private:
@@ -38,8 +39,8 @@ class CommonWatch {
     struct Range {
       uintptr_t first, end;
     };
-    // More than these are told as one that covers everything. No vector: it would allocate under
-    // the lock.
+    // If more ranges change, one that covers everything is reported. It is no vector, which would
+    // allocate under the lock.
     static constexpr size_t kMostChanges = 256;
 
     void note(Range change);

@@ -13,14 +13,14 @@
 namespace ringcoll::rdma {
 namespace {
 
-// Writes posted and not yet known to be complete. Twice what the window, the places and the credits
-// can ask for, so that it is full only when the link does not move.
+// Writes that may be posted and not yet known to be complete. This is twice what the window, the
+// places and the credits can ask for, so the queue is full only when the link does not move.
 constexpr uint32_t kSendRequests = 256;
 constexpr uint64_t kSignalEvery = 16;
 constexpr uint32_t kInlineBytes = 128;
 constexpr size_t kBatch = 16;
 
-// The number whose lower bits are `low`, nearest to `near`.
+// The number nearest to `near` whose lower bits are `low`.
 uint64_t number_near(uint64_t near, uint32_t low) {
   uint32_t ahead = (low - static_cast<uint32_t>(near)) & kNumberMask;
   auto distance = static_cast<int64_t>(ahead);
@@ -87,7 +87,7 @@ void VerbsEndpoint::throw_if_failed() const {
 
 // ---- Posting ----
 
-// The region that holds all of it; null if it is not registered.
+// The region that holds all of the memory; null if it is not registered.
 const verbs::MemoryRegion* VerbsEndpoint::region_of(const void* data, uint64_t bytes,
                                                     bool written) const {
   if (!data) return nullptr;
@@ -112,7 +112,7 @@ uint64_t VerbsEndpoint::writes_for(uint64_t bytes) const {
   return (bytes + most - 1) / most;
 }
 
-// A word alone, which needs no memory at the peer.
+// Posts an immediate alone, which needs no memory at the peer.
 uint64_t VerbsEndpoint::post_word(Kind kind, uint64_t number, bool signaled) {
   return post({.remote_address = theirs_.inbox,
                .rkey = theirs_.rkey,
@@ -120,8 +120,8 @@ uint64_t VerbsEndpoint::post_word(Kind kind, uint64_t number, bool signaled) {
               signaled);
 }
 
-// The header, and behind it `copied` bytes that stand there already and the slice `gathered`, to
-// the message's slot.
+// Posts to the message's slot: the header, `copied` bytes that stand behind it already, and the
+// slice `gathered`.
 uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
                                      const verbs::Slice& gathered, bool signaled) {
   std::byte* slot = outbox_.data() + sent_layout_.slot(header.number);
@@ -137,7 +137,7 @@ uint64_t VerbsEndpoint::post_message(const Header& header, uint64_t copied,
               signaled);
 }
 
-// A long payload to the place that the peer has named, in writes that the port can carry.
+// Posts a long payload to the place that the peer has named, in writes that the port can carry.
 void VerbsEndpoint::post_payload(const std::byte* data, uint64_t bytes, const Place& place) {
   uint64_t most = usable_.port.max_message_bytes;
   const verbs::MemoryRegion& region = *region_of(data, bytes, false);
@@ -191,7 +191,7 @@ void VerbsEndpoint::send_long(Header header, const std::byte* data) {
   bool placed = named(header.number, header.bytes);
   header.form = placed ? Header::kPlaced : Header::kLater;
   if (placed) post_payload(data, header.bytes, named_[header.number % kWindow]);
-  // The header, behind the payload, completes after it.
+  // The header is posted behind the payload, and so completes after it.
   last_needed_ = post_message(header, 0, {}, placed);
   out(header.number) = {last_needed_, !placed};
   if (!placed) waiting_.push_back({header.number, data, header.bytes});
@@ -229,8 +229,8 @@ uint64_t VerbsEndpoint::completed() {
 
 // ---- Receiving ----
 
-// `number` is to be written to `place`, or where that is not registered, to a buffer of the
-// transport's.
+// Asks the peer to write message `number` to `place`, or, if that is not registered, to a buffer of
+// the transport.
 void VerbsEndpoint::name_place(uint64_t number, void* place, uint64_t bytes) {
   In& message = in(number);
   if (message.buffer) port_.landing.give_back(std::move(message.buffer));
@@ -385,7 +385,7 @@ void VerbsEndpoint::take_header(uint64_t number) {
                        : header.form == Header::kLater && header.bytes <= settings_.most_bytes;
   if (!fits)
     corrupt(fmt::format("message {} of {} bytes, form {}", number, header.bytes, header.form));
-  if (number == 1 && told_proven_) socket_.reset();  // who sends has proven the path
+  if (number == 1 && told_proven_) socket_.reset();  // a peer that sends has proven the path
   arrived_ = number;
   in(number).header = header;
   in(number).has_header = true;
@@ -424,8 +424,8 @@ bool VerbsEndpoint::progress_busy() {
 void VerbsEndpoint::wait(Duration limit) {
   for (VerbsEndpoint* other : shared_.endpoints)
     if (other == this || other->busy()) other->queue_.arm();
-  if (progress_busy()) return;  // what was there before a queue was armed raises no event
-  // The socket is that of the setup, and after it -1, which poll() leaves out.
+  if (progress_busy()) return;  // completions that came before a queue was armed raise no event
+  // The socket is that of the setup. Afterwards it is -1, which poll() skips.
   std::array<pollfd, 2 + kMostPorts> fds = {
       {{shared_.wake.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
   nfds_t used = 2;
@@ -449,9 +449,9 @@ bool VerbsEndpoint::next_is_due() {
 bool VerbsEndpoint::stirs(std::vector<pollfd>* sleep) {
   if (told_of_end_) return false;
   try {
-    if (sleep) queue_.arm();  // what was there before raises no event
+    if (sleep) queue_.arm();  // completions that are there already raise no event
     if (progress() || next_is_due()) return true;
-  } catch (const Error&) {  // which using the link throws again
+  } catch (const Error&) {  // using the link throws it again
     return told_of_end_ = true;
   }
   if (sleep && socket_) sleep->push_back({socket_.get(), POLLIN, 0});
@@ -469,12 +469,12 @@ void VerbsEndpoint::stop() noexcept {
     failed_ = Error(Code::kTransport, fmt::format("the link was given up {}", link()), peer_);
 }
 
-// What the peer still needs may be on its way; destroying the queue pair would stop it.
+// Destroying the queue pair would stop writes under way that the peer still needs.
 bool VerbsEndpoint::drained() {
   poll_queue();
   if (!setup_has_ended()) return false;
   if (reclaimed_ >= last_needed_) return true;
-  // The last of them may have been posted unsignaled: one more behind it completes after it.
+  // The last needed write may be unsignaled. A signaled one behind it completes after it.
   if (last_asked_ < last_needed_ && room(1))
     last_asked_ = post({.remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
   return false;

@@ -1,19 +1,20 @@
 // The link between two ranks over a reliable connected queue pair.
 //
-// Each side has an inbox, registered memory of kWindow slots that only the peer writes.
+// Each side has an inbox: registered memory, with kWindow slots, that only the peer writes.
 //
-// A short message is one write: header and payload into the next slot. Payload that is registered
-// (the arena, and what was lent) is gathered from where it lies; what is not, is copied behind the
-// header in the outbox, which for the rest holds headers alone. A long one goes straight to
-// where the receiver wants it: the receiver names a place (expect(), or else when it sees that the
-// message is due), the sender writes the payload there and the header into its slot. A sender that
-// is not told a place yet sends the header alone, so that ranks that disagree find out, and the
-// payload later, when progress() finds the place: hence busy().
+// A short message is one write of header and payload into the next slot. A registered payload (the
+// arena, lent memory) of more than kCopyBytes is gathered from where it lies. Another payload is
+// copied behind the header in the outbox, which otherwise holds headers and places.
 //
-// A release is told to the sender (credit) at the latest when a quarter of the window is owed.
+// A long payload goes straight to where the receiver wants it. The receiver names a place: in
+// expect(), or when it sees that the message is due. The sender writes the payload there and the
+// header into its slot. A sender that does not know the place yet sends the header alone, so that
+// ranks that disagree find out. progress() sends the payload when the place has come; hence busy().
 //
-// Sending is complete when the device says so (the peer's device has acknowledged every byte).
-// Writes that need not be heard of complete silently; every kSignalEvery-th is signaled all the
+// A release is reported to the sender (credit) at the latest when a quarter of the window is owed.
+//
+// Sending is complete when the device says so: the peer's device has acknowledged every byte.
+// Writes whose completion nobody needs complete silently. Every kSignalEvery-th is signaled all the
 // same, which makes room in the send queue.
 #pragma once
 
@@ -41,17 +42,18 @@ namespace ringcoll::rdma {
 
 class VerbsEndpoint;
 
-// Immediates that may be on their way here: a header and a "done" for each message of the window,
-// places and credits for those of the other direction.
+// Immediates that may be under way to this end: a header and a "done" for each message of the
+// window, places and credits for messages of the other direction.
 inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
-// Up to here copying payload behind its header costs less than one more entry in a gather list.
+// Up to so many bytes, copying payload behind its header costs less than one more entry in a gather
+// list.
 inline constexpr uint32_t kCopyBytes = 256;
 
-/// What all endpoints of a rank go by, in the whole and in its parts.
+/// The settings of all endpoints of a rank, in the whole and in its parts.
 struct Settings {
   int gid_index = -1;         // RINGCOLL_GID_INDEX, and the rest of the knobs
   uint32_t slot_bytes = 0;    // of an inbox
-  uint32_t copied_bytes = 0;  // payload that may come from memory which is not registered
+  uint32_t copied_bytes = 0;  // longest payload from memory that is not registered
   uint64_t register_bytes = 0;
   int64_t traffic_class = 0;
   int64_t service_level = 0;
@@ -61,16 +63,16 @@ struct Settings {
   double retry_seconds = 0;  // until the device gives up on a peer
 };
 
-/// What the endpoints of one transport have of an open port. A channel's events are taken by
-/// whoever waits, hence one for each transport: a descriptor for each part that uses RDMA, and
-/// port. One thread at a time.
+/// What the endpoints of one transport have of an open port. A wait takes all events of a channel,
+/// so each transport has a channel of its own: a descriptor for each port and each part that uses
+/// RDMA. One thread at a time.
 struct PortUse {
   /// Registers `extent`. Throws Error(kTransport).
   PortUse(OpenPort& port, std::span<std::byte> extent);
 
   OpenPort& open;
   verbs::CompletionChannel channel;
-  verbs::MemoryRegion extent_region;  // none if it is empty
+  verbs::MemoryRegion extent_region;  // none if the extent is empty
   Landing landing;
 };
 
@@ -81,11 +83,11 @@ struct Shared {
 
   const Settings settings;
   const std::span<std::byte> extent;            // of the arena
-  std::vector<std::unique_ptr<PortUse>> ports;  // by their numbers; null: not used
+  std::vector<std::unique_ptr<PortUse>> ports;  // by the port's number; null: not used
   Registrations lent;
-  // Ends the wait of any endpoint: no two wait at once. There from the first one on.
+  // Ends the wait of any endpoint: no two wait at once. The first endpoint makes it.
   Fd wake;
-  // A wait for one moves the queued sends of the others as well: the peer that is waited for may
+  // A wait for one endpoint moves the queued sends of the others as well: the awaited peer may
   // itself wait for those.
   std::vector<VerbsEndpoint*> endpoints;
 };
@@ -96,13 +98,14 @@ class VerbsEndpoint final : public Endpoint {
   VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port);
   ~VerbsEndpoint() override;
 
-  /// The port as it was when this was made, which is what the peer is told.
+  /// The port as it was when this endpoint was made, which is what the peer is told.
   const verbs::UsablePort& port() const { return usable_; }
-  /// Says hello over `socket`, an authenticated connection to the peer. `mine` is this rank's port.
+  /// Sends the hello over `socket`, an authenticated connection to the peer. `mine` is this rank's
+  /// port.
   void connect(Fd socket, const Address& mine, Deadline deadline);
-  /// Hears the peer's hello and connects the queue pair.
+  /// Receives the peer's hello and connects the queue pair.
   bool try_establish(Deadline deadline) override;
-  /// A write that takes a packet of full length is acknowledged.
+  /// True once a write that takes a packet of full length is acknowledged.
   bool try_prove(Deadline deadline) override;
   bool drained() override;
   void expect(void* place, uint64_t capacity) override;
@@ -115,15 +118,15 @@ class VerbsEndpoint final : public Endpoint {
   bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
   void wait(Duration limit) override;
   void wake() override;
-  /// As Transport::stirs(), of this link; the channel of the port is the caller's.
+  /// Transport::stirs() for this link. The caller watches the channel of the port.
   bool stirs(std::vector<pollfd>* sleep);
-  /// Nothing goes out or comes in any more.
+  /// Stops the link: nothing goes out or comes in any more.
   void stop() noexcept;
 
  private:
   /// A message on its way out.
   struct Out {
-    uint64_t last_write = 0;  // its number; 0: the memory was free at once
+    uint64_t last_write = 0;  // number of the last write; 0: the memory was free at once
     bool waits = false;       // for a place
   };
   /// A long message whose receiver has not named a place yet.
@@ -135,9 +138,9 @@ class VerbsEndpoint final : public Endpoint {
   /// A message on its way in.
   struct In {
     bool has_header = false;
-    bool done = false;                   // a long one: all there
+    bool done = false;                   // all of it is there
     Header header;                       // copied when it came: what is checked is what is used
-    Place place;                         // named to the peer, or to be; bytes == 0: none
+    Place place;                         // named, or to be named, to the peer; bytes == 0: none
     bool owed = false;                   // to be named when there is room
     std::unique_ptr<Registered> buffer;  // if the place is one of the transport's
   };
@@ -196,30 +199,30 @@ class VerbsEndpoint final : public Endpoint {
   verbs::QueuePair pair_;
   uint32_t psn_ = 0;
   Fd socket_;         // until both ends have proven the path
-  size_t heard_ = 0;  // bytes of what it is to say next
+  size_t heard_ = 0;  // bytes received of the peer's next setup message
   bool told_proven_ = false;
   uint64_t proof_ = 0;  // the write that shows that the path carries RDMA; 0: not yet posted
   Hello mine_;
   Hello theirs_;
   std::optional<Error> failed_;
-  bool told_of_end_ = false;  // by stirs()
+  bool told_of_end_ = false;  // stirs() has reported the end
 
   uint64_t posted_ = 0;       // writes
-  uint64_t reclaimed_ = 0;    // of them, known to be complete
-  uint64_t last_needed_ = 0;  // the last of them that the peer cannot do without
-  uint64_t last_asked_ = 0;   // posted by drained()
+  uint64_t reclaimed_ = 0;    // writes known to be complete
+  uint64_t last_needed_ = 0;  // the last write that the peer needs
+  uint64_t last_asked_ = 0;   // the last write that drained() posted
 
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
   uint64_t peer_released_ = 0;
   std::array<Out, kWindow> out_;
   std::deque<Waiting> waiting_;
-  std::array<Place, kWindow> named_;  // by the peer, for what is sent to it
+  std::array<Place, kWindow> named_;  // by the peer, for messages to it
 
-  uint64_t arrived_ = 0;  // headers
+  uint64_t arrived_ = 0;  // headers that have come
   uint64_t received_ = 0;
   uint64_t released_ = 0;
-  uint64_t told_ = 0;  // of them, to the peer
+  uint64_t told_ = 0;  // releases that were reported to the peer
   uint64_t expected_ = 0;
   uint64_t owed_places_ = 0;
   bool owes_credit_ = false;

@@ -1,5 +1,5 @@
-// How two ranks join: what they tell each other over an authenticated connection, the states of the
-// queue pair, and the proof that the path carries RDMA.
+// How two ranks connect: what they tell each other over an authenticated connection, the states of
+// the queue pair, and the proof that the path carries RDMA.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace ringcoll::rdma {
 namespace {
 
-// This end's queue pair receives.
+// This end's queue pair can receive.
 constexpr char kReceives = 'R';
-// This end has seen that what it writes arrives. The other may send before it has heard so, but not
+// This end has seen that its writes arrive. The other end may send before it hears so, but not
 // leave: its queue pair acknowledges the proof.
 constexpr char kProven = 'P';
 
@@ -31,7 +31,7 @@ void VerbsEndpoint::connect(Fd socket, const Address& mine, Deadline deadline) {
   send_all(socket_.get(), &mine_, sizeof mine_, deadline, link());
 }
 
-// False until the peer has said all of it.
+// Receives a setup message; false until the peer has sent all of it.
 bool VerbsEndpoint::hear(void* into, size_t bytes) {
   auto* next = static_cast<std::byte*>(into);
   heard_ += try_recv_some(socket_.get(), next + heard_, bytes - heard_, link());
@@ -79,7 +79,7 @@ bool VerbsEndpoint::try_establish(Deadline deadline) {
   return true;
 }
 
-// Two packets, one of them of full length: what a path with a smaller MTU would lose.
+// Two packets, one of them of full length, which a path with a smaller MTU would lose.
 void VerbsEndpoint::post_proof() {
   auto bytes =
       static_cast<uint32_t>(std::min<uint64_t>(path_mtu_bytes() + 1, sent_layout_.bytes()));
@@ -88,8 +88,8 @@ void VerbsEndpoint::post_proof() {
       {.from = std::span(&slice, 1), .remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
 }
 
-// A packet that comes before the peer's queue pair receives is lost, and costs a timeout: so not
-// before it says so.
+// A packet that comes before the peer's queue pair can receive is lost, and costs a timeout. So the
+// proof waits until the peer says that it can.
 bool VerbsEndpoint::try_prove(Deadline deadline) {
   if (proof_ == 0) {
     char word = 0;

@@ -12,7 +12,8 @@
 namespace ringcoll::rdma {
 namespace {
 
-// Buffers come in powers of two from here, so that messages of about the same length share them.
+// The smallest buffer. Lengths are powers of two, so that messages of about the same length share
+// buffers.
 constexpr size_t kLeastLanding = 64 << 10;
 
 std::byte* map(size_t bytes) {

@@ -1,5 +1,5 @@
-// Registered memory of one transport: the arena, and buffers for payload that has no place of its
-// own.
+// Registered memory of one transport: inboxes and outboxes, and buffers for payload that has no
+// place of its own.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace ringcoll::rdma {
 /// Anonymous memory that the device may use, and the peer may write if `access` says so.
 class Registered {
  public:
-  /// Rounded up to pages. Throws Error(kTransport).
+  /// `bytes` is rounded up to pages. Throws Error(kTransport).
   Registered(const verbs::ProtectionDomain& domain, size_t bytes, verbs::Access access);
   ~Registered();
   Registered(const Registered&) = delete;
@@ -31,13 +31,13 @@ class Registered {
   verbs::MemoryRegion region_;
 };
 
-/// Where payload lands. Free buffers are kept, so that a job in its stride registers nothing. One
-/// thread at a time.
+/// Buffers in which payload lands. Free buffers are kept, so that a job registers no more after its
+/// first calls. One thread at a time.
 class Landing {
  public:
   explicit Landing(const verbs::ProtectionDomain& domain) : domain_(domain) {}
 
-  /// A buffer of at least `bytes`, this rank's until it is given back.
+  /// A buffer of at least `bytes`, this rank's until it is given back. Throws Error(kTransport).
   std::unique_ptr<Registered> take(size_t bytes);
   void give_back(std::unique_ptr<Registered> buffer) { free_.push_back(std::move(buffer)); }
 

@@ -31,8 +31,8 @@ void OpenPort::fail(const std::string& why) {
   publish(failed_, true);
 }
 
-// A port that comes back before the queue pairs give up loses nothing; what is lost for good is
-// told to the endpoints, which look before they wait again.
+// A port that comes back before the queue pairs give up loses nothing. A permanent failure is
+// stored for the endpoints, which look before they wait again.
 void OpenPort::hear(const verbs::Event& event) {
   using enum verbs::EventKind;
   if (event.kind == kDeviceFatal || event.kind == kCompletionQueueLost)

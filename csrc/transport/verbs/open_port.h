@@ -1,5 +1,5 @@
-// A port of a device that is open. The whole and its parts have it in common, each with what is its
-// own of it (PortUse in endpoint.h).
+// An open port of a device. The whole and its parts share it; PortUse in endpoint.h is what each
+// has of it for itself.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,18 @@
 
 namespace ringcoll::rdma {
 
-/// Any thread: verbs lets several make objects of one context and domain at the same time.
+/// Any thread: verbs lets several threads make objects of one context and domain at the same time.
 class OpenPort {
  public:
-  /// `retry_seconds`: until the device gives up on a peer. Throws Error(kTransport).
+  /// `retry_seconds`: how long the device tries before it gives up on a peer. Throws
+  /// Error(kTransport).
   OpenPort(verbs::UsablePort port, double retry_seconds);
 
-  /// As it was read last.
+  /// The port as it was read last.
   verbs::UsablePort port() const;
-  /// An address may have come or gone since the last queue pair was made; with a GID that is not
-  /// the port's any more, a new one would reach nobody. `gid_index`: RINGCOLL_GID_INDEX.
+  /// Reads the port again, since an address may have come or gone since the last queue pair was
+  /// made. With a GID that is not the port's any more, a new one would reach nobody. `gid_index`:
+  /// RINGCOLL_GID_INDEX.
   void read_again(int gid_index);
 
   /// Why the device cannot be used any more (an asynchronous event), or "".
@@ -35,7 +37,7 @@ class OpenPort {
 
   const double retry_seconds_;
   mutable std::mutex mutex_;
-  verbs::UsablePort port_;  // guarded, and so is failure_
+  verbs::UsablePort port_;  // guarded by mutex_, and so is failure_
   std::string failure_;
   std::atomic<bool> failed_{false};
 

@@ -19,8 +19,8 @@
 namespace ringcoll::rdma {
 namespace {
 
-// Payload up to here travels in one write with its header, and is copied out of the inbox. Above,
-// naming a place for it costs less than that copy.
+// Payload of up to so many bytes travels in one write with its header, and is copied out of the
+// inbox. For longer payload, naming a place costs less than that copy.
 constexpr int64_t kShortBytes = 8 << 10;
 constexpr uint32_t kLine = 64;
 
@@ -50,22 +50,23 @@ verbs::GidType type_of(const verbs::UsablePort& port) {
   return verbs::GidType::kInfiniBand;
 }
 
-// Each port that is opened registers what the whole has of the arena, and as much again is for what
-// else it needs, parts too.
+// Each open port registers the whole's stretch of the arena. As much again is left for what else it
+// needs, including parts.
 size_t ports_within_limit(size_t arena_bytes) {
   uint64_t limit = verbs::memlock_limit();
   if (limit == std::numeric_limits<uint64_t>::max()) return kMostPorts;
   return std::clamp<uint64_t>(limit / (2 * std::max<size_t>(arena_bytes, 1)), 1, kMostPorts);
 }
 
-// Whoever names devices wants to know of those that are passed over.
+// A user who names devices wants to know which are not used.
 void warn_of_refused(const verbs::Selection& selection, const Config& config) {
   if (!selection.named) return;
   for (const auto& [name, why] : selection.refused)
     log_warning("RINGCOLL_DEVICES={}: {} is not used: {}", config.devices, name, why);
 }
 
-/// Of the IP network of a GID; 0: not known. An IPv6 network of hosts has 64 (RFC 4291).
+/// Bits of the network prefix of a GID's IP network; 0: not known. An IPv6 network of hosts has 64
+/// (RFC 4291).
 int prefix_bits_of(const verbs::Gid& gid, std::span<const Interface> interfaces) {
   for (const Interface& interface : interfaces)
     if (interface.address.host() == gid.text()) return interface.prefix_bits;
@@ -120,8 +121,8 @@ Ports::Ports(const TransportOptions& options)
   }
 }
 
-// What the firmware says of nodes is at most 254, and a node that is not known is far from all; but
-// where there is one node, everything is near.
+// The firmware reports distances of at most 254, and an unknown node is farther than all. But where
+// there is one node, everything is near.
 uint8_t Ports::distance_to(const verbs::UsablePort& port) const {
   constexpr int kFar = 255;
   if (seats_.node_distances.size() < 2) return 0;
@@ -130,7 +131,8 @@ uint8_t Ports::distance_to(const verbs::UsablePort& port) const {
       std::clamp(found == seats_.node_distances.end() ? kFar : found->second, 0, kFar));
 }
 
-// Once, when the ports of all ranks are known that are reached. With the mutex held.
+// Runs once, when the ports of all ranks that are reached are known. Precondition: the mutex is
+// held.
 void Ports::share_out() {
   if (std::exchange(shared_out_, true)) return;
   peer_of(rank_).ports = told_;
@@ -188,8 +190,8 @@ std::string Ports::address() const {
   return encode_ports(now);
 }
 
-// That packets really get through is shown when a pair connects, which the neighbours in the ring
-// do before the first collective.
+// A pair shows that packets get through when it connects, which neighbours in the ring do before
+// the first collective.
 std::string Ports::reach(Rank peer, std::string_view text) {
   auto theirs = decode_ports(text);
   if (theirs.empty()) return "its address is not one of this version of ringcoll";
@@ -197,7 +199,8 @@ std::string Ports::reach(Rank peer, std::string_view text) {
     return fmt::format("it is rank {} and not rank {}", theirs[0].rank, peer);
   auto [lower, higher] = join_ports({told_, 0}, {theirs, 0});
   std::string why = mismatch(theirs[higher], told_[lower]);
-  // Also if it cannot be reached from here: all ranks share ports out alike, whom each reaches.
+  // Kept even if this rank cannot reach the peer: all ranks must share ports out alike, whichever
+  // ranks each reaches.
   std::lock_guard lock(mutex_);
   peer_of(peer) = {.ports = std::move(theirs), .reached = why.empty()};
   shared_out_ = false;

@@ -10,7 +10,8 @@
 namespace ringcoll::rdma {
 namespace {
 
-// More tensors than a large model has; a program that never uses an address twice starts anew.
+// More tensors than a large model has. A program that never uses an address twice forgets all
+// addresses at this number.
 constexpr size_t kMostSightings = 1 << 16;
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
@@ -24,7 +25,7 @@ verbs::Access access_of(bool written) {
 void Registrations::add(const verbs::ProtectionDomain& domain) {
   take_changes();
   domains_.push_back(&domain);
-  // What there is takes twice the room in two domains, three times in three.
+  // Each domain counts: leave room for the same memory in one more.
   forget_unused(most_bytes_ / domains_.size() * (domains_.size() - 1));
   try {
     try {
@@ -41,7 +42,7 @@ void Registrations::add(const verbs::ProtectionDomain& domain) {
   }
 }
 
-// Those that are there already are left as they are.
+// Registers all entries in the domain, except those that are registered there already.
 void Registrations::register_all(const verbs::ProtectionDomain& domain) {
   for (auto& [first, entry] : entries_) {
     if (entry.regions->size() == domains_.size()) continue;
@@ -51,7 +52,8 @@ void Registrations::register_all(const verbs::ProtectionDomain& domain) {
   }
 }
 
-// The least recently used first, until no more than so many bytes are registered.
+// Forgets entries that no call in flight uses, the least recently used first, until no more than so
+// many bytes are registered.
 void Registrations::forget_unused(uint64_t most_bytes) {
   while (registered_bytes_ > most_bytes) {
     auto oldest =
@@ -127,7 +129,7 @@ bool Registrations::add(const Loan& loan) {
       regions->emplace_back(*domain, loan.data, loan.bytes, access_of(written));
     entries_[first] = {loan.bytes, written, call_, std::move(regions)};
   } catch (const Error& error) {
-    // Most likely the limit of locked memory; what is registered goes on being used.
+    // Most likely the limit of locked memory is reached. What is registered stays in use.
     log_debug("{} bytes are packed and not sent as they lie: {}", loan.bytes, error.what());
     most_bytes_ = registered_bytes_;
     return false;
@@ -137,7 +139,7 @@ bool Registrations::add(const Loan& loan) {
   return true;
 }
 
-// Forgets what overlaps, then the least recently used; not what calls in flight use.
+// Forgets entries that overlap, then the least recently used; never those that calls in flight use.
 bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
   for (auto it = first_reaching(first); it != entries_.end() && it->first < first + bytes;) {
     if (in_use(it->second)) return false;
@@ -149,7 +151,7 @@ bool Registrations::make_room(uintptr_t first, uint64_t bytes) {
   return registered_bytes_ + wanted <= most_bytes_;
 }
 
-// Before it is registered, so that no change is missed.
+// Memory is watched before it is registered, so that no change is missed.
 bool Registrations::watch(const Loan& loan) {
   try {
     return watch_.watch(loan.data, loan.bytes);
@@ -176,7 +178,7 @@ Registrations::Entries::iterator Registrations::erase(Entries::iterator entry) {
   return entries_.erase(entry);
 }
 
-// The first entry with an end behind `address`.
+// The first entry that ends behind `address`.
 Registrations::Entries::iterator Registrations::first_reaching(uintptr_t address) {
   auto it = entries_.upper_bound(address);
   if (it == entries_.begin()) return it;

@@ -1,17 +1,16 @@
-// Memory of the caller's that the device may use without a copy.
+// Memory of the caller that the device may use without a copy.
 //
-// Registering costs about as much as copying what is registered once, so a tensor is registered
-// when it comes back (the second call with the same address and length), and stays so. At most
-// `most_bytes` are, counted in each domain: the least recently used make room.
+// Registering memory costs about as much as copying it once. So a tensor is registered when it
+// comes back (the second call with the same address and length), and stays registered. At most
+// `most_bytes` are registered, counted in each domain; the least recently used make room.
 //
-// Safe against memory that is freed and mapped anew: a device pins the pages that were there when
-// it registered, so a region that is kept by its address would later send, and be written to,
-// where nobody looks. Every registered range is therefore watched (common_watch.h), and each
-// call begins by forgetting what has changed. That may be told late, of what was there before, or
-// of more than has changed, where much has. So calls in flight go on with what they were granted,
-// and with nothing else: that is theirs until they end, and cannot change. Where the kernel does
-// not offer the watch, nothing is registered. Nothing is hooked, so it does not matter which
-// allocator is used.
+// A device pins the pages that were there when it registered. If memory is freed and mapped anew, a
+// region that is kept by its address would send from, and be written to, pages where nobody looks.
+// So every registered range is watched (common_watch.h), and each call begins by forgetting what
+// has changed. A change may be reported late, of earlier memory at the address. If much has
+// changed, more may be reported than has. So calls in flight go on with what they were granted, and
+// with nothing else: that memory is theirs until they end, and cannot change. Where the kernel does
+// not offer the watch, nothing is registered. No function is hooked, so any allocator may be used.
 #pragma once
 
 #include <cstddef>
@@ -34,19 +33,19 @@ class Registrations {
  public:
   Registrations(uint64_t most_bytes, CommonWatch& watch) : most_bytes_(most_bytes), watch_(watch) {}
 
-  /// From now on memory is registered in this domain, too, and what was granted is at once; what no
-  /// call in flight uses makes room for it. The domain outlives this. Throws Error(kTransport) if
-  /// what was granted cannot be registered there.
+  /// Registers memory in this domain, too, from now on; what was granted is registered at once.
+  /// Memory that no call in flight uses makes room for it. The domain outlives this. Throws
+  /// Error(kTransport) if granted memory cannot be registered there.
   void add(const verbs::ProtectionDomain& domain);
-  /// A call begins, and the last `in_flight` before it have not ended: grants of its loans what is
-  /// registered, or can be now. Never throws for memory that cannot be registered; that is not
-  /// granted.
+  /// Begins a call; the last `in_flight` calls before it have not ended. Grants those of its loans
+  /// that are registered, or can be now. If memory cannot be registered, this does not throw, and
+  /// the loan is not granted.
   void lend(std::span<Loan> loans, size_t in_flight);
-  /// The region, in one of the domains, of memory that was granted to a call in flight, `written`
-  /// if it may be written to; null: it was not granted.
+  /// The region, in this domain, of memory that was granted to a call in flight; null if it was not
+  /// granted. `written`: only if it may be written to.
   const verbs::MemoryRegion* find(const verbs::ProtectionDomain& domain, const void* data,
                                   uint64_t bytes, bool written) const;
-  /// Until the next call, no device and no peer reaches any of it.
+  /// Deregisters everything: until the next call, no device and no peer reaches any of it.
   void forget_all() { entries_.clear(), lent_.clear(), rests_.clear(), registered_bytes_ = 0; }
 
   uint64_t registered_bytes() const { return registered_bytes_; }
@@ -56,14 +55,14 @@ class Registrations {
   struct Entry {
     uint64_t bytes = 0;
     bool written = false;
-    uint64_t call = 0;  // that used it last
+    uint64_t call = 0;  // number of the last call that used it
     std::shared_ptr<Regions> regions;
   };
   using Entries = std::map<uintptr_t, Entry>;  // by address; disjoint
   struct Lent {
     uintptr_t first = 0;
     uint64_t bytes = 0;
-    uint64_t call = 0;  // that lent it
+    uint64_t call = 0;  // number of the call that lent it
   };
   struct Sighting {
     uint64_t bytes = 0;
@@ -88,13 +87,13 @@ class Registrations {
   std::vector<const verbs::ProtectionDomain*> domains_;
   uint64_t most_bytes_;
   uint64_t registered_bytes_ = 0;
-  uint64_t call_ = 0;    // that lent last
-  uint64_t oldest_ = 0;  // of those in flight
+  uint64_t call_ = 0;    // number of the newest call
+  uint64_t oldest_ = 0;  // number of the oldest call in flight
   Entries entries_;
   std::vector<Lent> lent_;  // what calls in flight were granted
-  // Those of them whose registration was forgotten since, with its regions.
+  // Memory granted to calls in flight whose entry was forgotten since, with its regions.
   std::vector<std::pair<uintptr_t, Entry>> rests_;
-  std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: what has come once
+  std::unordered_map<uintptr_t, Sighting> sightings_;  // by address: loans that have come once
   CommonWatch::Listener watch_;
 };
 

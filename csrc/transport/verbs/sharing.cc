@@ -1,4 +1,4 @@
-// see the header
+// Shares ports out and joins pairs; the header has the rules.
 #include "transport/verbs/sharing.h"
 
 #include <fmt/core.h>
@@ -28,7 +28,7 @@ verbs::Gid masked(verbs::Gid gid, int bits) {
   return gid;
 }
 
-/// Those that every rank has.
+/// The networks that every rank has.
 std::set<std::string> joint_networks(std::span<const Networks> all) {
   std::set<std::string> joint(all.front().begin(), all.front().end());
   joint.erase("");
@@ -37,7 +37,7 @@ std::set<std::string> joint_networks(std::span<const Networks> all) {
   return joint;
 }
 
-/// What a rank chooses from, in the order of its list.
+/// The ports that a rank chooses from, in the order of its list.
 std::vector<size_t> nearest_of(const Sharer& rank, const Networks& networks,
                                const std::set<std::string>& joint) {
   std::vector<size_t> considered;
@@ -77,7 +77,7 @@ std::vector<size_t> share_ports(std::span<const Sharer> ranks) {
   for (size_t r = 0; r < ranks.size(); r++)
     choices.emplace_back(r, nearest_of(ranks[r], networks[r], joint));
   std::ranges::stable_sort(choices, {}, [](const auto& choice) { return choice.second.size(); });
-  // By GID, for two ranks of a machine may have different lists.
+  // Counted by GID: two ranks of a machine may have different lists.
   using Gid = decltype(verbs::Gid::bytes);
   std::map<std::pair<int, Gid>, int> taken;
   std::vector<size_t> shares(ranks.size());

@@ -1,5 +1,5 @@
 // Which rank of a machine uses which of its ports, and which two ports join a pair (docs/rdma.md,
-// "Several ports"). Pure: every rank computes the same from what the exchange brought.
+// "Several ports"). Pure: every rank computes the same from the exchanged addresses.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,23 @@
 
 namespace ringcoll::rdma {
 
-/// The network that a rank's `number`-th port is in: ports with the same one are taken to reach
-/// each other. "10.0.0.0/24" of RoCE; of InfiniBand its subnet, and where that has the prefix that
-/// every subnet begins with, the port's number in the list too, for then nothing tells one fabric
-/// from another. "": not known.
+/// The network of a rank's `number`-th port; ports in the same network are taken to reach each
+/// other. RoCE: "10.0.0.0/24". InfiniBand: the subnet. If its prefix is the one that every subnet
+/// begins with, nothing tells fabrics apart. Then the port's number in the list stands for the
+/// network. "": not known.
 std::string network_of(const std::vector<Address>& ports, size_t number);
 
-/// A rank, and what it may use.
+/// A rank, and the ports that it may use.
 struct Sharer {
   int machine = 0;
   std::vector<Address> ports;  // at least one
 };
 
-/// The port of each rank, as index into its list. Considered are ports in networks that every rank
-/// has; where there is none, all that RINGCOLL_DEVICES names, else the first of each rank. Of them
-/// each rank takes one of the nearest, and of these the one that the fewest of its machine have;
-/// who has the least choice takes first, else in the order of `ranks`.
+/// Returns the port of each rank, as index into its list. Considered are ports in networks that
+/// every rank has. If there is none, all ports that RINGCOLL_DEVICES names are considered, else the
+/// first of each rank. A rank takes one of its nearest ports, and of these one that the fewest
+/// ranks of its machine have. Ranks with the least choice take first, otherwise in the order of
+/// `ranks`.
 std::vector<size_t> share_ports(std::span<const Sharer> ranks);
 
 /// What a rank brings to a pair: its list, and its share of it.
@@ -37,11 +38,12 @@ struct Side {
 struct PortPair {
   size_t lower, higher;  // indices into the list of either rank
 };
-/// The ports that join two ranks, by their numbers the lower and the higher one: on one machine the
-/// same for both, for two of its ports need not reach each other; else the shares of both if they
-/// are in one network; else a network that both have, the shares' own before others. If no network
-/// is known to be common, the ports with the number of the lower one's share, as networks that are
-/// routed have it.
+/// The ports that join two ranks, the lower and the higher one by number. If the higher rank has
+/// the lower one's share in its list (they are on one machine), both use that: two ports of a
+/// machine need not reach each other. Else both use their shares, if these are in one network. Else
+/// they use ports of a network that both have; the networks of the shares come first. If no common
+/// network is known, both use the number of the lower rank's share, as suits routed networks. If
+/// the higher rank has no such port, both use their first.
 PortPair join_ports(const Side& lower, const Side& higher);
 
 }  // namespace ringcoll::rdma

@@ -22,20 +22,20 @@
 namespace ringcoll {
 namespace {
 
-// What a queue pair needs at least, whatever the arena has.
+// Bytes that the probe registers if nothing limits locked memory.
 constexpr size_t kProbeBytes = 64 << 10;
-// Of a link, over which its ends say where their queue pairs and inboxes are.
+// Sockets of a link, over which its ends tell each other where their queue pairs and inboxes are.
 constexpr size_t kSockets = 1;
 
-// Whether as much as the arena may be locked is asked of the device only where a limit makes it a
-// question, for it touches all of that memory.
+// The probe asks the device for as much as the arena only if locked memory is limited, since
+// registering touches all of the memory.
 size_t probe_bytes(const Config& config) {
   bool limited = verbs::memlock_limit() != std::numeric_limits<uint64_t>::max();
   return limited ? static_cast<size_t>(config.arena_bytes) : kProbeBytes;
 }
 
-/// What the whole, or a part, has of its own: endpoints, what was lent to them, and its extent of
-/// the arena, registered with the ports that it uses. One thread at a time.
+/// What the whole or a part has for itself: endpoints, what was lent to them, and its extent of the
+/// arena, registered with the ports that it uses. One thread at a time.
 class Links {
  public:
   Links(rdma::Ports& ports, Rank rank, std::span<std::byte> extent)
@@ -43,13 +43,13 @@ class Links {
     shared_.ports.resize(ports.count());
   }
 
-  /// The port from now on, with the extent and what was lent registered.
+  /// Uses the port from now on: registers the extent and lent memory with it.
   rdma::PortUse& use(size_t number);
-  /// By this port, to a rank of the whole or the part.
+  /// Connects through this port to a rank of the whole or the part.
   std::unique_ptr<Endpoint> connect(Rank peer, size_t number, std::vector<Fd> sockets,
                                     Deadline deadline);
   void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
-  /// As a transport's.
+  /// As Transport::stirs() and rested().
   bool stirs(std::vector<pollfd>* sleep) {
     bool any = false;
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) any |= endpoint->stirs(sleep);
@@ -61,7 +61,7 @@ class Links {
     for (const auto& port : shared_.ports)
       if (port) port->channel.drain();
   }
-  // A region that is deregistered is reached by nobody, once that call has returned.
+  // After a region was deregistered, nobody reaches it.
   void revoke() noexcept {
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->stop();
     shared_.lent.forget_all();
@@ -95,7 +95,7 @@ std::unique_ptr<Endpoint> Links::connect(Rank peer, size_t number, std::vector<F
   return endpoint;
 }
 
-/// Of a part; where the ports are, the whole has told.
+/// The address of a part. The whole has told where the ports are.
 struct VerbsPartAddress {
   uint32_t magic = rdma::kMagic;
   uint32_t version = rdma::kVersion;
@@ -189,7 +189,7 @@ class VerbsTransport final : public Transport {
 
 VerbsTransport::VerbsTransport(const TransportOptions& options)
     : ports_(options), links_(ports_, options.rank, options.own_arena()) {
-  // Which of several is used, and whether others are, is known when all ranks are.
+  // If there are several ports, the ones that are used are known only when all ranks are.
   if (ports_.count() == 1) links_.use(0);
 }
 

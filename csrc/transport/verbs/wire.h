@@ -1,8 +1,8 @@
 // What two ranks joined by RDMA write into each other's memory, and what they tell each other
 // first.
 //
-// What the peer is to act on always ends with an immediate: that the peer's receive has completed
-// says that all bytes of that write, and of all writes before it, are there (InfiniBand
+// Every write that the peer must act on ends with an immediate. When the peer's receive has
+// completed, all bytes of that write, and of all writes before it, are there (InfiniBand
 // specification, volume 1, 9.7.5.1). Nothing is inferred from the bytes themselves.
 #pragma once
 
@@ -24,13 +24,13 @@ inline constexpr uint32_t kVersion = 4;
 
 /// Messages of one direction that may be unreleased.
 inline constexpr uint64_t kWindow = 32;
-/// The sender is told of releases when so many are owed.
+/// The receiver reports releases when it owes so many.
 inline constexpr uint64_t kOwedReleases = kWindow / 4;
 static_assert(kWindow - (kOwedReleases - 1) >= kLeastCredits);
 
-/// A port that a rank may use. All ranks learn those of all, as Transport::address(), and from them
-/// which are shared out to whom (sharing.h); when two connect they tell theirs again, for the
-/// port's GIDs may have changed.
+/// A port that a rank may use. All ranks learn the ports of all, as Transport::address(), and
+/// compute from them who uses which (sharing.h). Two ranks that connect tell each other their ports
+/// again, since GIDs may have changed.
 struct Address {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
@@ -41,13 +41,13 @@ struct Address {
   uint8_t link_layer = 0;   // verbs::LinkLayer
   uint8_t gid_type = 0;     // verbs::GidType
   uint8_t prefix_bits = 0;  // of the IP network that the GID is in; 0: not known
-  uint8_t distance = 0;     // from the rank's NUMA node; of a rank that has none alike for all
-  uint8_t named = 0;        // RINGCOLL_DEVICES has it
+  uint8_t distance = 0;     // from the rank's NUMA node; alike for all if it has none
+  uint8_t named = 0;        // RINGCOLL_DEVICES names it
   uint8_t reserved = 0;
   verbs::Gid gid;
   char name[32] = {};  // "mlx5_0:1", for messages
 };
-/// Of those that a rank may use. More would not fit into what is exchanged.
+/// Ports that a rank may use, at most. More would not fit into what is exchanged.
 inline constexpr size_t kMostPorts = 16;
 static_assert(sizeof(Address) == 76 && kMostPorts * sizeof(Address) <= kMaxAddressBytes);
 
@@ -62,8 +62,8 @@ std::string mismatch(const Address& theirs, const Address& mine);
 std::string name_of(const Address& address);
 std::string text_of(const Address& address);
 
-/// What a pair tells each other over an authenticated connection when it connects. The keys of an
-/// inbox are in nobody else's hands.
+/// What the ranks of a pair tell each other over an authenticated connection when they connect.
+/// Nobody else gets the keys of an inbox.
 struct Hello {
   Address address;
   uint32_t qp_num = 0;
@@ -73,11 +73,11 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 96);
 
-/// What an immediate says: a kind in the upper three bits, and the number of the message that it is
-/// about, modulo 2^29.
+/// What an immediate says: a kind in the upper three bits, and in the others the number of its
+/// message, modulo 2^29.
 enum class Kind : uint32_t {
   kMessage = 1,   // the message's header is in its slot
-  kPlace = 2,     // where the payload of the message is wanted, is in its entry
+  kPlace = 2,     // the message's entry says where its payload is wanted
   kDone = 3,      // the payload is where it was wanted
   kReleased = 4,  // this message and all before it may be overwritten
 };
@@ -88,12 +88,12 @@ inline uint32_t immediate_of(Kind kind, uint64_t number) {
   return static_cast<uint32_t>(kind) << kNumberBits | (number & kNumberMask);
 }
 
-/// At the start of a slot.
+/// The header at the start of a slot.
 struct Header {
   enum Form : uint32_t {
     kHere = 1,    // the payload follows
     kPlaced = 2,  // it is at the place that the receiver named
-    kLater = 3,   // it will be, when the receiver names a place; kDone follows then
+    kLater = 3,   // it will be at the place that the receiver names; then kDone follows
   };
   uint64_t number = 0;
   uint64_t bytes = 0;
@@ -113,7 +113,7 @@ struct Place {
 };
 static_assert(sizeof(Place) == 32);
 
-/// Offsets in an inbox, and in the outbox that writes to it are made from, whose slots are shorter.
+/// Offsets in an inbox, and in the outbox that its writes are made from, whose slots are shorter.
 class Layout {
  public:
   explicit Layout(uint32_t slot_bytes) : slot_bytes_(slot_bytes) {}
