@@ -45,7 +45,7 @@ class Interruption {
 
   const std::function<bool()> asks_;
   const std::function<void()> ends_;
-  Interruption* const outer_;  // the call whose question to its caller led to this one
+  Interruption* const outer_;  // of the call of this thread around this one; null: none
   // Unset until the call first waits: most calls never wait, and need not read the clock.
   std::optional<Clock::time_point> next_;
   bool ended_ = false;

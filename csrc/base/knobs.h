@@ -1,7 +1,7 @@
 // The knobs: every RINGCOLL_* variable is a row that says its range, its owner and whether ranks
-// may differ. core_knobs.cc has the rows of the library's own layers. A transport has its rows
-// beside it, and its row of the registry names them. transport/knobs.h joins all of them to one
-// table, from which docs/knobs.md is made (docs/contributing.md, "A knob").
+// may differ. Rows of the library's own layers are in core_knobs.cc. A transport has its rows
+// beside it, and its row of the registry names them. The header transport/knobs.h joins all rows to
+// one table. From that table docs/knobs.md is made (docs/contributing.md, "A knob").
 #pragma once
 
 #include <array>

@@ -9,7 +9,8 @@
 namespace ringcoll {
 
 /// One wait for another rank. A slow rank is not a dead one, so the log names the awaited rank long
-/// before the deadline: first after kFirst, then each time that the age of the wait has doubled.
+/// before the deadline. It does so first after kFirst, then each time that the age of the wait has
+/// doubled.
 class LongWait {
  public:
   static constexpr Duration kFirst = std::chrono::seconds(30);

@@ -26,9 +26,9 @@ class PeerMemory {
   };
   /// Copies from the peer's address `from` to `place`. Then, if `word` is not null, copies the
   /// eight bytes at `word_at` to it. After kNotThere, an unspecified part has been copied. The
-  /// nonce proves whose memory it was. With a word it is not read for the last stretch, for each
-  /// place costs a third of a microsecond: the caller compares the word, which no other process has
-  /// there.
+  /// nonce proves that the memory is the intended process's. With a word the last stretch does not
+  /// read the nonce, since each address costs a third of a microsecond. The caller then compares
+  /// the word, which no other process has there.
   Result read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at = 0,
               uint64_t* word = nullptr) const;
 

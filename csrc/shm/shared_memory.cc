@@ -80,7 +80,7 @@ std::byte* map(int fd, size_t bytes, int protection, bool /*own*/, const std::st
 }
 void unmap(std::byte* at, size_t bytes) { ::munmap(at, bytes); }
 #else
-// ThreadSanitizer tells memory by its address. So it sees what ranks that are threads of one
+// ThreadSanitizer identifies memory by its address. So it sees what ranks that are threads of one
 // process do to shared memory only if all of them use one mapping.
 struct Mapping {
   std::byte* at;

@@ -1,7 +1,7 @@
-// Notices that memory of this process has changed: it was unmapped (free() does that to large
-// blocks), mapped anew, moved, or given back to the kernel page by page (MADV_DONTNEED). A device
-// that has pinned pages then knows other pages than the address means. With a registration kept by
-// address, it would send from memory, or receive into memory, that nobody sees.
+// Notices changes of this process's memory. It may be unmapped (free() does that to large blocks),
+// mapped anew, moved, or given back to the kernel page by page (MADV_DONTNEED). A device that has
+// pinned pages then knows other pages than the address means. With a registration kept by address,
+// it would send from, or receive into, memory that nobody sees.
 //
 // How: userfaultfd(2) with the events UNMAP, REMAP and REMOVE. The kernel holds the thread that
 // changes a watched mapping until its event has been read. From before the change until then it

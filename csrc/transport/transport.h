@@ -3,13 +3,13 @@
 // folder knows no schedules, collectives or reductions.
 //
 // Thread rule: one thread at a time calls the endpoints of one transport. For calls that is the
-// thread that executes them, and for messages the one that moves them (docs/design.md, "Threads and
-// waiting"). Any thread may call wake(). A part of a transport (Transport::part) counts as another
-// transport.
+// thread that executes them, and for messages the thread that moves them (docs/design.md, "Threads
+// and waiting"). Any thread may call wake(). A part of a transport (Transport::part) counts as a
+// transport of its own.
 //
-// No function calls back. Only wait() blocks, and never longer than its limit. Every other function
-// returns at once, or throws Error(kTransport / kPeerLost) that names the call, the reason and the
-// link.
+// No function calls back. Only wait() waits for a peer, and never longer than its limit. Every
+// other function returns at once, or throws Error(kTransport / kPeerLost) that names the call, the
+// reason and the link.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ namespace ringcoll {
 class Bell;
 struct KnobRow;
 
-/// What the sender says about a message besides its bytes. The receiver's layer of the same kind
-/// reads it; transports do not look into it. It is sent as it lies in memory.
+/// What the sender says about a message besides its bytes. Transports do not look into it; the
+/// layer above the receiver's transport does. It is sent as it is in memory.
 struct Envelope {
   std::array<uint64_t, 3> words{};
 
@@ -78,13 +78,15 @@ class Endpoint {
  public:
   virtual ~Endpoint() = default;
 
-  /// Setup has three steps: Transport::connect() on both ends, try_establish(), try_prove(). A
-  /// caller makes each step for all new links before the next one. So ranks that connect to several
-  /// peers cannot wait for one another in a circle. try_establish() needs what the peer's connect()
-  /// sent. try_prove() needs what the peer's try_establish() did, and shows that the link carries
-  /// data. False: not yet; call wait(), then try again. After the deadline, a step that knows the
-  /// cause throws Error(kTimeout) with cause and remedy. Otherwise the caller handles the timeout,
-  /// since it knows which rank to blame.
+  /// Setup has three steps: Transport::connect() on both ends, then try_establish(), then
+  /// try_prove(). A caller makes each step for all new links before the next step. So ranks that
+  /// connect to several peers cannot wait for one another in a circle. The step try_establish()
+  /// needs what the peer's connect() sent. The step try_prove() needs what the peer's
+  /// try_establish() did, and shows that the link carries data.
+  ///
+  /// False: not yet; call wait(), then try again. After the deadline, a step that knows the cause
+  /// throws Error(kTimeout) with cause and remedy. Otherwise the caller handles the timeout, since
+  /// it knows which rank to blame.
   virtual bool try_establish(Deadline /*deadline*/) { return true; }
   virtual bool try_prove(Deadline /*deadline*/) { return true; }
   /// Tells ahead where the payload of a later message is wanted, so that a transport can have the
@@ -102,12 +104,14 @@ class Endpoint {
   /// arena always works. Such a buffer was last the peer's, and this core has read it, so it is the
   /// cheapest memory to write. A buffer that was taken may be used for any later message.
   virtual std::byte* take_buffer(uint64_t /*bytes*/) { return nullptr; }
-  /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 … Returns 0, and
-  /// takes nothing, if there is no credit now; call progress(), then try again. `data` must stay
-  /// unchanged until completed() has reached the number. It lies in the arena, in a buffer from
-  /// take_buffer() or in lent memory, unless bytes <= Config::inline_bytes. On links within a host,
-  /// such a short message has been copied when this returns, whatever completed() says. On links of
-  /// class kNetwork it must stay unchanged, too.
+  /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 and so on. Returns 0,
+  /// and takes nothing, if there is no credit now; call progress(), then try again.
+  ///
+  /// `data` must stay unchanged until completed() has reached the number. It lies in the arena, in
+  /// a buffer from take_buffer() or in lent memory, unless bytes <= Config::inline_bytes or
+  /// Transport::sends_from_anywhere(). On links within a host, a message of at most inline_bytes
+  /// has been copied when this returns, whatever completed() says. On links of class kNetwork it
+  /// must stay unchanged, too.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
   /// How many messages have left, in order, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
@@ -257,9 +261,11 @@ class Transport {
   virtual void revoke() noexcept {}
   /// Makes a transport of these ranks alone. It shares with this one what is known of peers and
   /// devices (mapped memory, open ports). Otherwise it is independent: another thread may use its
-  /// endpoints at the same time. It has an address of its own, of at most kMaxPartAddressBytes,
-  /// which its peers get by reach() before connect(), as with any transport. reach() is asked once
-  /// for every other member that is to be connected; that member may have ended its part by then.
+  /// endpoints at the same time.
+  ///
+  /// A part has an address of its own, of at most kMaxPartAddressBytes. As with any transport,
+  /// peers get it by reach() before connect(). The caller asks reach() once for every other member
+  /// that is to be connected; that member may have ended its part by then.
   ///
   /// Precondition: this transport's reach() was asked for all its peers. Any thread may make or
   /// destroy a part while others use this transport or its parts. This transport outlives its
@@ -271,25 +277,28 @@ class Transport {
   /// overwritten yet. Only where peers read this rank's memory (LinkClass::kHost). Null: none.
   /// Called while nothing is being sent; the endpoints may be gone.
   virtual std::unique_ptr<Readers> readers() { return nullptr; }
-  /// Tells that the peer's process has ended without ending its parts: nothing is kept for it any
-  /// more. Not for a peer whose connection was lost and that may live. Any thread; more than once.
+  /// Reports that the peer's process has ended without ending its parts: nothing is kept for it any
+  /// more. Not for a peer that may live although its connection was lost. Any thread; more than
+  /// once.
   virtual void ended(Rank /*peer*/) {}
 
-  // The functions below are for a part with a bell, whose links one end may begin to connect alone.
-  // Links that take sockets are connected when their sockets are there, the other ends of which the
-  // peer will get. Other links are connected at any time.
+  // The functions below are for a part with a bell. One end of such a part may begin to connect a
+  // link alone. A link that takes sockets is connected when its sockets are there; the peer will
+  // get the other ends. Another link is connected at any time.
 
   /// Whether the peer has connected to this rank, or may have, as far as is seen without a message.
   /// If so, this rank connects, too. Not for links of class kNetwork.
   virtual bool called_by(Rank /*peer*/) { return true; }
-  /// Whether any link may be ready: something that was looked for in vain may be there. Takes no
-  /// message, but moves queued sends. With `sleep`, the caller prepares to sleep, and peers notify
-  /// it through the bell from here until rested(). If this returns false, and called_by(), asked
-  /// afterwards, is false of all other peers, the caller poll()s the bell and the descriptors added
-  /// to `sleep`. A link that fails, or whose peer has gone, is reported as ready once: looking at
-  /// it throws.
+  /// Whether any link may be ready, that is, something that was looked for in vain may be there
+  /// now. Takes no message, but moves queued sends. A link that fails, or whose peer has gone, is
+  /// ready once: looking at it throws.
+  ///
+  /// With `sleep`, the caller prepares to sleep: from here until rested(), peers notify it through
+  /// the bell. If this returns false, and called_by(), asked afterwards, is false for all other
+  /// peers, the caller may poll(). It polls the bell and the descriptors that were added to
+  /// `sleep`.
   virtual bool stirs(std::vector<pollfd>* /*sleep*/) { return true; }
-  /// Tells that the wait is over, whether or not the caller slept.
+  /// Reports that the wait is over, whether or not the caller slept.
   virtual void rested() {}
 };
 inline constexpr size_t kMaxAddressBytes = 2048;
@@ -304,8 +313,8 @@ struct Probe {
 /// How near a link is, in order of preference.
 enum class LinkClass : uint8_t { kProcess, kHost, kNetwork };
 
-/// One row of the registry. The conformance suite tests every row without being told.
-/// docs/contributing.md shows how to add one.
+/// One row of the registry. The conformance suite tests every row. docs/contributing.md shows how
+/// to add one.
 struct TransportRow {
   std::string_view name;
   std::string_view help;

@@ -7,10 +7,10 @@
 
 namespace ringcoll::verbs {
 
-/// JSON: "problem" (why there is nothing, or ""), "fork", "memlock_bytes" (null: no limit),
-/// "queue_pairs" (how long a device tries a peer that does not answer), "refused" (names in
-/// RINGCOLL_DEVICES that do not exist), and "devices" with "ports" and "gids". Each port and GID
-/// says whether it is "chosen", and why or why not as "verdict".
+/// JSON with these fields: "problem" (why there is nothing, or ""), "fork", "memlock_bytes" (null:
+/// no limit). "queue_pairs" says how long a device tries a peer that does not answer. "refused" has
+/// the names in RINGCOLL_DEVICES that do not exist. "devices" has "ports", and these have "gids".
+/// Each port and GID says whether it is "chosen", and why or why not as "verdict".
 std::string report_json(const Survey& survey, const Selection& selection, const Config& config);
 
 }  // namespace ringcoll::verbs

@@ -40,8 +40,8 @@ struct Selection {
   };
   std::vector<Refused> refused;  // wished for or found, but cannot be used
 
-  /// The ports that the ranks of a host share out: all that were wished for; without wishes, those
-  /// that are as fast as the first, and of the same kind.
+  /// The ports that the ranks of a host share out. With wishes these are all usable ones. Without
+  /// wishes they are those as fast as the first, and of the same kind.
   std::vector<UsablePort> shared() const;
   /// Why nothing is usable, in one line.
   std::string why_none(const Survey& survey) const;

@@ -60,8 +60,8 @@ uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   return number;
 }
 
-// Gives a stream the stretches that it is to send next: all short messages that there are, but only
-// one long stretch, so that the next one is left for an idle stream.
+// Gives a stream the stretches that it is to send next. It gets all short messages that there are,
+// but only one long stretch, so that the next one is left for an idle stream.
 void TcpEndpoint::take_stretches(size_t k) {
   Flow& flow = flows_[k];
   while (cutting_ <= sent_ && flow.count < kBatch && flow.waiting_bytes < kStretchBytes) {

@@ -26,7 +26,7 @@ class WakeFds {
   size_t made_ = 0;
 };
 
-/// Wakes up the waits of one transport, whose endpoints one thread at a time uses.
+/// Wakes up the waits of one transport. One thread at a time uses the transport's endpoints.
 class Waker {
  public:
   /// `fds` outlives it.

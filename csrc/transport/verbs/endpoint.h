@@ -42,8 +42,8 @@ namespace ringcoll::rdma {
 
 class VerbsEndpoint;
 
-// Immediates that may be under way to this end: a header and a "done" for each message of the
-// window, places and credits for messages of the other direction.
+// Immediates that may be under way to this end. They are a header and a "done" for each message of
+// the window, and places and credits for messages of the other direction.
 inline constexpr uint32_t kReceiveRequests = 5 * kWindow;
 // Up to so many bytes, copying payload behind its header costs less than one more entry in a gather
 // list.

@@ -38,8 +38,8 @@ struct Side {
 struct PortPair {
   size_t lower, higher;  // indices into the list of either rank
 };
-/// The ports that join two ranks, the lower and the higher one by number. If the higher rank has
-/// the lower one's share in its list (they are on one machine), both use that: two ports of a
+/// The ports that join two ranks, the lower and the higher one by number. If the lower one's share
+/// is also in the list of the higher one (they are on one machine), both use it. Two ports of a
 /// machine need not reach each other. Else both use their shares, if these are in one network. Else
 /// they use ports of a network that both have; the networks of the shares come first. If no common
 /// network is known, both use the number of the lower rank's share, as suits routed networks. If

@@ -35,7 +35,7 @@ size_t probe_bytes(const Config& config) {
 }
 
 /// What the whole or a part has for itself: endpoints, what was lent to them, and its extent of the
-/// arena, registered with the ports that it uses. One thread at a time.
+/// arena. The extent is registered with the ports that it uses. One thread at a time.
 class Links {
  public:
   Links(rdma::Ports& ports, Rank rank, std::span<std::byte> extent)
@@ -61,7 +61,7 @@ class Links {
     for (const auto& port : shared_.ports)
       if (port) port->channel.drain();
   }
-  // After a region was deregistered, nobody reaches it.
+  // Once a region is deregistered, neither a device nor a peer reaches it.
   void revoke() noexcept {
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->stop();
     shared_.lent.forget_all();
