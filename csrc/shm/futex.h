@@ -1,5 +1,5 @@
 // Waiting on a 32-bit word that other processes see as well. The word may lie in a read-only
-// mapping of shared memory: the kernel finds the waiters by the page, not by the address, and never
+// mapping of shared memory. The kernel finds the waiters by the page, not by the address, and never
 // writes to the word.
 #pragma once
 

@@ -89,7 +89,7 @@ class Endpoint {
   /// it knows which rank to blame.
   virtual bool try_establish(Deadline /*deadline*/) { return true; }
   virtual bool try_prove(Deadline /*deadline*/) { return true; }
-  /// Tells ahead where the payload of a later message is wanted, so that a transport can have the
+  /// Announces where the payload of a later message is wanted, so that a transport can have the
   /// peer write it there. `place` has `capacity` bytes, and is unused until that message has been
   /// received; null means anywhere. The n-th call is about the n-th message. A caller that uses
   /// expect() calls it for every message, before it receives that message. It then offers the same
@@ -136,7 +136,8 @@ class Endpoint {
   /// using the link.
   virtual bool busy() const { return false; }
   /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
-  /// passed. May return early. Precondition: try_recv() or completed() has just not advanced.
+  /// passed. May return early. Precondition: try_recv() or completed() has just not advanced. In a
+  /// part with a bell it may just yield: the owner waits by stirs().
   virtual void wait(Duration limit) = 0;
   /// Whether lent memory can be sent to the peer without a copy. If not, its payload goes through
   /// the arena. May become true with time, never false.

@@ -64,8 +64,8 @@ struct Settings {
 };
 
 /// What the endpoints of one transport have of an open port. A wait takes all events of a channel,
-/// so each transport has a channel of its own: a descriptor for each port and each part that uses
-/// RDMA. One thread at a time.
+/// so each transport has a channel of its own. This costs a descriptor for each port and each part
+/// that uses RDMA. One thread at a time.
 struct PortUse {
   /// Registers `extent`. Throws Error(kTransport).
   PortUse(OpenPort& port, std::span<std::byte> extent);
