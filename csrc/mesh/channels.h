@@ -1,4 +1,5 @@
-// The channels of a group: one to each peer, made on demand, and waiting for them, with deadlines.
+// The channels of a group, one to each peer. They are made on demand, and waits for them have
+// deadlines.
 #pragma once
 
 #include <sched.h>
@@ -21,10 +22,10 @@ namespace ringcoll {
 
 class Group;
 
-/// How long a rank that leaves waits for its last messages to be with those who are still there.
+/// How long a rank that leaves a group waits until the remaining ranks have its last messages.
 constexpr Duration kLongestDrain = std::chrono::seconds(1);
 
-/// Counted by one thread at a time, read by any.
+/// A counter that one thread at a time changes and any thread reads.
 class Count {
  public:
   Count() = default;
@@ -43,36 +44,37 @@ class Count {
   std::atomic<uint64_t> value_{0};
 };
 
-/// One thread at a time, but for what is said of others.
+/// One thread at a time, unless a method says otherwise.
 class Channels {
  public:
-  /// `group` outlives them.
+  /// `group` outlives this object.
   explicit Channels(Group& group);
   Channels(const Channels&) = delete;
   Channels& operator=(const Channels&) = delete;
 
-  /// The one deadline of all waits from here on; without one each has the time of
-  /// RINGCOLL_TIMEOUT_S for itself.
+  /// Sets one deadline for all later waits together. Without it each wait has RINGCOLL_TIMEOUT_S
+  /// for itself.
   void set_deadline(std::optional<Deadline> deadline) { deadline_ = deadline; }
-  /// Connects to those of `peers` that are not connected yet, to all at once: it dials the higher
-  /// ranks, whose event loops answer without their main threads, and waits for the lower ones; so
-  /// ranks that connect to one another cannot deadlock. Who does not come is named in that order.
-  /// `doing`: what needs them, for the log.
+  /// Connects to all of `peers` that are not connected yet, at the same time. It dials the higher
+  /// ranks, whose event loops answer without their main threads, and waits for the lower ones, so
+  /// ranks that connect to one another cannot deadlock. Errors name the first missing rank in that
+  /// order. `doing` describes the caller for the log.
   void connect(
       std::span<const Rank> peers,
       const std::function<std::string()>& doing = [] { return "setting up links"; });
-  /// The one to a peer that is connected.
+  /// Precondition: the peer is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
-  /// Hands queued sends to the operating system, so that peers get them while this rank does
+  /// Passes queued sends to the operating system, so that peers get them while this rank does
   /// something else.
   void flush(const std::function<std::string()>& doing);
-  /// Before this rank leaves: moves what is queued, and waits for what peers cannot do without, for
-  /// a second at most.
+  /// Called before this rank leaves. Moves queued sends for 5 s at most, then waits up to
+  /// kLongestDrain until peers have what they depend on.
   void finish();
-  /// Polls, then blocks, until ready() is true. Moves the other channels' sends meanwhile. Throws
-  /// the poison, or at the deadline poisons with Timeout blaming the rank that does not answer;
-  /// `doing` is called for the message only. `bytes`: that a peer on the host copies meanwhile; it
-  /// polls for as much longer.
+  /// Polls, then blocks, until ready() is true; meanwhile the other channels' sends progress.
+  /// Throws the group's error if it is poisoned, and PeerLost if the peer has left the group. At
+  /// the deadline it poisons the group with Timeout, which blames the rank that does not answer.
+  /// `doing` is called only for a message. `bytes`: how much a peer on the host may be copying; the
+  /// wait polls longer for it.
   template <typename Ready, typename Doing>
   void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
     bool gives_way = gives_way_ && bytes <= kMostAtOnce;
@@ -82,37 +84,37 @@ class Channels {
     }
     wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
-  /// Makes a wait in another thread look again. Any thread.
+  /// Makes a wait in another thread check its condition again. Any thread.
   void wake();
-  /// The same, if it has stopped polling.
+  /// The same, but only if that wait has stopped polling.
   void wake_if_blocked() {
     if (blocked_) wake();
   }
-  /// Whether a wait has stopped polling: what comes after its next look is a sleep.
+  /// True if a wait has stopped polling: after one more check it sleeps.
   bool blocked() const { return blocked_; }
-  /// Whether flush() would have something to wait for.
+  /// True if flush() would have to wait.
   bool busy() const;
-  /// Of all that are connected, as Endpoint::revoke().
+  /// Calls Endpoint::revoke() of all connected channels.
   void revoke() noexcept;
 
-  /// How long a wait polls before it blocks; for bytes that a peer on the host copies meanwhile as
-  /// much longer.
+  /// How long a wait polls before it blocks. The time grows with the bytes that a peer on the host
+  /// may be copying.
   Duration spin(uint64_t bytes = 0) const;
   void set_spin(Duration spin) { spin_ = spin; }
-  /// Whether this rank shares CPUs with others: polling gives the CPU away.
+  /// True if this rank shares CPUs with others. Its waits then yield the CPU between polls.
   bool yields() const { return yield_; }
-  // Read by any thread.
-  const Count& blocked_waits() const { return blocked_waits_; }  // that stopped polling
+  // Any thread may read the counter.
+  const Count& blocked_waits() const { return blocked_waits_; }  // waits that stopped polling
   void forget_counts() { blocked_waits_ = {}; }
 
  private:
   static constexpr int kFirstPolls = 64;
-  /// Polls before the first look at the clock. A poll of tcp is a system call: on a CPU that ranks
-  /// share, 64 of them keep the peer from running for 100 us before they give way.
+  /// Polls before the first look at the clock. A poll of tcp is a system call. On a shared CPU, 64
+  /// of them would keep the peer from running for 100 us.
   int first_polls(Rank peer) const { return yield_ && by_network_[peer] ? 1 : kFirstPolls; }
-  /// Where ranks share CPUs, and all of them memory, what is short is there, or its sender has to
-  /// run first: the CPU is given away so many times before anything else is looked at. What is
-  /// longer may be being copied, and is worth polls.
+  /// Yields before a wait looks at anything else, where ranks share CPUs and all links are memory.
+  /// A short message has arrived, or its sender has to run first. A longer message may be in the
+  /// middle of its copy, so polling is worth while.
   static constexpr int kFirstTurns = 8;
   static constexpr uint64_t kMostAtOnce = 4096;
 
@@ -127,7 +129,7 @@ class Channels {
   std::vector<std::unique_ptr<Endpoint>> channels_;  // by peer
   std::vector<Rank> connected_;
   std::vector<bool> by_network_;  // by peer
-  mutable std::mutex mutex_;      // adding a channel against wake() of another thread
+  mutable std::mutex mutex_;      // orders adding a channel and wake() of another thread
   bool yield_;
   bool gives_way_ = false;
   Duration spin_;

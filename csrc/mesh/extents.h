@@ -1,11 +1,10 @@
-// Memory of the arena that groups send from, in extents of one length, which are lent to a group
-// while it needs one. So the memory of a rank follows the calls that it makes at a time, and not
-// the groups that it is in; and a group that makes its first call finds memory that is mapped
-// already.
+// Memory of the arena that groups send from. It is cut into extents of one length, and a group
+// holds one while it needs it. So the memory of a rank follows the calls in flight and not the
+// number of groups, and the first call of a group finds memory that is mapped already.
 //
-// What was sent from an extent may not have been read when its group is done with it. A peer is
-// never waited for: whoever gives the extent back names its readers, and nobody else gets it before
-// they have read all, have left, or are gone (Transport::readers).
+// A peer may still read an extent when the group no longer needs it. Nobody waits for such a peer.
+// Whoever gives the extent back names its readers, and no other group gets it until they have read
+// everything, have left, or are gone (Transport::readers).
 #pragma once
 
 #include <algorithm>
@@ -28,34 +27,36 @@ using ReaderList = std::vector<std::unique_ptr<Readers>>;
 /// Any thread.
 class Extents {
  public:
-  /// The pages of an extent that nobody has held for so long go back to the system. A call that
-  /// gets it then takes some milliseconds longer.
+  /// The pages of an extent that nobody held for so long go back to the system. The next call that
+  /// gets it takes some milliseconds longer.
   static constexpr Duration kIdle = std::chrono::seconds(1);
 
-  /// `region` is of `arena`, which outlives this, and is cut into pieces of `each` bytes. `what`
-  /// says in errors what they are for. `loop` ends before this does.
+  /// `region` lies in `arena`, which outlives this object, and is cut into pieces of `each` bytes.
+  /// `what` tells in errors what the memory is for. `loop` must end before this object does.
   Extents(SharedMemory& arena, std::span<std::byte> region, size_t each, std::string_view what,
           EventLoop& loop);
 
-  /// Of each.
+  /// The length of each extent.
   size_t bytes() const { return each_; }
   std::span<std::byte> region() const { return region_; }
 
-  /// Of those that nobody holds or reads the one that was held last, which is in memory already;
-  /// else one more. Throws Error(kTransport), with the remedy, if all are held or read.
+  /// Takes a free extent: one that nobody holds or reads. It prefers the one that was used last,
+  /// whose pages are in memory. Throws Error(kTransport), with the remedy, if all are held or read.
   std::span<std::byte> take(const void* holder);
-  /// The holder does without it until resume().
+  /// The holder promises not to use the extent until resume().
   void park(std::span<std::byte> extent, ReaderList readers);
-  /// False: another has taken it meanwhile, or its pages went back to the system.
+  /// Takes a parked extent back. Returns false if another holder has taken it or its pages went
+  /// back to the system.
   bool resume(std::span<std::byte> extent, const void* holder);
-  /// The holder is done with it.
+  /// The holder will not use the extent again.
   void give_back(std::span<std::byte> extent, ReaderList readers);
-  /// Forgets all of them. No group is left, and what their readers look at is about to go.
+  /// Forgets all extents and their readers. Called when no group is left, before the memory goes
+  /// that readers look at.
   void end();
 
  private:
   struct Extent {
-    const void* holder = nullptr;  // that holds it, or could resume it
+    const void* holder = nullptr;  // holds it, or may resume it
     bool held = false;
     bool in_memory = false;  // it may have pages
     Clock::time_point since{};
@@ -74,32 +75,33 @@ class Extents {
   const std::string_view what_;
   EventLoop& loop_;
   std::mutex mutex_;
-  std::vector<Extent> extents_;  // as many as were held at a time
+  std::vector<Extent> extents_;  // as many as were held at one time
   bool will_trim_ = false;
 };
 
-/// What one group sends its calls from. One thread at a time.
+/// The memory that one group sends its calls from. One thread at a time.
 class CallMemory {
  public:
-  /// `own` is the group's as long as it lives. A transport of the group's calls may read it after
-  /// that: whoever gives it back sees to that.
+  /// The group keeps `own` as long as it lives. Transports of its calls may read `own` even later,
+  /// so its owner must wait for them before it reuses the memory.
   CallMemory(std::span<std::byte> own, Extents& extents) : own_(own), extents_(extents) {}
   CallMemory(const CallMemory&) = delete;
   CallMemory& operator=(const CallMemory&) = delete;
   ~CallMemory() { end({}); }
 
-  /// What a call can have, at least; all ranks have as much.
+  /// The least memory that a call can have; equal on all ranks.
   size_t bytes() const { return std::max(own_.size(), extents_.bytes()); }
-  /// What it has without asking.
+  /// The memory that needs no take().
   std::span<std::byte> own() const { return own_; }
-  /// An extent for what is longer, until park(). `fresh` is set if it is not the one of before.
-  /// Throws Error(kTransport) if there is none.
+  /// Takes an extent for a call that needs more than own(), until park(). `fresh` is set if it is
+  /// not the previous one. Throws Error(kTransport) if no extent is free.
   std::span<std::byte> take(bool* fresh);
-  /// Whether it has one that it could park.
+  /// True if there is an extent to park.
   bool has_extent() const { return taken_; }
-  /// No call is in flight. `readers`: who may still read what was sent from the extent.
+  /// Precondition: no call is in flight, and has_extent(). `readers` may still read what was sent
+  /// from the extent.
   void park(ReaderList readers);
-  /// The group has ended: the same, but for good.
+  /// The same for good, when the group ends. There need not be an extent.
   void end(ReaderList readers);
 
  private:

@@ -1,4 +1,4 @@
-// A peer that has left a group while it is waited for.
+// Decides when a wait gives up on a peer that has left the group.
 #pragma once
 
 #include <chrono>
@@ -9,21 +9,21 @@
 
 namespace ringcoll {
 
-/// Of one wait for one peer, or of several at the same time. One thread.
+/// For one wait for one peer, or for several peers at the same time. One thread.
 class Farewell {
  public:
-  /// At each turn of a wait: whether the peer has left, and so long ago that what it had sent
-  /// before, or a connection that it had made, does not come any more.
+  /// Called in each iteration of a wait. True if the peer left so long ago that nothing it sent or
+  /// connected before can still arrive.
   bool is_over(const Health& health, Rank peer) {
     if (!health.gone(peer)) return false;
     if (turns_++ == 0) over_ = Deadline(kLongest);
     return turns_ > kTurns && over_.passed();
   }
-  /// Whether the peer was seen to have left.
+  /// True if the peer was seen to have left.
   bool has_begun() const { return turns_ > 0; }
 
  private:
-  // On a busy machine time alone may pass without a look at the link.
+  // On a busy machine the time may pass without one look at the link, so polls count as well.
   static constexpr Duration kLongest = std::chrono::seconds(1);
   static constexpr int kTurns = 8;
 

@@ -1,5 +1,6 @@
-// What was flooded along lifelines (mesh/lifelines.h): kept so that nothing is passed on twice, and
-// for those who come late. What nobody needs any more goes.
+// The messages that were flooded along lifelines (mesh/lifelines.h). They are kept so that none is
+// passed on twice, and for ranks whose lifelines are made later. Messages that no rank needs are
+// dropped.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +16,37 @@
 
 namespace ringcoll {
 
-/// One thread at a time. Of failures and of groups that shrink, the last kMostRemembered are known:
-/// what comes again later is passed on once more, and remembered again.
+/// One thread at a time. It remembers the failures of the last kMostRemembered groups, and as many
+/// groups that shrink. A message that was forgotten and comes again is passed on and remembered
+/// again.
 class Flooded {
  public:
   static constexpr size_t kMostRemembered = 4096;
 
-  /// False: it is known.
+  /// Returns false if it is known.
   bool add_failure(GroupNumber group, const Error& error);
-  /// The error of a group, if it is remembered; else null.
+  /// The error of a group if it is remembered, else null.
   const Error* failure_of(GroupNumber group) const { return failures_.find(group); }
 
-  /// A ballot of that round, as it is on the wire. False: it is known.
+  /// `message` is a ballot of that round as it is on the wire. Returns false if it is known.
   bool add_ballot(GroupNumber group, uint64_t round, const std::string& message);
-  /// All of that round but for the first `known`. After all who are left have said that it is
-  /// decided, always one that says so: it is news only to who is not left.
+  /// All ballots of that round except the first `known`. Once all remaining ranks have announced
+  /// the decision, it always returns one such ballot: only an excluded rank still needs it.
   std::vector<std::string> ballots(GroupNumber group, uint64_t round, size_t known) const;
 
-  /// All of it, for who comes late.
+  /// Every remembered message, for a new lifeline.
   std::vector<std::string> messages() const;
-  /// Bytes of messages.
+  /// The length of all messages().
   size_t bytes() const;
 
  private:
   struct Round {
     std::vector<std::string> said;
-    Survivors::Set settled;  // who has said that it is decided, or has gone
+    Survivors::Set settled;  // ranks that announced the decision, or are gone
   };
   struct Group {
-    uint64_t over = 0;  // rounds to this one are
-    std::string last;   // of a decision of that round
+    uint64_t over = 0;  // rounds up to this one are decided
+    std::string last;   // a decision of that round
     std::map<uint64_t, Round> rounds;
   };
 

@@ -1,13 +1,13 @@
-// The channels of a group for messages, over parts of the mesh's transports that are for them
-// alone.
+// The channels of a group for messages. They use parts of the mesh's transports that nothing else
+// uses.
 //
-// Opening. Inside a host the part is connected at once, without the peer, who sees it when it looks
-// (Transport::called_by). Over a network a connection is needed, which is asked for and comes
-// whoever of the two asked (Connector::call); who executes never waits for it. The opener also has
-// a lifeline made to the peer, if there is none.
+// Opening. Inside a host this rank connects its part at once, and the peer notices when it polls
+// (Transport::called_by). A network link needs a connection, which either end may ask for
+// (Connector::call). The executing thread never waits for it. The opener also starts a lifeline to
+// the peer if there is none.
 //
-// Waiting. A wait polls as one for a call does, and then sleeps on a bell and on whatever the
-// transports name, for all links at once (Transport::stirs).
+// Waiting. A wait polls like one for a call. Then it sleeps on a pipe and on the descriptors that
+// the transports name, for all links at once (Transport::stirs).
 #pragma once
 
 #include <poll.h>
@@ -33,23 +33,23 @@ class Group;
 
 class GroupMessages final : public MessageChannels {
  public:
-  /// `group` outlives it, and has its mesh, members and rank. `staging` is of the arena; empty: it
-  /// takes an extent for itself when messages begin.
+  /// `group` outlives this object, and already knows its mesh, members and rank. `staging` lies in
+  /// the arena. If it is empty, this object takes an extent when messages begin.
   GroupMessages(Group& group, std::span<std::byte> staging);
   ~GroupMessages() override;
   GroupMessages(const GroupMessages&) = delete;
   GroupMessages& operator=(const GroupMessages&) = delete;
 
-  /// For the peers, and what they told, by rank. Until both is known, nothing can be begun.
+  /// The addresses for the peers, and those that the peers told, by rank. begin() needs the latter.
   const Parts::Addresses& addresses() const { return parts_.addresses(); }
   void set_peers(std::vector<Parts::Addresses> addresses) { addresses_ = std::move(addresses); }
-  /// Makes what it takes to be used; before that it has cost next to nothing. Throws
+  /// Makes what messages need; before that this object costs next to nothing. Throws
   /// Error(kTransport).
   void begin();
-  /// Before this rank leaves the group: hands on what is queued, and waits a moment for what peers
-  /// cannot do without.
+  /// Called before this rank leaves the group. Moves queued sends for 5 s at most, then waits up to
+  /// kLongestDrain until peers have what they depend on.
   void finish();
-  /// Of no use any more.
+  /// Closes all channels; nothing can be used afterwards.
   void close();
 
   Rank rank() const override;
@@ -68,16 +68,16 @@ class GroupMessages final : public MessageChannels {
   void wake() override;
 
  private:
-  /// In the order in which a channel goes through them.
+  /// The states of a channel, in order.
   enum class State : uint8_t { kClosed, kCalling, kEstablishing, kProving, kOpen, kFailed };
   struct Peer {
     State state = State::kClosed;
     Deadline deadline{Duration::zero()};  // of the opening
     std::vector<Fd> sockets;              // of the link
     std::unique_ptr<Endpoint> channel;
-    std::optional<Error> why;  // it has failed
+    std::optional<Error> why;  // why it failed
   };
-  /// Told from other threads that a peer has called.
+  /// Set by other threads when a peer has asked for a connection.
   struct News;
 
   void begin_opening(Rank peer);
@@ -93,7 +93,7 @@ class GroupMessages final : public MessageChannels {
   bool spin(Deadline over, uint64_t bytes);
   void sleep(Duration limit);
 
-  /// An extent, from when it is taken to when nobody reads it any more.
+  /// An extent, held from its creation until its readers have finished.
   struct Staging {
     explicit Staging(Extents& extents) : extents(extents), memory(extents.take(this)) {}
     ~Staging() { extents.give_back(memory, std::move(readers)); }
@@ -111,12 +111,12 @@ class GroupMessages final : public MessageChannels {
   Bell bell_;
   Parts parts_;
   std::vector<Parts::Addresses> addresses_;
-  std::vector<Transport*> used_;   // the parts, each once
+  std::vector<Transport*> used_;   // each part once
   std::vector<Peer> peers_;        // after the parts: destroyed before them
-  std::vector<Rank> near_closed_;  // within this host, and not connected
+  std::vector<Rank> near_closed_;  // within this host, not connected
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
-  uint64_t lent_ = 0;  // loans that the network's transport was asked for
+  uint64_t lent_ = 0;  // loans offered to the network's transport
   std::vector<pollfd> fds_;
   std::shared_ptr<News> news_;
   std::atomic<bool> woken_{false};

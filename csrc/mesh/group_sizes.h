@@ -1,4 +1,5 @@
-// How the memory of groups is cut. It is addresses alone: what nobody touches takes no memory.
+// How the memory of groups is cut. These are reserved addresses: pages that nobody touches take no
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +13,22 @@ struct GroupSizes {
 
     size_t bytes() const { return each * count; }
   };
-  /// Of groups at a time: that live; whose calls are in flight, or whose links are registered with
-  /// a device; that have exchanged messages. Regions of the arena.
+  /// Regions of the arena. `short_calls`: one extent for each living group. `calls`: one for each
+  /// group that has calls in flight or whose links are registered with a device. `messages`: one
+  /// for each group that has exchanged messages.
   Region short_calls, calls, messages;
-  /// For what transports keep of each group (TransportOptions::part_bytes).
+  /// What transports keep of each group (TransportOptions::part_bytes).
   size_t part_bytes = 0;
 
   size_t arena_bytes() const { return short_calls.bytes() + calls.bytes() + messages.bytes(); }
 };
 
-/// Addresses that this rank affords for groups under its limits; SIZE_MAX: it has none.
+/// The address space that this rank affords for groups under its limits; SIZE_MAX: no limit.
 size_t affordable_group_bytes();
 
-/// `group_bytes` and `arena_bytes` are agreed, and so are the length of each extent and part_bytes.
-/// How many there are is this machine's matter: the more ranks it has, the more map them.
+/// `group_bytes` and `arena_bytes` are agreed, so the length of each extent and part_bytes are
+/// equal on all ranks. The number of extents may differ between machines: every rank of a machine
+/// maps those of all the others.
 GroupSizes sizes_of_groups(size_t group_bytes, size_t arena_bytes, size_t ranks_of_machine);
 
 }  // namespace ringcoll

@@ -1,5 +1,4 @@
-// What is said on a lifeline (mesh/lifelines.h): messages of one header and a text, as they are on
-// the wire.
+// The messages of a lifeline (mesh/lifelines.h) as they are on the wire: one header and a text.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace ringcoll::lifeline {
 
-// Longer texts of errors are cut: a message has to fit into a socket whose peer does not read.
+// Longer error texts are cut: a message must fit into a socket whose peer does not read.
 inline constexpr size_t kMaxTextBytes = 4096;
 
 enum class Type : uint8_t {
@@ -35,9 +34,9 @@ struct Header {
   uint8_t type;
   uint16_t text_bytes;
   int32_t code;    // failed, lost: of the error; ballot: 1 if it is decided
-  int32_t rank;    // failed: whom to blame; pong: whom the sender waits for; ballot: who says it
-                   // (all the group's); lost: who is (the mesh's)
-  uint64_t token;  // ping, and the pong to it; ballot: the round
+  int32_t rank;    // failed: the rank to blame; pong: the rank waited for;
+                   // ballot: its sender (all group ranks); lost: the lost rank (of the mesh)
+  uint64_t token;  // ping, and its pong; ballot: the round
   uint64_t group;  // failed, left, ping, pong, ballot, calls
 };
 static_assert(sizeof(Header) == 32);
@@ -45,18 +44,18 @@ static_assert(sizeof(Header) == 32);
 Header header_of(Type type, GroupNumber group = 0, Rank rank = kNobody, uint64_t token = 0);
 
 std::string encode(const Header& header);
-/// Failed, lost.
+/// For kFailed and kLost.
 std::string encode(Type type, GroupNumber group, const Error& error);
 std::string encode(GroupNumber group, uint64_t round, const Survivors::Ballot& ballot);
-/// Calls; of the text the first kMaxTextBytes.
+/// For kCalls; only the first kMaxTextBytes of the text are sent.
 std::string encode_calls(GroupNumber group, std::string_view calls);
 
-/// Whether it may be one, of a mesh of so many ranks.
+/// True if it may be a header of a mesh of `size` ranks.
 bool is_sound(const Header& header, Rank size);
-/// A ballot that says that a set is decided, of a group that need not be known: what its last byte
-/// has beyond the group's ranks counts as gone. None: it is a vote.
+/// The ballot if it announces a decision, of a group whose size need not be known; none for a vote.
+/// Bits of the last byte beyond the group's ranks count as gone.
 std::optional<Survivors::Ballot> decision_of(const std::string& message);
-/// Of a message that is a ballot, of a group of so many ranks; none if it is not of such a group.
+/// Decodes a ballot of a group of `ranks` ranks; none if it is too short for such a group.
 std::optional<Survivors::Ballot> ballot_of(const std::string& message, size_t ranks);
 
 }  // namespace ringcoll::lifeline

@@ -1,4 +1,4 @@
-// What Lifelines and Health (mesh/lifelines.h) share: private to the two.
+// The state that Lifelines and Health (mesh/lifelines.h) share; private to the two.
 #pragma once
 
 #include <sys/socket.h>
@@ -35,11 +35,11 @@ using lifeline::Line;
 using lifeline::send_on;
 using lifeline::Type;
 
-// A line that closes before anything was said on it may be that of a rank that has failed while it
-// made it. So long may the cause take that it tells, or has, by others.
+// A lifeline may close before anything was said on it because its peer failed while making it. The
+// peer then tells the cause through other ranks, within this time.
 inline constexpr Duration kGraceOfASilentLine = std::chrono::milliseconds(300);
-// A line that has been silent for too long is looked at once more: where this host itself was
-// suspended, the acknowledgements come meanwhile.
+// A lifeline that has been silent for too long gets a second check. If this host itself was
+// suspended, acknowledgements arrive in between.
 inline constexpr Duration kSecondLook = std::chrono::seconds(1);
 
 struct Health::State {
@@ -49,21 +49,21 @@ struct Health::State {
   std::atomic<bool> poisoned{false};
   std::atomic<Rank> waiting_for{kNobody};
   std::optional<Error> first;  // under the lifelines' lock
-  std::mutex calling;          // on_poison against leave()
+  std::mutex calling;          // orders on_poison and leave()
   bool left = false;           // under `calling`
-  std::mutex listening;        // what the listener is called for, against listen()
+  std::mutex listening;        // orders calls of the listener and listen()
   HealthListener* listener = nullptr;
   bool ticks = false;
 
-  // Under the lifelines' lock. True: it is the first.
+  // Precondition: the lifelines' lock is held. Returns true if this is the first error.
   bool set(const Error& error) {
     if (first) return false;
     first = error;
-    // Who observes the flag, in Health::poisoned(), sees the error.
+    // A thread that observes the flag in Health::poisoned() sees the error.
     publish(poisoned, true);
     return true;
   }
-  // Of the mesh's, in the group's numbers.
+  // Converts an error about a mesh rank to the group's rank numbers.
   Error lost(Rank rank, const Error& error) const {
     auto at = std::ranges::find(options.members, rank) - options.members.begin();
     auto own = static_cast<Rank>(at);
@@ -75,7 +75,7 @@ struct Health::State {
     std::lock_guard lock(calling);
     if (!left) options.on_poison();
   }
-  void hear(Rank from, std::string_view calls) {  // `from`: of the mesh
+  void hear(Rank from, std::string_view calls) {  // `from`: mesh rank
     auto at = std::ranges::find(options.members, from) - options.members.begin();
     std::lock_guard lock(listening);
     if (listener && at < std::ssize(options.members)) listener->hear(static_cast<Rank>(at), calls);
@@ -95,16 +95,17 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
   const std::function<std::string(Rank)> describe;
 
   mutable std::mutex mutex;
-  std::condition_variable changed;  // a pong, the end of a line, or an error
+  std::condition_variable changed;  // a pong, a closed lifeline, an error, ...
   std::vector<Line> lines;
   std::map<GroupNumber, std::shared_ptr<Health::State>> groups;  // of this rank
-  // Of groups that this rank has left, those who had not: their leave changes nothing any more.
+  // For each group that this rank has left: the ranks that had not. Their later "left" only ends
+  // the entry.
   std::map<GroupNumber, std::set<Rank>> leave_later;
-  // What was told; once is enough.
+  // Errors of lost ranks. A loss is reported once.
   std::map<Rank, Error> lost;
   Flooded flooded;
   uint64_t next_token = 1;
-  bool closing = false;  // callbacks that still come leave the lines as they are
+  bool closing = false;  // pending callbacks no longer touch the lines
 
   void send(Rank peer, const std::string& message) {
     send_on(lines[peer], message);
@@ -114,8 +115,9 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     for (Rank peer = 0; peer < size; peer++) send(peer, message);
   }
 
-  // The kernel notices the silence of a line on which nothing is sent (watch_host()). What is sent
-  // into the silence would have it count anew, and so has this rank count on.
+  // The kernel notices the silence of a line on which nothing is sent (watch_host()).
+  // Unacknowledged data restarts the kernel's count, so after a send this rank counts the silence
+  // itself.
   void watch(Rank peer) {
     Line& line = lines[peer];
     if (line.is_watched || !line.fd) return;
@@ -148,7 +150,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     for (const auto& group : poisoned) group->call();
   }
 
-  // A group fails, as this rank says.
+  // Precondition: none of the locks is held. This rank says that a group has failed.
   void fail(GroupNumber id, const Error& error) {
     std::unique_lock lock(mutex);
     Groups poisoned = take_failure(id, error);
@@ -156,8 +158,9 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     announce(poisoned);
   }
 
-  // The three below: this rank, or another, has said it. Under the lock: nobody sees that who has
-  // said it has left and does not see what it has said. Who poisons a group announces it later.
+  // The next three take what this rank or another one said. They run under the lock, so that nobody
+  // sees that a rank has left and misses what it said before. The caller announces poisoned groups
+  // after it has released the lock.
   Groups take_failure(GroupNumber id, const Error& error) {
     auto known = groups.find(id);
     if (known != groups.end() && known->second->first) return {};
@@ -172,12 +175,13 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     if (flooded.add_ballot(id, round, message)) send_to_all(message);
   }
 
-  // A rank has ended, and with it the groups that it is in.
+  // A rank has ended; all its groups fail.
   Groups take_loss(Rank who, const Error& error) {
     Groups poisoned;
     if (lost.contains(who)) return poisoned;
     send_to_all(encode(Type::kLost, 0, error));
-    // It may hear this rank and not be heard: a goodbye would wait for answers, a reset does not.
+    // The lost rank may hear this one without being heard. A goodbye would wait for
+    // acknowledgements; a reset does not.
     if (lines[who].fd) reset_on_close(lines[who].fd.get());
     const Error& known =
         lost.emplace(who, who == rank ? held_for_lost(error) : error).first->second;
@@ -192,7 +196,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     announce(poisoned);
   }
 
-  // Two ranks that cannot reach one another say it of one another, and may both hear it.
+  // Two ranks that cannot reach each other may each report the other, and both may hear the report.
   Error held_for_lost(const Error& error) const {
     return {error.code(),
             fmt::format("others hold this rank for lost, and go on without it, though it lives: {}",
@@ -238,7 +242,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     for (const auto& tell : news) tell();
   }
 
-  // Takes what is there; what is to be done about it without the lock.
+  // Receives once. Returns what is to be done without the lock.
   std::vector<std::function<void()>> receive(Rank peer) {
     Line& line = lines[peer];
     if (closing || !line.fd) return {};
@@ -273,7 +277,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     forget(peer);
   }
 
-  // It says nothing more, of groups that it leaves neither.
+  // The peer says nothing more, so no "left" of it is to come.
   void forget(Rank peer) {
     lines[peer].gone = true;
     for (auto& [id, ranks] : leave_later) ranks.erase(peer);
@@ -388,7 +392,7 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
     return lines[peer].gone || lines[peer].left.contains(id);
   }
 
-  // Pings a rank (of the mesh); whom it says it waits for (of the group) if it answers.
+  // Pings a mesh rank. If it answers, `waits_for` is the group rank that it waits for.
   Reply ask(const Health::State& group, Rank peer, Duration patience, Rank* waits_for) {
     std::unique_lock lock(mutex);
     GroupNumber id = group.options.group;

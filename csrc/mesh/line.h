@@ -16,26 +16,27 @@ namespace ringcoll::lifeline {
 struct Line {
   Fd fd;
   std::string in;           // received, not yet a whole message
-  bool heard = false;       // anything at all
-  bool goodbye = false;     // the peer has said so
-  bool gone = false;        // or its line has closed
-  bool mute = false;        // half a message was sent: nothing can follow it
-  bool is_watched = false;  // for its silence, as something was sent on it
-  bool is_silent = false;   // as a first look has found
-  uint64_t pong_token = 0;  // of the last answer
+  bool heard = false;       // a message has arrived
+  bool goodbye = false;     // the peer has said goodbye
+  bool gone = false;        // goodbye, or the line has closed
+  bool mute = false;        // half a message was sent: nothing can follow
+  bool is_watched = false;  // a check for silence is scheduled
+  bool is_silent = false;   // the last check found too much silence
+  uint64_t pong_token = 0;  // of the last pong
   Rank pong_waiting_for = kNobody;
-  std::set<GroupNumber> left;  // that the peer was in
+  std::set<GroupNumber> left;  // groups that the peer has left
 };
 
-/// Never blocks. What a full socket does not take is lost: its peer has not read for a long time,
-/// and nobody's progress may depend on one that does not.
+/// Never blocks. A full socket drops the message: its peer has not read for a long time, and
+/// nobody's progress may depend on such a peer.
 void send_on(Line& line, const std::string& message);
 
-/// Whether its peer reads: little is left of what was sent. What is said for good measure is not
-/// said otherwise, lest it fill the line.
+/// True if the peer reads: little of what was sent is unacknowledged. Optional messages are sent
+/// only then, so that they never fill the line.
 bool is_read(const Line& line);
 
-/// Why `who` is taken to be lost. `error`: of a recv() on its lifeline, 0 at the end of the stream.
+/// Explains why `who` counts as lost. `error`: the errno of recv() on its lifeline; 0 at end of
+/// stream.
 std::string why_lost(const std::string& who, int error);
 
 /// How long others may take to report the cause of such an error.

@@ -1,5 +1,5 @@
-// Measures what the links of a job cost, when it starts: pairs of ranks exchange messages over the
-// links that their calls will use. docs/algorithms.md, "Where the costs come from".
+// Measures the costs of a job's links when it starts. Pairs of ranks exchange messages over the
+// links that their calls will use. See docs/algorithms.md, "Where the costs come from".
 #pragma once
 
 #include <functional>
@@ -12,30 +12,30 @@
 
 namespace ringcoll {
 
-/// What measuring needs of a mesh.
+/// The interface of a mesh for measurements.
 class MeasuredLinks {
  public:
   virtual ~MeasuredLinks() = default;
-  /// The link to a neighbour in the ring, or to one of measured_peers().
+  /// The link to a neighbour in the ring or to one of measured_peers().
   virtual Endpoint& link(Rank peer) = 0;
-  /// Until ready() is true; throws what ends a wait (deadline, poison).
+  /// Blocks until ready() is true. Throws what ends a wait (deadline, poison).
   virtual void wait(Rank peer, const std::function<bool()>& ready) = 0;
-  /// Whether the link is one of class kNetwork, which takes longer to measure.
+  /// True if the link is of class kNetwork, which takes longer to measure.
   virtual bool is_network(Rank peer) const = 0;
-  /// Memory that messages may be sent from, at least 64 KiB. Its content is lost.
+  /// Memory to send messages from, at least 64 KiB. Its content is lost.
   virtual std::span<std::byte> memory() = 0;
-  /// Whether links are told ahead what they receive (Transport::wants_places).
+  /// True if links want to know ahead where a payload is to go (Transport::wants_places).
   virtual bool wants_places() const = 0;
 };
 
-/// The ranks that `self` measures with at the levels that are `wanted`.
+/// The ranks that `self` measures with at the `wanted` levels.
 std::vector<Rank> measured_peers(const Topology& topology, Rank self,
                                  const std::vector<bool>& wanted, int share);
 
-/// Collective over all ranks, with equal arguments; samples by level. `share`: how many ranks share
-/// a CPU where most do, at least 1; what they measure together takes them longer. When it returns,
-/// all that was sent is complete and all that was sent here is received. A peer that is stopped
-/// costs the time that it is stopped, and this rank one sample.
+/// Collective over all ranks, with equal arguments; returns samples by level. `share` is how many
+/// ranks share a CPU where most do, at least 1; with more, measurements take longer. When it
+/// returns, all sends are complete and everything sent to this rank was received. A stopped peer
+/// delays the return and costs this rank one sample.
 std::vector<LevelSamples> measure_links(const Topology& topology, Rank self,
                                         const std::vector<bool>& wanted, int share,
                                         MeasuredLinks& links);

@@ -1,6 +1,6 @@
-// What joins the ranks of a job: who they are and where, a transport for each pair, what links
-// cost, who is alive, and memory that peers can read. Calls are made in groups of its ranks
-// (mesh/group.h), of which it knows the one of all.
+// The mesh of a job: its ranks and their places, a transport for each pair, the costs of links, the
+// lifelines, and memory that peers can read. Calls run in groups of its ranks (mesh/group.h). The
+// mesh itself knows only the group of all ranks.
 #pragma once
 
 #include <condition_variable>
@@ -37,16 +37,17 @@ struct Addresses;
 struct Answer;
 struct Introduction;
 
-/// Ranks are the mesh's. What is not said to be for one thread is for any.
+/// Ranks are mesh ranks. Methods are thread-safe unless noted.
 class Mesh {
  public:
-  /// Rounds of all_gather that the constructor makes.
+  /// The number of all_gather rounds that the constructor makes.
   static constexpr int kExchanges = 4;
-  /// Collective over the exchange. Throws Error naming what could not be agreed or reached, and the
-  /// remedy. On all ranks or on none.
+  /// Collective over the exchange; it succeeds on all ranks or on none. Throws Error that names
+  /// what could not be agreed on or reached, and the remedy.
   Mesh(Config config, Exchange& exchange);
   ~Mesh();
-  /// Instead of one: this rank cannot start, and tells the others why. What all are to raise.
+  /// Called instead of the constructor when this rank cannot start. Tells the other ranks why, and
+  /// returns the error that all ranks are to raise.
   static Error refuse(Exchange& exchange, const Config& config, const Error& error);
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -55,16 +56,16 @@ class Mesh {
   Rank size() const { return size_; }
   const Config& config() const { return config_; }
   const Topology& topology() const { return *topology_; }
-  const Costs& costs() const { return costs_; }          // agreed
-  double measuring_ms() const { return measuring_ms_; }  // how long this rank took to measure them
+  const Costs& costs() const { return costs_; }            // agreed
+  double measuring_ms() const { return measuring_ms_; }    // how long this rank measured links
   bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
-  /// The networks that are used, "10.0.0.0/24 (eth0, 118 MB/s)".
+  /// The networks in use, "10.0.0.0/24 (eth0, 118 MB/s)".
   std::string network() const { return connector_->network(); }
   uint64_t rejected_connections() const { return connector_->rejected(); }
 
-  /// What joins this rank and another.
+  /// The transport between this rank and a peer.
   struct Link {
-    const TransportRow* row = nullptr;  // null: to itself
+    const TransportRow* row = nullptr;  // null: the rank itself
     Transport* transport = nullptr;
   };
   const Link& link(Rank peer) const { return links_[peer]; }
@@ -72,44 +73,47 @@ class Mesh {
   /// The group of all ranks.
   Group& whole() { return *whole_; }
 
-  // What groups need.
+  // The rest of the public part serves groups.
 
-  /// The whole's memory: for its calls the first `Config::arena_bytes`, for its messages what is
-  /// behind that. The rest is of the extents below.
+  /// The arena begins with the memory of the group of all ranks. Its calls have the first
+  /// `Config::arena_bytes`, and its messages have the bytes behind them. The extents follow.
   SharedMemory& arena() { return arena_; }
   std::span<std::byte> memory_for_calls() const;
   std::span<std::byte> memory_for_messages() const;
-  /// Of groups: for their short calls, for the others, and for messages.
+  /// Extents of the other groups: for short calls, for longer calls, and for messages.
   Extents& short_extents() { return *short_extents_; }
   Extents& call_extents() { return *call_extents_; }
   Extents& message_extents() { return *message_extents_; }
-  /// Where the first two are.
+  /// The region of the first two.
   std::span<std::byte> extents_for_calls() const {
     std::span<std::byte> first = short_extents_->region(), then = call_extents_->region();
     return {first.data(), first.size() + then.size()};
   }
-  /// Has transports keep nothing any more for processes that have ended. To be called when a group
-  /// is made or ends.
+  /// Tells transports to free what they keep for processes that have ended. Groups call it when
+  /// they are made and when they end.
   void forget_lost();
-  /// For a group of which this rank is the lowest: no group has had it.
+  /// A number that no group has had. A group uses the number of its lowest rank.
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
   Connector& connector() { return *connector_; }
-  /// A lifeline to the peer: there is one, or a thread makes it, be it another or this one, which
-  /// then says end_lifeline() when it is made or given up (mesh/opening.h).
+  /// Says whether the lifeline to the peer exists, or another thread is making it, or the caller is
+  /// to make it. A caller that gets kClaimed must call end_lifeline() when the lifeline is made or
+  /// given up (mesh/opening.h).
   enum class Line : uint8_t { kThere, kAnothers, kClaimed };
   Line claim_lifeline(Rank peer);
   void end_lifeline(Rank peer);
-  /// Until one that a thread makes is made or given up, or `limit` has passed.
+  /// Blocks until any claimed lifeline is made or given up, or `limit` has passed. May return
+  /// early.
   void wait_for_lifelines(Duration limit);
-  /// Has one made if there is none, without a group, and does not wait for it: whoever of the two
-  /// asks first has it made. `done` is called, on any thread, when it is made or given up. False:
-  /// there is one, or it is made by others, and `done` is not called. Never blocks.
+  /// Starts to make a lifeline that no group needs, unless it exists, and never blocks. Either rank
+  /// of the pair may ask first. `done` is called on any thread when the lifeline is made or given
+  /// up. Returns false if the lifeline exists or another thread is making it; `done` is then never
+  /// called.
   using Called = std::function<void(const std::optional<Unmade>&)>;
   bool call_lifeline(Rank peer, Duration patience, Called done);
-  /// The same for who is not told.
+  /// The same with a patience of 2 s and without a callback; failure is ignored.
   void call_lifeline(Rank peer);
-  /// The port by which a rank reaches other hosts, "mlx5_0:1"; "" if links have none of their own.
+  /// The port through which a rank reaches other hosts, "mlx5_0:1"; "" if links have no ports.
   std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 
  private:
@@ -149,37 +153,37 @@ class Mesh {
   void settle_costs(Exchange& exchange);
   std::vector<LevelSamples> measure_costs(const std::vector<bool>& wanted);
 
-  // Destroyed from the last to the first: lifelines, so that peers read that this rank leaves
-  // before its channels close; those before transports, both before the threads and the memory they
-  // use.
+  // Members are destroyed from the last to the first. Lifelines go before channels, so peers read
+  // that this rank leaves before its channels close. Channels go before transports, and both before
+  // the threads and the memory that they use.
   Config config_;
   Rank rank_;
   Rank size_;
-  std::shared_ptr<const Topology> topology_;  // of thousands of ranks it is large
-  Costs costs_;                               // until settle_costs(): those that need no measuring
+  std::shared_ptr<const Topology> topology_;  // shared: it is large for thousands of ranks
+  Costs costs_;                               // until settle_costs(): given costs only
   std::string costs_file_;                    // "RINGCOLL_COSTS=…" of rank 0
   double measuring_ms_ = 0;
-  size_t group_bytes_ = 0;  // agreed: addresses that a rank can afford for groups
+  size_t group_bytes_ = 0;  // agreed: address space that each rank affords for groups
   SharedMemory arena_;
   std::unique_ptr<Extents> short_extents_, call_extents_, message_extents_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<Transport>> made_;
   std::vector<Link> links_;
-  Transport* far_ = nullptr;  // of the links of class kNetwork; null: there are none
+  Transport* far_ = nullptr;  // of links of class kNetwork; null: there are none
   bool oversubscribed_ = false;
   std::unique_ptr<Group> whole_;
-  std::mutex whole_mutex_;  // making it against wake_whole() of another thread
+  std::mutex whole_mutex_;  // orders its construction and wake_whole()
   std::unique_ptr<Lifelines> lifelines_;
-  std::unique_ptr<Health> health_;  // of the whole
+  std::unique_ptr<Health> health_;  // of the group of all ranks
   bool ring_is_joined_ = false;
 
   mutable std::mutex groups_mutex_;
   uint32_t groups_made_ = 0;
   std::mutex lines_mutex_;
   std::condition_variable lines_changed_;
-  std::set<Rank> dialling_;  // lifelines that a thread makes
-  /// The last: what is made aside uses the rest.
+  std::set<Rank> dialling_;  // peers whose lifelines are claimed
+  /// The last member: lifelines in the making use all others, so their end is awaited first.
   struct EndOfCalls {
     std::unique_ptr<Connector>& connector;
     ~EndOfCalls();

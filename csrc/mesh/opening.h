@@ -1,5 +1,5 @@
-// Links that are opened at the same time: to each peer a lifeline, if there is none, and then the
-// sockets that its link takes. Peers do not wait for one another.
+// Opens links to several peers at the same time: a lifeline for each if there is none, then the
+// sockets of the link. No peer waits for another.
 #pragma once
 
 #include <cstddef>
@@ -22,32 +22,32 @@ namespace ringcoll {
 
 class Mesh;
 
-/// One thread. Ranks are the group's, where it is not said that they are the mesh's.
+/// One thread. Ranks are group ranks, unless a comment says mesh ranks.
 class Opening {
  public:
-  /// For the group with this number and health.
-  /// `doing`: for the log, what waits for it.
+  /// For the group with this number and health. `doing` describes the caller for the log.
   Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
           std::function<std::string()> doing);
-  /// Gives up what is not there, but for lifelines that their peers may have already.
+  /// Gives up what is not made, but waits a moment for lifelines that peers may have already.
   ~Opening();
-  /// After an error: has nothing made any more, but waits so long at most for lifelines that their
-  /// peers may have already.
+  /// Called after an error. Stops dialling, but waits up to `limit` for lifelines that peers may
+  /// have already.
   void settle(Duration limit);
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  /// The lifeline comes first, for a peer that dies while the rest is made has to be noticed, too.
+  /// Adds a peer, before next(). `in_mesh`: its mesh rank. Its lifeline comes first, so that its
+  /// death is noticed while its sockets are made.
   void add(Rank peer, Rank in_mesh, size_t sockets);
 
   struct Opened {
     Rank peer = kNobody;
     std::vector<Fd> sockets;
   };
-  /// The next peer of which all is there; none: there is no other. Blocks to the deadline. Others
-  /// are told that this rank waits for the first added of those that have not come, who is also
-  /// named at the deadline. Throws as Connector::dial(), or what the group has failed with, or
-  /// Error(kPeerLost) if one of them has left the group.
+  /// The next peer that has everything; none if all peers were returned. Blocks until the deadline.
+  /// Other ranks are told that this rank waits for the first added peer that is missing, and the
+  /// error at the deadline names it. Throws as Connector::dial(), or the group's error, or
+  /// Error(kPeerLost) if a missing peer has left the group.
   std::optional<Opened> next();
 
  private:
@@ -57,7 +57,7 @@ class Opening {
     Rank in_mesh = kNobody;
     State state = State::kOthersLine;
     std::vector<Fd> sockets;
-    size_t missing = 0;  // of them
+    size_t missing = 0;  // sockets still to come
     Farewell farewell;
   };
 
@@ -75,11 +75,11 @@ class Opening {
   Dials dials_;
   const std::function<std::string()> doing_;
   LongWait long_wait_;
-  std::vector<Peer> peers_;  // as they were added
+  std::vector<Peer> peers_;  // in the order of add()
   std::map<Rank, size_t> by_mesh_;
-  size_t opened_ = 0;        // of them
-  size_t others_lines_ = 0;  // of them, whose lifelines other threads make
-  std::deque<size_t> open_;  // that next() has not given
+  size_t opened_ = 0;        // peers that have everything
+  size_t others_lines_ = 0;  // peers not known to have or get a lifeline here
+  std::deque<size_t> open_;  // those that next() has not returned
 };
 
 }  // namespace ringcoll

@@ -1,5 +1,5 @@
-// Who reaches whom by which transports, and what the links of all pairs follow from. Pure: every
-// rank computes the same of what all have said.
+// Which ranks reach each other by which transports, and the links of all pairs that follow. Pure:
+// every rank computes the same from what all ranks said.
 #pragma once
 
 #include <cstdint>
@@ -15,64 +15,68 @@
 
 namespace ringcoll {
 
-/// A bit for each row of transports().
+/// One bit for each row of transports().
 using TransportBits = uint32_t;
 TransportBits bit_of(const TransportRow& row);
-/// The bits of all transports with links of this class.
+/// The bits of all transports whose links are of this class.
 TransportBits bits_of(LinkClass link);
-/// The first transport, in order of preference, whose bit is set; null if there is none.
+/// The preferred transport of those whose bit is set; null if there is none.
 const TransportRow* first_row(TransportBits bits);
 
-/// What one rank reaches. Ranks side by side in the order of the ring, and so those of a host, are
-/// mostly reached alike: they are told by stretches.
+/// What one rank reaches. Ranks that are neighbours in the ring's order, such as those of a host,
+/// are mostly reached alike, so the message has one entry for each stretch of them.
 struct Reached {
   struct Stretch {
     Rank ranks = 0;
     TransportBits bits = 0;
     bool operator==(const Stretch&) const = default;
   };
-  TransportBits offered = 0;       // by the rank itself
-  std::vector<Stretch> stretches;  // of all ranks; the rank itself is in a stretch of another's
+  TransportBits offered = 0;  // by the rank itself
+  std::vector<Stretch>
+      stretches;  // cover all ranks; the rank itself counts to a neighbour's stretch
 
   /// `bits` by position in the order; `own` is the position of the rank that says it.
   static Reached of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own);
   std::string encode() const;
-  /// Throws Error(kTransport) unless it is of `size` ranks, in as many stretches at most.
+  /// Throws Error(kTransport) unless the stretches cover `size` ranks and are at most as many.
   static Reached decode(std::string_view text, Rank size);
 };
 
 /// What all ranks have said.
 class Reach {
  public:
-  /// `said` by rank. `order`: that of the ring in which it was said.
+  /// `said` by rank. `order`: the order of the ring that the stretches refer to.
   Reach(std::vector<Reached> said, const std::vector<Rank>& order);
 
-  /// What both say of each other.
+  /// The transports by which each of the two reaches the other.
   TransportBits both(Rank a, Rank b) const { return said(a, b) & said(b, a); }
-  /// Whether any rank offers one of these.
+  /// True if any rank offers one of these.
   bool offered(TransportBits bits) const;
-  /// Whether the ranks of each host reach each other by one of these, all of them.
+  /// True if on each host all ranks reach one another by one of these.
   bool hosts_share(const Topology& topology, TransportBits bits) const;
 
-  /// What the link of a pair follows from: a transport of its host, else of `networks`.
+  /// Decides the link of each pair: a transport within its host, else the preferred one of
+  /// `networks`.
   struct Links {
-    TransportBits networks = ~TransportBits{0};    // what joins all pairs that need a network
-    bool needs_network = false;                    // some pair does
-    std::optional<std::pair<Rank, Rank>> missing;  // the first pair that nothing joins
+    TransportBits networks = ~TransportBits{0};  // those that join every pair that needs a network
+    bool needs_network = false;                  // some pair does
+    std::optional<std::pair<Rank, Rank>> missing;  // the first pair without any transport
   };
-  /// Takes the ranks of each host together, and looks at pairs one by one only where hosts or their
+  /// Treats the ranks of each host together. It looks at single pairs only where hosts or their
   /// ranks differ so much that the answer depends on the pair.
   Links links(const Topology& topology) const;
-  /// Within a host by any transport, between hosts not by one that is of a host.
+  /// The transports that join a pair: all of both() within a host, and between hosts all but those
+  /// of class kHost.
   TransportBits common(const Topology& topology, Rank a, Rank b) const;
-  /// Of `common`, with what links() has found; null if there is none.
+  /// The transport of a pair, from its common() and the `networks` of links(); null if there is
+  /// none.
   static const TransportRow* row_of(TransportBits common, TransportBits networks);
 
-  /// Pairs that links() and hosts_share() have looked at one by one.
+  /// How many pairs links() and hosts_share() have looked at one by one.
   uint64_t pairs_visited() const { return pairs_visited_; }
 
  private:
-  /// What all of some entries have, and what at least one has.
+  /// The transports that all entries have, and those that at least one has.
   struct Seen {
     TransportBits all = ~TransportBits{0};
     TransportBits some = 0;

@@ -1,4 +1,4 @@
-// The group of those of a group who are left.
+// Makes a group of the remaining ranks of a group.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace ringcoll {
 
-/// One rank's part in the `round`-th shrink of a group, which has failed or not. Collective over
-/// the ranks of the group that live; needs neither a store nor the ranks that are gone. `mesh` and
-/// `group` outlive it. Any thread, one at a time.
+/// The work of one rank in the `round`-th shrink of a group, which may have failed or not.
+/// Collective over the living ranks of the group; it needs neither a store nor the ranks that are
+/// gone. `mesh` and `group` outlive it. Any thread, one at a time.
 class Shrink {
  public:
   Shrink(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round);
@@ -21,14 +21,16 @@ class Shrink {
   Shrink(const Shrink&) = delete;
   Shrink& operator=(const Shrink&) = delete;
 
-  /// All who are left get a group of the same ranks, in the order of the old one, which may hold
-  /// one that ends meanwhile: its next call fails. Throws Error: kTimeout naming who has not come
-  /// by the deadline, after which it may be called again: what this rank has said to the others
-  /// stands; kPeerLost, every time, if the others hold this rank for lost; kTransport, on all, if
-  /// one has no room for another group; kAborted once `is_aborted`, which is asked every few
-  /// milliseconds, after which it may be called again, too.
+  /// Returns a group of the remaining ranks, in the old order, with the same ranks everywhere. A
+  /// rank that ends meanwhile may be among them; the next call of the new group then fails.
+  ///
+  /// Throws Error. kTimeout names a rank that has not come by the deadline. run() may be called
+  /// again after it, since earlier ballots of this rank stand. kAborted follows when `is_aborted`
+  /// returns true, which is asked every few milliseconds; run() may be called again, too.
+  /// kPeerLost, every time, means that the others hold this rank for lost. kTransport, on all
+  /// ranks, means that one has no room for another group.
   std::unique_ptr<Group> run(Deadline deadline, const std::function<bool()>& is_aborted);
-  /// Whether it is decided who is left: run() is not to be called again.
+  /// True if the remaining ranks are decided: run() must not be called again.
   bool is_over() const;
 
  private:

@@ -1,20 +1,26 @@
-// Who of a group is left after a loss: one answer for all ranks of it that go on.
+// Decides which ranks of a group remain after a loss, with one answer for all of them.
 //
-// Each rank says whom it knows to have gone, and what it offers for the group of the others: its
-// vote. When all others have voted for one set, that is decided. Who sees it says so, and who hears
-// it takes it over, so that all who live learn it though some decide and end.
+// Each rank tells which ranks it knows to be gone, and its offer for the group of the others. That
+// is its vote. A set is decided when all ranks outside it have voted for it. A rank that sees this
+// announces the decision, and ranks that hear it adopt it. So all living ranks learn it, even if
+// some decide and end.
 //
-// Why two ranks that live do not decide differently. A rank's sets only grow, it does not vote
-// after it has decided, and it decides by votes only for the set that it has voted for last. Say X
-// has decided D, and W a larger D', which takes a vote for D' of everybody outside it, X among
-// them. If X decided by votes, it has never voted for D'. If it took D over from Y, whom it did not
-// know to have gone, then Y is outside of what X has voted for, hence of D', and the same holds of
-// Y. If X knew that Y has gone, it takes D over only while D is its own last vote, and does not
-// vote again.
+// Why two living ranks do not decide differently. A rank's sets only grow, and it does not vote
+// after it has decided. It decides by votes only for the set of its own last vote. Suppose that X
+// has decided D, and W has decided a larger set D' without X in it. Then every rank outside D' has
+// voted for D', and so has X.
 //
-// What is taken for gone stays so: a rank whom others wrongly hold for gone learns that, and has no
-// part in it. Two halves of a cut network come to two answers. The model of what callers expect is
-// MPI_Comm_shrink of ULFM (Bland et al., 2013).
+// - X decided by votes: its last vote is for D, so it has never voted for D'.
+//
+// - X adopted D from Y and did not know Y to be gone: no vote of X had Y in its set, so Y is
+// outside D' and has voted for D', too. The same argument then holds for Y.
+//
+// - X adopted D from Y and knew Y to be gone: that is allowed only while D is the last vote of X,
+// and X does not vote again.
+//
+// A rank that is held for gone stays so. If it lives, it learns of it and takes no part. Two halves
+// of a cut network reach two answers. Callers may expect what MPI_Comm_shrink of ULFM does (Bland
+// et al., 2013).
 #pragma once
 
 #include <map>
@@ -26,36 +32,38 @@
 
 namespace ringcoll {
 
-/// One thread at a time. Ranks are the group's.
+/// One thread at a time. Ranks are group ranks.
 class Survivors {
  public:
-  /// By rank: whether it has gone.
+  /// By rank: true if it is gone.
   using Set = std::vector<bool>;
-  /// What a rank says to all others.
+  /// What a rank tells all others.
   struct Ballot {
     Rank from = kNobody;
     Set gone;
-    bool decided = false;  // else it is a vote
-    std::string offer;     // of a vote: for the group of those who have not gone
+    bool decided = false;  // false: it is a vote
+    std::string offer;     // of a vote: for the group of the remaining ranks
   };
 
   Survivors(Rank own, Rank size) : own_(own), gone_(size), size_(size) {}
 
-  /// It is known here that a rank has gone.
+  /// Notes that a rank is known to be gone.
   void lose(Rank rank) { gone_.at(rank) = true; }
-  /// What another rank, or this one, has said. All ballots of a rank come in its order, and its
-  /// decision after the votes that it rests on.
+  /// Takes a ballot of any rank, also of this one. The ballots of a rank must come in its order,
+  /// and a decision after the votes that it rests on.
   void take(const Ballot& ballot);
-  /// The set to vote for now; none: this rank has voted for what it knows, or it is decided.
+  /// The set to vote for now; none if this rank has voted for what it knows, is excluded, or has
+  /// decided.
   std::optional<Set> due() const;
   bool knows_gone(Rank rank) const { return gone_.at(rank); }
-  /// Whether others hold this rank for gone.
+  /// True if others hold this rank for gone.
   bool excluded() const { return gone_[own_]; }
-  /// The set that is decided, once it is. To be said to the others.
+  /// The decided set, if any. The caller tells it to the others.
   const std::optional<Set>& decided() const { return decision_; }
-  /// What each rank has offered for the decided set; empty of those who have gone.
+  /// By rank, the offers for the decided set; empty for ranks that are gone. Precondition:
+  /// decided().
   std::vector<std::string> offers() const;
-  /// Who is not known to have gone and has not voted for what this rank has voted for.
+  /// Ranks not known to be gone that have not voted for the last vote of this rank.
   std::vector<Rank> awaited() const;
 
  private:
