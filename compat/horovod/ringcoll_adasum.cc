@@ -69,11 +69,12 @@ Status RingcollAdasum::Execute(std::vector<TensorTableEntry>& entries, const Res
 
 void RingcollAdasum::Reduce(std::vector<TensorTableEntry>& entries, const Response& response,
                             void* buffer) {
-  std::vector<int> counts;  // the template changes them
+  std::vector<int> counts;  // a copy, since the template changes it
   for (const auto& entry : entries) {
     counts.push_back(static_cast<int>(entry.tensor->shape().num_elements()));
   }
-  // Norms and dot products are summed over those whose halves come from the same two vectors.
+  // In each step, norms and dot products are summed over the ranks that hold parts of the same two
+  // vectors.
   std::vector<RingcollCube> cubes;
   int dimensions = log2_of(controller().GetSize());
   for (int i = 1; i <= dimensions; ++i) cubes.push_back({i});
@@ -123,8 +124,8 @@ void RingcollAdasum::PointToPointSendRecv(void* input, int64_t input_bytes, void
   RunWithPeer(log2_of(rank ^ peer), std::move(exchange));
 }
 
-// Along one dimension after the other: each rank adds the same two numbers each time, and so all
-// have the same bits in the end.
+// Sums along one dimension after the other. Both ranks of a pair add the same two numbers, so all
+// ranks end with the same bits.
 void RingcollAdasum::SumAllreduceWithComm(std::vector<TensorTableEntry>&, void* data, int count,
                                           DataType, RingcollCube cube, HorovodGlobalState*) {
   for (int dimension = 0; dimension < cube.dimensions; ++dimension) {

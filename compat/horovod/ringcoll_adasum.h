@@ -1,6 +1,6 @@
 // Adasum (Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2020) over
-// ringcoll, on tensors in host memory. The scheme is Horovod's own template; this is what it
-// exchanges messages and sums over.
+// ringcoll, on tensors in host memory. Horovod's own template has the scheme; this class exchanges
+// its messages and sums.
 #pragma once
 
 #include "../controller.h"
@@ -12,15 +12,14 @@
 namespace horovod {
 namespace common {
 
-/// What the template takes for a communicator: a cube of the ranks of process set 0, whose numbers
-/// differ in the lowest `dimensions` bits. Along each dimension a rank has one peer, and with it a
-/// communicator of two.
+/// The template's communicator: a cube of those ranks of process set 0 whose numbers differ only in
+/// the lowest `dimensions` bits. In each dimension a rank has one peer, and a communicator with it.
 struct RingcollCube {
   int dimensions;
 };
 
-/// As many ranks as a power of two, as with Horovod's other operations. A failed call becomes
-/// Status::UnknownError, which Python raises as HorovodInternalError.
+/// The number of ranks must be a power of two, as with Horovod's other operations. A failed call
+/// becomes Status::UnknownError, which Python raises as HorovodInternalError.
 class RingcollAdasum : public Adasum<RingcollCube>, public AllreduceOp {
  public:
   explicit RingcollAdasum(HorovodGlobalState* state);
@@ -41,12 +40,12 @@ class RingcollAdasum : public Adasum<RingcollCube>, public AllreduceOp {
                                       int layer) override;
   void DispatchScaledAdd(DataType type, int count, double a_factor, void* a, double b_factor,
                          void* b, int layer) override;
-  /// Bfloat16 too.
+  /// Supports bfloat16, too.
   void ScaleBuffer(double factor, const std::vector<TensorTableEntry>& entries, const void* input,
                    void* output, int64_t count) override;
-  /// Reduces all entries in place, which lie one after the other in `buffer`.
+  /// Reduces all entries in place. They lie one after the other in `buffer`.
   void Reduce(std::vector<TensorTableEntry>& entries, const Response& response, void* buffer);
-  /// A call on the communicator with the peer along `dimension`.
+  /// Makes a call on the communicator with the peer along `dimension`.
   void RunWithPeer(int dimension, RingcollCall call);
   Controller& controller() const;
 };

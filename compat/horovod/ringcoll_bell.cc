@@ -9,7 +9,8 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// Who has not been asked for within the time has not failed: that is for the agreement to find.
+// A peer that does not receive within the time has not failed. The next agreement finds ranks that
+// have.
 rc_message message_of(uint64_t* cycle, int peer, double timeout_s) {
   rc_message message{};
   message.struct_size = sizeof(message);
@@ -20,8 +21,8 @@ rc_message message_of(uint64_t* cycle, int peer, double timeout_s) {
   return message;
 }
 
-// The parent of a rank is that without its lowest bit, so that most neighbours are close by: ranks
-// of a host are numbered one after another.
+// The parent of a rank is its number without the lowest set bit. So most neighbours are near: ranks
+// of a host have consecutive numbers.
 std::vector<int> neighbours_of(int rank, int size) {
   std::vector<int> neighbours;
   if (rank > 0) neighbours.push_back(rank & (rank - 1));
@@ -58,7 +59,7 @@ rc_status RingcollBell::Ring(uint64_t cycle, int except) {
     rc_status status = Tell(peer, cycle);
     if (status != RC_OK) return status;
   }
-  // Most have been sent by now.
+  // Most sends are complete by now.
   while (!sent_.empty()) {
     int done = 0;
     rc_status status = library_.wait(sent_.front().request, 0, &done);

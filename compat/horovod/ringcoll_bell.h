@@ -1,9 +1,10 @@
-// A bell between the ranks of a job: who begins a cycle rings, and who sleeps hears it.
+// Notifications between the ranks of a job: a rank that begins a cycle notifies the ranks that
+// sleep.
 //
-// Messages with tags on the communicator of process set 0, which has nothing else of that kind.
-// They go along the edges of a fixed tree, from each rank to all of its neighbours but the one
-// that it heard from, so that whoever rings first is heard by all after as many hops as the tree
-// is deep twice, and a rank has a channel to log2(size) others at most.
+// They are messages with tags on the communicator of process set 0, which sends no other such
+// messages. Each rank passes a notification on to all neighbours in a fixed tree but the one that
+// it came from. So it reaches all ranks in at most twice as many hops as the tree is deep, and a
+// rank has channels to about log2(size) others.
 #pragma once
 
 #include <chrono>
@@ -18,26 +19,28 @@
 namespace horovod {
 namespace common {
 
-/// What was heard: `rank` has begun the cycle of this number. Of this rank itself: see RingSelf().
+/// A received notification: `rank` has begun the cycle of this number. If `rank` is this rank
+/// itself, see RingSelf().
 struct RingcollToll {
   uint64_t cycle = 0;
   int32_t rank = 0;
 };
 
-/// For the background thread, but for RingSelf(). Functions that return an rc_status other than
-/// RC_OK have found the communicator failed.
+/// For the background thread, except RingSelf(). An rc_status other than RC_OK means that the
+/// communicator has failed.
 class RingcollBell {
  public:
   RingcollBell(const RingcollLibrary& library, rc_comm* comm);
-  /// After the communicator, whose end ends what nobody has taken: else it would be waited for.
+  /// Must run after the communicator is destroyed, which ends sends that nobody received. Before
+  /// that, the destructor would wait for them.
   ~RingcollBell();
   RingcollBell(const RingcollBell&) = delete;
 
-  /// Tells all neighbours in the tree, but not `except` (-1: all).
+  /// Notifies all neighbours in the tree except `except` (-1: all).
   rc_status Ring(uint64_t cycle, int except);
-  /// Ends a Hear() of this rank, in any thread, or the next one.
+  /// Ends a Hear() of this rank in another thread, or the next one. Any thread.
   rc_status RingSelf();
-  /// Waits for the next toll; none if the time passed first.
+  /// Waits for the next notification; `toll` is empty if `limit` passed first.
   rc_status Hear(std::chrono::duration<double> limit, std::optional<RingcollToll>* toll);
 
   int rank() const { return rank_; }
@@ -54,7 +57,7 @@ class RingcollBell {
   rc_comm* const comm_;
   const int rank_;
   std::vector<int> neighbours_;
-  // What has not been taken yet; a deque, as the messages lie in it while it grows.
+  // Sends that are not complete. A deque, since messages must not move while it grows.
   std::deque<Sent> sent_;
 };
 

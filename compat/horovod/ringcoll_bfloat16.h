@@ -1,4 +1,5 @@
-// Arithmetic on bfloat16 (the upper half of a float32) where Horovod computes on the host itself.
+// Arithmetic on bfloat16 (the upper half of a float32), for the places where Horovod itself
+// computes on the host.
 #pragma once
 
 #include <cmath>
@@ -16,7 +17,7 @@ inline float widen_bfloat16(uint16_t value) {
   return wide;
 }
 
-/// Rounds to nearest, ties to even. A NaN stays one.
+/// Rounds to nearest, ties to even. A NaN stays a NaN.
 inline uint16_t narrow_bfloat16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

@@ -20,7 +20,7 @@ namespace horovod {
 namespace common {
 namespace {
 
-// rc_exchange_fn over another controller of Horovod: each rank's blob is broadcast in turn.
+// An rc_exchange_fn over another controller of Horovod: each rank in turn broadcasts its bytes.
 int exchange_over_controller(void* state, const void* mine, size_t bytes, void* all) {
   auto& controller = *static_cast<Controller*>(state);
   auto* blobs = static_cast<uint8_t*>(all);
@@ -43,7 +43,7 @@ std::string names_of(const std::vector<int>& ranks) {
   return names;
 }
 
-// Not if the user has said when cycles begin, or lets the autotuner find it out.
+// False if the user has chosen when cycles begin, or lets the autotuner find it.
 bool cycles_may_follow_news() {
   return std::getenv(HOROVOD_CYCLE_TIME) == nullptr &&
          GetIntEnvOrDefault(HOROVOD_AUTOTUNE, 0) <= 0 &&
@@ -64,7 +64,7 @@ RingcollCall& RingcollCall::Add(const void* input, void* output, int64_t count) 
 }
 
 RingcollContext& RingcollContext::Get() {
-  // Never destroyed: Horovod's background thread may end after the static objects.
+  // Never destroyed: Horovod's background thread may outlive static objects.
   static RingcollContext& context = *new RingcollContext();
   return context;
 }
@@ -216,7 +216,7 @@ void RingcollContext::RunOn(rc_comm* comm, RingcollCall& call) const {
 void RingcollContext::RunOnJob(RingcollCall call) const { RunOn(job_comm(), call); }
 
 void RingcollContext::CheckOnJob(rc_status status) const {
-  // A call that was refused leaves the communicator as it was.
+  // A refused call leaves the communicator intact.
   if (status != RC_OK && status != RC_INVALID_ARGUMENT) {
     job_failed_ = true;
     SetFailure(library_->error_message());
@@ -241,8 +241,9 @@ void RingcollContext::RunAmong(Controller& controller, const std::vector<int>& r
   RunOn(part.get(), call);
 }
 
-// By digests, so that what a rank sends and holds grows neither with the set nor with the job. The
-// greatest complement is that of the least value: all are equal if the greatest and the least are.
+// Compares digests, so that neither messages nor memory grow with the set or the job. One maximum
+// finds both ends: the maximum of the complements is the complement of the minimum. All values are
+// equal if the maximum equals the minimum.
 void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
   const std::vector<int>& ranks = process_set.registered_global_ranks;
   uint64_t size = ranks.size();
@@ -260,8 +261,8 @@ void RingcollContext::CheckSameMembers(const ProcessSet& process_set) const {
   }
 }
 
-// All ranks of the job call it, for one process set after another in the same order, so that it can
-// be a split of the job's communicator; members alone have something of it.
+// All ranks of the job call this for the same process sets in the same order, so it can split the
+// job's communicator. Only members get a communicator.
 void RingcollContext::SplitFor(const ProcessSet& process_set) const {
   std::vector<int> ranks = process_set.registered_global_ranks;
   std::string name = "set_" + names_of(ranks);
@@ -281,7 +282,7 @@ bool RingcollContext::CreateFor(ProcessSet& process_set) const {
 }
 
 void RingcollContext::CreateBeside(const ProcessSet& process_set) const {
-  // Process set 0 comes before its communicator, which is made over its controller.
+  // Process set 0 is initialized before its communicator, which is made over its controller.
   if (!IsEnabled() || controls_ || job_comm() == nullptr) return;
   std::exception_ptr refused;
   try {
@@ -289,7 +290,8 @@ void RingcollContext::CreateBeside(const ProcessSet& process_set) const {
   } catch (const std::exception&) {
     refused = std::current_exception();
   }
-  // The controller of the process set is next, for which its members wait for one another.
+  // Next the members of the set wait for one another in its controller, so all must know of a
+  // failure.
   uint8_t all_have = refused == nullptr;
   RingcollCall call(RC_ALLREDUCE, RC_UINT8);
   call.call.op = RC_MIN;

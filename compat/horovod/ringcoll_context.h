@@ -1,9 +1,9 @@
-// The communicators of ringcoll that Horovod's process sets use, one for each set: process set 0's
-// is the job's, and all others are split off that, which costs no thread and no connection.
+// The ringcoll communicators of Horovod's process sets, one for each set. Process set 0 has the
+// job's communicator. The others are split off it, which costs no thread and no connection.
 //
-// Threads: Enable() and the questions are for any thread; all that communicates happens on
-// Horovod's background thread. The first error poisons ringcoll's communicator; its message is
-// kept here, so that every tensor that fails afterwards says why.
+// Threads: any thread may call Enable() and the const accessors. Everything that communicates runs
+// on Horovod's background thread. The first error poisons ringcoll's communicator. This class keeps
+// its message, so that every tensor that fails later tells the cause.
 #pragma once
 
 #include <exception>
@@ -27,8 +27,8 @@ struct ProcessSet;
 }  // namespace common
 }  // namespace horovod
 
-// Hidden: horovod.torch and horovod.tensorflow each have a copy of this code with its own state,
-// and both can be loaded into one process. A vtable or a variable that is exported would be shared.
+// Hidden visibility: horovod.torch and horovod.tensorflow each have a copy of this code with its
+// own state, and one process may load both. They would share an exported vtable or variable.
 #pragma GCC visibility push(hidden)
 namespace horovod {
 namespace common {
@@ -42,7 +42,7 @@ struct RingcollCall {
   RingcollCall& Add(const void* input, void* output, int64_t count);
 };
 
-/// Another rank has the reason why a process set cannot be had.
+/// A process set cannot be made, and another rank has the reason.
 class RefusedElsewhere : public std::exception {};
 
 class RingcollContext {
@@ -51,54 +51,55 @@ class RingcollContext {
   static bool StartedByMpi();
   static bool MpiThreadsSupported();
 
-  /// Opens the library. False, with failure() set and logged, if there is none that fits.
+  /// Opens the library. Returns false, with failure() set and logged, if no library fits.
   bool Enable(LibType operations, LibType control);
   /// For a life of Horovod over other backends.
   void Disable() { library_ = nullptr; }
-  /// From Enable() until the next one, the end of the job notwithstanding, as the other backends
-  /// have it: but not if the job was never joined.
+  /// True from Enable() until the next one, even after the job has ended, as with other backends;
+  /// false if the job was never joined.
   bool IsEnabled() const { return library_ != nullptr; }
-  /// What ended this life of Horovod, under any backend; empty if nothing did.
+  /// The error that ended this life of Horovod, under any backend; empty if there was none.
   std::string failure() const;
-  /// The first one since ForgetFailure() is kept.
+  /// Keeps the first error since ForgetFailure(); later ones are ignored.
   void SetFailure(const std::string& reason) const;
-  /// A life begins.
+  /// Called when a life of Horovod begins.
   void ForgetFailure();
-  /// What a tensor is told that comes after the end: why it came, if that is known.
+  /// The status for a tensor that arrives after the end; it tells the cause if that is known.
   Status ShutDownError() const;
-  /// True if the ranks of the job can no longer talk to one another.
+  /// True if the ranks of the job can no longer communicate.
   bool JobFailed() const { return job_failed_; }
 
-  /// Where ringcoll is the controller: joins the job and initializes process set 0. Where another
-  /// is, and has done so: makes the communicator of process set 0 over that. False, with failure()
-  /// set and logged, if it cannot.
+  /// Joins the job and initializes process set 0 if ringcoll is the controller. If another
+  /// controller has done that, makes the communicator of process set 0 over it. Returns false, with
+  /// failure() set and logged, if this fails.
   bool Initialize(const RingcollNeighbours& neighbours, ProcessSetTable& process_sets);
   /// Leaves the job; Initialize() may follow again.
   void Finalize();
 
-  /// Gives a process set its communicator, where ringcoll is the controller: all ranks of the job
-  /// call it. False if this rank is not a member. Throws if the ranks disagree about the members.
+  /// Makes the communicator of a process set if ringcoll is the controller. All ranks of the job
+  /// call it. Returns false if this rank is not a member. Throws if the ranks disagree about the
+  /// members.
   bool CreateFor(ProcessSet& process_set) const;
-  /// The same where another controller is, which calls it for each process set that the ranks have
-  /// found to be the same on all: nothing if ringcoll has not the operations, or for process set 0.
-  /// Throws on all ranks if one cannot.
+  /// The same under another controller, which calls it for each process set that all ranks
+  /// registered alike. Does nothing for process set 0, or if ringcoll does not have the operations.
+  /// Throws on all ranks if one fails.
   void CreateBeside(const ProcessSet& process_set) const;
   /// Frees the communicators of a process set, if it has any.
   void Release(const Controller* controller);
 
   /// Runs a call on the communicator of a process set. Throws std::runtime_error.
   void Run(Controller& controller, RingcollCall call) const;
-  /// The same on the ranks of the set that are listed, which all make this call.
+  /// The same on some ranks of the set, all of which make this call. `name` identifies them.
   void RunAmong(Controller& controller, const std::vector<int>& ranks, const char* name,
                 RingcollCall call) const;
 
   /// The same on the communicator of the whole job.
   void RunOnJob(RingcollCall call) const;
-  /// Throws as Run() does if what was asked of the job's communicator has failed.
+  /// Throws as Run() does if an operation on the job's communicator has failed.
   void CheckOnJob(rc_status status) const;
 
   const RingcollPlace& place() const { return job_.place; }
-  /// Ranks of a process set that has its communicator.
+  /// The number of ranks of a process set. Precondition: the set has its communicator.
   int SizeOf(const Controller& controller) const;
   bool IsJob(const Controller* controller) const { return controller == job_controller_; }
 
@@ -131,10 +132,10 @@ class RingcollContext {
   int initializations_ = 0;
   RingcollJob job_;
   const Controller* job_controller_ = nullptr;  // of process set 0, once it has its communicator
-  // The side table of process sets. Mutable, as the process set table hands out const references.
+  // By controller. Mutable, since the table of process sets passes const references.
   mutable std::unordered_map<const Controller*, Comms> comms_;
   mutable bool job_failed_ = false;
-  mutable std::mutex failure_mutex_;  // user threads ask, the background thread tells
+  mutable std::mutex failure_mutex_;  // user threads read, the background thread writes
   mutable std::string failure_;
 };
 

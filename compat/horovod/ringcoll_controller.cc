@@ -18,7 +18,7 @@ struct Member {
   int32_t local_rank;  // among the members of the set on its host
 };
 
-// What a rank sends to another in an alltoall, and whether it sends as much to every rank.
+// The rows that a rank sends to another in an alltoall, and whether it sends as many to every rank.
 struct Split {
   int32_t rows;
   int32_t of_all_ranks;
@@ -37,7 +37,7 @@ int position_of(int rank, const std::vector<int>& ranks) {
   return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-// Number of members on each host, hosts in order of their first rank.
+// The number of members on each host; hosts are in the order of their first rank.
 std::vector<int> sizes_of_hosts(const std::vector<Member>& members) {
   std::vector<uint64_t> hosts;
   std::vector<int> sizes;
@@ -95,14 +95,15 @@ void RingcollController::DoInitialization() {
       std::all_of(local_sizes_for_cross_rank_.begin(), local_sizes_for_cross_rank_.end(),
                   [&](int size) { return size == local_size_; });
 
-  // Ranks of equal place on their hosts. In a subset of the job the places are counted anew.
+  // Finds the ranks with the same local rank on other hosts. In a subset of the job, local ranks
+  // are counted anew.
   mine.local_rank = local_rank_;
   Run(RingcollCall(RC_ALLGATHER, RC_UINT8).Add(&mine, members.data(), sizeof(mine)));
   cross_comm_ranks_ =
       ranks_where(members, [&](auto& m) { return m.local_rank == mine.local_rank; });
   cross_rank_ = position_of(rank_, cross_comm_ranks_);
   cross_size_ = static_cast<int>(cross_comm_ranks_.size());
-  if (context.IsJob(this)) {  // the launcher's word counts
+  if (context.IsJob(this)) {  // the launcher decides
     local_rank_ = place.local_rank;
     local_size_ = place.local_size;
     cross_rank_ = place.cross_rank;
@@ -158,7 +159,7 @@ std::string RingcollController::Broadcast(std::string text) {
 
 void RingcollController::RecvReadyTensors(std::vector<std::string>& ready_to_reduce,
                                           std::vector<RequestList>& ready_list) {
-  // Rank 0 has put its own requests into the table already; its list here stays empty.
+  // Rank 0 has already put its own requests into the table, so its list stays empty.
   std::vector<std::string> texts = Gather("");
   ready_list.emplace_back();
   for (int rank = 1; rank < size_; ++rank) {

@@ -8,8 +8,8 @@
 namespace horovod {
 namespace common {
 
-/// Runs on Horovod's background thread. Every function throws std::runtime_error with ringcoll's
-/// message when the communicator has failed; Horovod then shuts down.
+/// Runs on Horovod's background thread. When the communicator has failed, every function throws
+/// std::runtime_error with ringcoll's message, and Horovod then shuts down.
 class RingcollController : public Controller {
  public:
   using Controller::Controller;
@@ -25,8 +25,8 @@ class RingcollController : public Controller {
   void Bcast(void* buffer, size_t size, int root_rank, Communicator communicator) override;
   void AlltoallGetRecvSplits(const std::vector<int32_t>& splits,
                              std::vector<int32_t>& recvsplits) override;
-  /// Whether at the last AlltoallGetRecvSplits() every rank sent as much to each as every other
-  /// did. The same on all ranks.
+  /// True if at the last AlltoallGetRecvSplits() every rank sent the same amount to every other.
+  /// Equal on all ranks.
   bool SplitsWereEqual() const { return splits_were_equal_; }
   void Barrier(Communicator communicator) override;
   void Allgather2Ints(std::array<int, 2> values, std::vector<int>& recv_values) override;
@@ -38,9 +38,9 @@ class RingcollController : public Controller {
   void Run(RingcollCall call);
   void RunOver(Communicator communicator, RingcollCall call);
   void Combine(std::vector<long long>& bitvector, int count, rc_op op);
-  /// Gathers one text of every rank on rank 0; elsewhere the result is empty.
+  /// Gathers one text of every rank on rank 0; the result is empty on the others.
   std::vector<std::string> Gather(const std::string& mine);
-  /// Rank 0's text on every rank.
+  /// Returns rank 0's text on every rank.
   std::string Broadcast(std::string text);
 
   std::vector<int> cross_comm_ranks_;

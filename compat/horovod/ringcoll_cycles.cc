@@ -9,13 +9,13 @@ namespace horovod {
 namespace common {
 namespace {
 
-// A cycle begins so long after the last one without any news: what nobody submits, Horovod looks
-// at in its cycles (stalled tensors, a timeline that was started). Rank 0 leads, so that the others
-// are asleep when it rings.
+// Without news a cycle begins after this time, since Horovod checks some things only in cycles
+// (stalled tensors, a timeline that was started). Rank 0 has the shorter time and leads, so the
+// others are asleep when it notifies them.
 constexpr std::chrono::milliseconds kQuiet{50};
 constexpr std::chrono::milliseconds kQuietOfOthers{200};
-// Tolls of cycles that this rank has begun by itself lie in the channels, which have 32 places,
-// until they are heard: after so many cycles.
+// Notifications of cycles that this rank began by itself stay in the channels, which have 32
+// places, until it receives them after this number of cycles.
 constexpr int kMostUnheard = 8;
 constexpr std::chrono::nanoseconds kNow{1};
 constexpr int kItself = -1;
@@ -23,7 +23,7 @@ constexpr int kItself = -1;
 }  // namespace
 
 RingcollCycles& RingcollCycles::Get() {
-  // Never destroyed, as threads may submit until the very end.
+  // Never destroyed, since threads may submit until the process ends.
   static RingcollCycles& cycles = *new RingcollCycles();
   return cycles;
 }
@@ -31,7 +31,7 @@ RingcollCycles& RingcollCycles::Get() {
 void RingcollCycles::Submitted() {
   if (state_.exchange(kNews) != kAsleep) return;
   std::lock_guard<std::mutex> guard(bell_mutex_);
-  // A job that has failed has woken the thread already.
+  // If the job has failed, the thread is awake already.
   if (open_) bell_->RingSelf();
 }
 
@@ -42,7 +42,7 @@ void RingcollCycles::Begin(const RingcollLibrary& library, rc_comm* job, bool wi
   RingcollContext::Get().RunOnJob(call.Add(&all_wish, &all_wish, 1));
   if (!all_wish) return;
   std::lock_guard<std::mutex> guard(bell_mutex_);
-  bell_.reset(new RingcollBell(library, job));  // frees that of the job before
+  bell_.reset(new RingcollBell(library, job));  // frees that of the previous job
   open_ = true;
   next_ = 0;
   unheard_ = 0;
@@ -62,7 +62,8 @@ std::optional<RingcollToll> RingcollCycles::Hear(Clock::duration limit) {
 }
 
 int RingcollCycles::Sleep() {
-  // To wait begins with polling. Whoever was just told of its result goes first, on this core.
+  // The wait begins with polling. The yield lets a thread that has just got its result run first on
+  // this core.
   std::this_thread::yield();
   for (;;) {
     auto left = over_ - Clock::now();

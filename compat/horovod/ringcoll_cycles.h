@@ -1,10 +1,10 @@
-// When a cycle of Horovod's background thread begins under the controller RINGCOLL: when there is
-// news on any rank, instead of a fixed time after the one before.
+// Decides when a cycle of Horovod's background thread begins under the controller RINGCOLL. It
+// begins when any rank has news, not a fixed time after the previous cycle.
 //
-// A cycle is one agreement of all ranks, so all count them alike. A rank sleeps between two cycles
-// until something was submitted to it (a tensor, a process set, its shutdown), or it hears that
-// another has begun the next one (ringcoll_bell.h). What is submitted while a cycle runs is there
-// when it ends, so the next one begins at once and takes all of it: bursts are fused.
+// Each cycle is one agreement of all ranks, so all count cycles alike. Between two cycles a rank
+// sleeps. It wakes up when something is submitted to it (a tensor, a process set, its shutdown), or
+// another rank notifies it of the next cycle (ringcoll_bell.h). If something is submitted during a
+// cycle, the next one begins at once and takes all of it, so bursts are fused.
 #pragma once
 
 #include <atomic>
@@ -23,22 +23,23 @@ class RingcollCycles {
  public:
   static RingcollCycles& Get();
 
-  /// Something for the next cycle is there. In any thread, at any time; not under a lock that the
-  /// background thread takes as it begins the cycle.
+  /// Says that something is there for the next cycle. Any thread, at any time, but not under a lock
+  /// that the background thread takes when it begins a cycle.
   void Submitted();
-  /// At its end something has been submitted: declared before a lock, it says so when that is open.
+  /// Calls Submitted() at its end. An object that is declared before a lock does so after the
+  /// unlock.
   struct Submission {
     ~Submission() { Get().Submitted(); }
   };
 
-  /// From here on cycles follow the news, if all ranks of the job agree (`wish`: this one would):
-  /// they do unless HOROVOD_CYCLE_TIME was set, or what else is about times of cycles. Collective.
-  /// Throws std::runtime_error.
+  /// From now on cycles follow the news if all ranks of the job agree. `wish`: this rank does,
+  /// because its user set neither HOROVOD_CYCLE_TIME nor another option about the time of cycles.
+  /// Collective. Throws std::runtime_error.
   void Begin(const RingcollLibrary& library, rc_comm* job, bool wish);
-  /// Sleeps until a cycle is to begin. False, at once, if cycles follow the clock. Throws
+  /// Sleeps until a cycle is to begin. Returns false at once if cycles follow the clock. Throws
   /// std::runtime_error if the job has failed.
   bool Await();
-  /// Before the job's communicator is destroyed.
+  /// Called before the job's communicator is destroyed.
   void Close();
 
  private:
@@ -48,19 +49,19 @@ class RingcollCycles {
   RingcollCycles() = default;
   bool TakeNews();
   std::optional<RingcollToll> Hear(Clock::duration limit);
-  /// Until there is news, another rank has begun the next cycle, or it has been quiet for long.
-  /// Returns that rank, or -1.
+  /// Sleeps until there is news, another rank has begun the next cycle, or no rank had news for
+  /// long. Returns that rank, or -1.
   int Sleep();
 
   std::atomic<int> state_{kNothing};
-  // Whoever finds the background thread asleep rings; under it, as the bell may go meanwhile.
+  // Guards `bell_` and `open_`: a thread that submits may notify while the job ends.
   std::mutex bell_mutex_;
   bool open_ = false;
   std::unique_ptr<RingcollBell> bell_;
-  // Of the background thread.
+  // Used by the background thread only.
   uint64_t next_ = 0;
-  int unheard_ = 0;         // cycles since all that lay in the channels was heard
-  Clock::time_point over_;  // the time without news
+  int unheard_ = 0;         // cycles since the channels were last emptied
+  Clock::time_point over_;  // when the time without news ends
 };
 
 }  // namespace common

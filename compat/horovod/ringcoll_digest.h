@@ -1,4 +1,4 @@
-// A short stand-in for what ranks compare: equal where that is equal on all of them.
+// A digest of data that ranks compare instead of the data itself.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 namespace horovod {
 namespace common {
 
-/// FNV-1a (Fowler, Noll and Vo) of 64 bits. The ranks of a job compare what they were told by one
-/// program, so that it need not stand up to forgery.
+/// FNV-1a (Fowler, Noll and Vo) of 64 bits. All ranks run one program, so the digest need not
+/// resist forgery.
 inline uint64_t fnv1a(const void* data, size_t bytes) {
   uint64_t hash = 14695981039346656037ull;
   const auto* first = static_cast<const unsigned char*>(data);

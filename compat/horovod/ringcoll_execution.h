@@ -1,4 +1,4 @@
-// What the operations over ringcoll have in common.
+// Helpers of the operations over ringcoll.
 #pragma once
 
 #include <exception>
@@ -11,7 +11,7 @@
 namespace horovod {
 namespace common {
 
-/// A name in the timeline for as long as the object lives.
+/// Shows an activity in the timeline as long as the object lives.
 class RingcollActivity {
  public:
   RingcollActivity(HorovodGlobalState* state, std::vector<TensorTableEntry>& entries,
@@ -27,8 +27,8 @@ class RingcollActivity {
   std::vector<TensorTableEntry>& entries_;
 };
 
-/// Runs the body of an operation: whatever it throws becomes a status, so that no exception passes
-/// through Horovod's code.
+/// Runs the body of an operation. An exception becomes a status, so that none passes through
+/// Horovod's code.
 template <typename Body>
 Status ringcoll_status(const Body& body) {
   try {
@@ -38,7 +38,7 @@ Status ringcoll_status(const Body& body) {
   }
 }
 
-/// Whether the tensors are in host memory.
+/// True if the tensors are in host memory.
 inline bool ringcoll_fits(const std::vector<TensorTableEntry>& entries) {
   return entries.empty() || entries[0].device == CPU_DEVICE_ID;
 }

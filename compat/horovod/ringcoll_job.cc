@@ -44,8 +44,8 @@ RingcollPlace place_from_environment() {
   return place;
 }
 
-// In an elastic job the launcher hands out the ranks anew before each initialization but the first.
-// The answer comes when all workers have asked; only then is the server's store empty again.
+// In an elastic job the launcher assigns new ranks before each initialization but the first. It
+// answers when all workers have asked; only then is the server's store empty again.
 void ask_for_new_ranks() {
 #if HAVE_GLOO
   std::string address = text_of(kRendezvousAddress);
@@ -85,7 +85,7 @@ RingcollJob job_over_mpi(MPIContext& mpi) {
   MPI_Comm_size(mpi.local_comm, &job.place.local_size);
   MPI_Comm_rank(mpi.cross_comm, &job.place.cross_rank);
   MPI_Comm_size(mpi.cross_comm, &job.place.cross_size);
-  // A host is known by the first of its ranks.
+  // The first rank of a host identifies the host.
   job.place.host = job.place.rank;
   MPI_Bcast(&job.place.host, 1, MPI_UINT64_T, 0, mpi.local_comm);
   job.exchange = exchange_over_mpi;
@@ -131,13 +131,14 @@ RingcollJob find_job(const RingcollNeighbours& neighbours, int initializations) 
   RingcollJob job;
   std::string address = text_of(kRendezvousAddress);
   bool elastic = GetBoolEnvOrDefault("HOROVOD_ELASTIC", false);
-  // Where Gloo is there it has asked for this initialization already.
+  // Gloo, if enabled, has already asked for this initialization.
   if (!address.empty() && elastic && initializations > 0 && neighbours.gloo == nullptr) {
     ask_for_new_ranks();
   }
   job.place = place_from_environment();
-  // Of an elastic job some workers are new, but the server forgets everything between rounds; in
-  // other jobs all ranks initialize equally often, and the server keeps what it has.
+  // In an elastic job some workers are new, but the server forgets everything between rounds. In
+  // other jobs all ranks initialize equally often, and the server keeps everything, so each life
+  // needs its own name.
   std::string life = std::string("horovod_") + framework();
   if (!elastic) life += "_" + std::to_string(initializations);
   if (!address.empty()) {

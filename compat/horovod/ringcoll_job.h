@@ -1,5 +1,5 @@
-// Who this process is in the job, and how the job's ranks find each other: Horovod's rendezvous
-// server, MPI, a store named by RINGCOLL_STORE, or a job of one.
+// The place of this process in the job, and how the job's ranks find each other: by Horovod's
+// rendezvous server, MPI, a store named by RINGCOLL_STORE, or not at all in a job of one.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct GlooContext;
 namespace horovod {
 namespace common {
 
-/// The contexts of Horovod's other backends, as far as this job has them; they outlive the job.
+/// The contexts of Horovod's other backends that this job uses; they outlive the job.
 struct RingcollNeighbours {
   MPIContext* mpi = nullptr;
   GlooContext* gloo = nullptr;
@@ -37,20 +37,23 @@ struct RingcollPlace {
 
 struct RingcollJob {
   RingcollPlace place;
-  std::string name = "world";         // tells communicators in one store apart
+  std::string name = "world";         // distinguishes communicators in one store
   std::string store;                  // empty: `exchange` is set
   rc_exchange_fn exchange = nullptr;  // over MPI
   void* exchange_state = nullptr;
 };
 
-/// Which framework this copy of the code is of: each has its own job.
+/// The framework that this copy of the code belongs to; each has its own job.
 const char* framework();
-/// True if mpirun (or srun with PMI) started this process, or MPI is already initialized in it.
+/// True if mpirun (or srun with PMI) started this process, or MPI is already initialized in it;
+/// false under Horovod's rendezvous server.
 bool started_by_mpi();
-/// HOROVOD_GLOO_TIMEOUT_SECONDS, which horovodrun sets by option, if RINGCOLL_TIMEOUT_S is not set.
+/// HOROVOD_GLOO_TIMEOUT_SECONDS, which an option of horovodrun sets; 0 if it or RINGCOLL_TIMEOUT_S
+/// rules (0 is ringcoll's own default).
 double timeout_from_environment();
-/// Finds the job. `initializations` counts those of this process, from 0: elastic jobs ask the
-/// rendezvous server again for their ranks. Throws std::runtime_error naming what is missing.
+/// Finds the job. `initializations` counts earlier ones of this process: from the second on, an
+/// elastic job asks the rendezvous server for new ranks. Throws std::runtime_error that names what
+/// is missing.
 RingcollJob find_job(const RingcollNeighbours& neighbours, int initializations);
 
 }  // namespace common

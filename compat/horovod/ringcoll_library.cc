@@ -26,7 +26,7 @@ void resolve(void* library, const char* name, Function* function) {
 }
 
 RingcollLibrary open_library() {
-  // Local: two frameworks in one process each have a backend, and share this one library.
+  // Local scope: two frameworks in one process each have a backend, and share this one library.
   void* library = dlopen(file_name(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* cause = dlerror();
@@ -63,7 +63,7 @@ RingcollLibrary open_library() {
 }  // namespace
 
 const RingcollLibrary& RingcollLibrary::Open() {
-  // Never closed: the library's threads may outlive the last communicator by a moment.
+  // Never closed: threads of the library may outlive the last communicator by a moment.
   static const RingcollLibrary library = open_library();
   return library;
 }

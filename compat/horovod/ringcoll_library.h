@@ -1,5 +1,5 @@
-// libringcoll.so of the installed ringcoll package, opened when the backend is chosen, so that
-// ringcoll is upgraded without building Horovod again and Horovod works without it.
+// Opens libringcoll.so of the installed ringcoll package when the backend is chosen. So ringcoll
+// can be upgraded without building Horovod again, and Horovod works without it.
 #pragma once
 
 #include <string>
@@ -27,9 +27,8 @@ struct RingcollLibrary {
   decltype(&ringcoll_wait) wait;
   decltype(&ringcoll_request_free) request_free;
 
-  /// Opens the library that RINGCOLL_LIBRARY names, or else what the loader finds as
-  /// libringcoll.so. Once per process. Throws std::runtime_error that names the file, the cause and
-  /// the remedy.
+  /// Opens the library that RINGCOLL_LIBRARY names, else what the loader finds as libringcoll.so,
+  /// once per process. Throws std::runtime_error that names the file, the cause and the remedy.
   static const RingcollLibrary& Open();
 };
 

@@ -1,4 +1,4 @@
-// The name of the backend in the environment.
+// The name of the backend in environment variables.
 #pragma once
 
 #include <strings.h>
@@ -11,7 +11,7 @@
 namespace horovod {
 namespace common {
 
-/// Whether the value of a variable names the backend; null: the variable is not set.
+/// True if the value of a variable names the backend; null means that the variable is not set.
 inline bool is_ringcoll(const char* value) {
   return value != nullptr && strcasecmp(value, HOROVOD_RINGCOLL) == 0;
 }

@@ -42,7 +42,7 @@ rc_dtype type_of(const TensorTableEntry& entry) {
 rc_op op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::SUM:
-    case ReduceOp::AVERAGE:  // its factor is in `postscale`, as in Horovod's other operations
+    case ReduceOp::AVERAGE:  // `postscale` has its factor, as in Horovod's other operations
       return RC_SUM;
     case ReduceOp::MIN:
       return RC_MIN;
@@ -55,11 +55,12 @@ rc_op op_of(ReduceOp op) {
   }
 }
 
-// The factors of a reduction. A zero is written as -0.0: a field of zero means "no factor".
+// Sets the factors of a reduction. A zero is written as -0.0, since a field of zero means "no
+// factor".
 void set_scale(const Response& response, int divisor, rc_call* call) {
   double after = response.postscale_factor() / divisor;
   if (call->dtype == RC_BOOL && (response.prescale_factor() != 1 || after != 1)) {
-    // In the words of Horovod's other operations.
+    // The text equals that of Horovod's other operations.
     throw std::logic_error("Type bool not supported by ScaleBufferCPUImpl.");
   }
   call->prescale = response.prescale_factor() == 0 ? -0.0 : response.prescale_factor();
@@ -90,7 +91,7 @@ Status RingcollAllreduce::Execute(std::vector<TensorTableEntry>& entries,
     RingcollCall call(RC_ALLREDUCE, type_of(entries[0]));
     call.call.op = op_of(response.reduce_op());
     set_scale(response, average ? controller.GetSize() : 1, &call.call);
-    // A rank that has joined has entries of zeros here, made by Horovod.
+    // On a rank that has joined, Horovod has made entries of zeros here.
     for (const auto& entry : entries) {
       call.Add(entry.tensor->data(), output_of(entry), entry.tensor->shape().num_elements());
     }
@@ -106,7 +107,7 @@ Status RingcollAllgather::Execute(std::vector<TensorTableEntry>& entries,
   return ringcoll_status([&] {
     Controller& controller = *process_set_of(global_state_, entries[0]).controller;
     size_t size = controller.GetSize();
-    std::vector<int64_t> counts(entries.size() * size);  // entry by entry, rank by rank
+    std::vector<int64_t> counts(entries.size() * size);  // by entry, then by rank
     std::vector<int64_t*> rows(entries.size());
     for (size_t i = 0; i < entries.size(); ++i) rows[i] = &counts[i * size];
     global_state_->timeline.ActivityStartAll(entries, ALLOCATE_OUTPUT);
@@ -115,7 +116,7 @@ Status RingcollAllgather::Execute(std::vector<TensorTableEntry>& entries,
     global_state_->timeline.ActivityEndAll(entries);
     if (!status.ok()) return status;
 
-    // One call for each tensor: it goes straight to its place, and a call costs less than the
+    // One call for each tensor, which then goes straight to its place. A call costs less than
     // copies into and out of a fusion buffer.
     RingcollActivity activity(global_state_, entries, "RINGCOLL_ALLGATHER");
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -181,7 +182,7 @@ Status RingcollReducescatter::Execute(std::vector<TensorTableEntry>& entries,
       RingcollCall call(RC_REDUCE_SCATTER, type_of(entries[i]));
       call.call.op = RC_SUM;
       call.call.counts = counts.data();
-      set_scale(response, 1, &call.call);  // an average's divisor is in it already
+      set_scale(response, 1, &call.call);  // the factor already has an average's divisor
       call.Add(entries[i].tensor->data(), output_of(entries[i]), counts[controller.GetRank()]);
       RingcollContext::Get().Run(controller, std::move(call));
     }

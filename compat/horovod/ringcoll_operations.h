@@ -1,7 +1,6 @@
 // Horovod's collective operations over ringcoll, on tensors in host memory.
 //
-// The classes have no data members of their own: what they need is in the side table of
-// RingcollContext.
+// The classes have no data members: their state is in RingcollContext.
 #pragma once
 
 #include "../ops/collective_operations.h"
@@ -10,14 +9,14 @@
 namespace horovod {
 namespace common {
 
-/// Whether RINGCOLL takes these tensors as they lie, so that Horovod needs no buffer to fuse them:
-/// all on the CPU, but for Adasum, which is Horovod's own.
+/// True if RINGCOLL takes these tensors without Horovod's fusion buffer: all tensors on the CPU,
+/// except for Adasum, which is Horovod's own.
 bool ringcoll_takes_as_they_lie(const HorovodGlobalState& state,
                                 const std::vector<TensorTableEntry>& entries,
                                 const Response& response);
 
-/// Fused tensors are handed to ringcoll as they lie, in one call; Horovod's fusion buffer is not
-/// used. A failed call becomes Status::UnknownError, which Python raises as HorovodInternalError.
+/// Passes fused tensors to ringcoll in one call as a list of buffers, without Horovod's fusion
+/// buffer. A failed call becomes Status::UnknownError, which Python raises as HorovodInternalError.
 class RingcollAllreduce : public AllreduceOp {
  public:
   using AllreduceOp::AllreduceOp;

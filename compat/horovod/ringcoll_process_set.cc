@@ -1,4 +1,4 @@
-// The members of Horovod's process sets for the controller RINGCOLL, as there are for MPI and Gloo.
+// Members of Horovod's process sets for the controller RINGCOLL, as MPI and Gloo have them.
 #include "ringcoll_process_set.h"
 
 #include <chrono>
@@ -16,11 +16,11 @@ namespace horovod {
 namespace common {
 namespace {
 
-// Horovod's own code for it.
+// Horovod's own code for a shutdown.
 constexpr int32_t kShuttingDown = -5;
 
-/// Why process sets were refused, by their ids, until whoever has asked for one takes its reason.
-/// Under the lock of the table.
+/// The reasons of refused process sets, by id, until the thread that asked for a set takes its
+/// reason. Guarded by the lock of the table.
 std::map<int32_t, std::string>& refusals() {
   static std::map<int32_t, std::string>& reasons = *new std::map<int32_t, std::string>();
   return reasons;
@@ -48,7 +48,7 @@ std::string refusal_of_any(Controller& job, const std::string& mine) {
   return "";
 }
 
-// Takes it out of the table again, on all ranks alike.
+// Removes the set from the table again, on all ranks alike.
 void ProcessSetTable::RefuseProcessSet(int32_t id, const std::string& reason) {
   LOG(ERROR) << "A process set is refused: " << reason;
   refusals()[id] = reason;
@@ -107,8 +107,8 @@ void ProcessSetTable::Finalize(const RingcollContext& context, const Status& sta
       LOG(ERROR) << "ringcoll: lost the other ranks while shutting down: " << error.what();
     }
   }
-  // With a peer gone there is nobody to agree with about removing process sets: each rank alone.
-  // The tensors that still wait learn the cause.
+  // Without a peer there can be no agreement about removing process sets, so each rank removes them
+  // alone. Tensors that still wait learn the cause.
   std::lock_guard<std::recursive_mutex> guard(mutex);
   for (int32_t id : Ids()) {
     Get(id).Finalize(context.ShutDownError());

@@ -1,8 +1,8 @@
-// Process sets that cannot be had: an error on all ranks, which the job survives. Under every
+// Refuses process sets that cannot be made: all ranks get an error, and the job goes on. For every
 // controller of Horovod.
 //
-// Threads: what initializes or refuses runs on Horovod's background thread, which holds the lock of
-// the table meanwhile; await_process_set() is for any other.
+// Threads: initialization and refusal run on Horovod's background thread, which holds the lock of
+// the table meanwhile. Any other thread may call await_process_set().
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@
 namespace horovod {
 namespace common {
 
-/// Why the first rank that could not initialize a process set could not, which it tells the others
-/// over the controller of the job; empty if all could. With "rank N: " before it, unless no rank
-/// could. Throws if the ranks cannot talk.
+/// Why a process set cannot be initialized: the reason of the first rank that failed, which it
+/// tells the others over the controller of the job. Empty if no rank failed. It begins with "rank
+/// N: " unless all ranks failed. Collective. Throws if the ranks cannot communicate.
 std::string refusal_of_any(Controller& job, const std::string& mine);
 
-/// Throws the reason if a process set was refused that hvd.init() has asked for.
+/// Throws the reason if a process set that hvd.init() asked for was refused.
 void throw_refusal(ProcessSetTable& table);
 
 /// Blocks until the background thread has initialized the process set. Returns its id, or
-/// kProcessSetRefused with last_refusal() set, or that Horovod is shutting down.
+/// kProcessSetRefused with last_refusal() set, or Horovod's code for a shutdown.
 int32_t await_process_set(HorovodGlobalState& state, int32_t id);
 
 /// Why the last process set that this thread awaited was refused.
@@ -33,7 +33,8 @@ const std::string& last_refusal();
 
 constexpr int32_t kProcessSetRefused = -7;
 
-/// Initializes a registered process set on all ranks, or refuses it on all. True if it is new.
+/// Initializes a registered process set on all ranks, or refuses it on all. Returns true if it is
+/// new.
 template <typename Context>
 bool initialize_or_refuse(ProcessSetTable& table, int32_t id, const Context& context) {
   ProcessSet& process_set = table.Get(id);
@@ -42,7 +43,7 @@ bool initialize_or_refuse(ProcessSetTable& table, int32_t id, const Context& con
   try {
     process_set.Initialize(context);
   } catch (const RefusedElsewhere&) {
-  } catch (const std::exception& error) {  // the others wait for this rank's word
+  } catch (const std::exception& error) {  // the others wait for this rank's result
     reason = *error.what() != '\0' ? error.what() : "unknown error";
   }
   reason = refusal_of_any(*table.Get(0).controller, reason);

@@ -1,4 +1,5 @@
-// What Python asks, by ctypes. It reads ints: of a C++ bool only the lowest byte is defined.
+// Functions that Python calls through ctypes. They return int: of a C++ bool only the lowest byte
+// is defined.
 #include <string>
 
 #include "ringcoll_context.h"
@@ -12,16 +13,15 @@ int horovod_ringcoll_built() { return 1; }
 
 int horovod_ringcoll_enabled() { return RingcollContext::Get().IsEnabled() ? 1 : 0; }
 
-/// Why initialization failed; empty if it did not, or not because of ringcoll. Until the next call
-/// of this thread.
+/// Why this life of Horovod failed to start or has ended; empty if no error did that. The text is
+/// valid until the next call of this thread.
 const char* horovod_ringcoll_error() {
   static thread_local std::string reason;
   reason = RingcollContext::Get().failure();
   return reason.c_str();
 }
 
-/// Why horovod_add_process_set() of this thread has returned that the process set was refused.
-/// Until its next call.
+/// Why the last horovod_add_process_set() of this thread was refused. Valid until its next call.
 const char* horovod_ringcoll_refusal() { return horovod::common::last_refusal().c_str(); }
 
 }  // extern "C"

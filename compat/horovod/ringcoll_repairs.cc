@@ -18,7 +18,7 @@ void TensorQueue::Open() {
   closed_ = false;
 }
 
-// Returns the tensors that wait, which are told when the lock is open.
+// Returns the waiting tensors. The caller tells them after it has released the lock.
 std::unordered_map<std::string, TensorTableEntry> TensorQueue::Close() {
   std::unordered_map<std::string, TensorTableEntry> unfinished;
   std::lock_guard<std::mutex> guard(mutex_);
@@ -42,7 +42,7 @@ std::string json_text(const std::string& name) {
   return text;
 }
 
-// Until the writer's thread has taken all records, for five seconds at most.
+// Waits until the writer's thread has taken all records, for 5 s at most.
 void TimelineWriter::AwaitWriter() {
   for (int i = 0; i < 5000 && active() && healthy(); ++i) {
     if (record_queue_.empty()) return;

@@ -1,5 +1,6 @@
-// Functions for mistakes of Horovod that all of its backends have; ringcoll/horovod/repairs.py says
-// which, and calls them. The members that it adds to Horovod's classes are beside them.
+// Functions that repair mistakes of Horovod which concern all its backends.
+// ringcoll/horovod/repairs.py names the mistakes and adds the calls, and also adds members to
+// Horovod's classes, which ringcoll_repairs.cc defines.
 #pragma once
 
 #include <string>
@@ -10,11 +11,11 @@
 namespace horovod {
 namespace common {
 
-/// Tells whoever waits for a tensor that it will not come, without the lock of the table: what is
-/// freed then may wait for a thread that wants that lock. The queues take no more until Open().
+/// Ends all waiting tensors with `status`, without the lock of the table: freeing them may wait for
+/// a thread that wants that lock. The queues accept nothing until Open().
 void end_tensor_queues(ProcessSetTable& table, const Status& status);
 
-/// A name as it stands between the quotation marks of a text in JSON.
+/// Escapes a name for a JSON text; the quotation marks are not included.
 std::string json_text(const std::string& name);
 
 }  // namespace common

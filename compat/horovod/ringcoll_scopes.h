@@ -1,5 +1,5 @@
-// Scopes of Horovod's rendezvous server, for Gloo: each meeting of ranks has one of its own, so
-// that no rank finds an address of an earlier one.
+// Scopes of Horovod's rendezvous server for Gloo. Each meeting of ranks has its own, so that no
+// rank finds an address of an earlier meeting.
 #pragma once
 
 #include <map>
@@ -9,17 +9,17 @@
 namespace horovod {
 namespace common {
 
-/// On Horovod's background thread.
+/// For Horovod's background thread.
 class RingcollScopes {
  public:
   static RingcollScopes& Get();
 
-  /// Before the first Next() of a life. In an elastic job some ranks are new, and the server
-  /// forgets everything between lives; in others all ranks count alike from the beginning of the
-  /// process.
+  /// Called before the first Next() of a life. In an elastic job some ranks are new, and the server
+  /// forgets everything between lives, so counting starts again. In other jobs all ranks count
+  /// alike from the beginning of the process.
   void BeginLife(bool elastic);
 
-  /// The scope for the next meeting of the ranks that use this prefix, alike on all of them.
+  /// The scope of the next meeting of the ranks that use this prefix; equal on all of them.
   std::string Next(const std::string& prefix);
 
  private:

@@ -1,6 +1,6 @@
-// What is added to horovod.torch: waiting for results, and operations of types that it lacks.
+// Additions to horovod.torch: waits for results, and operations of types that it lacks.
 //
-// Not hidden, as what it is part of is not: only horovod.torch has this code.
+// Not hidden, since the code around it is not; only horovod.torch includes this.
 #pragma once
 
 #include <condition_variable>
@@ -15,13 +15,14 @@
 namespace horovod {
 namespace torch {
 
-/// Who waits for the results of which handles. The results, and the lock that guards them and all
-/// of this, are their owner's.
+/// Keeps which threads wait for which handles. The owner has the results, and the lock that guards
+/// them and this object.
 class RingcollWaiters {
  public:
   using Results = std::unordered_map<int, std::shared_ptr<common::Status>>;
 
-  /// Sleeps until the handle has a result, or is gone. The caller does not hold the lock.
+  /// Sleeps until the handle has a result or is gone. Precondition: the caller does not hold the
+  /// lock.
   void Wait(int handle, std::mutex& mutex, const Results& results) {
     std::unique_lock<std::mutex> lock(mutex);
     auto awaited = awaited_.insert(handle);
@@ -32,10 +33,11 @@ class RingcollWaiters {
     awaited_.erase(awaited);
   }
 
-  /// Under the lock: all handles are gone.
+  /// Wakes up all threads when all handles are gone. Precondition: the lock is held.
   void WakeAll() { done_.notify_all(); }
 
-  /// Wakes who waits for a handle. Declared before the lock is taken, as whoever wakes takes it.
+  /// Wakes up the threads that wait for a handle when it is destroyed. Declare it before the lock
+  /// is taken, since a woken thread takes that lock.
   class Teller {
    public:
     explicit Teller(RingcollWaiters& waiters) : waiters_(waiters) {}
@@ -44,7 +46,7 @@ class RingcollWaiters {
     }
     Teller(const Teller&) = delete;
 
-    /// Under the lock: the handle has its result.
+    /// Says that the handle has its result. Precondition: the lock is held.
     void Tell(int handle) { awaited_ = waiters_.awaited_.count(handle) > 0; }
 
    private:
@@ -57,8 +59,8 @@ class RingcollWaiters {
   std::multiset<int> awaited_;
 };
 
-/// Defines an operation in the module of horovod.torch for more types, as their tensors are called.
-/// Those on a GPU go by host memory.
+/// Defines an operation in the module of horovod.torch for more types, named as torch names their
+/// tensors. `on_gpu` handles GPU tensors through host memory.
 template <typename Module, typename Types, typename OnHost, typename OnGpu>
 void ringcoll_bind(Module& module, const std::string& operation, const Types& types, OnHost on_host,
                    OnGpu on_gpu) {
@@ -69,7 +71,8 @@ void ringcoll_bind(Module& module, const std::string& operation, const Types& ty
   }
 }
 
-/// What Horovod's own lists leave out: of operations that reduce, and of those that move.
+/// The types that Horovod's own lists lack: for operations that reduce, and for those that move
+/// data.
 constexpr const char* kRingcollReduced[] = {"Byte", "Char", "Short", "UInt16", "Bool", "BFloat16"};
 constexpr const char* kRingcollMoved[] = {"UInt16", "Bool", "BFloat16"};
 

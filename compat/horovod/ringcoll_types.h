@@ -1,4 +1,4 @@
-// Types of tensors that Horovod's other backends lack.
+// Tensor types that Horovod's other backends lack.
 #pragma once
 
 #include "../common.h"
@@ -8,7 +8,7 @@
 namespace horovod {
 namespace common {
 
-/// Throws std::logic_error for bfloat16, which MPI moves and does not reduce.
+/// Throws std::logic_error for bfloat16, which MPI can move but not reduce.
 void refuse_bfloat16_by_mpi(DataType type);
 
 }  // namespace common

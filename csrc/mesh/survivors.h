@@ -9,14 +9,12 @@
 // after it has decided. It decides by votes only for the set of its own last vote. Suppose that X
 // has decided D, and W has decided a larger set D' without X in it. Then every rank outside D' has
 // voted for D', and so has X.
-//
 // - X decided by votes: its last vote is for D, so it has never voted for D'.
-//
 // - X adopted D from Y and did not know Y to be gone: no vote of X had Y in its set, so Y is
-// outside D' and has voted for D', too. The same argument then holds for Y.
-//
+// outside
+//   D' and has voted for D', too. The same argument then holds for Y.
 // - X adopted D from Y and knew Y to be gone: that is allowed only while D is the last vote of X,
-// and X does not vote again.
+//   and X does not vote again.
 //
 // A rank that is held for gone stays so. If it lives, it learns of it and takes no part. Two halves
 // of a cut network reach two answers. Callers may expect what MPI_Comm_shrink of ULFM does (Bland
