@@ -15,28 +15,29 @@
 namespace ringcoll {
 namespace {
 
-// A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
+// A blocked wait checks again after this time, in case a race lost its wake-up.
 constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
-// The same while other links have sends queued that only this thread moves.
+// The same while other links have queued sends that only this thread moves.
 constexpr Duration kShortestBlock = std::chrono::microseconds(200);
-// Polls of the one link that is waited for, before looking at anything else.
+// Polls of the awaited link before the wait looks at anything else.
 constexpr int kPolls = 64;
-// Where ranks share CPUs a wait polls so many times longer before it blocks: between two polls the
-// others run, and it is woken up late by a CPU that is busy.
+// How many times longer a wait polls where ranks share CPUs. Other ranks run between two polls, and
+// a busy CPU is slow to wake a sleeper up.
 constexpr int kMoreYielding = 16;
-// How long a copy of a MiB takes where it takes long, from one core's caches to the other's.
+// How long a copy of 1 MiB takes in the slow case, from one core's caches to another's.
 constexpr int64_t kMiB = 1 << 20;
 constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
 
-// How long a rank that waited in vain lets those nearer to the cause report it.
+// At its deadline a rank first lets ranks that are nearer to the cause report it for this long.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
-// A turn of a wait, which blocks for kLongestBlock at most, that took so long: the process did not
-// run.
+// An iteration of a wait blocks for kLongestBlock at most. If it took this long, the process was
+// stopped.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 
-// Time in which this process did not run (a signal, a debugger, a suspended machine) counts against
-// nobody: the peers may have been stopped with it. `seen` is when it last ran, a short wait ago.
+// Extends the deadline by the time in which this process was stopped (a signal, a debugger, a
+// suspended machine). The peers may have been stopped with it, so nobody is to blame. `seen` is the
+// time of the previous iteration.
 void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
   auto now = Clock::now();
   if (now - *seen > kSurelyStopped) deadline->extend(now - *seen);
@@ -146,7 +147,7 @@ void Channels::flush(const std::function<std::string()>& doing) {
   }
 }
 
-// Whoever is woken up comes many microseconds later than who polls, and the peer is at work.
+// A wake-up costs many microseconds more than a poll, so a wait polls while the peer is copying.
 Duration Channels::spin(uint64_t bytes) const {
   return spin_ + kCopyOfAMiB * static_cast<int64_t>(bytes) / kMiB;
 }
@@ -172,7 +173,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
       if (yield_) ::sched_yield();
       blocking = spinning.passed();
       blocked_waits_ += blocking;
-      blocked_ = blocking;  // and then looks again
+      blocked_ = blocking;  // and then checks once more
       continue;
     }
     if (farewell.is_over(health, peer))

@@ -1,4 +1,4 @@
-// How a mesh comes by the costs of its links: given, known, or measured.
+// How a mesh gets the costs of its links: given, known, or measured.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 namespace ringcoll {
 namespace {
 
-// Of the ranks that share a CPU so many are waited for, and not all where they are very many.
+// The most ranks on one CPU that measurements wait for; with more, they would take too long.
 constexpr int kMostShare = 8;
-// By so much longer than a wait for a link is the last round waited for: who waits for a rank that
-// is stopped can name it, and of those who miss ranks in the round nobody knows why.
+// How much longer the last round waits than a wait for a link. A rank that waits for a stopped peer
+// can name it; ranks that miss others in the round cannot.
 constexpr Duration kFirsthand = std::chrono::seconds(2);
-// By so many times longer than in calls does a rank poll, while it measures, for one on its host. A
-// processor that sleeps may take longer to wake up than calls poll: two ranks that once sleep then
-// wait for each other to wake up in every round (seen: 115 us instead of 0.15). And one that has
-// left the other's processor is put back there if it sleeps.
+// How many times longer than in calls a rank polls, while it measures, for a rank on its host. An
+// idle processor may wake up more slowly than calls poll. Two ranks that sleep once would then wait
+// for each other's wake-up in every round. Also, a rank that sleeps may be moved back to its peer's
+// processor.
 constexpr int kMorePolling = 40;
 
 }  // namespace
@@ -31,7 +31,7 @@ class Mesh::Measured final : public MeasuredLinks {
       : whole_(whole), channels_(whole.channels()), spin_(channels_.spin()) {}
   ~Measured() override {
     channels_.set_spin(spin_);
-    channels_.forget_counts();  // they are of calls
+    channels_.forget_counts();  // the counts are for calls
   }
   Endpoint& link(Rank peer) override { return channels_[peer]; }
   void wait(Rank peer, const std::function<bool()>& ready) override {
@@ -48,7 +48,7 @@ class Mesh::Measured final : public MeasuredLinks {
   const Duration spin_;  // of calls
 };
 
-// Rank 0's file counts; a rank with another one would expect something else.
+// Rank 0's file is used. A rank with a different file would expect other costs, so it is an error.
 void Mesh::adopt_given_costs(const std::vector<Introduction>& introductions) {
   std::string first_file, first;
   for (Rank r = 0; r < size_; r++) {
@@ -65,7 +65,7 @@ void Mesh::adopt_given_costs(const std::vector<Introduction>& introductions) {
   costs_ = {parse_costs(first, costs_file_), costs_file_};
 }
 
-// One file may serve jobs on one host and on several, and those that are bound and that are not.
+// One file may serve jobs on one host and on several hosts, with bound ranks and without.
 void Mesh::check_given_levels() const {
   if (costs_file_.empty()) return;
   std::vector<std::string> names(kBelowHosts.begin(), kBelowHosts.end());
@@ -79,8 +79,8 @@ void Mesh::check_given_levels() const {
           fmt::join(names, ", "));
 }
 
-// Fourth round: what each rank measured, and where it is reached for messages. It has a deadline of
-// its own, for the waits before it have.
+// Fourth round: what each rank measured, and its addresses for messages. The round has a deadline
+// of its own, as the waits before it have.
 void Mesh::settle_costs(Exchange& exchange) {
   check_given_levels();
   std::vector<bool> wanted;

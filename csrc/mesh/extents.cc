@@ -48,7 +48,7 @@ void Extents::put_back(Extent& extent, ReaderList readers) {
   if (!will_trim_) trim_later();
 }
 
-// Under the lock, as trim().
+// Precondition: the lock is held, as for trim().
 void Extents::trim_later() {
   will_trim_ = true;
   loop_.after(kIdle, [this] {
@@ -72,7 +72,7 @@ bool Extents::resume(std::span<std::byte> extent, const void* holder) {
   return true;
 }
 
-// One that another has taken meanwhile is the other's.
+// An extent that another holder has taken meanwhile stays with that holder.
 void Extents::give_back(std::span<std::byte> extent, ReaderList readers) {
   std::lock_guard lock(mutex_);
   Extent& each = at(extent);
@@ -85,7 +85,7 @@ void Extents::end() {
   extents_.clear();
 }
 
-// False: there is nothing that could be given back later.
+// Returns false if no extent is left whose pages could go back later.
 bool Extents::trim() {
   auto now = Clock::now();
   bool any = false;

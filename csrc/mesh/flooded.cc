@@ -26,7 +26,7 @@ bool Flooded::add_ballot(GroupNumber group_number, uint64_t number, const std::s
   if (std::ranges::count(round.settled, false) > 0) return true;
   group.over = number;
   group.last = message;
-  // Who takes part in this one has decided those before it.
+  // Ranks that take part in this round have decided all earlier ones.
   group.rounds.erase(group.rounds.begin(), group.rounds.upper_bound(number));
   return true;
 }

@@ -67,7 +67,7 @@ Group::~Group() {
   mesh_.forget_lost();
 }
 
-// Parts use it until they go.
+// Parts use the memory until they are destroyed.
 Group::Kept::Kept(Group& owner) : group(owner) {
   Mesh& mesh = group.mesh_;
   mesh.forget_lost();
@@ -100,7 +100,7 @@ void Group::find_links() {
                           : Parts::Link{of_mesh.row, of_mesh.transport});
     auto [row, transport] = links_.back();
     if (!row) continue;
-    // All links of a class have the same one.
+    // All links of a class use the same transport.
     if (row->link == LinkClass::kNetwork) far_ = transport;
     if (row->link == LinkClass::kHost) near_ = transport;
     wants_places_ |= transport->wants_places();
@@ -108,7 +108,7 @@ void Group::find_links() {
   for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);
 }
 
-// A rank without a link to this one is this one.
+// Only the rank itself has no link.
 void Group::reach(std::span<const Offer> offers) {
   for (Rank peer = 0; peer < size(); peer++) {
     if (!links_[peer].row) continue;
@@ -125,11 +125,10 @@ void Group::join(std::span<const Offer> offers) {
   own_->number = offers[numbered_by()].number;
   try {
     enter(offers);
-  } catch (const std::exception& error) {  // of whatever kind
-    // The others may have come through, and would wait in their first call for a rank that never
-    // comes.
+  } catch (const std::exception& error) {  // of any kind
+    // The others may have joined, and would wait in their first call for this rank.
     mesh_.lifelines().fail(own_->number, as_error(error));
-    if (!health_) {  // there is nothing to leave
+    if (!health_) {  // the group was not entered, so there is nothing to leave
       mesh_.connector().forget(own_->number);
       channels_.reset();
     }
@@ -154,7 +153,7 @@ void Group::enter(std::span<const Offer> offers) {
                                              },
                                          .describe = [this](Rank rank) { return describe(rank); }});
   health_ = own_->health.get();
-  reach(offers);  // last: from here on, who fails has a health by which to tell the others
+  reach(offers);  // last: from here on a rank that fails can tell the others through its health
 }
 
 std::string Group::port_of(Rank rank) const {
@@ -195,7 +194,7 @@ void Group::wake() {
 
 void Group::leave() {
   if (!channels_) return;
-  // What is on its way arrives before the goodbye: after it peers take nothing more from this rank.
+  // Messages in flight arrive before the goodbye: after it, peers take nothing more from this rank.
   channels_->finish();
   messages_->finish();
   health_->leave();

@@ -15,12 +15,12 @@
 namespace ringcoll {
 namespace {
 
-// A sleep looks up again after this time, in case a ring was lost: a peer may be out of
+// A sleep checks again after this time, in case a notification was lost: a peer may be out of
 // descriptors.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
-// Polls before the clock is looked at. Where ranks share CPUs each of them gives the CPU away.
+// Polls between two looks at the clock. Where ranks share CPUs, each poll yields instead.
 constexpr int kPollsAClock = 64;
-// How long a rank that leaves moves what it has queued.
+// How long a rank that leaves moves its queued sends.
 constexpr Duration kLongestFlush = std::chrono::seconds(5);
 
 timespec to_timespec(Duration time) {
@@ -31,9 +31,9 @@ timespec to_timespec(Duration time) {
 
 }  // namespace
 
-// The connector may still tell when the channels are being closed.
+// Shared with the connector, which may still notify while the channels are being closed.
 struct GroupMessages::News {
-  std::atomic<bool> any{true};  // some may have called before
+  std::atomic<bool> any{true};  // peers may have called before
   std::mutex mutex;
   const Bell* bell = nullptr;  // null: closed
 
@@ -50,7 +50,7 @@ GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
       parts_(group.mesh(), part_of_mesh()),
       news_(std::make_shared<News>()) {}
 
-// With the memory that what is sent comes from: where a device registers it, it is taken here.
+// The extent is the memory that messages are sent from. If a device registers it, it is taken here.
 TransportPart GroupMessages::part_of_mesh() {
   Extents& extents = group_.mesh().message_extents();
   if (staging_.empty() && group_.registers_extents()) take_staging();
@@ -68,7 +68,7 @@ GroupMessages::~GroupMessages() {
 }
 
 void GroupMessages::begin() {
-  near_closed_.clear();  // it may have been tried before
+  near_closed_.clear();  // an earlier begin() may have failed
   for (Rank peer = 0; peer < size(); peer++) {
     auto [row, part] = parts_.links()[peer];
     if (!row) continue;
@@ -94,7 +94,7 @@ bool GroupMessages::sends_from_anywhere(Rank peer) const {
   return parts_.links()[peer].transport->sends_from_anywhere();
 }
 
-// Between hosts there is one transport (mesh/reach.h), whose calls of lend() these are.
+// Between hosts all links use one transport (mesh/reach.h), and only messages call its lend() here.
 uint64_t GroupMessages::lend(Rank peer, Loan loan, uint64_t oldest) {
   const Parts::Link& link = parts_.links()[peer];
   if (link.row->link != LinkClass::kNetwork) return 0;
@@ -141,7 +141,7 @@ void GroupMessages::connect(Rank rank) {
       parts_.links()[rank].transport->connect(rank, std::move(peer.sockets), peer.deadline);
 }
 
-// As far as it goes. True: it is open.
+// Advances as far as possible. Returns true if the channel is open.
 bool GroupMessages::advance(Rank rank) {
   Peer& peer = peers_[rank];
   if (peer.state == State::kFailed) throw *peer.why;
@@ -164,7 +164,7 @@ void GroupMessages::step(Rank rank) {
   if (peer.state == State::kCalling) {
     Fd socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
     if (!socket) return;
-    peer.sockets.push_back(std::move(socket));  // of a part each link takes one
+    peer.sockets.push_back(std::move(socket));  // each link of a part takes one
     connect(rank);
   }
   if (peer.state == State::kEstablishing && peer.channel->try_establish(peer.deadline))
@@ -176,7 +176,7 @@ void GroupMessages::step(Rank rank) {
   }
 }
 
-// An error is for who asks for that channel (try_open).
+// Errors are kept for try_open() of that channel.
 bool GroupMessages::advance_all() {
   bool moved = false;
   for (size_t i = 0; i < opening_.size();) {
@@ -193,7 +193,7 @@ bool GroupMessages::advance_all() {
   return moved;
 }
 
-// What peers have opened, this rank opens, too.
+// Opens the channels that peers have opened.
 bool GroupMessages::take_calls() {
   std::vector<Rank> callers;
   for (Rank rank : near_closed_)
@@ -204,7 +204,7 @@ bool GroupMessages::take_calls() {
     opening_.push_back(rank);
   }
   if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
-  news_->any.exchange(false);  // before it is looked what there is
+  news_->any.exchange(false);  // before the callers are read
   for (Rank member : group_.mesh().connector().callers(group_.number())) {
     auto rank =
         static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
@@ -258,7 +258,8 @@ bool GroupMessages::is_roused() {
 
 void GroupMessages::rested() {
   for (Transport* part : used_) part->rested();
-  // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
+  // An exchange, not a store: it reads the flag that wake() set, so this thread sees what was done
+  // before. With a store it might sleep through that.
   woken_.exchange(false);
 }
 
@@ -268,7 +269,7 @@ void GroupMessages::wait(Duration limit, uint64_t bytes) {
   sleep(std::min(over.left(), kLongestSleep));
 }
 
-// False: nothing stirs for as long as a wait polls.
+// Returns false if nothing was ready during the time that a wait polls.
 bool GroupMessages::spin(Deadline over, uint64_t bytes) {
   Deadline spinning(std::min(group_.channels().spin(bytes), over.left()));
   bool yields = group_.channels().yields();
@@ -279,7 +280,7 @@ bool GroupMessages::spin(Deadline over, uint64_t bytes) {
   }
 }
 
-// Who rings has done first what is looked for here.
+// A peer writes what stirs() looks for before it notifies, so no notification is lost.
 void GroupMessages::sleep(Duration limit) {
   fds_.assign(1, {bell_.fd(), POLLIN, 0});
   if (!stirs(&fds_)) {
@@ -325,7 +326,7 @@ void GroupMessages::finish() {
 }
 
 void GroupMessages::close() {
-  if (peers_.empty()) return;  // nothing was begun
+  if (peers_.empty()) return;  // begin() was not called
   group_.mesh().connector().end_calls(group_.number());
   {
     std::lock_guard lock(news_->mutex);

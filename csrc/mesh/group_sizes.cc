@@ -10,16 +10,17 @@ namespace {
 
 constexpr size_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
-// Of a limit on addresses (`ulimit -v`), of which peers take as many, and of one on the length of
-// files (`ulimit -f`), which shared memory is to the kernel, groups take this part of each rank's.
+// The share of each rank's memory in the limit on addresses (`ulimit -v`), of which peers that map
+// it use as many, and in the limit on file length (`ulimit -f`), since the kernel counts shared
+// memory as a file.
 constexpr rlim_t kAddressShare = 16, kFileShare = 4;
-// Under a limit there is room for so many groups whose calls are in flight.
+// Under a limit there is room for this many groups with calls in flight.
 constexpr size_t kLeastGroups = 64;
 // A call of a group has as much memory as one of all ranks, within these bounds.
 constexpr size_t kLeastCallBytes = kMiB, kMostCallBytes = 256 * kMiB;
-// Pieces of 8 KiB, four of two banks each, need no more.
+// Short calls need no more: four pieces of 8 KiB, each with two banks.
 constexpr size_t kShortBytes = 64 * kKiB;
-// For messages: many stretches of long ones, to several peers.
+// Messages need many stretches of long ones, to several peers.
 constexpr size_t kMessageBytes = 4 * kMiB;
 constexpr size_t kLeastPartBytes = 64 * kMiB, kMostPartBytes = 2 * kGiB;
 

@@ -60,7 +60,7 @@ bool Health::gone(Rank peer) const {
   return lines_->is_gone(state_->options.group, state_->options.members.at(peer));
 }
 
-// This rank, too, if others say so.
+// This rank is among them if others say so.
 std::vector<Rank> Health::all_gone() const {
   std::lock_guard lock(lines_->mutex);
   std::vector<Rank> ranks;
@@ -144,7 +144,8 @@ Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
   auto timeout = [&](Rank rank, const std::string& cause) {
     return Error(Code::kTimeout, fmt::format("{}: {}", doing, cause), rank);
   };
-  // Who waits for whom, from this rank on. It gets longer with each turn and holds no rank twice.
+  // The chain of waits that begins at this rank. It grows in each iteration and holds no rank
+  // twice.
   std::vector<Rank> chain = {own_rank()};
   for (Rank asked = peer, next = kNobody;; asked = next) {
     std::string who = state.options.describe(asked);
@@ -159,7 +160,8 @@ Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
                                           "stopped, or its host or the network to it is down",
                                           who));
       case Reply::kNoLine:
-        // Those who talk to it notice at their own deadlines, which are near, and ask it first.
+        // Peers with a lifeline to that rank reach their own deadlines soon, ask it, and report
+        // first.
         if (lines.wait_for_poison(state, grace * 3 / 2)) return error();
         return timeout(asked,
                        fmt::format("{} is what is waited for at the deadline, and nothing is "

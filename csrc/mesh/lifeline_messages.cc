@@ -60,7 +60,8 @@ bool is_sound(const Header& header, Rank size) {
   }
 }
 
-// A bit for each rank, those that fill the last byte set, then the offer, of votes alone.
+// The text has one bit for each rank, then the offer of a vote. Unused bits of the last byte are
+// set.
 std::string encode(GroupNumber group, uint64_t round, const Survivors::Ballot& ballot) {
   const size_t ranks = ballot.gone.size();
   std::string text((ranks + 7) / 8, '\0');
@@ -83,7 +84,6 @@ std::string encode_calls(GroupNumber group, std::string_view calls) {
   return encode_with(header_of(Type::kCalls, group), calls);
 }
 
-// Of a group of so many ranks; none if it is not of such a group.
 std::optional<Survivors::Ballot> ballot_of(const std::string& message, size_t ranks) {
   Header header;
   std::memcpy(&header, message.data(), sizeof header);

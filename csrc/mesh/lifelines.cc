@@ -19,13 +19,13 @@ Lifelines::~Lifelines() {
       watched.push_back(line.fd.get());
     }
   }
-  // Not under the lock, which a callback that still runs may want.
+  // Not under the lock: a callback that still runs may want it.
   for (int fd : watched) state_->loop.forget(fd);
-  // One that has closed its line may go on to raise an error.
+  // A callback that has closed its line may still be about to raise an error.
   state_->loop.settle();
   for (Line& line : state_->lines) {
     if (!line.fd) continue;
-    // What is left unread would turn the close into a reset, which could overtake the goodbye.
+    // Unread data would turn the close into a reset, which could overtake the goodbye.
     char rest[256];
     while (::recv(line.fd.get(), rest, sizeof rest, MSG_DONTWAIT) > 0) {
     }
@@ -46,7 +46,7 @@ void Lifelines::add(Rank peer, Fd fd) {
     invariant(!line.fd && !line.gone, "a second lifeline from rank {} to {}", state.rank, peer);
     line.fd = std::move(fd);
     state.send(peer, encode(header_of(Type::kHello)));
-    // Who comes late hears what was told, too.
+    // A new lifeline first carries what was flooded before.
     for (const auto& [who, error] : state.lost) state.send(peer, encode(Type::kLost, 0, error));
     for (const std::string& message : state.flooded.messages()) state.send(peer, message);
   }

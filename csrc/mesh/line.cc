@@ -12,11 +12,11 @@
 namespace ringcoll::lifeline {
 namespace {
 
-// Of a few hundred kilobytes that the kernel takes.
+// Small beside the few hundred kilobytes that the kernel buffers.
 constexpr int kFewUnreadBytes = 32 << 10;
-// How long after a link has broken its cause may still arrive.
+// How long the cause may still take to arrive after a link has broken.
 constexpr Duration kGraceOfAnError = std::chrono::milliseconds(100);
-// How long a peer that was told of calls that differ from its own may take to say which.
+// How long a peer may take to answer after it was told of calls that differ from its own.
 constexpr Duration kGraceOfAMismatch = std::chrono::milliseconds(300);
 
 }  // namespace
@@ -26,7 +26,7 @@ void send_on(Line& line, const std::string& message) {
   ssize_t sent = ::send(line.fd.get(), message.data(), message.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(message.size())) return;
   line.mute = sent > 0;
-  // A closed line is noticed, and reported, by who reads it.
+  // The thread that reads a closed line notices and reports it.
   log_debug("a message of {} bytes on a lifeline is lost: {}", message.size(),
             sent < 0 ? errno_text("send", errno) : "the socket is full");
 }

@@ -1,4 +1,4 @@
-// How a mesh comes by its transports, and every pair of ranks by its link.
+// How a mesh gets its transports, and each pair of ranks its link.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace ringcoll {
 
-// Machines, and not hosts: containers share the ports that they have in common.
+// Machines, not hosts: containers on one machine share its ports.
 Seats Mesh::seats() const {
   std::map<std::string_view, int> machines;
   Seats seats{.order = topology_->ring_order(),
@@ -22,11 +22,12 @@ Seats Mesh::seats() const {
   return seats;
 }
 
-// Second round: the arena, the addresses of every transport that works here, and what was found out
-// about the networks.
+// Second round: makes the arena, and tells the addresses of every transport that works here and the
+// findings about the networks.
 void Mesh::make_transports(Exchange& exchange, Deadline deadline) {
-  // A peer that does not answer is named before the round ends, which would name others too.
-  // Divided first: a deadline for ever is a century, and three have more nanoseconds than fit.
+  // A peer that does not answer is named before the round ends; the round could name other ranks.
+  // The division comes first, since an endless deadline of a century would overflow when
+  // multiplied.
   std::string networks = connector_->try_networks(Deadline(deadline.left() / 4 * 3));
   std::optional<Error> failure;
   std::vector<const TransportRow*> rows;
@@ -75,8 +76,8 @@ void Mesh::settle_networks(const std::vector<Addresses>& addresses) {
   connector_->settle_networks(findings, [this](Rank r) { return topology_->describe(r); });
 }
 
-// A transport that was not asked for by name and fails here (memory that may not be locked, say) is
-// not used; that is said.
+// A transport that the user did not name and that fails here (locked memory may be refused) is left
+// out with a warning.
 bool Mesh::make_transport(const TransportRow& row, const TransportOptions& options, bool named) {
   try {
     made_.push_back(row.make(options));
@@ -88,10 +89,10 @@ bool Mesh::make_transport(const TransportRow& row, const TransportOptions& optio
   }
 }
 
-// Third round: what every rank reaches. Every rank then derives the link of every pair by the same
-// rule: within a host the first transport by which both reach each other; of the networks one for
-// all, the first that joins every pair that has no nearer link, so that a mixed cluster runs at one
-// pace.
+// Third round: what every rank reaches. All ranks then derive the link of each pair by the same
+// rule. Within a host it is the first transport by which both reach each other. Between hosts one
+// network serves all: the first that joins every pair without a nearer link, so that a mixed
+// cluster runs at one pace.
 void Mesh::choose_links(Exchange& exchange, const std::vector<Addresses>& addresses,
                         const std::vector<const TransportRow*>& rows, Deadline deadline) {
   Answer mine;
@@ -102,9 +103,9 @@ void Mesh::choose_links(Exchange& exchange, const std::vector<Addresses>& addres
   assign_links(std::move(answers), rows);
 }
 
-// Reasons go with it for ranks of this host, where they may decide what is a host, and for the
-// first of the others that nothing reaches, which is in the pair that is reported: reasons for all
-// would be more than a store takes from some thousand ranks.
+// Sends reasons for ranks of this host, where they may decide what a host is. Of other hosts it
+// sends those of the first rank that nothing reaches, which is in the pair that is reported.
+// Reasons for all would be too much for a store with some thousand ranks.
 Answer Mesh::look_around(const std::vector<Addresses>& addresses,
                          const std::vector<const TransportRow*>& rows) {
   TransportBits offered = 0;
@@ -145,7 +146,8 @@ TransportBits Mesh::reach_one(Rank peer, const Addresses& theirs,
   return reached;
 }
 
-// `answers`: what all ranks reach, and their reasons. Equal on all ranks, but for the endpoints.
+// `answers`: what all ranks reach, and their reasons. The result is equal on all ranks, except for
+// the endpoints.
 void Mesh::assign_links(std::vector<Answer> answers, const std::vector<const TransportRow*>& rows) {
   std::vector<Reached> said;
   for (Answer& answer : answers) said.push_back(std::move(answer.reached));
@@ -164,8 +166,8 @@ void Mesh::assign_links(std::vector<Answer> answers, const std::vector<const Tra
   make_whole(topology_->hosts() <= 1 && !links.needs_network);
 }
 
-// Ranks that were supposed to be of one host but cannot map one another's memory are of several.
-// Where nobody offers shared memory (RINGCOLL_TRANSPORT=tcp, say) nothing is known against it.
+// Ranks that were thought to share a host but cannot map one another's memory are put on different
+// hosts. If no rank offers shared memory (RINGCOLL_TRANSPORT=tcp), they stay on one host.
 void Mesh::settle_hosts(const Reach& reach, const std::vector<Answer>& answers) {
   const TransportBits near = bits_of(LinkClass::kHost);
   if (!reach.offered(near) || reach.hosts_share(*topology_, near)) return;
@@ -183,7 +185,7 @@ void Mesh::settle_hosts(const Reach& reach, const std::vector<Answer>& answers) 
   }));
 }
 
-// Why links of two ranks are missing, in the words of both.
+// Why two ranks have no link, as both see it.
 std::string Mesh::reasons(Rank a, Rank b, const std::vector<Answer>& answers) {
   auto seen = [&](Rank from, Rank to) -> std::string {
     auto why = answers[from].why.find(to);

@@ -16,11 +16,11 @@ namespace {
 
 using std::chrono::microseconds;
 
-// In the place of the collective, so that a call never takes a message for one of its own.
+// Stands in the place of the collective, so that a call never mistakes these messages for its own.
 constexpr uint8_t kMeasuring = 0xff;
 enum class Phase : uint8_t { kRound, kPing, kPong, kTurn, kStream, kVerdict };
 
-/// The envelope of its messages.
+/// The envelope of a measuring message.
 struct Label {
   uint64_t number = 0;
   int64_t value = 0;
@@ -31,9 +31,8 @@ struct Label {
   int32_t left = 0;
 };
 
-// How many rounds ranks exchange messages in step: the first ones do not count, in which each place
-// that a link of shared memory has for messages is touched, two pages that the kernel clears first
-// (measured: 2.7 us a message instead of 0.12).
+// How many rounds ranks exchange messages in step. The first rounds do not count: they touch each
+// message slot of a shared-memory link, whose new pages the kernel clears first.
 struct Rounds {
   int uncounted;
   int counted;
@@ -43,39 +42,37 @@ constexpr Rounds kSharedMemory{40, 64}, kNetwork{2, 8}, kFewestRounds{2, 8};
 // How long hosts ping each other.
 constexpr Duration kPings = microseconds(1000);
 
-// How long a stream lasts. Between hosts long enough for TCP to open its window and for a shaper's
-// bucket (256 KB and the like at 1 Gb/s) to run empty in the first half of it.
+// How long a stream lasts. Between hosts, TCP opens its window and the bucket of a shaper (about
+// 256 KB at 1 Gb/s) runs empty in the first half.
 constexpr Duration kStreamInsideHost = microseconds(400);
 constexpr Duration kStreamOfNetworkInsideHost = microseconds(2000);
 constexpr Duration kStreamBetweenHosts = microseconds(8000);
-// Of ranks that share cores inside a host: longer than the kernel lets one run while others want to
-// (3 ms and less), so that who was stopped is not chance.
+// For ranks that share cores inside a host: longer than the time slice of the kernel (3 ms or
+// less), so that the result does not depend on which rank was stopped.
 constexpr Duration kStreamOnSharedCores = microseconds(4000);
-// A stream over a long line: so many round trips, at most so much longer.
+// A stream over a long line lasts this many round trips, but at most this many times longer.
 constexpr int kRoundTrips = 25;
 constexpr int kLongestStream = 3;
 
-// A pair alone between hosts tries again when somebody was stopped meanwhile. The last try counts
-// in any case: where something stops every few milliseconds (a guest without a processor of its
-// own), that is the rate that calls will see, and nearer to the truth than a default. Inside a host
-// streams are so short that one may be slow from its first to its last message (a processor that
-// has slept, somebody beside it); nothing makes one faster than the link is, so the best counts.
+// A pair alone between hosts tries again if a rank was stopped meanwhile. The last try counts in
+// any case: where stops come every few milliseconds (a guest without a processor of its own), calls
+// will see that rate. Inside a host, streams are so short that one may be slow as a whole (an idle
+// processor, another load). Nothing makes a stream faster than the link, so the best one counts.
 constexpr int kTries = 3;
 
 constexpr size_t kWarmUpPings = 2, kFewestPings = 5, kMostPings = 64;
 
-// Messages of a stream that are on their way in each direction. One fills the next from the slot
-// into which it received, and a slot is free when what it sent is complete.
+// Messages of a stream in flight in each direction. Each message is sent from the slot into which
+// an earlier one was received. A slot is free when the send from it is complete.
 constexpr uint64_t kAhead = 4;
 constexpr uint64_t kSlots = 3 * kAhead;
 constexpr uint64_t kLeastMessageBytes = 4 << 10, kMostMessageBytes = 256 << 10;
-// A message is this part of what has come so far: all that is on its way takes no longer than the
-// stream has lasted, however slow the link is. And no less, for where ranks share cores a stream
-// has some ten round trips to grow in.
+// A message has this share of the bytes received so far. So everything in flight takes no longer
+// than the stream has lasted, however slow the link is. A smaller share would grow too slowly where
+// ranks share cores and a stream has only some ten round trips.
 constexpr uint64_t kGrowth = kAhead;
-// Over shared memory they do not grow, in memory that has been touched, for calls use theirs again
-// and again, and a page that is new costs more than what is in it: messages that grew through new
-// pages went at 0.6 to 2.5 GB/s where these go at 4 to 11.
+// Messages over shared memory have a fixed length, in memory that was touched before. Calls reuse
+// their memory, too, and a new page costs more than copying its bytes.
 constexpr uint64_t kSharedMemoryMessageBytes = 64 << 10;
 
 double microseconds_of(Duration time) { return to_seconds(time) * 1e6; }
@@ -86,26 +83,26 @@ Duration median(std::vector<Duration> times) {
   return *middle;
 }
 
-// Without the longest eighth, in which somebody was stopped. Ranks that share cores run in turn: a
-// round in which all has come already is short, and the next one long.
+// The mean without the longest eighth, in which a rank was stopped. Ranks that share cores run in
+// turn: a round whose messages are all there is short, and the next one is long.
 Duration usual(std::vector<Duration> times) {
   std::ranges::sort(times);
   times.resize(times.size() - times.size() / 8);
   return std::accumulate(times.begin(), times.end(), Duration::zero()) / times.size();
 }
 
-/// Where a rank stands when a level is measured.
+/// The role of a rank when a level is measured.
 struct Turn {
   int round = 0;
   Rank partner = kNobody;
   bool alone = false;       // this pair is the one that first streams alone
   bool several = false;     // other pairs stream beside it afterwards
-  std::vector<Rank> chain;  // who measures, and waits meanwhile; the alone first
+  std::vector<Rank> chain;  // ranks that measure in turn; the pair alone is first
 };
 
-// Of the sections of a level, who exchanges messages in step with this rank: the ranks of its lane
-// in its cell and in those on both sides of it, as far as they have that lane; inside a host all
-// ranks. Itself if it is alone.
+// The ranks that exchange messages in step with this one: the ranks of its lane in its own cell and
+// in the cells next to it on both sides, as long as they have that lane. Inside a host these are
+// all ranks. The result is only `self` if it is alone.
 std::vector<Rank> row_of(std::span<const Section> sections, Rank self) {
   for (const Section& section : sections) {
     auto at = static_cast<size_t>(std::ranges::find(section.ranks, self) - section.ranks.begin());
@@ -122,7 +119,7 @@ std::vector<Rank> row_of(std::span<const Section> sections, Rank self) {
   return {self};
 }
 
-// Those of a row with whom a rank exchanges messages: first the one, then the other.
+// The ranks of a row that a rank exchanges messages with, in this order.
 std::vector<Rank> neighbours_in(const std::vector<Rank>& row, Rank self) {
   auto at = std::ranges::find(row, self) - row.begin(), size = std::ssize(row);
   std::vector<Rank> neighbours;
@@ -131,9 +128,9 @@ std::vector<Rank> neighbours_in(const std::vector<Rank>& row, Rank self) {
   return neighbours;
 }
 
-// Ranks of a host work on the same memory, and those that share cores on these: what a message
-// costs depends on what the others do. Hosts with cores of their own measure in pairs, so that one
-// that is slow spoils its own sample and nobody else's.
+// Ranks of a host use the same memory, and ranks that share cores use the same cores, so the cost
+// of a message depends on what the others do. Hosts with enough cores measure in pairs, so that a
+// slow host spoils only its own sample.
 bool is_in_step(const Topology& topology, int level, int share) {
   return level <= topology.host_level() || share > 1;
 }
@@ -145,8 +142,8 @@ std::vector<Rank> ranks_beside(const Topology& topology, Rank self) {
   return ranks;
 }
 
-// The cells' lanes that have a partner, or inside a host all its ranks, wait for one another along
-// the ring.
+// The ranks that wait for one another along the ring are the lanes of a cell that have a partner,
+// or all ranks of a host.
 std::vector<Turn> turns_of(std::span<const Section> sections, Rank self, int level) {
   std::vector<Turn> turns;
   for (const Section& section : sections) {
@@ -173,14 +170,14 @@ std::vector<Turn> turns_of(std::span<const Section> sections, Rank self, int lev
   return turns;
 }
 
-/// What a stream receives from the middle of its time to its end.
+/// Counts what a stream receives in the second half of its time.
 class Window {
  public:
   Window(Clock::time_point begin, Duration length)
       : grown_(begin + length / 4), from_(begin + length / 2), to_(begin + length), last_(from_) {}
 
-  /// Whether messages may still grow. Not in the quarter before it counts, in which every slot is
-  /// written once at its full length: its pages are then there.
+  /// True while messages may grow. They stop a quarter before counting begins, so that every slot
+  /// is written once at full length and has its pages.
   bool growing(Clock::time_point now) const { return now < grown_; }
   bool over(Clock::time_point now) const { return now >= to_; }
   void add(Clock::time_point now, uint64_t bytes) {
@@ -191,8 +188,9 @@ class Window {
     last_ = now;
   }
   void end(Clock::time_point now) { to_ = std::clamp(now, from_, to_); }
-  /// From the first message to the last; 0 if nothing came for half of the time or more: somebody
-  /// was stopped. Where ranks share CPUs they always are, and all of the time counts.
+  /// The rate from the first message to the last. It is 0 if nothing came for half of the time or
+  /// more, since a rank was stopped. With `may_stop` (ranks that share CPUs are always stopped) the
+  /// whole time counts.
   double bytes_per_us(Duration least, bool may_stop) const {
     Duration length = to_ - from_;
     if (length < least) return 0;
@@ -218,14 +216,14 @@ class Meter {
         slot_bytes_(std::min<uint64_t>(kMostMessageBytes, memory_.size() / kSlots / 4096 * 4096)) {}
 
   LevelSamples measure(int level);
-  /// Until all that was sent is complete.
+  /// Waits until all sends are complete.
   void finish();
 
  private:
   struct Message {
     Phase phase;
-    int64_t value = 0;  // the last ping's: the round trip in nanoseconds; a verdict's: once more
-    int32_t left = 0;   // of the last messages of a stream: how many there are from this one on
+    int64_t value = 0;  // last ping: the round trip in ns; verdict: 1 = try again
+    int32_t left = 0;   // the last messages of a stream count down to 1; else 0
     uint64_t bytes = 0;
   };
   /// Both directions of a stream so far.
@@ -267,8 +265,8 @@ class Meter {
   const std::span<std::byte> memory_;
   const uint64_t slot_bytes_;
   int level_ = 0;
-  double host_round_us_ = 0;       // of exchanging messages in step, where cores are shared
-  Duration round_trip_{};          // of the partner's link between hosts; the same on both sides
+  double host_round_us_ = 0;       // of a round in step inside the host, if cores are shared
+  Duration round_trip_{};          // to the partner on another host; the same on both sides
   std::map<Rank, uint64_t> sent_;  // messages, by peer
 };
 
@@ -293,7 +291,7 @@ LinkSample Meter::measure(const Turn& turn) {
   LinkSample sample;
   bool paired = turn.partner != kNobody;
   Duration length = paired ? stream_length(turn.partner) : Duration::zero();
-  // A few in any case: how long a stream is depends on the line.
+  // A minimum of pings comes first in any case, since the length of a stream depends on the line.
   Duration pings = is_in_step(topology_, level_, share_) ? Duration::zero() : kPings;
   if (paired && !is_inside_host()) {
     if (self_ < turn.partner)
@@ -312,7 +310,8 @@ LinkSample Meter::measure(const Turn& turn) {
   return sample;
 }
 
-// To the first of the chain, when all are there; or from it, when it has done its part.
+// Passes a message along the chain: to its first rank when all are ready, or from it when it is
+// done.
 void Meter::pass_turn(const Turn& turn, bool to_the_first) {
   size_t at = std::ranges::find(turn.chain, self_) - turn.chain.begin();
   Rank from = at + 1 < turn.chain.size() ? turn.chain[at + 1] : kNobody;
@@ -322,10 +321,10 @@ void Meter::pass_turn(const Turn& turn, bool to_the_first) {
   if (to != kNobody) send(to, {Phase::kTurn});
 }
 
-// The median time of an exchange with one neighbour. All of a row, in turn with the one and the
-// other neighbour, so that none is done while others have not begun: pairs that share two cores
-// would else have them to themselves, one pair after the other. Between hosts rows would; there the
-// ranks of a host exchange messages first in each round, and what that takes is taken off.
+// The time of an exchange with one neighbour. All ranks of a row take part, each with one neighbour
+// and then the other, so that no rank finishes before others begin. Otherwise pairs that share two
+// cores would have them alone, one pair after the other. Between hosts rows would; there the ranks
+// of a host first exchange messages in each round, and the time of that is subtracted.
 double Meter::exchange_in_step(const std::vector<Rank>& row) {
   auto neighbours = neighbours_in(row, self_);
   std::vector<Rank> beside;
@@ -342,7 +341,7 @@ double Meter::exchange_in_step(const std::vector<Rank>& row) {
     if (round >= uncounted) times.push_back(Clock::now() - start);
   }
   if (neighbours.empty()) return 0;
-  // Those at the ends wait for the others, who have two.
+  // Ranks at the ends of the row have one neighbour, but wait for ranks that have two.
   double exchanges = row.size() > 2 ? 2 : 1;
   if (share_ == 1) return microseconds_of(median(std::move(times))) / exchanges;
   double whole = microseconds_of(usual(std::move(times)));
@@ -359,7 +358,7 @@ void Meter::exchange(Rank peer) {
   receive(peer, Phase::kRound, nullptr, 0);
 }
 
-// Half the median of the round trips. The first ones only tell when both have come.
+// Half the median of the round trips. The first pings only show that both ranks have come.
 double Meter::ping(Rank peer, Duration limit) {
   std::vector<Duration> trips;
   Deadline over(limit);
@@ -413,10 +412,10 @@ double Meter::best_of_streams(Rank peer, Duration limit) {
   return best;
 }
 
-// Both directions at once. A rank sends on what it received kAhead messages ago, as a rank of a
-// ring does, so that reading and writing memory is in the rate. The lower rank ends it, by its
-// clock. The last kAhead messages of each are empty and say so: whoever receives one of the others
-// knows that as many follow, and where they go.
+// Streams in both directions at once. A rank sends what it received kAhead messages ago, as in a
+// ring, so the rate includes reading and writing memory. The lower rank ends the stream by its
+// clock. The last kAhead messages of each rank are empty and say so. Thus a rank that receives any
+// other message knows that kAhead more follow, and where they go.
 double Meter::stream(Rank peer, Duration limit, bool may_stop) {
   limit = std::clamp(round_trip_ * kRoundTrips, limit, limit * kLongestStream);
   Progress progress{.before = sent_[peer]};
@@ -453,8 +452,8 @@ void Meter::send_ahead(Rank peer, Progress* progress) {
     send(peer, {Phase::kStream, 0, 0, progress->message_bytes}, slot(progress->sent));
 }
 
-// Says where the message goes that comes kAhead messages after the one that has just come. What was
-// sent from there is complete, or soon, for the peer has answered it.
+// Names the place for the message that comes kAhead messages after the current one. The send from
+// that slot is complete or soon will be, since the peer has answered it.
 void Meter::note_received(Rank peer, uint64_t bytes, bool grow, Progress* progress) {
   uint64_t number = progress->received++;
   progress->received_bytes += bytes;

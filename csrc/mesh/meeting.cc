@@ -1,4 +1,4 @@
-// How the ranks of a mesh meet: who and where everybody is, and the knobs that all have to share.
+// How the ranks of a mesh meet: their names and places, and the knobs that all must share.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 namespace ringcoll {
 namespace {
 
-// Between two looks whether a link has come up, and how near the end of the start is the last.
+// The pause between two checks whether a link has come up, and how near the deadline the last one
+// is.
 constexpr Duration kLinkPause = std::chrono::milliseconds(500);
 constexpr Duration kLastLook = std::chrono::seconds(3);
 constexpr size_t kMostHostsNamed = 8;
@@ -49,7 +50,7 @@ Error refusal_of(Rank rank, const Error& error) {
           fmt::format("rank {} cannot start: {} [on {}]", rank, error.what(), host_name()), rank};
 }
 
-// What a rank says that cannot start.
+// The introduction of a rank that cannot start.
 Introduction refusal(const Config& config, const Error& told) {
   return {.release = own_release(),
           .failure = with_failure(told, ""),
@@ -57,10 +58,10 @@ Introduction refusal(const Config& config, const Error& told) {
           .agreed = agreed_values(config)};
 }
 
-/// That no network can join the hosts.
+/// No network joins the hosts.
 struct MissingNetworks {
   std::vector<Rank> first_of_stacks;
-  bool may_come = true;  // on each host that has none; and nobody's deadline is near
+  bool may_come = true;  // on each host without a network, and no deadline is near
 };
 std::optional<MissingNetworks> missing_networks(const std::vector<std::string>& offers,
                                                 const std::vector<Introduction>& introductions) {
@@ -101,7 +102,7 @@ std::string no_common_network(const std::vector<Rank>& ranks,
 
 }  // namespace
 
-// What every rank says, or the failure of one, which all raise.
+// Returns what every rank says. Throws the failure of a rank, if any, on all ranks.
 std::vector<std::string> Mesh::round(Exchange& exchange, const std::string& mine,
                                      const std::optional<Error>& failure, Deadline deadline) const {
   auto blobs = exchange.all_gather(with_failure(failure, mine), deadline);
@@ -109,7 +110,7 @@ std::vector<std::string> Mesh::round(Exchange& exchange, const std::string& mine
   return blobs;
 }
 
-// Who this rank is and where.
+// Tells the name and place of this rank.
 Introduction Mesh::introduce() {
   if (!loop_) loop_ = std::make_unique<EventLoop>("ringcoll");
   Introduction mine{.release = own_release(), .agreed = agreed_values(config_)};
@@ -124,7 +125,8 @@ Introduction Mesh::introduce() {
   return mine;
 }
 
-// At once where the exchange can tell; else all have to come to a round in which this rank says it.
+// Tells the others at once if the exchange can. Otherwise all must come to a round in which this
+// rank says it.
 Error Mesh::refuse(Exchange& exchange, const Config& config, const Error& error) {
   Rank rank = exchange.rank();
   if (exchange.size() == 1) return error;
@@ -142,7 +144,7 @@ Error Mesh::refuse(Exchange& exchange, const Config& config, const Error& error)
   return told;
 }
 
-/// What the first round has brought, of each rank.
+/// The results of the first round, by rank.
 struct Mesh::Met {
   std::vector<Introduction> introductions;
   std::vector<Location> locations;
@@ -157,9 +159,9 @@ struct Mesh::Met {
   }
 };
 
-// First round: who and where everybody is, that the knobs are agreed, and rank 0's secret. It is
-// made again where hosts have no network in common and a card that may join them: its link may be
-// about to come up.
+// First round: the ranks' names and places, a check of the agreed knobs, and rank 0's secret. The
+// round is repeated if hosts have no network in common but a card that may join them: its link may
+// be about to come up.
 void Mesh::agree(Exchange& exchange, Introduction mine, Deadline deadline) {
   std::optional<Met> met;
   for (;;) {
@@ -184,7 +186,7 @@ void Mesh::agree(Exchange& exchange, Introduction mine, Deadline deadline) {
   for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_->crowded(r);
 }
 
-// The others wait for it in the round.
+// Never throws: the others wait for this rank in the round.
 Introduction Mesh::introduce_again() {
   try {
     connector_.reset();
@@ -195,13 +197,13 @@ Introduction Mesh::introduce_again() {
 }
 
 void Mesh::watch_health() {
-  // The loop's thread may ask while the hosts are settled.
+  // The loop's thread may call it while the hosts are settled, so it keeps its own topology.
   auto describe = [topology = topology_](Rank rank) { return topology->describe(rank); };
   lifelines_ = std::make_unique<Lifelines>(rank_, size_, *loop_, describe);
   connector_->adopt_lifelines([this](Rank peer, Fd fd) {
     try {
       lifelines_->add(peer, std::move(fd));
-    } catch (const std::exception& error) {  // a second one, say: it is closed
+    } catch (const std::exception& error) {  // such as a second lifeline: it is closed
       log_debug("a lifeline of rank {} is not taken: {}", peer, error.what());
     }
   });

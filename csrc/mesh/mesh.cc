@@ -19,18 +19,19 @@
 namespace ringcoll {
 namespace {
 
-// How long a rank is tried to be reached by who does not depend on it.
+// How long a lifeline is tried if nobody depends on it.
 constexpr Duration kPatience = std::chrono::seconds(2);
-// How long a rank that fails in the start stays for neighbours that are late.
+// How long a rank that fails during the start stays for late neighbours.
 constexpr Duration kFarewell = std::chrono::seconds(5);
-// How long the cause of a failure may be on its way along the ring, and how often it is looked for.
+// How long the cause of a failure may travel along the ring, and how often a rank checks for it.
 constexpr Duration kNews = std::chrono::seconds(2), kNewsLook = std::chrono::milliseconds(1);
-// A rank may come to talk to all others (rank 0 of a gather): a lifeline, a stream of the whole and
-// one of a part each, twice that, for links may have half of what there is (transport/tcp/tcp.cc).
-// The usual limit, 1,024, is for programs that use select(): it is raised where it is too low.
+// A rank may talk to all others (rank 0 of a gather). Each peer takes a lifeline, a stream of the
+// whole mesh and a stream of one part, times 2, since links may use half of all descriptors
+// (transport/tcp/tcp.cc). The usual limit, 1,024, is for programs that use select(); it is raised
+// if it is too low.
 constexpr size_t kDescriptorsOfAPeer = 6, kOwnDescriptors = 256;
-// More ranks than these make the rounds after the first among themselves: over a store each round
-// takes as much of one process, or host, as there are ranks.
+// Above this number, ranks make the later rounds among themselves. Over a store, each round loads
+// one process or host in proportion to the number of ranks.
 constexpr Rank kMostOverStore = 16;
 
 }  // namespace
@@ -62,7 +63,7 @@ Mesh::Mesh(Config config, Exchange& exchange)
   } catch (const std::exception& error) {  // std::bad_alloc, too
     rounds.while_waiting({});
     exchange.while_waiting({});
-    // The others learn why from this rank, and not that it has left.
+    // The others learn the cause from this rank, not only that it has left.
     Error raised = fail(as_error(error));
     tell_neighbours(raised);
     if (whole_) whole_->leave();
@@ -73,7 +74,8 @@ Mesh::Mesh(Config config, Exchange& exchange)
   finish(exchange);
 }
 
-// Who is lost by now, or has failed in its first call, is no matter of the start: calls raise it.
+// A rank that is lost by now, or has failed in its first call, does not concern the start: calls
+// raise its error.
 void Mesh::finish(Exchange& exchange) {
   try {
     exchange.finish();
@@ -84,7 +86,8 @@ void Mesh::finish(Exchange& exchange) {
   exchange.while_waiting({});
 }
 
-// Readers look at memory of the transports, which go before the thread that asks them.
+// Ends the extents first: their readers look at memory of the transports, which are destroyed
+// before the thread that asks the readers.
 Mesh::~Mesh() {
   whole_->leave();
   for (auto* extents : {&short_extents_, &call_extents_, &message_extents_}) (*extents)->end();
@@ -101,8 +104,8 @@ void Mesh::wake_whole() {
   if (whole_) whole_->wake();
 }
 
-// The first thing after ranks know one another: one lifeline in each direction of the ring joins
-// all of them, so that an error, and the death of a rank while it sets up, reaches everybody.
+// The first step after the ranks know one another. One lifeline in each direction of the ring joins
+// all ranks, so that errors and deaths during the start reach all of them.
 void Mesh::join_ring() {
   Deadline deadline(seconds(config_.timeout_s));
   Opening opening(*this, 0, *health_, deadline, [] { return "joining the ranks of the job"; });
@@ -111,15 +114,15 @@ void Mesh::join_ring() {
     while (opening.next()) {
     }
   } catch (const std::exception& error) {
-    // A peer that is late may have one of these lifelines already, and would take this rank for one
-    // that was killed if it closed without a word.
+    // A late peer may already have one of these lifelines. If this rank closed it without a word,
+    // the peer would think that this rank was killed.
     Error raised = fail(as_error(error));
     opening.settle(kFarewell);
     throw raised;
   }
 }
 
-// In the ring, from the highest on.
+// The neighbours in the ring, the highest rank first.
 std::vector<Rank> Mesh::neighbours() const {
   const auto& order = topology_->ring_order();
   auto at = std::ranges::find(order, rank_) - order.begin();
@@ -128,10 +131,10 @@ std::vector<Rank> Mesh::neighbours() const {
   return {both.rbegin(), both.rend()};
 }
 
-// What a rank does on its own between two rounds. Should it fail, it says so to all, so that nobody
-// waits for it there, and goes on to the next round with its error, so that nobody waits for it
-// here: over a function of the caller that wait has no deadline. Not after one who is gone or
-// stopped, and does not come either.
+// Runs what a rank does on its own between two rounds. A failure is told to all, so that nobody
+// waits for this rank there. This rank then brings its error to the next round, since the others
+// may wait there in a function of the caller, without a deadline. If the error blames a rank that
+// is gone or stopped, that round cannot succeed, so this rank raises the error at once.
 std::optional<Error> Mesh::attempt(const std::function<void()>& body) {
   try {
     body();
@@ -143,9 +146,9 @@ std::optional<Error> Mesh::attempt(const std::function<void()>& body) {
   }
 }
 
-// Once the ring is joined, that a rank has ended is told by its neighbours. Another who finds it
-// unreachable, or a round of the exchange broken, may have met one who has heard of that before,
-// and has left: it waits for what the neighbours tell.
+// Once the ring is joined, the neighbours of a dead rank report its death. Another rank may find a
+// peer unreachable, or a round broken, because that peer has heard of the death and left. So such a
+// rank first waits for the neighbours' report.
 Error Mesh::fail(const Error& error) {
   bool may_be_a_consequence = error.code() == Code::kPeerLost || error.code() == Code::kTransport;
   bool blames_another = error.rank() != kNobody && error.rank() != rank_;
@@ -158,8 +161,8 @@ Error Mesh::fail(const Error& error) {
   return health_->error();
 }
 
-// A neighbour in the ring that has no lifeline to this rank yet would find nobody where it was, and
-// blame it. So it stays until it has told both why it leaves, or they have ended, too.
+// A neighbour in the ring without a lifeline to this rank would find nobody here and blame this
+// rank. So this rank stays until both neighbours know why it leaves, or have ended.
 void Mesh::tell_neighbours(const Error& error) {
   try {
     Dials dials(*connector_, new_group_number(), Deadline(kFarewell));
@@ -247,8 +250,8 @@ void Mesh::make_arena(const GroupSizes& sizes) {
   message_extents_ = make(sizes.messages, "the messages of one more group");
 }
 
-// Who was killed takes nothing any more, and does not say so. A lifeline may break while both of
-// its ends live: what such a peer may still write to is nobody else's until its process has ended.
+// A killed process takes nothing more and does not say so. But a lifeline may break while both ends
+// live. Memory that such a peer may write to is reserved until its process has ended.
 void Mesh::forget_lost() {
   for (Rank rank : lifelines_->lost())
     if (!topology_->same_host(rank, rank_) || has_ended(topology_->at(rank).pid))

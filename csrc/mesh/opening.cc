@@ -12,11 +12,11 @@
 namespace ringcoll {
 namespace {
 
-// How often who waits for another thread's lifeline looks around, or for a peer that has left.
+// How often a rank checks for another thread's lifeline, or for a peer that has left.
 constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
-// And who waits for its own, to tell of it.
+// How often a rank that waits for its own connections wakes up to log the wait.
 constexpr Duration kLongestLook = std::chrono::seconds(1);
-// As long as a lifeline may take to a peer that answers.
+// Long enough for a lifeline to a peer that answers.
 constexpr Duration kMomentForLines = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -49,7 +49,7 @@ void Opening::add(Rank peer, Rank in_mesh, size_t sockets) {
   Peer& added = peers_.emplace_back();
   added = {.rank = peer, .in_mesh = in_mesh, .missing = sockets};
   added.sockets.resize(sockets);
-  others_lines_++;  // for all that is known here
+  others_lines_++;  // begin_line() finds out who makes it
 }
 
 std::optional<Opening::Opened> Opening::next() {
@@ -86,8 +86,9 @@ void Opening::advance() {
   if (auto made = dials_.next(looks_often ? kOpeningLook : look)) take(std::move(*made));
 }
 
-// A peer that has left without a call of this group makes no connection, and a connection that this
-// rank waits for would not come before the deadline. True: one has, but may have made it before.
+// A peer that left without a call of this group makes no connection, so waiting for one would last
+// until the deadline. Returns true if some peer has left, since its connection may have been made
+// before.
 bool Opening::look_for_gone() {
   bool any = false;
   for (Peer& peer : peers_) {
@@ -145,7 +146,7 @@ void Opening::end(Peer& peer) {
   opened_++;
 }
 
-// Of one that blames a rank, which it knows as the mesh's.
+// Converts an error that blames a mesh rank to the group's rank numbers.
 Error Opening::named(const Error& error) const {
   auto peer = by_mesh_.find(error.rank());
   if (peer == by_mesh_.end()) return error;

@@ -31,7 +31,7 @@ const TransportRow* first_row(TransportBits bits) {
 
 Reached Reached::of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own) {
   Reached reached{.offered = offered};
-  Rank unsaid = 0;  // the rank itself, if nobody was before it
+  Rank unsaid = 0;  // 1: the rank itself is first, not yet in a stretch
   for (size_t position = 0; position < bits.size(); position++) {
     bool again = !reached.stretches.empty() &&
                  (position == own || reached.stretches.back().bits == bits[position]);
@@ -42,7 +42,7 @@ Reached Reached::of(TransportBits offered, const std::vector<TransportBits>& bit
     else
       reached.stretches.push_back({1 + std::exchange(unsaid, 0), bits[position]});
   }
-  if (unsaid) reached.stretches.push_back({unsaid, 0});  // it is alone
+  if (unsaid) reached.stretches.push_back({unsaid, 0});  // the rank is alone
   return reached;
 }
 
@@ -102,8 +102,8 @@ bool Reach::offered(TransportBits bits) const {
   return std::ranges::any_of(rows_, [&](const Row& row) { return (row.offered & bits) != 0; });
 }
 
-// A pair of which all say the same first transport has that one: what both of its ranks say lies
-// between what all say and what some say.
+// If all entries have the same first transport, every pair has it: what both ranks of a pair reach
+// lies between `all` and `some`.
 bool Reach::Seen::is_decided() const { return first_row(all) && first_row(all) == first_row(some); }
 
 void Reach::see(Rank from, Positions positions, Seen* seen) const {
@@ -118,7 +118,8 @@ void Reach::see(Rank from, Positions positions, Seen* seen) const {
   }
 }
 
-// Nothing if some host's ranks do not lie side by side: what was supposed to be one is several.
+// Returns none if the ranks of some host are not neighbours in the order, because an assumed host
+// was separated.
 std::optional<std::vector<Reach::Positions>> Reach::positions_of_hosts(
     const Topology& topology) const {
   std::vector<Positions> hosts;
@@ -186,7 +187,7 @@ Reach::Links Reach::links(const Topology& topology) const {
   return found ? *found : links_by_pairs(topology);
 }
 
-// Nothing where it takes a look at each pair, which for a thousand ranks is half a million looks on
+// Returns none if each pair must be looked at, which a thousand ranks would do half a million times
 // each.
 std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) const {
   auto hosts = positions_of_hosts(topology);
@@ -198,7 +199,7 @@ std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) cons
     Seen seen = beyond(*hosts);
     seen.all &= ~bits_of(LinkClass::kHost);
     seen.some &= ~bits_of(LinkClass::kHost);
-    // With networks alone it does not matter which one each pair would take by itself.
+    // If only networks are left, it does not matter which one each pair would prefer.
     bool networks_alone = (seen.some & ~bits_of(LinkClass::kNetwork)) == 0;
     if (seen.all == 0 || !(networks_alone || seen.is_decided())) return {};
     if (first_row(seen.all)->link == LinkClass::kNetwork) {
@@ -210,7 +211,7 @@ std::optional<Reach::Links> Reach::links_by_hosts(const Topology& topology) cons
   return links;
 }
 
-// False: it takes a look at each pair.
+// Returns false if each pair must be looked at.
 bool Reach::look_within(Positions host, Links* links) const {
   Seen seen = within(host);
   if (!seen.is_decided()) return false;

@@ -12,15 +12,15 @@
 namespace ringcoll {
 namespace {
 
-// Stand first in every release, so that others can tell which it is.
+// Both come first in every release, so that other releases can read them.
 constexpr uint32_t kSayingMagic = 0x4954'4c52;  // "RLTI"
-// Changes when ranks of different builds could not understand each other.
+// Must change when ranks of different builds could not understand each other.
 constexpr int32_t kWireVersion = 9;
 
 constexpr const char* kSaying = "what a rank says of itself";
 constexpr size_t kMaxShort = 64;
 constexpr size_t kMaxText = 64 << 10;
-// Of a location, in which there may be a file of a topology, and of a file of costs.
+// For a location, which may hold a topology file, and for a file of costs.
 constexpr size_t kMaxLong = 16 << 20;
 constexpr float kMostFloat = std::numeric_limits<float>::max();
 
@@ -170,8 +170,8 @@ Answer Answer::decode(std::string_view bytes, Rank size) {
   return answer;
 }
 
-// Single precision is more than a measurement has. All ranks, the one that measured too, go on with
-// what is said.
+// Single precision is enough for measurements. All ranks, even the one that measured, use the
+// encoded values.
 std::string encode_samples(const std::vector<LevelSamples>& samples) {
   WireWriter writer;
   for (const LevelSamples& level : samples)

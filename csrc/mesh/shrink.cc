@@ -22,22 +22,22 @@
 namespace ringcoll {
 namespace {
 
-// How long it waits for news before it looks at everything again.
+// How long run() waits for news before it checks everything again.
 constexpr Duration kShrinkLook = std::chrono::milliseconds(5);
-// How long a host may leave a connection unanswered: the kernel has asked three times by then.
+// How long a host may leave a connection unanswered; the kernel has tried three times by then.
 constexpr Duration kReachHost = std::chrono::seconds(4);
-// Between two tries to reach one rank.
+// The pause between two tries to reach one rank.
 constexpr Duration kRetryPause = std::chrono::milliseconds(100);
-// After each of these it tries to reach twice as many ranks at a time on either side.
+// After each of these periods, twice as many ranks are tried at a time in either direction.
 constexpr Duration kWiden = std::chrono::milliseconds(250);
-// How long nobody else is found to have gone before a rank votes that is joined to the next on
-// either side; one that is not waits for kWiden.
+// How long no further rank may be found gone before this rank votes, if it has lifelines to the
+// next rank in both directions; kWiden otherwise.
 constexpr Duration kCalm = std::chrono::milliseconds(2);
 
-/// What comes of trying to reach one rank.
+/// The result of trying to reach one rank.
 struct Try {
   enum class State : uint8_t { kIdle, kCalling, kEnded, kSilent, kAnswered };
-  std::atomic<State> state = State::kIdle;  // set by the connector's thread while it is kCalling
+  std::atomic<State> state = State::kIdle;  // set by the connector's thread while kCalling
   Clock::time_point begun{};
   Clock::time_point silent_since{};
 };
@@ -68,7 +68,8 @@ class Shrink::Part {
     began_ = Clock::now();
     LongWait long_wait;
     while (true) {
-      // First, and looked at last: who has decided may leave the group at once, and is not lost.
+      // Reads `gone` before the ballots, but uses it after them: a rank that has decided may leave
+      // the group at once, and is not lost.
       std::vector<Rank> gone = group_.health().all_gone();
       hear();
       if (!survivors_.decided())
@@ -95,14 +96,14 @@ class Shrink::Part {
   }
 
  private:
-  /// What this rank has voted for, and the group that it would be.
+  /// A set that this rank has voted for, and the group of the others.
   struct Candidate {
     Survivors::Set gone;
     std::unique_ptr<Group> group;  // null: there is no room for it
   };
 
-  // Whether it has been so long that nobody else was found to have gone. Ranks that die together
-  // are found one by one, and each vote makes a group.
+  // True if no further rank was found gone for this long. Ranks that die together are found one by
+  // one, and each vote makes a group.
   bool is_settled(const Survivors::Set& gone, Duration calm) {
     auto now = Clock::now();
     if (gone != found_) found_ = gone, found_at_ = now;
@@ -130,7 +131,7 @@ class Shrink::Part {
       mine.group = std::make_unique<Group>(mesh_, members_without(gone));
       const Group::Offer& given = mine.group->offer();
       offer.assign(reinterpret_cast<const char*>(&given), sizeof given);
-    } catch (const std::exception& error) {  // of whatever kind: the others wait for its vote
+    } catch (const std::exception& error) {  // of any kind: the others wait for this rank's vote
       log_debug("shrink: {}", error.what());
     }
     group_.health().say(round_, {group_.rank(), gone, false, offer});
@@ -160,9 +161,9 @@ class Shrink::Part {
     throw Error(Code::kInternal, "a group was decided on that this rank has not voted for");
   }
 
-  // Whoever lives is joined by lifelines, though those who joined them are gone: to the next on
-  // either side. Those in between are tried by both, and so are found to have gone. False: somebody
-  // is still tried.
+  // Makes lifelines to the next living rank in both directions, so that all living ranks are
+  // connected even if ranks between them are gone. Both ends try the ranks in between, and so find
+  // them gone. Returns false while some rank is still tried.
   bool close_ring() {
     const Rank size = group_.size();
     bool is_joined = true;
@@ -181,8 +182,8 @@ class Shrink::Part {
     return is_joined;
   }
 
-  // Has a lifeline made, or finds that the rank has gone: nobody listens where it did, or its host
-  // has not answered for kReachHost. One that is stopped is neither.
+  // Starts a lifeline, or finds that the rank is gone: nobody listens at its address, or its host
+  // has not answered for kReachHost. A stopped rank is neither.
   void reach(Rank rank) {
     auto& tried = tries_[rank];
     if (!tried) tried = std::make_shared<Try>();
@@ -206,10 +207,11 @@ class Shrink::Part {
     bool calls = mesh_->call_lifeline(
         group_.members()[rank], kReachHost,
         [tried](const std::optional<Unmade>& unmade) { tried->state = state_of(unmade); });
-    if (!calls) tried->state = Try::State::kAnswered;  // by others: it is looked at again
+    if (!calls) tried->state = Try::State::kAnswered;  // another thread makes it: check again
   }
 
-  // Of a network that was cut, each side may come to an answer: at most one has more than half.
+  // In a cut network each side may reach an answer. At most one side has more than half of the
+  // ranks.
   void warn_of_others(const Survivors::Set& gone) const {
     auto left = std::ranges::count(gone, false);
     bool is_lowest = std::ranges::find(gone, false) - gone.begin() == group_.rank();
@@ -232,7 +234,7 @@ class Shrink::Part {
 
   std::vector<Rank> awaited_others() const {
     std::vector<Rank> ranks = survivors_.awaited();
-    std::erase(ranks, group_.rank());  // it has voted for nothing yet, as somebody is still tried
+    std::erase(ranks, group_.rank());  // it may not have voted while some rank is still tried
     return ranks;
   }
 
@@ -251,9 +253,9 @@ class Shrink::Part {
   Survivors survivors_;
   size_t heard_ = 0;
   std::vector<Candidate> candidates_;
-  Survivors::Set found_;  // to have gone, when it was looked last,
+  Survivors::Set found_;  // ranks found gone at the last check
   Clock::time_point found_at_, began_;
-  std::map<Rank, std::shared_ptr<Try>> tries_;  // that the connector may still tell of
+  std::map<Rank, std::shared_ptr<Try>> tries_;  // shared: the connector may still report to them
 };
 
 Shrink::Shrink(const std::shared_ptr<Mesh>& mesh, Group& group, uint64_t round)
