@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that each header of csrc/ compiles alone, and the installed one in every C and C++ that a
-caller may have.
+"""Checks that each header of csrc/ compiles alone, and that the installed header compiles in every
+C and C++ standard that a caller may use.
 
-A header that its own source includes first compiles alone wherever that source compiles without
-precompiled headers, as it does for a release and for clang-tidy: it is not compiled once more.
+If a header's own source includes it first, that source proves that the header compiles alone,
+wherever the source is compiled without precompiled headers. Builds for a release and clang-tidy do
+so. Such headers are not compiled again here.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ def _include_flags(root: Path) -> list[str]:
     return [*flags, "-isystem", pybind11.get_include()]
 
 
-# What CMakeLists.txt builds with; a caller's own flags may be the strictest.
+# The warnings of CMakeLists.txt; a caller may use stricter ones.
 _OURS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 _CALLERS = ["-Wall", "-Wextra", "-pedantic"]
 
 
 def _compile(root: Path, header: Path, language: list[str], warnings: list[str]) -> str:
-    """ "" if the header compiles alone, otherwise the compiler's words."""
+    """Returns "" if the header compiles alone, else the compiler's messages."""
     command = ["g++" if "c++" in language else "gcc", "-fsyntax-only", "-fvisibility=hidden"]
     command += [*warnings, "-Werror", "-DFMT_HEADER_ONLY", *_include_flags(root)]
-    # Included twice from an empty source, so that a missing guard is found as well.
+    # The header is included twice from an empty source, so that a missing guard is also found.
     text = f'#include "{header}"\n#include "{header}"\n'
     done = subprocess.run(
         [*command, *language, "-"], input=text, capture_output=True, text=True, check=False
@@ -45,7 +46,7 @@ def _compile(root: Path, header: Path, language: list[str], warnings: list[str])
 
 
 def _leads_its_source(header: Path) -> bool:
-    """Whether x.cc includes x.h first of all. Helpers of tests are compiled by the tests alone."""
+    """True if x.cc includes x.h first. Only tests compile the helpers of tests."""
     source = header.with_suffix(".cc")
     if header.stem.endswith("_testing") or not source.exists():
         return False
@@ -56,7 +57,7 @@ def _leads_its_source(header: Path) -> bool:
 
 
 def failures(root: Path) -> dict[str, str]:
-    """Headers that do not compile alone, with the compiler's words."""
+    """Returns the headers that do not compile alone, with the compiler's messages."""
     jobs = [
         (header, ["-x", "c++", "-std=c++20"], _OURS)
         for header in sorted((root / "csrc").rglob("*.h"))

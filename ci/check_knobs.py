@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what is written of the knobs against the library's table of them.
+"""Checks documents and comments about knobs against the library's table of knobs.
 
-docs/knobs.md is what `ringcoll info --knobs-markdown` prints; the owner that a row names does read
-the knob; and the field of `Config` says the same owner and agreement as the row.
+docs/knobs.md must equal the output of `ringcoll info --knobs-markdown`. The owner that a row names
+must read the knob. The comment at the field of `Config` must state the row's owner and agreement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADER = "csrc/base/config.h"
 
 
 def difference(written: str, generated: str) -> list[str]:
-    """Lines of a unified diff; empty if they are equal but for space at the end."""
+    """Returns the lines of a unified diff; none if only space at the end differs."""
     pages = [text.rstrip().splitlines() for text in (written, generated)]
     return list(difflib.unified_diff(*pages, "docs/knobs.md", "generated", lineterm=""))
 
@@ -31,7 +31,7 @@ def field_of(knob: dict[str, str]) -> str:
 
 
 def _sources(root: Path, owner: str) -> Iterator[Path]:
-    """Of the layer or transport of that name."""
+    """The product sources of the layer or transport with that name."""
     for folder in (root / "csrc" / owner, root / "csrc" / "transport" / owner):
         for path in folder.rglob("*"):
             if path.suffix in {".h", ".cc"} and not path.stem.endswith(("_test", "_testing")):
@@ -39,7 +39,7 @@ def _sources(root: Path, owner: str) -> Iterator[Path]:
 
 
 def false_owners(knobs: list[dict[str, str]], root: Path) -> list[str]:
-    """Knobs whose owner has no line that reads the field of a `Config`."""
+    """Returns the knobs whose owner has no line that reads their field of a `Config`."""
     found = []
     for knob in knobs:
         reads = re.compile(rf"config\w*(?:\(\))?(?:\.|->){field_of(knob)}\b")
@@ -49,7 +49,7 @@ def false_owners(knobs: list[dict[str, str]], root: Path) -> list[str]:
 
 
 def false_comments(knobs: list[dict[str, str]], header: str) -> list[str]:
-    """Knobs of which the comment at the field does not say what the row does."""
+    """Returns the knobs whose field has a comment that contradicts the row."""
     found = []
     for knob in knobs:
         said = re.search(rf"\b{field_of(knob)}(?: = [\w-]+)?;\s+// (.*)", header)
@@ -60,7 +60,7 @@ def false_comments(knobs: list[dict[str, str]], header: str) -> list[str]:
 
 
 def _info(form: str) -> str:
-    """What `ringcoll info` prints where no knob is set."""
+    """Returns the output of `ringcoll info` without any knob set."""
     program = Path(sys.executable).parent / "ringcoll"
     env = {name: value for name, value in os.environ.items() if not name.startswith("RINGCOLL_")}
     done = subprocess.run(

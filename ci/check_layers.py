@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the direction of includes in csrc/ and who may include what from outside.
+"""Checks the direction of includes in csrc/, and which folder may include which outside header.
 
-Rules (docs/design.md, "Layers"): a layer includes itself and the layers below it; schedule/ and
-reduce/ see only base/; python/ sees only the C header, and what that says of the collectives as
-constants; a transport sees no other transport; layers that carry bytes know neither collectives nor
-types of elements, though base/ has them. Each outside library belongs to one folder, and so does
-every header of csrc/ that includes it, directly or by way of another: verbs/table.h, which needs
-<infiniband/verbs.h>, is private to verbs/.
+The rules are in docs/design.md, "Layers". A layer includes itself and the layers below it.
+schedule/ and reduce/ include only base/. python/ includes only the C header and the constants about
+collectives. A transport includes no other transport. Layers that carry bytes know neither
+collectives nor element types, though base/ has them. Each outside library belongs to one folder. So
+does every header of csrc/ that includes it, directly or not: verbs/table.h needs
+<infiniband/verbs.h> and is private to verbs/.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Lowest first; layers of one row do not see each other.
+# From the lowest row to the highest. Layers of one row do not include each other.
 ORDER = [
     ["base"],
     ["shm", "net", "verbs"],
@@ -30,19 +30,18 @@ ORDER = [
     ["engine"],
 ]
 PURE = {"schedule", "reduce"}
-# Those that carry bytes: what is combined, and by which collective, is not their business. They
-# include base/types.h for ranks, so names tell.
+# Layers that carry bytes must not know collectives or element types. They include base/types.h for
+# ranks, so their use of names is checked.
 CARRIERS = {"shm", "net", "verbs", "transport", "bootstrap", "topology", "mesh", "comm", "p2p"}
 COLLECTIVES = "base/collectives.h"
 _ELEMENTS = re.compile(
     r"\b(DataType|ReduceOp|Collective|rc_(?:dtype|op|collective|call)|RC_U?INT\d+|RC_B?FLOAT\d+)\b"
 )
 C_HEADER = "ringcoll/ringcoll.h"
-# It may include COLLECTIVES too, which are constants alone: the C ABI stays all that it is linked
-# with.
+# It may also include COLLECTIVES, which has only constants, so it still links only with the C ABI.
 FRONT = "python"
 
-# What an outside header's path begins with -> the only folder that may include it.
+# Prefix of an outside header's path -> the only folder that may include it.
 OWNERS = {
     "infiniband/": "csrc/verbs",
     "rdma/": "csrc/verbs",
@@ -64,7 +63,7 @@ _SUFFIXES = {".h", ".cc", ".cpp", ".hpp", ".inl", ".c"}
 
 
 def allowed_layers(layer: str) -> set[str]:
-    """The folders of csrc/ that `layer` may include."""
+    """Returns the folders of csrc/ that `layer` may include."""
     if layer == FRONT:
         return {FRONT}
     if layer in PURE:
@@ -78,7 +77,7 @@ def allowed_layers(layer: str) -> set[str]:
 
 
 def includes(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, '<' or '"', and target of each include."""
+    """Yields line number, '<' or '"', and target of each include."""
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         found = _INCLUDE.match(line)
         if found:
@@ -86,7 +85,7 @@ def includes(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _owner(target: str) -> str | None:
-    """The folder that the outside header `target` belongs to."""
+    """Returns the folder that the outside header `target` belongs to."""
     for prefix, owner in OWNERS.items():
         if target == prefix or (prefix.endswith("/") and target.startswith(prefix)):
             return owner
@@ -94,7 +93,7 @@ def _owner(target: str) -> str | None:
 
 
 def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[str]:
-    """The outside headers that including csrc/`target` brings along, of those with an owner."""
+    """Returns the owned outside headers that csrc/`target` includes, directly or not."""
     header = csrc / target
     if target in seen or not header.exists():
         return set()
@@ -108,7 +107,7 @@ def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[
 
 
 def _smuggled(csrc: Path, layer: str, target: str) -> str | None:
-    """Why a file of `layer` may not include csrc/`target` for what that includes in turn."""
+    """Returns why the includes of csrc/`target` forbid it to a file of `layer`, if they do."""
     for outside in sorted(_brings(csrc, target)):
         owner = _owner(outside)
         if owner != f"csrc/{layer}":
@@ -117,7 +116,8 @@ def _smuggled(csrc: Path, layer: str, target: str) -> str | None:
 
 
 def _brings_collectives(csrc: Path, target: str) -> bool:
-    """Whether csrc/`target`, of base/, does. A header of another layer answers for itself."""
+    """True if csrc/`target`, of base/, includes COLLECTIVES. Headers of other layers are checked
+    for themselves."""
     found = [target] if target.startswith("base/") else []
     for header in found:
         inner = [further for _, _, further in includes(csrc / header)]
@@ -127,7 +127,7 @@ def _brings_collectives(csrc: Path, target: str) -> bool:
 
 
 def _elements(layer: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of code, with the name, in which a layer that carries bytes names what they are."""
+    """Yields the lines where a layer that carries bytes names an element type or a collective."""
     if layer not in CARRIERS:
         return
     for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
@@ -136,7 +136,7 @@ def _elements(layer: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _inside(csrc: Path, path: Path, target: str) -> str | None:
-    """Why `path` in csrc/ may not include csrc/`target`."""
+    """Returns why `path` in csrc/ may not include csrc/`target`, if it may not."""
     here = path.relative_to(csrc)
     layer, other = here.parts[0], Path(target).parts[0]
     if target == C_HEADER:
@@ -159,7 +159,7 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _in_csrc(root: Path, path: Path) -> Iterator[str]:
-    """Violations of one file of csrc/."""
+    """Yields the violations of one file of csrc/."""
     csrc = root / "csrc"
     layer = path.relative_to(csrc).parts[0]
     if layer not in {layer for row in ORDER for layer in row} | {FRONT, "include"}:
@@ -181,7 +181,7 @@ def _in_csrc(root: Path, path: Path) -> Iterator[str]:
 
 
 def _in_compat(root: Path, path: Path) -> Iterator[str]:
-    """Violations of one file of compat/."""
+    """Yields the violations of one file of compat/."""
     for number, _, target in includes(path):
         if target != C_HEADER and (root / "csrc" / target).exists():
             why = f"compat/ sees ringcoll by {C_HEADER} only, not {target}"
@@ -189,7 +189,7 @@ def _in_compat(root: Path, path: Path) -> Iterator[str]:
 
 
 def violations(root: Path) -> list[str]:
-    """Each violation in the tree, as "file:line: why"."""
+    """Returns each violation in the tree, as "file:line: why"."""
     found = [line for path in _sources(root / "csrc") for line in _in_csrc(root, path)]
     return found + [line for path in _sources(root / "compat") for line in _in_compat(root, path)]
 

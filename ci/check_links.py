@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks what the library and the extension ask of a system when they are linked as for a wheel.
 
-Both are linked once more, by the commands that CMake writes for RINGCOLL_PORTABLE, from the objects
-of the preset dev and the archives that a wheel has inside (ci/support/linked.py). What they ask for
-is then in their dynamic symbols: of the C library nothing newer than a wheel promises, and no other
-library that a system may lack. With --prefix, archives of another folder, or none but Debian's, are
-linked in their place.
+Both are linked again with the commands that CMake writes for RINGCOLL_PORTABLE. The inputs are the
+objects of the preset dev and the archives that a wheel contains (ci/support/linked.py). Their
+dynamic symbols then show their needs. They may need nothing newer of the C library than a wheel
+promises, and no library that a system may lack. --prefix names another folder of archives; without
+archives in it, Debian's are linked.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _VERSION = re.compile(r"\(?GLIBC_2\.(\d+)[\d.]*\)?\s+(\S+)$", re.MULTILINE)
 
 
 def newer(symbols: str, glibc: int) -> list[str]:
-    """Symbols of `objdump -T` that the C library has only since later than 2.`glibc`."""
+    """Returns symbols of `objdump -T` that need a C library newer than 2.`glibc`."""
     undefined = "\n".join(line for line in symbols.splitlines() if "*UND*" in line)
     found = [(int(minor), name) for minor, name in _VERSION.findall(undefined)]
     return [f"{name}, of glibc 2.{minor}" for minor, name in found if minor > glibc]
 
 
 def elsewhere(headers: str, own: set[str]) -> list[str]:
-    """Libraries that `objdump -p` names as needed, and that systems may lack."""
+    """Returns libraries that `objdump -p` lists as needed and that systems may lack."""
     needed = re.findall(r"^\s*NEEDED\s+(\S+)$", headers, re.MULTILINE)
     return [name for name in needed if name not in own and not _EVERYWHERE.fullmatch(name)]
 
 
 def asked(path: Path, own: set[str], glibc: int = wheels.GLIBC) -> list[str]:
-    """What a shared object asks for that a wheel may not; `own` are libraries of the wheel."""
+    """Returns what a shared object needs and a wheel may not; `own` are libraries of the wheel."""
 
     def objdump(what: str) -> str:
         command = ["objdump", what, str(path)]
@@ -52,7 +52,7 @@ def asked(path: Path, own: set[str], glibc: int = wheels.GLIBC) -> list[str]:
 
 
 def _link_commands(prefix: Path | None) -> dict[str, str]:
-    """Configures as for a wheel. Returns for each shared object the command that links it."""
+    """Configures as for a wheel. Returns the link command of each shared object."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     configure = ["cmake", "-S", ROOT, "-B", FOLDER, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"]
     configure += ["-DRINGCOLL_PORTABLE=ON", *setup.python_for_cmake()]
@@ -69,7 +69,7 @@ def _link_commands(prefix: Path | None) -> dict[str, str]:
 
 
 def _share_objects() -> None:
-    """Lets the folder have the objects of the preset dev, which are compiled in the same way."""
+    """Links the objects of the preset dev into the folder; both builds compile them alike."""
     rules = DEV / "build.ninja"
     if not rules.exists() or "_core" not in rules.read_text():
         configure = ["cmake", "--preset", "dev", *setup.python_for_cmake()]

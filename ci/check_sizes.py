@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the sizes that keep the code readable.
 
-Files have at most 600 lines, functions, by lizard, at most 80 and a cyclomatic complexity of 15.
+A file has at most 600 lines. A function has at most 80 lines and a cyclomatic complexity of 15, as
+counted by lizard.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def long_files(root: Path) -> list[str]:
-    """Files that are too long, as "file: N lines"."""
+    """Returns files that are too long, as "file: N lines"."""
     found = []
     for path in _files(root):
         lines = path.read_bytes().count(b"\n")
@@ -36,7 +37,7 @@ def long_files(root: Path) -> list[str]:
 
 
 def large_functions(root: Path) -> list[str]:
-    """What lizard warns about, as "file:line: warning: ..."."""
+    """Returns lizard's warnings, as "file:line: warning: ..."."""
     folders = [folder for folder in FOLDERS if (root / folder).is_dir()]
     limits = ["-w", "-T", f"nloc={FUNCTION_LINES}", "-C", str(COMPLEXITY)]
     command = [sys.executable, "-m", "lizard", "-l", "cpp", "-l", "python", *limits, *folders]

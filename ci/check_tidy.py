@@ -18,7 +18,7 @@ _TIDY = Path(sys.executable).parent / "clang-tidy"
 
 
 def sources(build: Path) -> list[str]:
-    """Files of csrc/ in the build's database of commands, without the tests."""
+    """Returns the files of csrc/ in the build's compilation database, without tests."""
     commands = json.loads((build / "compile_commands.json").read_text())
     files = {Path(command["file"]) for command in commands}
     kept = [path for path in files if path.is_relative_to(ROOT / "csrc")]
@@ -26,8 +26,9 @@ def sources(build: Path) -> list[str]:
 
 
 def findings(build: Path, source: str) -> set[str]:
-    """What clang-tidy finds in a source and the headers of csrc/ that it includes."""
-    # clang deprecates what libstdc++ 12 uses itself, and does not know all of g++'s warnings.
+    """Returns what clang-tidy finds in a source and in the headers of csrc/ that it includes."""
+    # clang deprecates features that libstdc++ 12 itself uses, and does not know all of g++'s
+    # warnings.
     tolerant = ["-Wno-deprecated-declarations", "-Wno-unknown-warning-option"]
     extra = [f"--extra-arg={flag}" for flag in tolerant]
     command = [str(_TIDY), "-p", str(build), "--quiet", *extra, source]

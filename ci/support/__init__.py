@@ -1,1 +1,2 @@
-"""What ci/setup, ci/demo and ci/test share; standard library only: it runs before .venv exists."""
+"""Code that the programs in ci/ share. It needs only the standard library, since it runs before
+.venv exists."""

@@ -1,7 +1,7 @@
-"""ci/mutants-explained.toml: why errors that no test notices are there.
+"""Reads ci/mutants-explained.toml, which says why no test notices some planted errors.
 
-An entry names an error by its file, the text of the line and what it is changed to, so that it is
-found again when lines move.
+An entry names an error by its file, the text of the line and the changed text, so it is found again
+when lines move.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from support.mutants import Mutant, Rewrite, candidates, language, lines_of
 
 _KINDS = ("equivalent", "unnoticed")
-SHARE = 0.9  # of the errors that are not equivalent, so many have to be noticed
+SHARE = 0.9  # of the errors that are not equivalent, tests must notice this share
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`kind`: "equivalent", if nobody could notice it, else "unnoticed"."""
+    """`kind` is "equivalent" if no test could notice the error, else "unnoticed"."""
 
     file: str
     line: str
@@ -36,7 +36,7 @@ class Entry:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries of the file; ValueError if one is not as it should be."""
+    """Returns the entries of the file. Raises ValueError for a malformed entry."""
     entries = []
     for index, row in enumerate(tomllib.loads(path.read_text()).get("mutant", []), 1):
         try:
@@ -56,7 +56,7 @@ def entry_of(mutant: Mutant, entries: Iterable[Entry]) -> Entry | None:
 
 @dataclass(frozen=True)
 class Tally:
-    """Errors that were built and tested: how many tests noticed, and what became of the others."""
+    """Errors that were built and tested: how many tests noticed, and what explains the others."""
 
     noticed: int
     equivalent: int
@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def real(self) -> int:
-        """Those that are not equivalent."""
+        """The number of errors that are not equivalent."""
         return self.noticed + self.unnoticed + len(self.unexplained)
 
     @property
@@ -81,7 +81,7 @@ def tally(noticed: int, lived: Iterable[Mutant], entries: Sequence[Entry]) -> Ta
 
 
 def objections(tally: Tally, stale: Sequence[str], name: str) -> list[str]:
-    """Why tests and explanations, the file `name`, are not good enough; nothing if they are."""
+    """Returns why tests and explanations (the file `name`) are not good enough, if so."""
     found = [f"{name}: {line}" for line in stale]
     if tally.unexplained:
         found.append(f"{name} does not say why {len(tally.unexplained)} lived")
@@ -91,7 +91,7 @@ def objections(tally: Tally, stale: Sequence[str], name: str) -> list[str]:
 
 
 def _candidates(entry: Entry, source: str, rewrite: Rewrite) -> list[Mutant]:
-    """What can be planted in the lines that the entry may mean."""
+    """Returns the errors that can be planted in lines that the entry may mean."""
     lines = [
         line for line in lines_of(entry.file, source) if line.text.strip() == entry.line.strip()
     ]
@@ -110,7 +110,7 @@ def stale(
     rewrite: Rewrite,
     noticed: Sequence[Mutant],
 ) -> list[str]:
-    """Entries whose error cannot be planted any more, or was noticed, with the reason."""
+    """Returns entries whose error was noticed or can no longer be planted, with the reason."""
     found = []
     for entry in entries:
         mutants = _candidates(entry, sources.get(entry.file, ""), rewrite)

@@ -1,10 +1,9 @@
-"""Runs in .venv: builds Horovod with ringcoll's sources in a folder that is kept, for ci/mutate.
+"""Builds Horovod with ringcoll's sources in a folder that is kept, for ci/mutate. Runs in .venv.
 
     glue.py FOLDER JOBS
 
-The first time that is all of Horovod. Later it is what depends on those sources of the ringcoll
-that Python finds that have changed since. FOLDER/site then has the package as it would be
-installed.
+The first run builds all of Horovod. Later runs build what depends on changed sources of the
+ringcoll that Python finds. FOLDER/site then has the package as it would be installed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def _run(*command: str | Path, env: dict[str, str] | None = None) -> None:
 
 
 def _key(machine: Machine) -> str:
-    """Of all that goes in but ringcoll's own sources."""
+    """A hash of all inputs but ringcoll's own sources."""
     edits = [dataclasses.astuple(edit) for edit in EDITS]
     parts = [builder.SDIST_SHA256, edits, dataclasses.asdict(machine)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -3,15 +3,15 @@
     with Cluster(2, [Network(rate="1gbit")]) as cluster:
         subprocess.run(cluster.hosts[0].command(["ping", "-c1", "h2"]))
 
-A **host** (h1, h2 ...) has a network, pid, uts, ipc and mount namespace of its own: its own
-interfaces, /proc, host name, /dev/shm, /sys and /etc/hosts with the names of all. Files are
-otherwise the machine's, so folders and UNIX sockets are shared. Each **network** joins all hosts by
-a bridge, or by one for each rack and links between them. The bridges are in the namespace of the
-**head**, where launchers run: it reaches every host and sees the machine's processes.
+A **host** (h1, h2 ...) has its own network, pid, uts, ipc and mount namespace. So it has its own
+interfaces, /proc, host name, /dev/shm, /sys, and /etc/hosts with the names of all hosts. Other
+files are the machine's, so folders and UNIX sockets are shared. Each **network** joins all hosts by
+a bridge, or by one bridge for each rack and links between them. The bridges are in the namespace of
+the **head**, where launchers run. The head reaches every host and sees the machine's processes.
 
-Nothing has a name outside: every namespace is held by one process, and the kernel removes it, its
-interfaces and its processes when that ends. It ends with close(), and by itself when the thread
-that made the cluster ends, however it does (prctl(2), PR_SET_PDEATHSIG); so nothing is left over.
+Nothing has a name outside. One process holds each namespace. When that process ends, the kernel
+removes the namespace, its interfaces and its processes. The process ends with close(), or when the
+thread that made the cluster ends for any reason (prctl(2), PR_SET_PDEATHSIG). So nothing is left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 _NAMESPACES = ("net", "uts", "ipc", "mnt")  # those that a process can enter itself
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWPID = 0x20000000
-# At 1 Gb/s 2 ms, as in a switch with little memory; more only where the kernel's timers need it.
+# 2 ms at 1 Gb/s, as in a switch with little memory; more only where kernel timers need it.
 _LEAST_BURST_BYTES = 256 << 10
 _BURST_S = 1e-3
 _QUEUE = "20ms"
@@ -75,20 +75,20 @@ esac
 
 
 class HostsError(Exception):
-    """Hosts cannot be made; the message says why and what to do."""
+    """Hosts cannot be made; the message gives cause and remedy."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that every host has an interface in. Host i (from 0) has address 10.0.<n>.<i+1> in
-    the n-th network, the head 10.0.<n>.254."""
+    """A network with an interface on every host. In the n-th network, host i (from 0) has the
+    address 10.0.<n>.<i+1>, and the head has 10.0.<n>.254."""
 
-    rate: str = ""  # of each host's link, each way, in tc's words, such as "1gbit"; "": not shaped
+    rate: str = ""  # of each host's link, each way, as tc writes it ("1gbit"); "": no limit
     interface: str = "eth{network}"
-    names: tuple[str, ...] = ()  # the interface's name on each host, where they differ
+    names: tuple[str, ...] = ()  # of the interface on each host, if they differ
     joined: bool = True  # False: interfaces are up and have addresses, but nothing is forwarded
-    racks: tuple[int, ...] = ()  # of each host, from 0; (): all are in one
-    uplink: str = ""  # rate of the link of each rack to the others
+    racks: tuple[int, ...] = ()  # the rack of each host, from 0; (): one rack for all
+    uplink: str = ""  # rate of the link between each rack and the others
     mtu: int = 1500
 
     def name(self, network: int, host: int) -> str:
@@ -99,7 +99,8 @@ class Network:
 
 
 class Host:
-    """Made by Cluster. `pid`, as seen from outside: who holds its namespaces, its process 1."""
+    """A host, made by Cluster. `pid` is its process 1 as seen from outside, which holds its
+    namespaces."""
 
     def __init__(self, name: str, addresses: list[str], script: list[str], own_pids: bool) -> None:
         self.name = name
@@ -129,8 +130,8 @@ class Host:
             self.pid = int(children.read_text())
 
     def command(self, words: Sequence[str], folder: str | Path = "") -> list[str]:
-        """What starts `words` on this host, in `folder` (else the current one). The program is
-        killed when what was started is."""
+        """Returns the command that starts `words` on this host, in `folder` (default: the current
+        one). If that command is killed, the started program is killed as well."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--uts", "--ipc", "--mount"]
         enter += ["--pid"] if self._own_pids else []
         there = f"--chdir={folder or Path.cwd()}"
@@ -138,8 +139,8 @@ class Host:
 
     @contextmanager
     def birthplace(self) -> Iterator[None]:
-        """Processes that this thread forks meanwhile are born into the pid namespace of this host.
-        They call enter() for the rest."""
+        """Children that this thread forks meanwhile begin in the pid namespace of this host. They
+        call enter() for the other namespaces."""
         here = os.open("/proc/self/ns/pid", os.O_RDONLY)
         there = os.open(f"/proc/{self.pid}/ns/pid", os.O_RDONLY)
         try:
@@ -153,9 +154,9 @@ class Host:
             os.close(there)
 
     def enter(self) -> None:
-        """Moves this process, of one thread and born here (birthplace()), onto the host."""
+        """Moves this process onto the host. It must have one thread and come from birthplace()."""
         folder = Path.cwd()
-        # All are opened before the mounts change: /proc is still the machine's.
+        # All are opened before the mounts change, while /proc is still the machine's.
         opened = [os.open(f"/proc/{self.pid}/ns/{kind}", os.O_RDONLY) for kind in _NAMESPACES]
         for namespace in opened:
             _set_namespace(namespace, 0)
@@ -163,7 +164,7 @@ class Host:
         os.chdir(folder)
 
     def configure(self, program: str, lines: list[str]) -> None:
-        """Has `program`, ip or tc, do the lines in this host's network."""
+        """Runs `program` (ip or tc) with these lines in this host's network."""
         if not lines:
             return
         done = subprocess.run(
@@ -177,7 +178,7 @@ class Host:
             raise HostsError(f"{self.name}: {program}: {done.stderr.strip()}")
 
     def close(self) -> None:
-        """Ends all of its processes, and waits for it."""
+        """Ends all processes of the host, and waits for that."""
         if self._process.poll() is None:
             os.kill(getattr(self, "pid", self._process.pid), signal.SIGKILL)
         self._process.wait()
@@ -222,7 +223,8 @@ class Cluster:
             host.close()
 
     def write_ssh(self, folder: Path) -> Path:
-        """A program `ssh` in `folder`, for launchers on the head: it runs a command on a host."""
+        """Writes a program `ssh` into `folder` for launchers on the head; it runs a command on a
+        host."""
         cases = []
         for host in self.hosts:
             clean = [
@@ -240,8 +242,9 @@ class Cluster:
         return program
 
     def _join(self, n: int, network: Network) -> None:
-        """Bridges in the head: one for each rack and, for several racks, one above them. The
-        uppermost is called as the hosts' interfaces are, for it is the head's interface."""
+        """Makes bridges in the head: one for each rack and, if there are several racks, one above
+        them. The top bridge has the name of the hosts' interfaces, since it is the head's
+        interface."""
         racks = sorted({network.rack(i) for i in range(len(self.hosts))})
         top = network.interface.format(network=n)
         bridges = {rack: f"n{n}-rack{rack}" if len(racks) > 1 else top for rack in racks}
@@ -274,7 +277,7 @@ class Cluster:
 
 
 def missing() -> str:
-    """Why there can be no emulated hosts here; empty if there can."""
+    """Returns why no hosts can be emulated here; empty if they can."""
     if os.geteuid() != 0:
         return "emulated hosts need root, for their networks"
     absent = [
@@ -286,7 +289,7 @@ def missing() -> str:
 
 
 def bits_per_second(rate: str) -> float:
-    """Of tc's words: "1gbit"."""
+    """Converts a rate as tc writes it: "1gbit"."""
     match = re.fullmatch(r"([\d.]+)([kmg]bit)", rate)
     if not match:
         raise HostsError(f'"{rate}" is not a rate such as 100mbit or 10gbit')

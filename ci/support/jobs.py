@@ -1,4 +1,4 @@
-"""Runs an example under horovodrun with one backend or another and reads its result."""
+"""Runs an example under horovodrun with a chosen backend, and reads its result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RESULT = re.compile(r'\{"framework".*\}')
 
 
 def train(script: str, operations: str, *arguments: str, ranks: int = 2) -> dict[str, Any]:
-    """Runs examples/`script` with HOROVOD_CPU_OPERATIONS=`operations`; returns its line of JSON.
+    """Runs examples/`script` with HOROVOD_CPU_OPERATIONS=`operations`. Returns its line of JSON.
 
-    The same command for every backend. It names the Gloo launcher: where Horovod has MPI too,
-    horovodrun would start by mpirun, and Horovod 0.28.1 cannot run GLOO operations then.
+    The command is the same for every backend. It names the Gloo launcher: if Horovod also has MPI,
+    horovodrun would start jobs with mpirun, and Horovod 0.28.1 cannot run GLOO operations then.
     """
     launch = [str(VENV / "bin" / "horovodrun"), "--gloo", "-np", str(ranks)]
     env = setup.tools_env() | {"HOROVOD_CPU_OPERATIONS": operations}

@@ -1,10 +1,10 @@
-"""The libraries that a wheel has inside, compiled as archives from pinned sources.
+"""The libraries that a wheel contains, compiled as archives from pinned sources.
 
-Debian's own archives change what they ask of the C library when an update compiles them again, and
-of Highway and {fmt} Debian has no archives. Here the sources are those of upstream, by version and
-hash. They are the versions that Debian 12 has, so the headers of its -dev packages fit, and what
-the tests link is what a wheel links. Debian's pool keeps such a file for as long as it has Debian
-12, whose compiler a wheel needs in any case; a revision of a Debian package replaces other files.
+An update of Debian may compile its archives again and so change what they need of the C library. Of
+Highway and {fmt} Debian has no archives at all. So the sources here are those of upstream, by
+version and hash. The versions are those of Debian 12: the headers of its -dev packages fit, and
+tests link what a wheel links. Debian's pool keeps these files as long as it has Debian 12, whose
+compiler a wheel needs anyway. A revision of a Debian package replaces other files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LIMIT_S = 1800
 
 @dataclass(frozen=True)
 class Source:
-    """An upstream source. `place` is a file of Debian's pool, and `sha256` its hash; `cmake` are
-    the folder that CMake builds and its settings, or nothing for a source that has a configure."""
+    """An upstream source. `place` is a file of Debian's pool, `sha256` its hash. `cmake` has the
+    folder that CMake builds, and its settings; it is empty for a source with a configure script."""
 
     place: str
     sha256: str
@@ -59,7 +59,7 @@ SOURCES = (
     ),
 )
 
-# Functions of the script. $archive is the archive of Debian, $triplet names the compilers.
+# Functions of the script. $archive is Debian's archive; $triplet names the compilers.
 _FUNCTIONS = """
 fetch() {  # place, hash
   # As root, apt fetches as a user of its own, who may not write here.
@@ -90,8 +90,8 @@ keep() {  # folder
 
 
 def script(folder: str, triplets: Sequence[str]) -> str:
-    """Commands of bash that leave the archives in `folder`/<triplet>/lib. Its variable `archive` is
-    the archive of Debian, and it works in the folder that it is started in."""
+    """Returns bash commands that leave the archives in `folder`/<triplet>/lib. They work in the
+    folder that they start in. Their variable `archive` is Debian's archive."""
     lines = ["set -eux", _FUNCTIONS]
     for source in SOURCES:
         lines.append(f"fetch {source.place} {source.sha256}")
@@ -102,7 +102,7 @@ def script(folder: str, triplets: Sequence[str]) -> str:
 
 
 def archives(triplet: str) -> Path:
-    """A folder with lib/ of the archives for this machine, compiled here the first time."""
+    """Returns a folder with the archives for this machine in lib/. The first call compiles them."""
     text = script("archives", [triplet])
     cache = cache_folder("linked")
     made = cache / hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -114,5 +114,5 @@ def archives(triplet: str) -> Path:
                 part.mkdir()
                 env = {"archive": roots.mirror()}
                 must(run(["bash", "-c", text], "linked", env=env, cwd=part, limit_s=_LIMIT_S))
-                part.rename(made)  # what has its name is whole
+                part.rename(made)  # a folder with its final name is complete
     return made / "archives" / triplet

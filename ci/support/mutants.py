@@ -1,18 +1,19 @@
-"""Which errors ci/mutate plants, and in which order. All pure; what rewrites a line is passed in.
+"""Which errors ci/mutate plants, and in which order. All pure; the function that rewrites a line is
+passed in.
 
-What is left out, for no test could notice it or every compiler would:
-- comments, includes and other lines of the preprocessor, imports, annotations of Python;
-- texts: string literals, what is formatted into them (fmt::format, the arguments of check() and
-  its like from the text on) and all of a line of the log;
-- declarations that a compiler alone reads (static_assert, using, friend, "= delete" and so on), and
-  what @dataclass is told: guards against who changes the code;
-- capacity that is reserved: speed alone;
-- operators of C++ without spaces around them, which are brackets of templates, references and
-  pointers: another one does not compile;
-- to take out a declaration, the head of a block or the value that is returned: likewise;
-- what makes a new name of half a name (min in "remaining"): nobody knows it;
+Some errors are left out, because no test could notice them or every compiler would:
+- in comments, includes and other lines of the preprocessor, imports, annotations of Python;
+- in texts: string literals, what is formatted into them (fmt::format, the arguments of check() and
+  similar functions from the text on), and complete log lines;
+- in declarations that only a compiler reads (static_assert, using, friend, "= delete" and so on),
+  and in arguments of @dataclass, which guard against wrong code;
+- in reserved capacity, which concerns only speed;
+- in operators of C++ without spaces around them: they are brackets of templates, references and
+  pointers, and another operator does not compile;
+- removal of a declaration, of the head of a block or of a returned value, which does not compile;
+- a new name made from part of a name (min in "remaining"), which does not exist;
 - a `break` or `continue` behind a line (universalmutator's rule for every line): outside of loops
-  it does not compile, at the end of one it changes nothing.
+  it does not compile, and at the end of one it changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import PurePath
 
 from support.weakened import weakened
 
-# [(language, line)] -> for each the lines that may stand in its place (support/rewrite.py).
+# [(language, line)] -> for each line, its replacements (support/rewrite.py).
 Rewrite = Callable[[list[tuple[str, str]]], list[list[str]]]
 _BATCH = 100
 
@@ -49,7 +50,7 @@ _CXX_IDLE = re.compile(
 )
 _PYTHON_IDLE = re.compile(r"^\s*(?:import|from|@dataclass)\b|\bTYPE_CHECKING\b|\b__all__\b")
 _OPERATORS = "<>*&=!+-/%|^"
-# Two words side by side begin a declaration, or a return of a value.
+# Two words side by side begin a declaration or return a value.
 _NEEDED = re.compile(
     r"^\s*(?!throw|delete|else|case)(?:[\w:]+(?:<.*>)?[*&]*\s+)+[*&]*\w+\s*(?:[=;,({\[]|$)|\{\s*$"
 )
@@ -66,7 +67,7 @@ class Line:
     number: int
     text: str
     nth: int
-    visible: str  # the text, with spaces where nothing is worth changing
+    visible: str  # the text, with spaces where no error is planted
 
     @property
     def layer(self) -> str:
@@ -76,14 +77,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Mutant:
-    """An error: `changed` stands in the place of the line."""
+    """A planted error: `changed` replaces the line."""
 
     line: Line
     changed: str
 
     @property
     def id(self) -> str:
-        """Stays as it is where lines above come or go."""
+        """Does not change when lines above come or go."""
         return _digest(self.line.file, self.line.text, str(self.line.nth), self.changed)[:8]
 
     def applied(self, source: str) -> str:
@@ -100,7 +101,7 @@ def _digest(*words: str) -> str:
 
 
 def is_product(file: str) -> bool:
-    """Whether errors are planted in a file of this path."""
+    """True if errors are planted in a file with this path."""
     path = PurePath(file)
     if path.suffix == ".py":
         return path.parts[0] in ("ringcoll", "compat")
@@ -115,14 +116,15 @@ def language(file: str) -> str:
 
 
 def _blank(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """`text` with spaces in the spans; its lines stay."""
+    """Returns `text` with spaces in the spans; line breaks stay."""
     for start, end in spans:
         text = text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
     return text
 
 
 def _end_of_call(code: str, opening: int) -> int:
-    """Behind the parenthesis that closes the one at `opening`; literals are blank already."""
+    """Returns the index behind the parenthesis that closes the one at `opening`. Literals must be
+    blanked out."""
     depth = 0
     for place in range(opening, len(code)):
         depth += {"(": 1, ")": -1}.get(code[place], 0)
@@ -174,7 +176,7 @@ def _visible_python(source: str) -> str:
 
 
 def lines_of(file: str, source: str) -> list[Line]:
-    """The lines of a file in which an error can be worth planting."""
+    """Returns the lines of a file that are worth an error."""
     python = language(file) == "python"
     visible = (_visible_python if python else _visible_cxx)(source).split("\n")
     idle = _PYTHON_IDLE if python else _CXX_IDLE
@@ -189,8 +191,8 @@ def lines_of(file: str, source: str) -> list[Line]:
 
 
 def in_order(lines: Iterable[Line], seed: int) -> list[Line]:
-    """Shuffled by hashes, so that a change elsewhere leaves the order of the others; as many lines
-    from the start as one wants have of every layer its share."""
+    """Shuffles lines by hashes, so that a change elsewhere keeps the order of the others. In any
+    first part of the result, every layer has its share."""
     layers: dict[str, list[Line]] = {}
     for line in lines:
         layers.setdefault(line.layer, []).append(line)
@@ -204,24 +206,24 @@ def in_order(lines: Iterable[Line], seed: int) -> list[Line]:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many letters two texts begin with alike."""
+    """Returns the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _common(one: str, other: str) -> tuple[int, int]:
-    """How many letters at the start, and of the rest at the end, two texts share."""
+    """Returns the length of the common prefix, and of the common suffix of the remainders."""
     start = _alike(one, other)
     return start, _alike(one[start:][::-1], other[start:][::-1])
 
 
 def _operators_at(text: str) -> int:
-    """How many letters of operators a text begins with."""
+    """Returns how many operator letters a text begins with."""
     return len(text) - len(text.lstrip(_OPERATORS))
 
 
 def _is_bracket(text: str, start: int, end: int) -> bool:
-    """Whether what is changed is no operator of arithmetic: vector<int>, Step& and a->b."""
+    """True if the change is not in an arithmetic operator: vector<int>, Step& and a->b."""
     if text[start:end].strip(_OPERATORS):
         return False
     start -= _operators_at(text[:start][::-1])
@@ -235,7 +237,7 @@ def _words(text: str) -> set[str]:
 
 
 def _is_broken(line: Line, changed: str) -> bool:
-    """Whether it can be seen that nothing can be done with the line any more."""
+    """True if the changed line can obviously not work."""
     if _words(changed) - _words(line.text) - _NEW_WORDS:
         return True
     if language(line.file) != "c++":
@@ -247,13 +249,13 @@ def _is_broken(line: Line, changed: str) -> bool:
 
 
 def is_useful(line: Line, changed: str) -> bool:
-    """Whether the change meets code that does something."""
+    """True if the change meets code that has an effect."""
     text = line.text
     if _ADDED_JUMP.search(changed) or changed.split() == text.split():
         return False
     start, end = _common(text, changed)
     touched = line.visible[start : len(text) - end]
-    if start + end == len(text):  # what is put between two letters belongs to them
+    if start + end == len(text):  # an insertion belongs to the letters on both sides
         touched = line.visible[max(0, start - 1) : start + 1]
     return bool(touched.strip()) and not (
         language(line.file) == "c++" and _is_broken(line, changed)
@@ -271,8 +273,8 @@ def _parses(mutant: Mutant, source: str) -> bool:
 
 
 def candidates(line: Line, changes: Iterable[str]) -> tuple[list[Mutant], list[Mutant]]:
-    """What may be planted in a line: of the `changes` that universalmutator makes those that are
-    useful, and errors of synchronisation."""
+    """Returns the errors for a line: the useful ones of universalmutator's `changes`, and the
+    errors of synchronisation."""
     general = [Mutant(line, text) for text in changes if is_useful(line, text)]
     if language(line.file) == "python":
         return general, []
@@ -280,7 +282,7 @@ def candidates(line: Line, changes: Iterable[str]) -> tuple[list[Mutant], list[M
 
 
 def is_weaker(mutant: Mutant) -> bool:
-    """Whether the error is one of synchronisation."""
+    """True if it is an error of synchronisation."""
     return mutant in candidates(mutant.line, [])[1]
 
 
@@ -292,8 +294,9 @@ def planted(
     *,
     weaker: bool = False,
 ) -> Iterator[Mutant]:
-    """One error in each line that has one, in the order of the lines. A line with both kinds has an
-    error of synchronisation for every second seed. With `weaker`, there are no others."""
+    """Yields one error for each line that can have one, in the order of the lines. A line with both
+    kinds gets an error of synchronisation for about every second seed. With `weaker`, only errors
+    of synchronisation count."""
     remaining = iter(lines)
     while batch := list(islice(remaining, _BATCH)):
         offered = rewrite([(language(line.file), line.text) for line in batch])
@@ -308,7 +311,7 @@ def planted(
 
 
 def difference(mutant: Mutant) -> str:
-    """The line with what goes and what comes: "if (a [-<-]{+<=+} b)", by whole words."""
+    """Shows the change by whole words: "if (a [-<-]{+<=+} b)"."""
     old, new = mutant.line.text, mutant.changed
     start, end = _common(old, new)
     start = len(re.sub(r"\w+$", "", old[:start]))

@@ -1,7 +1,8 @@
-"""The CPythons that wheels are made for: those of Debian's suites, and others of this machine.
+"""The CPythons that wheels are made for: those of Debian's suites, and others on this machine.
 
-To compile an extension takes the headers alone; to try one, the interpreter in a root without a
-compiler: a suite's own, or this machine's, shown to the root of Debian 12.
+Compiling an extension needs only the headers. Trying it needs the interpreter in a root without a
+compiler. That interpreter is the suite's own, or this machine's, mounted into the root of Debian
+12.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from support import roots
 from support.roots import Recipe, Root
 from support.stages import StageFailed, must
 
-# Of Debian's suites those that have a CPython of their own: 12, 13, and the next one.
+# Debian's suites with a CPython of their own: 12, 13, and the next one.
 SUITES = ("bookworm", "trixie", "forky")
 _OLDEST = (3, 11)
 _HEADERS = "/opt/headers"
-_OWN = "bookworm"  # whose C library is the one that programs of this machine are linked with
-# The suite's python3, and its headers, unpacked where no compiler would find them.
+_OWN = "bookworm"  # programs of this machine are linked with its C library
+# The suite's python3, and its headers in a folder where no compiler would find them.
 _PYTHON = ("python3", "python3-venv")
 _UNPACK = f"""
 cd /tmp
@@ -40,14 +41,14 @@ _ASK = (
 
 @dataclass(frozen=True)
 class Cpython:
-    """One minor version: what an extension is compiled with, and where it is tried."""
+    """One minor version: what compiles an extension for it, and where it is tried."""
 
     version: str  # "3.11"
     headers: Path  # a folder of this machine
-    includes: tuple[str, ...]  # in it
+    includes: tuple[str, ...]  # paths in `headers`
     bare: Root
-    program: str  # in the root
-    shown: Path | None = None  # to the root, at the same place
+    program: str  # path in the root
+    shown: Path | None = None  # mounted into the root, at the same path
 
     @property
     def tag(self) -> str:
@@ -55,12 +56,12 @@ class Cpython:
 
 
 def bare_root(suite: str) -> Root:
-    """A root with Python and nothing to compile with."""
+    """A root with Python and without compilers."""
     return roots.root(Recipe(f"bare-{suite}", suite, _PYTHON, then=_UNPACK))
 
 
 def of_suite(suite: str) -> Cpython:
-    """What a suite of Debian calls python3."""
+    """The python3 of a suite of Debian."""
     bare = bare_root(suite)
     program = bare.path("/usr/bin/python3").readlink().name
     version = program.removeprefix("python")
@@ -71,7 +72,7 @@ def of_suite(suite: str) -> Cpython:
 
 
 def _programs() -> Iterable[str]:
-    """Every python3.N of this machine, whatever it is; of several of a version the first counts."""
+    """Yields every python3.N of this machine. If a version has several, the first counts."""
     for minor in range(_OLDEST[1], _OLDEST[1] + 20):
         found = shutil.which(f"python3.{minor}")
         if found:
@@ -81,17 +82,17 @@ def _programs() -> Iterable[str]:
 
 
 def of_machine(but: Iterable[str]) -> list[Cpython]:
-    """CPythons of this machine of versions other than those."""
+    """Returns the CPythons of this machine with versions not in `but`."""
     found: dict[str, Cpython] = {}
     for program in _programs():
         asked = subprocess.run([program, "-c", _ASK], capture_output=True, text=True, check=False)
         if asked.returncode != 0:
-            continue  # such as a shim of a version that is not chosen
+            continue  # such as a pyenv shim of a version that is not selected
         version, kind, without_gil, include, prefix, _ = json.loads(asked.stdout)
         minor = ".".join(version.split(".")[:2])
         usable = kind == "cpython" and not without_gil and Path(include, "Python.h").exists()
         numbers = tuple(int(part) for part in minor.split("."))
-        # /usr cannot be shown to a root that has one.
+        # A root has its own /usr, so the machine's cannot be mounted there.
         if usable and numbers >= _OLDEST and prefix != "/usr" and minor not in {*but, *found}:
             found[minor] = Cpython(
                 minor,
@@ -105,10 +106,10 @@ def of_machine(but: Iterable[str]) -> list[Cpython]:
 
 
 def available(wanted: Iterable[str] = ()) -> list[Cpython]:
-    """Every CPython that can be had here, or those that are wanted. Raises StageFailed for one that
-    cannot be had."""
+    """Returns every available CPython, or the wanted ones. Raises StageFailed if a wanted one is
+    missing."""
     wanted, found = set(wanted), dict[str, Cpython]()
-    for suite in SUITES:  # the youngest one changes: who does not want its Python does without it
+    for suite in SUITES:  # the last suite changes, so it is used only if needed
         if not wanted or wanted - found.keys():
             python = of_suite(suite)
             found[python.version] = python
@@ -128,7 +129,8 @@ def _minor(version: str) -> int:
 
 
 def check_bare(root: Root) -> None:
-    """Raises StageFailed if there is something to compile with: then nothing would be shown."""
+    """Raises StageFailed if the root has anything to compile with; trying a wheel there would prove
+    nothing."""
     script = """
     for program in cc gcc c++ g++ clang clang++ cmake make; do
       if command -v $program; then echo "there is a $program"; exit 1; fi

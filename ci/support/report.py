@@ -1,4 +1,4 @@
-"""Counts of tests, read from the XML of GoogleTest and pytest, and the comparison of skips."""
+"""Counts tests from the XML of GoogleTest and pytest, and compares skips with the expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass
 class Report:
-    """What a part of the tests did. Names are "<suite>.<test>"."""
+    """The results of one part of the tests. Names are "<suite>.<test>"."""
 
     part: str
     passed: int = 0
@@ -31,7 +31,7 @@ class Report:
         return f"{self.part}: {counts}, {self.seconds:.0f} s"
 
 
-_SAID = re.compile(r"E( {3}|$)")  # how pytest marks what an exception said
+_SAID = re.compile(r"E( {3}|$)")  # pytest's mark for the message of an exception
 _MOST_LINES = 40
 _MOST_LETTERS = 240
 
@@ -42,7 +42,7 @@ def _first(text: str | None) -> str:
 
 
 def _cut(lines: list[str]) -> str:
-    """As many lines as a log can bear: the first ones, and more of the last."""
+    """Shortens a text for a log: the first lines, and more of the last ones."""
     if len(lines) > _MOST_LINES:
         few = _MOST_LINES // 4
         left_out = len(lines) - _MOST_LINES
@@ -51,8 +51,8 @@ def _cut(lines: list[str]) -> str:
 
 
 def _why(trouble: ET.Element) -> str:
-    """What an exception said. Of a message that is short this is all; pytest cuts a long one off
-    before its end, which has the cause, but has all of it in the text."""
+    """Returns the message of an exception. pytest cuts off the end of a long one, which has the
+    cause, but the element's text has all of it."""
     message, text = trouble.get("message") or "", (trouble.text or "").rstrip()
     if "full report in element text" not in message:
         return message or _first(text) or "failed"
@@ -62,7 +62,7 @@ def _why(trouble: ET.Element) -> str:
 
 
 def read_xml(path: Path, part: str) -> Report:
-    """Reads JUnit XML of pytest or GoogleTest; a missing or broken file is one failure."""
+    """Reads JUnit XML of pytest or GoogleTest; a missing or broken file counts as one failure."""
     report = Report(part)
     try:
         cases = list(ET.parse(path).getroot().iter("testcase"))
@@ -70,7 +70,7 @@ def read_xml(path: Path, part: str) -> Report:
         report.failed[path.stem] = f"no result was written: {error}"
         return report
     for case in cases:
-        if case.get("status") == "notrun":  # kept back by a filter or DISABLED_
+        if case.get("status") == "notrun":  # excluded by a filter or DISABLED_
             continue
         name = f"{case.get('classname')}.{case.get('name')}"
         trouble = [child for child in case if child.tag in ("failure", "error")]
@@ -89,7 +89,7 @@ _ENDED = re.compile(rb"^\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)", re.MULTI
 
 
 def read_gtest_log(path: Path, part: str, how_it_ended: str) -> Report:
-    """Counts from the output of a GoogleTest program that died before it could write its XML."""
+    """Counts from the output of a GoogleTest program that died before it wrote its XML."""
     text = path.read_bytes() if path.exists() else b""
     report = Report(part)
     ended = {name.decode(): word for word, name in _ENDED.findall(text)}
@@ -106,7 +106,8 @@ def read_gtest_log(path: Path, part: str, how_it_ended: str) -> Report:
 
 
 def read_expected(path: Path) -> list[tuple[str, str]]:
-    """Rows (part, pattern of a test's name) of ci/expected-skips.txt; "#" begins a comment."""
+    """Returns the rows (part, pattern of test names) of ci/expected-skips.txt; "#" begins a
+    comment."""
     rows = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.split("#")[0].split()
@@ -121,7 +122,7 @@ def read_expected(path: Path) -> list[tuple[str, str]]:
 def unexpected_skips(
     report: Report, short: str, expected: Iterable[tuple[str, str]]
 ) -> dict[str, str]:
-    """Skips of the part that no row of the expected ones covers, with their reasons."""
+    """Returns the skips of the part that no expected row covers, with their reasons."""
     patterns = [pattern for part, pattern in expected if part in (short, "*")]
     return {
         name: reason

@@ -1,8 +1,8 @@
-"""Runs in .venv, which has universalmutator: lines in, for each what its rules make of it out.
+"""Applies universalmutator's rules to lines. Runs in .venv, which has universalmutator.
 
-Reads [[language, line], ...] as JSON from standard input and prints [[line, ...], ...]. Beside
-universalmutator's own rules, a line in a comment or a text is rewritten like any other: what is
-worth planting is decided by support/mutants.py.
+Reads [[language, line], ...] as JSON from standard input and prints [[line, ...], ...]. Unlike
+universalmutator, it also rewrites comments and texts: support/mutants.py decides what is worth
+planting.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RULES = {
 
 
 def rewritten(language: str, line: str) -> list[str]:
-    """The lines that may stand in the place of `line`; one may be of several lines."""
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells of the rules, each time
+    """Returns the replacements of `line`; a replacement may have several lines."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its rules each time
         found = mutator.mutants_regexp([line + "\n"], RULES[language], ignorePatterns=[])
     return [changed.rstrip("\n") for _, changed, *_ in found]
 

@@ -1,7 +1,7 @@
-"""Debians of their own, in folders of the cache: debootstrap makes them once, chroot enters them.
+"""Root folders with Debian in the cache: debootstrap makes them once, chroot enters them.
 
-What is built or tried in one of them finds nothing of this machine but its kernel and what it is
-shown.
+Builds and tests inside see nothing of this machine but its kernel and the folders that are mounted
+for them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LIMIT_S = 3600
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a root is made of. `packages` may name another architecture ("libc6-dev:arm64"), which
-    is then `foreign`; `then` are commands of bash that end the making, run inside."""
+    """How to make a root. `packages` may name the `foreign` architecture ("libc6-dev:arm64").
+    `then` has bash commands that run inside at the end."""
 
     name: str
     suite: str
@@ -43,14 +43,14 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """Changes with the recipe: a root of another one is not taken for this one's."""
+        """Changes with the recipe, so that a root of an older recipe is not used."""
         parts = (self.suite, *self.packages, self.foreign, self.then)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
 class Root:
-    """A root that is made."""
+    """A complete root."""
 
     folder: Path
 
@@ -63,9 +63,9 @@ class Root:
         env: Mapping[str, str] | None = None,
         limit_s: float = _LIMIT_S,
     ) -> Outcome:
-        """Runs a command inside, in namespaces of processes and mounts that end with it.
+        """Runs a command inside, in process and mount namespaces that end with it.
 
-        `shown` are folders of this machine, each with its place inside.
+        `shown` maps folders of this machine to their places inside.
         """
         script = [
             f"mkdir -p {_quoted(self.folder, place)} && "
@@ -79,7 +79,7 @@ class Root:
         return run([*enter, "".join(script) + "exec " + shlex.join(inner)], log, limit_s=limit_s)
 
     def path(self, place: str) -> Path:
-        """Where a place inside is on this machine."""
+        """Converts a path inside the root to one of this machine."""
         return self.folder / place.lstrip("/")
 
 
@@ -88,7 +88,7 @@ def _quoted(folder: Path, place: str) -> str:
 
 
 def mirror() -> str:
-    """The archive of Debian that this machine's apt uses."""
+    """Returns the Debian archive that this machine's apt uses."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
     command += ["Created-By: Packages", "Origin: Debian", "Label: Debian"]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
@@ -110,7 +110,7 @@ def _need_root_user() -> None:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """One maker at a time; a second one waits, and then finds what was made."""
+    """Admits one maker at a time. The next one waits, and then finds the result."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -118,7 +118,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def root(recipe: Recipe) -> Root:
-    """The root of a recipe, from the cache or made now. Raises StageFailed."""
+    """Returns the root of a recipe, from the cache or newly made. Raises StageFailed."""
     _need_root_user()
     setup.packages("apt-packages-wheel.txt")
     cache = cache_folder("roots")
@@ -129,20 +129,20 @@ def root(recipe: Recipe) -> Root:
                 part = Root(made.folder.with_suffix(".part"))
                 shutil.rmtree(part.folder, ignore_errors=True)
                 _make(recipe, part)
-                part.folder.rename(made.folder)  # what has its name is whole
+                part.folder.rename(made.folder)  # a folder with its final name is complete
     return made
 
 
 def _make(recipe: Recipe, new: Root) -> None:
     archive, log = mirror(), f"root-{recipe.name}"
     command = ["debootstrap", "--variant=minbase", recipe.suite, str(new.folder), archive]
-    if not (_SCRIPTS / recipe.suite).exists():  # a suite that is younger than debootstrap
+    if not (_SCRIPTS / recipe.suite).exists():  # the suite is newer than this debootstrap
         command.append(str(_SCRIPTS / "sid"))
     must(run(command, f"{log}-debootstrap"))
     new.path("etc/apt/sources.list").write_text(
         "".join(f"{kind} {archive} {recipe.suite} main\n" for kind in ("deb", "deb-src"))
     )
-    # Mirrors lag behind, and what is not released yet says how long it holds; signatures count.
+    # Mirrors lag behind, and lists of unreleased suites expire; signatures are still checked.
     new.path("etc/apt/apt.conf.d/lagging").write_text('Acquire::Check-Valid-Until "false";\n')
     lines = ["set -eux"]
     if recipe.foreign:

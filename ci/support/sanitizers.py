@@ -1,8 +1,8 @@
-"""What tests need to run under the sanitizers of GCC, and what these have found.
+"""The environment of tests under GCC's sanitizers, and the reports of these.
 
-Python itself is not instrumented, so the sanitizer's library is loaded before all others, into
-every process that a test starts. A process may end unseen, or its output may be dropped. So each
-writes its report into a file of one folder, and any file there is a failure.
+Python itself is not instrumented, so the sanitizer's library is preloaded into every process that a
+test starts. A process may end unnoticed, or its output may be dropped. So each process writes its
+report into a file of one folder, and any such file is a failure.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from support.stages import LOGS, ROOT, StageFailed
 
 PACKAGE = ROOT / "build" / "asan-python"
 REPORTS = LOGS / "asan-python"
-# For programs that are instrumented from main() on.
+# For programs that are instrumented as a whole.
 ENV = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
 }
 # CPython keeps memory until a process ends. A suppression cannot tell that memory from a leak of
-# the extension, whose functions the interpreter calls: its frames are in every stack. Leaks of the
-# library are found by the part asan, and those of references by tests/processes/test_leaks.py.
+# the extension, since interpreter frames are in every stack. The part asan finds leaks of the
+# library, and tests/processes/test_leaks.py finds leaked references.
 _ASAN = "detect_leaks=0:detect_stack_use_after_return=1"
-# GCC's two runtimes share one path of reports, and that of undefined behaviour does not write
-# there. It aborts, which the other one reports with the stack.
+# GCC's two runtimes share one report path, and the runtime for undefined behaviour does not write
+# there. So it aborts, and the other runtime reports the abort with its stack.
 _ABORTS = "handle_abort=1"
 _MOST_LINES = 60
 
 
 def _library(name: str) -> str:
-    """Where the compiler has a library; it gives a bare name back if it has none."""
+    """Returns the path of a library of the compiler. g++ prints a bare name if it has none."""
     asked = ["g++", f"-print-file-name={name}"]
     path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     if not Path(path).is_absolute():
@@ -41,8 +41,8 @@ def _library(name: str) -> str:
 
 
 def environment(package: Path = PACKAGE, reports: Path = REPORTS) -> dict[str, str]:
-    """Variables for Python with a package of setup.sanitized(). Reports go into a folder, which is
-    emptied."""
+    """Returns the variables for Python with a package of setup.sanitized(). Empties the folder for
+    reports."""
     shutil.rmtree(reports, ignore_errors=True)
     reports.mkdir(parents=True)
     # libstdc++ too, or the sanitizer finds no __cxa_throw to intercept when it starts.
@@ -58,7 +58,7 @@ def environment(package: Path = PACKAGE, reports: Path = REPORTS) -> dict[str, s
 
 
 def found(reports: Path = REPORTS) -> dict[str, str]:
-    """Of each process that a sanitizer complained of: a name, and the report."""
+    """Returns the report of each process with an error, by file name."""
     complaints = {}
     for path in sorted(reports.iterdir()):
         lines = path.read_text(errors="replace").splitlines()

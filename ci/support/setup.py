@@ -1,6 +1,6 @@
 """Set-up in stages: Debian packages, the virtual environment, ringcoll, Horovod with the backend.
 
-Each stage leaves a stamp with the hash of what went into it, and is skipped while that is the same.
+Each stage leaves a stamp with the hash of its inputs, and is skipped while the hash is the same.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from support.stages import ROOT, VENV, StageFailed, in_background, must, run, sa
 CI = ROOT / "ci"
 PYTHON = VENV / "bin" / "python"
 _STAMPS = VENV / ".stamps"
-_HOROVOD_LIMIT_S = 3600  # beside others
+_HOROVOD_LIMIT_S = 3600  # while other work runs
 _PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
 class Level(IntEnum):
-    """How much is set up; each level includes the ones before it."""
+    """How much is set up; each level includes the earlier ones."""
 
     TOOLS = 1
     RINGCOLL = 2
@@ -77,7 +77,7 @@ def _missing_packages(listed_in: str) -> list[str]:
 
 
 def packages(listed_in: str = "apt-packages.txt") -> None:
-    """Installs the packages of a list that are missing; without root it names them and stops."""
+    """Installs the missing packages of a list. Without root it names them and stops."""
     missing = _missing_packages(listed_in)
     if not missing:
         return
@@ -95,7 +95,7 @@ def packages(listed_in: str = "apt-packages.txt") -> None:
 
 @functools.cache
 def base_python() -> str:
-    """A Python 3.11 that can make virtual environments and has the headers for extensions."""
+    """Returns a Python 3.11 that can make virtual environments and has headers for extensions."""
     probe = (
         "import ensurepip, pathlib, sys, sysconfig, venv\n"
         "assert sys.version_info[:2] == (3, 11), sys.version\n"
@@ -115,7 +115,7 @@ def base_python() -> str:
 
 
 def environment() -> None:
-    """.venv in the checkout, with what ci/requirements.txt pins."""
+    """Makes .venv in the checkout, with the pinned packages of ci/requirements.txt."""
     key = _hash([CI / "requirements.txt"], "2")
     if _stamped("packages", key):
         return
@@ -125,16 +125,18 @@ def environment() -> None:
             must(run([base_python(), "-m", "venv", "--clear", VENV], "venv"))
     with stage("packages of ci/requirements.txt"):
         pins = str(CI / "requirements.txt")
-        # All that is needed is listed, and tf-keras asks for `tensorflow` where tensorflow-cpu is.
-        # Compiled to bytecode, though that takes as long as the rest: where Python may not write it
-        # (PYTHONDONTWRITEBYTECODE), each of hundreds of processes would compile torch again.
+        # --no-deps: all packages are listed, and tf-keras wants `tensorflow` although
+        # tensorflow-cpu is there. pip compiles to bytecode, though that takes as long as the rest.
+        # Where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), hundreds of processes would
+        # each compile torch again.
         must(run([PYTHON, *_PIP, "install", "--no-deps", "-r", pins], "pip-requirements"))
     _complete_torch()
     _stamp("packages", key)
 
 
 def _complete_torch() -> None:
-    """PyPI's torch cannot be imported without CUDA's libraries, which only it asks for."""
+    """Installs CUDA's libraries if PyPI's torch needs them: only that build cannot be imported
+    without."""
     if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
         (pin,) = (line for line in _lines(CI / "requirements.txt") if line.startswith("torch=="))
         with stage("CUDA's libraries for torch (gigabytes; a CPU build of torch needs none)"):
@@ -143,8 +145,8 @@ def _complete_torch() -> None:
 
 
 def _install(preset: str, log: str, *how: str | Path) -> None:
-    """Makes the package in the folder of a preset and with its flags, so that what is installed and
-    what the C++ tests are linked from are the same objects, compiled once."""
+    """Builds the package in the build folder of a preset and with its flags. So the installed
+    package and the C++ tests are linked from the same objects, which are compiled once."""
     presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
     of = {each["name"]: each.get("cacheVariables", {}) for each in presets}
     settings = {"build-dir": f"build/{preset}", "build.targets": "_core;ringcoll"}
@@ -157,7 +159,7 @@ def _install(preset: str, log: str, *how: str | Path) -> None:
 
 
 def ringcoll() -> None:
-    """Builds and installs the package, unless its sources are those installed."""
+    """Builds and installs the package, unless it is already installed from the same sources."""
     files = _sources("csrc", "ringcoll", "compat")
     files += [ROOT / "pyproject.toml", ROOT / "CMakeLists.txt"]
     key = _hash(files, (_STAMPS / "packages").read_text())
@@ -169,14 +171,14 @@ def ringcoll() -> None:
 
 
 def sanitized(folder: Path) -> None:
-    """Builds the package under the preset asan, and puts it into a folder for PYTHONPATH."""
+    """Builds the package under the preset asan into a folder for PYTHONPATH."""
     with stage("ringcoll under the preset asan: pip install --target ."):
         shutil.rmtree(folder, ignore_errors=True)
         _install("asan", "pip-ringcoll-asan", "--target", folder)
 
 
 def python_for_cmake() -> list[str]:
-    """What CMake is told to make the extension too, for .venv."""
+    """Returns CMake options that add the extension for .venv."""
     asked: list[str | Path] = [PYTHON, "-m", "pybind11", "--cmakedir"]
     pybind11 = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     return [
@@ -193,7 +195,7 @@ def _horovod_key() -> str:
 
 @functools.cache
 def _horovod_build() -> Future[None]:
-    """The build, which leaves the processors to whatever else wants them."""
+    """Starts the build, at low priority."""
 
     def build() -> None:
         program = VENV / "bin" / "ringcoll"
@@ -204,8 +206,8 @@ def _horovod_build() -> Future[None]:
 
 
 def begin_horovod() -> Future[None] | None:
-    """Starts to build Horovod beside what comes next, unless it is there. ringcoll() must have been
-    called."""
+    """Starts to build Horovod in the background, unless it is installed. Precondition: ringcoll()
+    was called."""
     return None if _stamped("horovod", _horovod_key()) else _horovod_build()
 
 
@@ -220,7 +222,7 @@ def horovod() -> None:
 
 
 def _more_packages(name: str) -> None:
-    """Installs what ci/requirements-<name>.txt pins into .venv, beside what is there."""
+    """Adds the packages that ci/requirements-<name>.txt pins to .venv."""
     pins = CI / f"requirements-{name}.txt"
     key = _hash([pins], (_STAMPS / "packages").read_text())
     if _stamped(name, key):
@@ -231,18 +233,18 @@ def _more_packages(name: str) -> None:
 
 
 def engines() -> None:
-    """What the tests in tests/engines start jobs with: Debian packages, and more in .venv."""
+    """Installs what tests/engines starts jobs with: Debian packages, and more packages in .venv."""
     packages("apt-packages-engines.txt")
     _more_packages("engines")
 
 
 def mutator() -> None:
-    """What ci/mutate rewrites lines with."""
+    """Installs universalmutator, which rewrites lines for ci/mutate."""
     _more_packages("mutate")
 
 
 def tools_env() -> dict[str, str]:
-    """Variables for what runs in .venv: its programs first, and mpirun allowed for root."""
+    """Returns variables for programs in .venv: its bin/ leads PATH, and root may use mpirun."""
     variables = {
         "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', '')}",
         "VIRTUAL_ENV": str(VENV),
@@ -252,13 +254,13 @@ def tools_env() -> dict[str, str]:
     }
     if os.geteuid() == 0:
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    # More ranks than cores is usual in tests, and Open MPI refuses it unless told.
+    # Tests often run more ranks than cores, which Open MPI refuses by default.
     variables["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
     return variables
 
 
 def prepare(level: Level = Level.HOROVOD) -> None:
-    """Everything up to `level`; a second call finds it all there."""
+    """Sets up everything up to `level`; a second call does nothing."""
     if sys.platform != "linux":
         raise StageFailed("ringcoll is built and tested on Linux")
     packages()

@@ -1,7 +1,7 @@
-"""Runs commands as stages: one printed line each, a log file each, and nothing left running.
+"""Runs commands as stages: one printed line and one log file each, and no process left behind.
 
-The driver makes itself the reaper of its descendants (prctl), so that a process whose parent has
-died, such as a rank of a killed launcher, is still found and ended.
+The driver makes itself the reaper of its descendants (prctl). So it also finds and ends a process
+whose parent has died, such as a rank of a killed launcher.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ LOGS = ROOT / "build" / "log"
 VENV = ROOT / ".venv"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-# Commands that run() waits for, in whatever thread: they are no leftovers. Under the lock, none has
-# begun that is not in the set.
+# Commands that run() waits for in any thread; they are not leftovers. While the lock is held, every
+# started command is in the set.
 _waited_for: set[int] = set()
 _beginning = threading.Lock()
-_forking = threading.Lock()  # held from before fork() until all that is called after it has been
-_must_finish: set[int] = set()  # of those
-_stopping = threading.Event()  # no command begins any more
+_forking = threading.Lock()  # held from before fork() until the handlers after it have run
+_must_finish: set[int] = set()  # subset of _waited_for
+_stopping = threading.Event()  # once set, no command is started
 
 
 class StageFailed(Exception):
-    """A stage that later ones need did not succeed; the text says which and where its log is."""
+    """A necessary stage failed; the message names it and its log."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: exit status (negative: a signal; None: it ran past its limit)."""
+    """How a command ended. `status` is the exit status; negative: a signal; None: it ran past its
+    limit."""
 
     status: int | None
     seconds: float
@@ -62,22 +63,23 @@ def say(text: str) -> None:
 
 
 def cache_folder(name: str) -> Path:
-    """What outlives the checkout, by XDG's rule."""
+    """Returns a cache folder that outlives the checkout, as XDG defines it."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "ringcoll" / name
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The end of a log, indented, for a failure's report."""
+    """Returns the end of a log, indented, for an error report."""
     text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
     return "\n".join("    | " + line for line in text)
 
 
 def in_background(command: Sequence[str | Path]) -> list[str | Path]:
-    """The same command, for run(), with what others leave of the processors.
+    """Returns the command wrapped for run(), so that it runs at low priority.
 
-    Each command of run() is a session, to which the kernel gives a share of its own where it has
-    autogroups (sched(7)): how nice a process is counts within its session alone.
+    Each command of run() is a session. If the kernel has autogroups (sched(7)), each session has
+    its own share, and `nice` counts only within a session. So the session's group is made nice as
+    well.
     """
     nicely = 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"'
     return ["sh", "-c", nicely, "sh", *command]
@@ -85,7 +87,7 @@ def in_background(command: Sequence[str | Path]) -> list[str | Path]:
 
 @contextlib.contextmanager
 def stage(title: str) -> Iterator[None]:
-    """Prints `title`, and behind it the time that the body took, or that it failed."""
+    """Prints `title`, then the duration of the body, or that it failed."""
     print(f"{title} ...", end=" ", flush=True)
     start = time.monotonic()
     try:
@@ -107,8 +109,9 @@ def run(
 ) -> Outcome:
     """Runs a command with its output in build/log/<log>.log.
 
-    At its limit it is ended, with all that it started. If this program is stopped meanwhile, main()
-    ends the command; one that must `finish`, such as apt, is waited for instead.
+    At its limit, the command is ended with all its descendants. If this program is stopped
+    meanwhile, main() ends the command; with `finish`, as for apt, the command is waited for
+    instead.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     path = LOGS / f"{log}.log"
@@ -148,7 +151,7 @@ def run(
 
 
 def must(outcome: Outcome) -> Outcome:
-    """Raises StageFailed, with the end of the log, unless the command succeeded."""
+    """Raises StageFailed with the end of the log, unless the command succeeded."""
     if not outcome.ok:
         where = outcome.log.relative_to(ROOT) if outcome.log.is_relative_to(ROOT) else outcome.log
         raise StageFailed(f"{outcome.reason()}; its log is {where}:\n{tail(outcome.log)}")
@@ -167,7 +170,7 @@ def _children() -> dict[int, list[int]]:
 
 
 def family(pid: int, *, itself: bool = True) -> list[int]:
-    """A process and its descendants."""
+    """Returns a process and its descendants."""
     tree = _children()
     found = [pid]
     for member in found:
@@ -182,13 +185,13 @@ def end(pids: Sequence[int]) -> None:
 
 
 def end_with_parent() -> None:
-    """Has the kernel end this process when the thread that has started it ends."""
+    """Makes the kernel end this process when the thread that started it ends."""
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError("prctl(PR_SET_PDEATHSIG) failed")
 
 
 def name_of(pid: int) -> str:
-    """The command line of a process, or "" if it has ended."""
+    """Returns the command line of a process, or "" if it has ended."""
     with contextlib.suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         return line.decode(errors="replace").strip()[:120]
@@ -196,10 +199,10 @@ def name_of(pid: int) -> str:
 
 
 def end_leftovers(grace_s: float = 0, *, all_commands: bool = False) -> list[str]:
-    """Ends every descendant of this process that has not ended by itself in `grace_s`.
+    """Ends every descendant of this process that does not end by itself in `grace_s`.
 
-    Those of commands that run() is waiting for are left alone, but for `all_commands`. Returns the
-    command lines of what it ended.
+    Leaves commands that run() waits for alone, unless `all_commands`. Returns the command lines of
+    the ended processes.
     """
     names: list[str] = []
     deadline = time.monotonic() + grace_s
@@ -219,24 +222,24 @@ def end_leftovers(grace_s: float = 0, *, all_commands: bool = False) -> list[str
 
 
 def _reap(but: set[int]) -> None:
-    """Takes note of children that have ended, `but` for those whose status somebody waits for."""
+    """Reaps children that have ended, except `but`: other code waits for their status."""
     for pid in set(_children().get(os.getpid(), [])) - but:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
 
 def has_ended(pid: int) -> bool:
-    """Where nobody reaps it, it stays as a zombie."""
+    """True if the process has ended; a zombie counts as ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
 
 
 def _reap_orphans() -> None:
-    """Takes note of adopted orphans that end while commands run.
+    """Reaps adopted orphans that end while commands run.
 
-    A PID namespace ends after the last of its processes, and a test may wait for that. Who starts a
-    child without run() waits for it at once, so that it is not found twice.
+    A PID namespace ends only when its last process is reaped, and a test may wait for that. Code
+    that starts a child without run() waits for it at once, so a child found twice is an orphan.
     """
     before: set[int] = set()
     while True:
@@ -250,26 +253,29 @@ def _reap_orphans() -> None:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    # run() would not know of what it has just begun; and what is raised while modules are told of a
-    # fork (os.register_at_fork; logging is one) is printed and forgotten.
+    # run() would not know the command that it is starting. An exception inside fork handlers
+    # (os.register_at_fork, as in logging) would be printed and dropped. So the signal is sent again
+    # later.
     if _beginning.locked() or _forking.locked():
         threading.Timer(0.02, os.kill, [os.getpid(), number]).start()
         return
     _stopping.set()
-    # Who is unwinding may have to wait for threads that wait for these.
+    # Code that unwinds may have to wait for threads that wait for these commands.
     for command in _waited_for - _must_finish:
         end(family(command))
     raise SystemExit(128 + number)
 
 
 def main(body: Callable[[], int]) -> None:
-    """Runs `body` as the whole program; its result is the exit status. No process outlives it."""
+    """Runs `body` as the whole program; its result is the exit status. No process outlives the
+    program."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         say("warning: orphans of tests cannot be adopted (prctl failed)")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
-    # Told first before a fork and last after it, where all else has been imported by now.
+    # Everything else is imported by now, so this handler runs first before a fork and last after
+    # it.
     os.register_at_fork(
         before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_forking.release
     )

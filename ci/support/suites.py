@@ -1,4 +1,4 @@
-"""The rings of tests: what belongs to each, and how it is run and counted."""
+"""The rings of tests: what each contains, and how it is run and counted."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from support.stages import (
     tail,
 )
 
-# Folders of tests/ for each part that runs pytest. Lists of one part run beside each other; a file
-# that stands in one is left out of its folder in another.
+# Folders of tests/ for each part that runs pytest. The lists of one part run in parallel. A file in
+# one list is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    # Tests of the second list wait for clocks, but for those of leaks, which take as long.
+    # Tests of the second list mostly wait for clocks. The tests of leaks are there because they
+    # take as long.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py", "processes/test_leaks.py"],
     ],
-    # Jobs of Horovod wait, be it for one another, more than they compute.
+    # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
         ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
@@ -50,18 +51,18 @@ RING_LAYERS = {
     "ring3": ["coll", "p2p", "engine", "abi"],
 }
 SANITIZERS = ("asan", "tsan")
-# GoogleTest's filter: suites are instantiated a second time, under this name, for --exhaustive.
+# A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"
-# Beside other work the tests of coll take more than 900 s under the thread sanitizer.
+# For the tests of coll under the thread sanitizer, while other work runs.
 _SUITE_LIMIT_S = 1800
-# All cases of coll_test take a quarter of an hour under the thread sanitizer.
+# For all cases of coll_test under the thread sanitizer.
 _EXHAUSTIVE_SUITE_LIMIT_S = 3600
 _PYTHON_LIMIT_S = 2700
-_ANALYSIS_LIMIT_S = 5400  # with what others leave of the processors
+_ANALYSIS_LIMIT_S = 5400  # at low priority
 
 
 class When(Enum):
-    """Which runs a part belongs to; one that --only names is run in any case."""
+    """The runs that a part belongs to. A part that --only names runs in any case."""
 
     ALWAYS = "always"
     SANITIZERS = "without --fast"
@@ -75,9 +76,10 @@ class When(Enum):
 
 @dataclass(frozen=True)
 class Part:
-    """What `--only` can name: its short and long name, what must be set up, and how to run it.
+    """A part that `--only` can name: its short and long name, the level that must be set up, and
+    how to run it.
 
-    `run` adds to a report; its second argument is whether exhaustive cases are run too.
+    `run` adds to a report; its second argument says whether exhaustive cases are included.
     """
 
     short: str
@@ -88,14 +90,14 @@ class Part:
 
     @property
     def needs_cxx_tests(self) -> bool:
-        """Those of the preset dev."""
+        """True if it needs the C++ tests of the preset dev."""
         return self.short in RING_LAYERS or self.short == "rdma"
 
 
 @functools.cache
 def begin_to_build(preset: str) -> Future[None]:
-    """Builds the C++ tests of a preset, once, beside what comes next. It needs no more than
-    setup.packages()."""
+    """Starts to build the C++ tests of a preset in the background, once. Precondition:
+    setup.packages() was called."""
 
     def build() -> None:
         env, jobs = setup.tools_env(), str(os.cpu_count() or 1)
@@ -107,14 +109,14 @@ def begin_to_build(preset: str) -> Future[None]:
 
 @functools.cache
 def built(preset: str) -> Path:
-    """The folder of the C++ tests of a preset, once they are built."""
+    """Waits until the C++ tests of a preset are built, and returns their folder."""
     with stage(f"C++ tests: build preset {preset}"):
         begin_to_build(preset).result()
     return ROOT / "build" / preset
 
 
 def count(part: str, xml: Path, outcome: Outcome) -> Report:
-    """What a program of tests did, by its XML or, if it died first, by its log."""
+    """Returns the results of a test program, from its XML or, if it died first, from its log."""
     if xml.exists():
         found = report.read_xml(xml, part)
         if not outcome.ok and not found.failed:  # such as a leak found at exit
@@ -139,7 +141,7 @@ def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Repor
     command: list[str | Path] = [program, f"--gtest_output=xml:{xml}", "--gtest_color=no"]
     command.append(f"--gtest_filter={'*' if exhaustive else FEWER_CASES}")
     if preset == "tsan":
-        # ThreadSanitizer cannot place its shadow where the kernel randomises with many bits.
+        # ThreadSanitizer cannot place its shadow if the kernel randomises addresses with many bits.
         command = ["setarch", "-R", *command]
     env = {**setup.tools_env(), **sanitizers.ENV}
     limit_s = _EXHAUSTIVE_SUITE_LIMIT_S if exhaustive else _SUITE_LIMIT_S
@@ -147,7 +149,8 @@ def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Repor
 
 
 def native(preset: str, layers: list[str], result: Report, exhaustive: bool) -> None:
-    """Runs the test programs of layers, two at a time where there are two cores."""
+    """Runs the test programs of layers in parallel; for the preset dev, half as many as there are
+    cores."""
     built(preset)
     workers = max(1, (os.cpu_count() or 1) // 2) if preset == "dev" else os.cpu_count()
     with ThreadPoolExecutor(workers) as pool:
@@ -198,7 +201,7 @@ def python(short: str, result: Report, exhaustive: bool) -> None:
 
 
 def asan_python(result: Report, exhaustive: bool) -> None:
-    """Runs tests/python with a package of its own; a report of any process is a failure."""
+    """Runs tests/python with a package of its own. Any sanitizer report is a failure."""
     setup.sanitized(sanitizers.PACKAGE)
     env = setup.tools_env() | sanitizers.environment()
     asked = [str(setup.PYTHON), "-c", "import ringcoll; print(ringcoll._core.__file__)"]
@@ -214,7 +217,7 @@ def _tidy(folder: str) -> bool:
 
 
 def unclaimed() -> list[str]:
-    """Layers and folders of tests that no ring runs."""
+    """Returns layers and folders of tests that no ring runs."""
     layers = {layer for names in RING_LAYERS.values() for layer in names}
     tested = {path.relative_to(ROOT / "csrc").parts[0] for path in ROOT.glob("csrc/**/*_test.cc")}
     claimed = {name for groups in FOLDERS.values() for group in groups for name in group}
@@ -252,7 +255,7 @@ def _checks() -> dict[str, list[str]]:
     }
 
 
-# They compile all there is once more.
+# These compile everything again.
 _ANALYSES = ("headers", "clang-tidy")
 
 
@@ -270,7 +273,8 @@ def _check(result: Report, names: Iterable[str], *, background: bool = False) ->
 
 
 def checks(result: Report, exhaustive: bool) -> None:
-    """Layers, sizes, format, types and documents, and the tests of the tools in ci/ and perf/."""
+    """Runs the checks of layers, sizes, format, types and documents, and the tests of ci/ and
+    perf/."""
     _check(result, [name for name in _checks() if name not in _ANALYSES])
     for lost in unclaimed():
         result.failed[lost] = "has tests, and no part of ci/test runs them"
@@ -279,8 +283,8 @@ def checks(result: Report, exhaustive: bool) -> None:
 
 @functools.cache
 def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
-    """Starts them beside what comes next, to which they leave the processors. They need
-    setup.environment()."""
+    """Starts the analyses in the background, at low priority. Precondition: setup.environment() was
+    called."""
 
     def analyse() -> Report:
         if after:
@@ -294,19 +298,19 @@ def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
 
 
 def analysis(result: Report, exhaustive: bool) -> None:
-    """What compilers find who read all sources and headers."""
+    """Adds what compilers find when they read all sources and headers."""
     result.add(begin_analyses().result())
 
 
 def rdma(result: Report, exhaustive: bool) -> None:
-    """Runs the tests that need an RDMA device; they boot guests that have one (ci/rdma-vm)."""
-    if os.geteuid() == 0:  # without root, the tests are skipped and say what is missing
+    """Runs the tests that need an RDMA device, in guests that have one (ci/rdma-vm)."""
+    if os.geteuid() == 0:  # without root the tests are skipped and name what is missing
         setup.packages("apt-packages-rdma.txt")
     python("rdma", result, exhaustive)
 
 
 def engines(result: Report, exhaustive: bool) -> None:
-    """Runs the tests of other programs that start Horovod jobs, and installs those first."""
+    """Installs other programs that start Horovod jobs, and runs the tests of them."""
     setup.engines()
     python("engines", result, exhaustive)
 
@@ -342,7 +346,7 @@ PARTS = [
     Part("ring4", "ring 4 (processes, emulated hosts)", Level.RINGCOLL, _folders("ring4")),
     Part("ring5", "ring 5 (Python and Horovod)", Level.HOROVOD, _folders("ring5")),
     Part("rdma", "RDMA (verbs in a guest)", Level.HOROVOD, rdma),
-    # Begun before, and finished by what others have left of the processors.
+    # Started earlier at low priority, and finished here.
     Part("analysis", "analysis (clang-tidy, headers)", Level.TOOLS, analysis),
     Part(
         "asan",
@@ -370,7 +374,7 @@ PARTS = [
 
 
 def run_part(part: Part, exhaustive: bool) -> Report:
-    """Sets up what the part needs and runs it; a process that it leaves running is a failure."""
+    """Sets up what the part needs and runs it. A process that it leaves running is a failure."""
     result = Report(part.title)
     setup.prepare(part.level)
     if part.needs_cxx_tests:

@@ -1,7 +1,7 @@
-"""Plants errors in a copy of the checkout and runs the tests of the layers above, nearest first.
+"""Plants errors in a copy of the checkout, and runs the tests of the layer and of those above.
 
-The copy, build/mutate/tree, has the files that git tracks and those that are new. It keeps what was
-built, and an error that an interrupted run has left in it goes when the next one begins.
+The copy, build/mutate/tree, has the files that git tracks and new files. It keeps what was built.
+An error that an interrupted run left in it is removed when the next run begins.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ RECORD = ROOT / "ci" / "mutants-tried.json"
 TREE = FOLDER / "tree"
 _SITE = FOLDER / "site"  # the package as it would be installed
 _HOROVOD = FOLDER / "horovod"
-# What a result depends on: where one of these differs, it is found anew.
+# Results depend on these files: if one changes, they are found again.
 _TESTS = ("conftest.py", "python/", "processes/", "cluster/", "horovod/")
 _MATTERS: tuple[str, ...] = ("csrc/", "ringcoll/", "compat/", "CMake", "pyproject.toml")
 _MATTERS += tuple(f"tests/{name}" for name in _TESTS)
-# Per process: an error that takes memory or fills files without end harms nobody else.
+# Limits for each process, so that an error that takes memory or fills files without end harms
+# nothing else.
 _FILES = ("prlimit", f"--fsize={8 << 30}", "--core=0")
 _BOUNDS = {
     "dev": (*_FILES, f"--data={6 << 30}"),
-    "tsan": (*_FILES, "setarch", "-R"),  # its shadow counts as data, and wants fixed addresses
+    "tsan": (*_FILES, "setarch", "-R"),  # its shadow counts as data and needs fixed addresses
 }
 _SUITE_LIMIT_S = 2700
-_BUILD_LIMIT_S = 1800  # all builds for one error: a header of base/ is in everything
+_BUILD_LIMIT_S = 1800  # all builds for one error; everything includes base/
 _REPEATS = 3
 
 
@@ -60,7 +61,7 @@ class Suite:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        if self == _ORDERS:  # compile the models themselves
+        if self == _ORDERS:  # these tests compile their models themselves
             return ()
         return ("_core", "ringcoll") if self.paths else (f"{self.layer}_test",)
 
@@ -70,7 +71,7 @@ class Suite:
 
     @property
     def programs(self) -> list[Path]:
-        """What the compiler makes for the suite."""
+        """The compiler's output for the suite."""
         if not self.paths:
             return [self.folder / f"{self.layer}_test"]
         return sorted([*_SITE.glob("ringcoll/_core*.so"), *_SITE.glob("ringcoll/libringcoll*.so")])
@@ -81,15 +82,15 @@ _PROCESSES = Suite("processes", ("tests/processes",))
 _CLUSTER = Suite("cluster", ("tests/cluster",))
 _ORDERS = Suite("orders", ("tests/orders",))
 _GLUE = Suite("horovod", ("tests/horovod",))
-# This test takes Horovod from the cache, and compiles all of it where sources of compat/ differ.
+# This test takes Horovod from the cache, and compiles all of it if sources of compat/ differ.
 _OF_THE_CACHE = "tests.horovod.test_portable.test_what_is_installed_here_can_be_put_elsewhere"
 _BUILDER = Suite("builder", ("tests/horovod/test_builder.py", "tests/horovod/test_edits.py"))
 
 
 def suites_for(file: str, *, weaker: bool = False) -> list[Suite]:
-    """The tests of what a file is in and of all above that, nearest first. What an error of
-    synchronisation does, models of the words that ranks share and the thread sanitizer see where
-    this processor does not show it."""
+    """Returns the tests of a file's layer and of all layers above, nearest first. Errors of
+    synchronisation may have no effect on this processor. For them the models of shared words and
+    the thread sanitizer run as well."""
     folder, inner = file.split("/")[:2]
     if folder == "compat":
         return [_GLUE]
@@ -103,7 +104,8 @@ def suites_for(file: str, *, weaker: bool = False) -> list[Suite]:
     if not weaker:
         return [Suite(layer) for layer in (inner, *above)] + top
     pairs = [Suite(layer, (), preset) for layer in (inner, *above) for preset in ("dev", "tsan")]
-    # The models come after a program that has to compile: what does not is no error to be noticed.
+    # The models come after a program that must compile: an error that does not compile does not
+    # count as noticed.
     return [pairs[0], _ORDERS, *pairs[1:], *top]
 
 
@@ -112,8 +114,8 @@ def _module(file: str) -> str:
 
 
 def nearest_first(file: str, tests: dict[str, str]) -> list[str]:
-    """Of tests (path: text), those that name the module of a file, then those that name its
-    package. Of what is laid into Horovod, those that are called as it is."""
+    """Of `tests` (path: text), returns those that name the module of a file, then those that name
+    its package. For files of compat/, returns the test with the file's name."""
     if file.startswith("compat/"):
         stem = Path(file).stem.removeprefix("ringcoll_")
         return sorted(path for path in tests if Path(path).stem == f"test_{stem}")
@@ -126,14 +128,14 @@ def nearest_first(file: str, tests: dict[str, str]) -> list[str]:
 
 
 def node_of(test: str) -> str | None:
-    """What pytest calls a test that its XML names "tests.python.test_cli.test_version[a.b]"."""
+    """Converts a test's name in XML, "tests.python.test_cli.test_version[a.b]", to pytest's."""
     found = re.match(r"(tests(?:\.\w+)*?\.test_\w+)\.(.+)", test, re.DOTALL)
     return f"{found[1].replace('.', '/')}.py::{found[2]}" if found else None
 
 
 @dataclass
 class Result:
-    """`how`: one of those below. `by`: which test noticed, or why nothing was found out."""
+    """`how` is one of HOW. `by` is the test that noticed, or why there is no result."""
 
     how: str
     by: str = ""
@@ -142,12 +144,12 @@ class Result:
 
 
 NOTICED, LIVED, UNBUILT, UNDECIDED = "noticed", "LIVED", "does not compile", "undecided"
-SAME = "changes no code"  # the compiler makes the same of it: nobody could notice
+SAME = "changes no code"  # the compiler's output is the same, so no test could notice
 HOW = (NOTICED, LIVED, UNBUILT, SAME, UNDECIDED)
 
 
 class Ledger:
-    """What was found out, of errors and without one, in a file; for one state of the sources."""
+    """A file of results, with and without errors, for one state of the sources."""
 
     def __init__(self, path: Path, key: str) -> None:
         self._path, self._key = path, key
@@ -167,11 +169,12 @@ class Ledger:
 
 
 class Record:
-    """What was found out at any state of the sources, in a file that is committed: a hundred errors
-    take longer than one sitting, in which the sources stay as they are, has.
+    """A committed file of results from any state of the sources. A hundred errors take longer than
+    the sources stay unchanged, so the results are collected over many runs.
 
-    What a test has noticed it notices later, too, as long as the line is there: a name of an error
-    is of its line's text. What lived may be noticed by a test that has come since: see `again`."""
+    An error that a test noticed stays noticed as long as the line exists, since the error's id
+    contains the line's text. A new test may notice an error that lived: see `again`.
+    """
 
     def __init__(self, path: Path, state: str, *, again: bool) -> None:
         self._path, self._state, self._again = path, state, again
@@ -192,7 +195,7 @@ class Record:
 
 
 class Workshop:
-    """The copy, in its unchanged state whenever no error is tried."""
+    """The copy. It is unchanged whenever no error is being tried."""
 
     def __init__(self, jobs: int, *, again: bool) -> None:
         self._jobs = jobs
@@ -213,7 +216,7 @@ class Workshop:
         self._ledger = Ledger(FOLDER / "results.json", _digest(files))
         self._record = Record(RECORD, _state(), again=again)
         self._configured: set[str] = set()
-        self._programs: dict[str, str] = {}  # digest_of_code() without an error, by suite
+        self._programs: dict[str, str] = {}  # by suite: digest_of_code() without an error
 
     def known(self, mutant: Mutant) -> Result | None:
         return self._ledger.results.get(mutant.id) or self._record.known(mutant)
@@ -258,8 +261,8 @@ class Workshop:
         return Result(SAME if same else LIVED)
 
     def _is_the_same(self, suite: Suite, mutant: Mutant) -> bool:
-        """Whether the compiler has made of the copy what it makes of it without an error: then so
-        do the tests. (Papadakis et al., "Trivial compiler equivalence", ICSE 2015.)"""
+        """True if the compiler's output is the same as without the error; then the tests behave the
+        same, too. (Papadakis et al., "Trivial compiler equivalence", ICSE 2015.)"""
         if language(mutant.line.file) != "c++" or suite in (_GLUE, _ORDERS):
             return False
         found = digest_of_code(suite.programs)
@@ -282,14 +285,14 @@ class Workshop:
             return
         command = ["cmake", "--preset", preset]
         command += setup.python_for_cmake() if preset == "dev" else []
-        command.append("-DRINGCOLL_SOURCES=planted")  # or each error would change the programs
+        command.append("-DRINGCOLL_SOURCES=planted")  # else each error would change the programs
         if shutil.which("ccache"):
-            command.append("-DRINGCOLL_PCH=OFF")  # with it ccache keeps nothing
+            command.append("-DRINGCOLL_PCH=OFF")  # ccache does not work with precompiled headers
         must(stages.run(command, f"mutate-configure-{preset}", env=_build_env(), cwd=TREE))
         self._configured.add(preset)
 
     def _build(self, suite: Suite, limit_s: float) -> Outcome:
-        """What the suite needs of the copy as it is now."""
+        """Builds what the suite needs of the copy as it is now."""
         if not suite.targets:
             return Outcome(0, 0, LOGS / "mutate-build.log")
         self._configure(suite.preset)
@@ -314,7 +317,7 @@ class Workshop:
         return done
 
     def _run_without(self, suite: Suite) -> None:
-        """How long a suite takes and which of its tests fail where no error is planted."""
+        """Notes how long a suite takes without an error, and which of its tests fail."""
         if suite is _GLUE and not (VENV / "bin" / "horovodrun").exists():
             raise StageFailed(
                 "tests/horovod starts jobs with the horovodrun of .venv: run ./ci/setup"
@@ -335,9 +338,11 @@ class Workshop:
         self._ledger.save()
 
     def _failing(self, suite: Suite, mutant: Mutant) -> str | None:
-        """A test that fails because of the error: one that fails again when it is repeated alone.
+        """Returns a test that fails because of the error: it must fail again when it is repeated
+        alone.
 
-        A busy machine makes a test fail now and then; that one is left out, and the others run."""
+        On a busy machine a test may fail by chance. It is then left out, and the others run.
+        """
         without = self._ledger.without[suite.name]
         limit_s = 60 + 3 * without["seconds"]
         left_out = list(without["failing"])
@@ -353,7 +358,8 @@ class Workshop:
         return None
 
     def _fails_alone(self, suite: Suite, test: str, limit_s: float = _SUITE_LIMIT_S) -> bool:
-        """Whether a test that has failed among others fails alone, too; what died does."""
+        """True if a test that failed among others fails alone, too. A program that died counts as
+        failing."""
         if not _is_test(suite, test):
             return True
         return bool(self._run(suite, limit_s, suite.paths, only=[test]).failed)
@@ -375,7 +381,7 @@ class Workshop:
         without: Sequence[str] = (),
         once: bool = False,
     ) -> Report:
-        """Runs a suite, to its first failure if `once`."""
+        """Runs a suite; with `once`, only up to its first failure."""
         without = [*without, _OF_THE_CACHE] if suite is _GLUE else without
         name = f"mutate-{suite.name}"
         xml = LOGS / f"{name}.xml"
@@ -388,7 +394,7 @@ class Workshop:
             env |= {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
             try:
                 done = stages.run(command, name, env=env, cwd=TREE, limit_s=limit_s)
-            finally:  # before their folder goes
+            finally:  # before their folder is removed
                 stages.end_leftovers(all_commands=True)
         return suites.count(suite.name, xml, done)
 
@@ -427,12 +433,13 @@ def _pytest(
 
 
 def _is_test(suite: Suite, name: str) -> bool:
-    """Whether a failure's name is one by which the test can be run alone: what dies has none."""
+    """True if a failure's name identifies a test that can be run alone. A program that died has no
+    such name."""
     return node_of(name) is not None if suite.paths else "." in name
 
 
 def _files() -> list[str]:
-    """Paths of the files of the checkout that git tracks or would."""
+    """Returns the paths of the files in the checkout that git tracks or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -441,7 +448,7 @@ def _files() -> list[str]:
 
 
 def _state() -> str:
-    """The commit that the checkout is at, with a "+" if it has changed since."""
+    """Returns the commit of the checkout, with a "+" if files have changed since."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -452,7 +459,8 @@ def _state() -> str:
 
 
 def _copy(files: Iterable[str]) -> None:
-    """Makes the copy equal to the checkout; a file that is equal already stays as old as it is."""
+    """Makes the copy equal to the checkout. Equal files keep their time, so they are not compiled
+    again."""
     wanted = {TREE / name for name in files}
     for path in [path for path in TREE.rglob("*") if path.is_file() and path not in wanted]:
         if not path.is_relative_to(TREE / "build"):
@@ -465,13 +473,13 @@ def _copy(files: Iterable[str]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes what differs, and only that: what is written is compiled again."""
+    """Writes only text that differs: a written file is compiled again."""
     if path.read_text() != text:
         path.write_text(text)
 
 
 def digest_of_code(programs: Iterable[Path]) -> str:
-    """Of all but what debuggers read."""
+    """Hashes the programs without debug information."""
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory() as scratch:
         for program in programs:
@@ -491,7 +499,7 @@ def _digest(files: Iterable[str]) -> str:
 
 
 def _build_env() -> dict[str, str]:
-    """With ccache, where it is installed, an error that is taken out is compiled for nothing."""
+    """Returns variables for builds. With ccache, a removed error does not cause new compilation."""
     env = setup.tools_env()
     if shutil.which("ccache"):
         env |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_NOHASHDIR": "1"}

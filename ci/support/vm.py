@@ -1,8 +1,8 @@
-"""Guests for ci/rdma-vm: QEMU's command line, what a guest is told, and what it answers.
+"""Guests for ci/rdma-vm: QEMU's command line, the settings for a guest, and its answers.
 
-A guest has three serial ports of virtio. On the first, ci/guest/start speaks to us: "ready",
-"failed WHY", "exit STATUS". The others carry the command's output; each ends with a mark, for the
-ports are independent of each other and the status may come in before the last output.
+A guest has three virtio serial ports. On the first, ci/guest/start reports "ready", "failed WHY"
+and "exit STATUS". The others carry the command's output. Each of them ends with a mark, since ports
+are independent and the status may arrive before the last output.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pathlib import Path
 from support import setup, vm_kernel
 from support.stages import StageFailed
 
-CANNOT_BOOT = 77  # what test frameworks take for "skipped"
-TIMED_OUT = 124  # as of timeout(1)
+CANNOT_BOOT = 77  # test frameworks take it for "skipped"
+TIMED_OUT = 124  # as timeout(1) does
 GUEST_DIED = 125
 
 _BOOT_LIMIT_S = 120
 _END_LIMIT_S = 5
 _GUEST = setup.CI / "guest"
 _PORTS = ("words", "out", "err")
-_CABLES = 2  # between two guests, each a network of its own
+_CABLES = 2  # between two guests; each is a network of its own
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PR_SET_PDEATHSIG = 1
-# The clock is what the emulator says it is, and nothing here needs guarding against Spectre.
+# The emulator's clock is reliable, and nothing here needs mitigations against Spectre.
 _KERNEL_LINE = (
     "console=ttyS0 loglevel=4 panic=-1 maxcpus=1 mitigations=off tsc=reliable no_timer_check "
     "random.trust_cpu=on"
@@ -101,7 +101,7 @@ def _parser(description: str) -> argparse.ArgumentParser:
     add("--timeout", type=_seconds, default=600.0, metavar="S", help="the command's, in seconds")
     add("--env", type=_variable, action="append", default=[], metavar="NAME[=VALUE]")
     add("--out", type=Path, metavar="DIR", help="folder of the host that the guest can write to")
-    # Not tried by itself: KVM inside another virtual machine may hang instead of failing.
+    # KVM is not tried automatically: inside another virtual machine it may hang instead of failing.
     add("--accel", choices=("tcg", "kvm"), default="tcg", help="kvm is faster, where it works")
     return parser
 
@@ -134,7 +134,7 @@ def parse(arguments: Sequence[str], description: str = "") -> Options:
 
 
 def settings(options: Options, number: int, mark: str) -> str:
-    """What ci/guest/start reads, as assignments of bash."""
+    """Returns what ci/guest/start reads, as bash assignments."""
     environment = {name: os.environ.get(name, "") for name in ("PATH", "HOME")}
     environment |= {**options.environment, "RDMA_VM_GUEST": str(number)}
     variables = [f"{name}={value}" for name, value in environment.items()]
@@ -156,7 +156,7 @@ class Marked:
         self.ended = False
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on: all but an end that may be the beginning of the mark."""
+        """Returns what can be passed on: everything but an end that may begin the mark."""
         text = self._held + data
         before, found, _ = text.partition(self._mark)
         if found:
@@ -169,13 +169,13 @@ class Marked:
         return text[: len(text) - held]
 
     def close(self) -> bytes:
-        """What was held back, where the stream broke off."""
+        """Returns what was held back, after the stream broke off."""
         held, self._held, self.ended = self._held, b"", True
         return held
 
 
 class Prefixed:
-    """Whole lines with a prefix; without a prefix, the bytes as they come."""
+    """Passes on whole lines with a prefix; without a prefix, bytes as they come."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
@@ -192,7 +192,7 @@ class Prefixed:
 
 
 class Output:
-    """One of the command's streams on its way from the guest to a descriptor of ours."""
+    """Passes one output stream of the command from the guest to a descriptor of this process."""
 
     def __init__(self, target: int, prefix: bytes, mark: bytes) -> None:
         self._target = target
@@ -218,7 +218,7 @@ class Output:
 
 
 class Words:
-    """What ci/guest/start says, a line at a time."""
+    """Reads the lines of ci/guest/start."""
 
     def __init__(self) -> None:
         self._line = b""
@@ -238,11 +238,11 @@ class Words:
                 self.failure = rest or word
 
     def close(self) -> None:
-        """The port says nothing more."""
+        """The port is closed; nothing is left to do."""
 
 
 def _escaped(path: Path) -> str:
-    return str(path).replace(",", ",,")  # QEMU's way
+    return str(path).replace(",", ",,")  # as QEMU expects
 
 
 def _share(tag: str, path: Path, *, writable: bool = False) -> list[str]:
@@ -257,26 +257,25 @@ def _port(number: int, name: str, descriptor: int) -> list[str]:
 
 
 def _cable(number: int, which: int, descriptor: int) -> list[str]:
-    """QEMU's options for one end of a cable.
+    """Returns QEMU's options for one end of a cable.
 
-    A frame has a buffer of its own, for QEMU before 9.1 waits for ever where the guest adds too few
-    of several buffers for a frame in the moment in which QEMU asks to be told of more
-    (qemu/qemu#267): cables were dead now and then, and nothing else that was found explains it.
-    Without event indices, a side that has missed being told once is told with what comes next.
+    Each frame gets one buffer (mrg_rxbuf=off). Otherwise QEMU before 9.1 may wait for ever if the
+    guest adds too few buffers at the moment when QEMU asks to be notified of more (qemu/qemu#267).
+    Without event indices, a side that has missed one notification gets the next one.
     """
-    mac = f"52:54:00:77:{which:02x}:{number + 1:02x}"  # by which ci/guest/start knows the cable
+    mac = f"52:54:00:77:{which:02x}:{number + 1:02x}"  # ci/guest/start recognises the cable by it
     card = f"virtio-net-pci,netdev=cable{which},mac={mac},host_mtu=9000,romfile="
     card += ",mrg_rxbuf=off,event_idx=off"
     return ["-netdev", f"socket,id=cable{which},fd={descriptor}", "-device", card]
 
 
 def processors(options: Options) -> list[str]:
-    """QEMU's options for the processors of a guest.
+    """Returns QEMU's options for the processors of a guest.
 
-    There may always be two. Where there can be one only, QEMU leaves out the guest's barriers and
-    makes its atomic operations plain ones (7.2; barriers are kept since 8.1), though its devices
-    run in another thread: then a write to a ring is late, the device is not told of it, and that
-    cable or port is dead.
+    A guest may always have two processors. If it could have only one, QEMU 7.2 would leave out the
+    guest's barriers and make its atomic operations plain ones (since 8.1 it keeps barriers). But
+    its devices run in another thread. A write to a ring would be seen late, the device would not be
+    notified, and that cable or port would hang.
     """
     accelerator = {"tcg": "tcg,thread=multi", "kvm": "kvm"}[options.accelerator]
     count = f"{options.cpus},sockets={options.sockets},maxcpus={max(2, options.cpus)}"
@@ -286,10 +285,8 @@ def processors(options: Options) -> list[str]:
 def qemu_command(
     options: Options, number: int, kernel: vm_kernel.Kernel, folder: Path, ports: Sequence[int]
 ) -> list[str]:
-    """The command line of one guest, whose files lie in `folder` and whose ports write to `ports`.
-
-    Without its cables.
-    """
+    """Returns the command line of one guest, without its cables. The guest's files are in `folder`,
+    and its ports write to `ports`."""
     command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot"]
     command += ["-display", "none", "-machine", "pc", *processors(options)]
     command += ["-m", str(options.memory_mib)]
@@ -312,7 +309,7 @@ def _die_with_parent() -> None:
 
 
 class Guest:
-    """A running guest. close() ends it; nothing of it is left then but its folder."""
+    """A running guest. close() ends it and leaves only its folder."""
 
     def __init__(
         self,
@@ -346,7 +343,7 @@ class Guest:
                 stderr=errors,
                 pass_fds=passed,
                 preexec_fn=_die_with_parent,
-                start_new_session=True,  # Ctrl-C is for us alone
+                start_new_session=True,  # Ctrl-C is for this process only
             )
         for writer in writers:
             os.close(writer)
@@ -356,12 +353,12 @@ class Guest:
 
     @property
     def finished(self) -> bool:
-        """The command has ended and all that it wrote has come; or the guest is gone."""
+        """True if the command has ended and all its output has arrived, or the guest is gone."""
         complete = self.words.status is not None and all(out.ended for out in self.outputs)
         return complete or not self.readers
 
     def read(self, reader: int) -> bool:
-        """Passes on what a port has for us. False, once, when it is closed."""
+        """Passes on the data of a port. Returns False once, when the port is closed."""
         data = os.read(reader, 1 << 16)
         if data:
             self.readers[reader].feed(data)
@@ -371,7 +368,7 @@ class Guest:
         return False
 
     def last_words(self) -> str:
-        """The end of what QEMU and the guest's kernel said, indented."""
+        """Returns the last lines of QEMU and of the guest's kernel, indented."""
         lines = []
         for name in ("console", "qemu"):
             path = self._folder / name
@@ -381,7 +378,7 @@ class Guest:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Ends the guest, as by its power switch."""
+        """Ends the guest, as its power switch would."""
         self.process.terminate()
         try:
             self.process.wait(_END_LIMIT_S)
@@ -394,12 +391,12 @@ class Guest:
 
 
 def note(text: str) -> None:
-    """A line to the user, apart from the command's output."""
+    """Prints a line for the user, apart from the command's output."""
     print(f"rdma-vm: {text}", file=sys.stderr, flush=True)
 
 
 def _booted(guests: Sequence[Guest], limit_passed: bool) -> bool:
-    """Whether all commands have begun. Raises StageFailed for a guest that will not get there."""
+    """True if all commands have begun. Raises StageFailed if a guest cannot start its command."""
     for guest in guests:
         if guest.words.ready:
             continue
@@ -412,7 +409,7 @@ def _booted(guests: Sequence[Guest], limit_passed: bool) -> bool:
 
 
 def watch(guests: Sequence[Guest], timeout_s: float) -> int:
-    """Passes on what the guests say until their commands have ended; returns the exit status.
+    """Passes on the guests' output until their commands have ended, and returns the exit status.
 
     Raises StageFailed if a guest does not boot.
     """
@@ -448,7 +445,7 @@ def _status(guests: Sequence[Guest]) -> int:
 
 @contextlib.contextmanager
 def _cables(guests: int) -> Iterator[list[list[socket.socket]]]:
-    """For each guest its ends of the cables, pairs of sockets: nothing listens anywhere."""
+    """Yields each guest's ends of the cables. They are socket pairs, so nothing listens."""
     with contextlib.ExitStack() as stack:
         pairs = [socket.socketpair() for _ in range(_CABLES if guests == 2 else 0)]
         for end in (end for pair in pairs for end in pair):
@@ -457,7 +454,7 @@ def _cables(guests: int) -> Iterator[list[list[socket.socket]]]:
 
 
 def run(options: Options, kernel: vm_kernel.Kernel) -> int:
-    """Boots the guests, runs the command in each and ends them; returns the exit status.
+    """Boots the guests, runs the command in each and ends them. Returns the exit status.
 
     Raises StageFailed, with the reason first, if the guests cannot be booted here.
     """

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from support.stages import StageFailed, cache_folder, must, run, stage, tail
 
-# What the guest needs before it has a root file system; the rest is loaded from there.
+# Modules that the guest needs before it has a root file system; it loads the rest from there.
 BOOT_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
-# Folders of modules that are kept: those of networks, RDMA and virtual machines (70 of 400 MB).
+# Folders of modules to keep: for networks, RDMA and virtual machines (70 of 400 MB).
 _KEPT = (
     *("arch", "crypto", "drivers/char", "drivers/infiniband", "drivers/virtio", "lib", "net"),
     *("fs/9p", "fs/configfs", "fs/fscache", "fs/netfs", "fs/overlayfs"),
@@ -49,16 +49,16 @@ def _numbers(version: str) -> list[int]:
 
 
 def cached(cache: Path) -> Kernel | None:
-    """The newest kernel in the cache. What is there is whole: folders get their name at the end."""
+    """Returns the newest kernel in the cache. A folder with its final name is complete."""
     found = [path.parent for path in cache.glob("[0-9]*/kernel")]
     newest = max(found, key=lambda path: _numbers(path.name), default=None)
     return Kernel(newest) if newest else None
 
 
 def kernel() -> Kernel:
-    """The cached kernel, or else the one that the Debian archive has now.
+    """Returns the cached kernel, or else the current one of the Debian archive.
 
-    Raises StageFailed if it cannot be had.
+    Raises StageFailed if there is none.
     """
     cache = cache_folder("rdma-vm")
     found = cached(cache)
@@ -73,7 +73,7 @@ def kernel() -> Kernel:
 
 
 def _fetch_by_new_lists(scratch: Path) -> Kernel:
-    """apt's lists of packages may be missing, or older than what the archive has."""
+    """Fetches the kernel; as root, updates apt's package lists if they are missing or old."""
     try:
         return _fetch(scratch)
     except StageFailed:
@@ -84,7 +84,7 @@ def _fetch_by_new_lists(scratch: Path) -> Kernel:
 
 
 def publish(made: Kernel, cache: Path) -> Kernel:
-    """Moves a finished kernel to its place; where another program was faster, that one counts."""
+    """Moves a complete kernel to its place, or uses the one of a program that was faster."""
     place = cache / made.version
     try:
         made.folder.rename(place)
@@ -95,7 +95,7 @@ def publish(made: Kernel, cache: Path) -> Kernel:
 
 
 def package_of(listing: str) -> str:
-    """The kernel's package, from what `apt-cache depends` says of the one that stands for it."""
+    """Returns the kernel's package, from the output of `apt-cache depends` for its meta-package."""
     found = re.search(r"Depends: (linux-image-\d\S*)", listing)
     if not found:
         raise StageFailed(f"apt knows no package {_META_PACKAGE}; the guest's kernel comes from it")
@@ -112,7 +112,7 @@ def _package() -> str:
 
 def _fetch(scratch: Path) -> Kernel:
     name = _package()
-    # As root, apt fetches as a user of its own, who may not write here.
+    # As root, apt downloads as another user, who may not write here.
     download = ["apt-get", "-o", "APT::Sandbox::User=root", "download", name]
     outcome = run(download, "vm-kernel-download", cwd=scratch)
     archives = list(scratch.glob("*.deb"))
@@ -144,9 +144,9 @@ def _keep_modules(source: Path, target: Path) -> None:
 
 
 def uncompressed(image: bytes) -> bytes:
-    """The kernel proper out of a compressed image, or the image itself where it has no xz in it.
+    """Extracts the kernel from an image with xz in it; returns other images unchanged.
 
-    QEMU boots either. Decompressing in the guest, under emulation, takes 4 s longer.
+    QEMU boots both. Decompression in an emulated guest costs 4 s.
     """
     start = image.find(_XZ)
     while start >= 0:
@@ -161,9 +161,9 @@ def uncompressed(image: bytes) -> bytes:
 
 
 def load_order(dependencies: str, names: Iterable[str]) -> list[str]:
-    """Paths of modules, each behind those that it needs, by the text of a modules.dep.
+    """Returns the paths of modules, each after those that it needs, from the text of modules.dep.
 
-    Raises StageFailed for a name that is not in it.
+    Raises StageFailed for an unknown name.
     """
     needs = {}
     for line in dependencies.splitlines():
@@ -180,7 +180,7 @@ def load_order(dependencies: str, names: Iterable[str]) -> list[str]:
 
 
 def _entry(name: str, content: bytes, mode: int, number: int) -> bytes:
-    """One file of a cpio archive in the "newc" format, which the kernel unpacks."""
+    """Returns one file of a cpio archive in the "newc" format, which the kernel unpacks."""
     path = name.encode() + b"\0"
     fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(path), 0)
     head = b"070701" + b"".join(b"%08X" % field for field in fields) + path
@@ -188,7 +188,7 @@ def _entry(name: str, content: bytes, mode: int, number: int) -> bytes:
 
 
 def cpio(folders: Iterable[str], files: dict[str, bytes]) -> bytes:
-    """An archive of empty folders and of executable files."""
+    """Returns an archive of empty folders and executable files."""
     entries = [(name, b"", 0o040755) for name in folders]
     entries += [(name, content, 0o100755) for name, content in files.items()]
     entries.append(("TRAILER!!!", b"", 0))
@@ -198,7 +198,7 @@ def cpio(folders: Iterable[str], files: dict[str, bytes]) -> bytes:
 
 
 def initramfs(of: Kernel, init: Path, busybox: Path = Path("/bin/busybox")) -> bytes:
-    """The guest's first file system: busybox, `init`, and the modules that it loads."""
+    """Returns the guest's first file system: busybox, `init`, and the modules that `init` loads."""
     order = load_order((of.modules / "modules.dep").read_text(), BOOT_MODULES)
     files = {"init": init.read_bytes(), "bin/busybox": busybox.read_bytes()}
     for number, path in enumerate(order):

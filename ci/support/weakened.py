@@ -1,7 +1,7 @@
-"""Errors of synchronisation that ci/mutate plants: rules of its own beside universalmutator's.
+"""Errors of synchronisation that ci/mutate plants, beside those of universalmutator's rules.
 
-A memory order becomes relaxed, a lock is not taken, a waiter is not woken. All pure. What does not
-compile then, such as a lock that a later line waits with, is not counted as no other is.
+A memory order becomes relaxed, a lock is not taken, or a waiter is not woken up. All pure. Errors
+that do not compile are not counted, such as the removal of a lock that a later line needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ORDER = re.compile(r"\bmemory_order(?:_|::)(?P<order>seq_cst|acq_rel|acquire|re
 # Without an order it is seq_cst.
 _LOAD = re.compile(r"(?:\.|->)load\((?P<end>)\)")
 _STORE = re.compile(r"(?:\.|->)store\([^();]+(?:\([^()]*\)[^();]*)*(?P<end>)\)")
-# base/order.h. Of a word that is computed, calls may be part.
+# base/order.h. The word may be an expression with calls.
 _NESTED = r"(?:[^(),]|\([^()]*\))+"
 _PUBLISH = re.compile(rf"\bpublish\((?P<word>{_NESTED}), (?P<value>{_NESTED})\)")
 _OBSERVE = re.compile(rf"\bobserve\((?P<word>{_NESTED})\)")
@@ -50,15 +50,16 @@ def _orders(text: str, visible: str) -> Iterator[str]:
 
 
 def _left_out(rule: re.Pattern[str], text: str, visible: str) -> Iterator[str]:
-    """With braces in its place: a lone semicolon behind an `if` is a warning, which is an error."""
+    """Yields lines with braces in place of the statement: a lone semicolon after an `if` causes a
+    warning, which is an error."""
     for found in rule.finditer(visible):
         start, end = found.span("statement")
         yield text[:start] + "{/*" + text[start:end] + "*/}" + text[end:]
 
 
 def weakened(text: str, visible: str) -> list[str]:
-    """What may stand in the place of a line of C++; `visible` is the line with spaces where there
-    are comments and texts."""
+    """Returns the replacements of a C++ line. `visible` is the line with spaces in place of
+    comments and texts."""
     return [
         *_orders(text, visible),
         *_left_out(_LOCK, text, visible),

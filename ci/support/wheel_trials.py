@@ -1,4 +1,4 @@
-"""Tries wheels as their users do: installed where there is no compiler, and used."""
+"""Tries wheels as their users do: installs them where there is no compiler, and uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EMULATOR = "qemu-aarch64-static"
 
 
 def _fetch(wheel: Path, folder: Path, python: Cpython, arch: Arch) -> None:
-    """The wheel and what it asks for, with its extras, as wheels of that CPython."""
+    """Downloads what the wheel and its extras need, as wheels for that CPython."""
     command: list[str | Path] = [tools() / "pip", "download", "--only-binary=:all:", "-d", folder]
     command += ["--python-version", python.version, "--implementation", "cp"]
     for abi in (python.tag, "abi3", "none"):
@@ -57,7 +57,7 @@ def try_wheel(wheel: Path, python: Cpython, arch: Arch) -> None:
 
 
 def _try_bare(wheel: Path, folder: Path, python: Cpython) -> Outcome:
-    """In the root of the CPython; what is missing is not fetched."""
+    """Tries it in the root of the CPython; nothing more is downloaded."""
     check_bare(python.bare)
     shown = {folder: "/try"}
     if python.shown:
@@ -76,8 +76,8 @@ def _try_bare(wheel: Path, folder: Path, python: Cpython) -> Outcome:
 
 
 def _try_emulated(folder: Path, python: Cpython) -> Outcome:
-    """By an emulator of the processor, in the root that the wheel was built in: pip does not run
-    there, for the kernel starts no program of that architecture by itself."""
+    """Tries it with an emulator of the processor, in the root that built the wheel. pip cannot run
+    there, since the kernel does not start programs of that architecture by itself."""
     packages = fresh(folder / "packages")
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:

@@ -1,7 +1,7 @@
 """Wheels that install anywhere: compiled in a root, linked statically, one for each CPython.
 
-The library is compiled once for all of them; an extension needs of its CPython no more than its
-headers, and is tried where that CPython is, in a root without a compiler (ci/support/pythons.py).
+The library is compiled once for all of them. An extension needs only the headers of its CPython. It
+is tried where that CPython is, in a root without a compiler (ci/support/pythons.py).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ AARCH64 = Arch("aarch64", "arm64", "aarch64-linux-gnu")
 FOREIGN_PYTHON = "3.11"  # for other architectures than this machine's: the build root's own
 ARCHES = {arch.name: arch for arch in (X86_64, AARCH64)}
 
-# What both architectures need once, and each. Of libraries that a wheel has inside (support/linked)
-# the packages have the headers alone.
+# Packages for both architectures together, and for each. For libraries inside a wheel
+# (support/linked) only the headers of the packages are used.
 _COMMON = (
     *("g++", "g++-aarch64-linux-gnu", "make", "cmake", "ninja-build", "ccache", "libtool"),
     *("automake", "libhwy-dev", "libfmt-dev", "libsodium-dev", "liblz4-dev", "libyaml-dev"),
     *("nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev", "python3-dev", "qemu-user-static"),
 )
 _EACH = ("libgtest-dev",)
-# To run, emulated: an extension's Python, and the C++ library that NumPy's wheels load.
+# For emulated runs: an extension's Python, and the C++ library that NumPy's wheels load.
 _EMULATED = ("libpython3-dev", "libstdc++6")
-# What runs the emulated Python: its library is here as a part of libpython3-dev.
+# The emulated Python. Its library comes with libpython3-dev.
 _EMULATED_PYTHON = f"""
 apt-get download python{FOREIGN_PYTHON}-minimal:{AARCH64.debian}
 dpkg-deb -x python3*.deb /opt/{AARCH64.name}
@@ -59,7 +59,7 @@ rm python3*.deb
 
 
 def build_root() -> Root:
-    """Debian 12 with compilers for all architectures and static libraries."""
+    """Returns a root with Debian 12, compilers for all architectures, and static libraries."""
     foreign = tuple(f"{package}:{AARCH64.debian}" for package in (*_EACH, *_EMULATED))
     then = linked.script("/opt/static", [arch.triplet for arch in ARCHES.values()])
     then = f"mkdir /tmp/then && cd /tmp/then\n{then}{_EMULATED_PYTHON}"
@@ -72,7 +72,7 @@ def build_root() -> Root:
 
 
 def tools() -> Path:
-    """bin/ of the virtual environment that wheels are made with."""
+    """Returns bin/ of the virtual environment with the tools that make wheels."""
     folder = cache_folder("wheel") / "tools"
     pins = setup.CI / "requirements-wheel.txt"
     stamp = folder / "pins"
@@ -107,7 +107,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def source_package() -> Path:
-    """The source package, of this checkout."""
+    """Returns the source package of this checkout."""
     folder = fresh(WORK / "sdist")
     how = ["--sdist", "--no-isolation", "-o"]
     _with_tools(["python", "-m", "build", *how, folder, ROOT], "sdist")
@@ -115,7 +115,7 @@ def source_package() -> Path:
 
 
 def unpacked(sdist: Path) -> Path:
-    """The source package as a folder: nothing else goes into a wheel."""
+    """Unpacks the source package, and returns its folder. Nothing else goes into a wheel."""
     folder = fresh(WORK / "source")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder)
@@ -123,7 +123,7 @@ def unpacked(sdist: Path) -> Path:
 
 
 def without_extension(source: Path) -> Path:
-    """A wheel of the Python files and what is said of the package, which all others have, too."""
+    """Returns a wheel with the Python files and metadata that all wheels share."""
     folder = fresh(WORK / "plain")
     how = ["--no-deps", "--no-build-isolation", "-Cwheel.cmake=false", "-Cwheel.platlib=true"]
     _with_tools(["pip", "wheel", *how, "-w", folder, source], "wheel-plain")
@@ -131,7 +131,7 @@ def without_extension(source: Path) -> Path:
 
 
 def compiler_settings(arch: Arch) -> list[str]:
-    """What CMake is told in the root, where the checkout is at /checkout."""
+    """Returns CMake's options in the root, where the checkout is mounted at /checkout."""
     settings = [
         *("-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"),
         f"-DCMAKE_PREFIX_PATH=/opt/static/{arch.triplet}",
@@ -144,7 +144,7 @@ def compiler_settings(arch: Arch) -> list[str]:
 def compile_inside(
     command: Sequence[str | PurePosixPath], log: str, shown: Mapping[Path, str]
 ) -> Outcome:
-    """Runs a step of a build in the build root. What its compilers made outlives the root."""
+    """Runs a step of a build in the build root. The compiler cache outlives the root."""
     cache = cache_folder("wheel") / "ccache"
     cache.mkdir(parents=True, exist_ok=True)
     shown = {**shown, cache: "/var/cache/ccache"}
@@ -153,7 +153,7 @@ def compile_inside(
 
 
 def compiled(source: Path, arch: Arch, pythons: Sequence[Cpython]) -> Path:
-    """The folder `ringcoll` as it is installed: the library and an extension for each CPython."""
+    """Returns the installed folder `ringcoll`: the library and an extension for each CPython."""
     folder = fresh(WORK / arch.name)
     pybind11 = _only(tools().parent, "lib/python*/site-packages/pybind11")
     extensions = [f"{suffix(python, arch)}={_includes(python, arch)}" for python in pythons]
@@ -173,18 +173,19 @@ def compiled(source: Path, arch: Arch, pythons: Sequence[Cpython]) -> Path:
 
 
 def suffix(python: Cpython, arch: Arch) -> str:
-    """How the file of an extension ends."""
+    """Returns the end of an extension's file name."""
     return f".cpython-{python.tag.removeprefix('cp')}-{arch.triplet}.so"
 
 
 def _includes(python: Cpython, arch: Arch) -> str:
-    if arch is not X86_64:  # Debian's, of the root itself
+    if arch is not X86_64:  # Debian's headers in the root
         return f"/usr/include/python{python.version}"
     return ":".join(f"/headers/{python.tag}/{part}".rstrip("/") for part in python.includes)
 
 
 def assembled(plain: Path, installed: Path, python: Cpython, arch: Arch) -> Path:
-    """The wheel of one CPython, whose name does not promise anything of other machines yet."""
+    """Returns the wheel of one CPython. Its name does not yet promise anything about other
+    machines."""
     folder = fresh(WORK / arch.name / python.tag)
     log = f"wheel-{arch.name}-{python.tag}"
     _with_tools(["wheel", "unpack", "-d", folder, plain], f"{log}-unpack")
@@ -204,9 +205,9 @@ def assembled(plain: Path, installed: Path, python: Cpython, arch: Arch) -> Path
 
 
 def repaired(wheel: Path, arch: Arch, output: Path) -> Path:
-    """The wheel under the name of the oldest glibc that it runs with, as auditwheel judges by its
-    symbols. Raises StageFailed if that is newer than GLIBC, or if it needs a library that machines
-    may lack."""
+    """Renames the wheel for the oldest glibc that it runs with, as auditwheel finds from its
+    symbols. Raises StageFailed if that is newer than GLIBC, or if the wheel needs a library that
+    machines may lack."""
     folder = fresh(wheel.parent / "repaired")
     log = f"wheel-{arch.name}-{wheel.parent.name}-audit"
     _with_tools(["auditwheel", "repair", "-w", folder, wheel], log)
@@ -227,14 +228,14 @@ def repaired(wheel: Path, arch: Arch, output: Path) -> Path:
 
 
 def _remove_older(output: Path, name: str) -> None:
-    """The same wheel for another glibc: pip would take whichever it likes."""
+    """Removes the same wheel for another glibc, since pip could choose either."""
     same = re.sub(r"-manylinux.*_(?=x86_64|aarch64)", "-*_", name)
     for path in output.glob(same):
         path.unlink()
 
 
 def check_size(wheel: Path) -> None:
-    """Raises StageFailed for a wheel that has grown too large."""
+    """Raises StageFailed if the wheel is too large."""
     size = wheel.stat().st_size
     if size > MOST_BYTES:
         raise StageFailed(

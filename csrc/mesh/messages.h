@@ -29,8 +29,8 @@ class MessageChannels {
   virtual bool progress() = 0;
   /// The peers whose channel is open. The list only grows, at its end.
   virtual const std::vector<Rank>& open() const = 0;
-  /// Precondition: the peer's channel is open. Nobody calls expect() on it, and it does not need to
-  /// (Endpoint::expect).
+  /// Precondition: the peer's channel is open. Callers never call expect() on it, and its transport
+  /// does not need that.
   virtual Endpoint& operator[](Rank peer) = 0;
   /// Closes the channel after it failed or its peer left. Nobody uses or waits for it any more,
   /// though it stays in open(). Later calls of try_open() throw Error(kPeerLost).

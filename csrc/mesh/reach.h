@@ -31,9 +31,8 @@ struct Reached {
     TransportBits bits = 0;
     bool operator==(const Stretch&) const = default;
   };
-  TransportBits offered = 0;  // by the rank itself
-  std::vector<Stretch>
-      stretches;  // cover all ranks; the rank itself counts to a neighbour's stretch
+  TransportBits offered = 0;       // by the rank itself
+  std::vector<Stretch> stretches;  // of all ranks; the rank itself joins a neighbour's
 
   /// `bits` by position in the order; `own` is the position of the rank that says it.
   static Reached of(TransportBits offered, const std::vector<TransportBits>& bits, size_t own);
