@@ -107,8 +107,7 @@ class Mesh {
   void wait_for_lifelines(Duration limit);
   /// Starts to make a lifeline that no group needs, unless it exists, and never blocks. Either rank
   /// of the pair may ask first. `done` is called on any thread when the lifeline is made or given
-  /// up. Returns false if the lifeline exists or another thread is making it; `done` is then never
-  /// called.
+  /// up. Returns false, and never calls `done`, if the lifeline exists or is already being made.
   using Called = std::function<void(const std::optional<Unmade>&)>;
   bool call_lifeline(Rank peer, Duration patience, Called done);
   /// The same with a patience of 2 s and without a callback; failure is ignored.
