@@ -25,8 +25,8 @@ class Task : public std::enable_shared_from_this<Task> {
  public:
   explicit Task(std::function<rc_status(rc_comm**)> body) : body_(std::move(body)) {}
 
-  /// Without a thread it has ended afterwards: so the library says what it cannot make, to the
-  /// other ranks too.
+  /// Starts `body` on a thread. If no thread can be created, runs it here: the library then
+  /// reports the failure, to the other ranks too.
   void begin() {
     try {
       std::thread([self = shared_from_this()] { self->run(); }).detach();
@@ -37,7 +37,7 @@ class Task : public std::enable_shared_from_this<Task> {
   void run() {
     rc_comm* comm = nullptr;
     rc_status status = body_(&comm);
-    body_ = {};  // what it has held is nobody's concern any more
+    body_ = {};  // releases what it holds, such as a communicator
     std::unique_lock lock(mutex_);
     if (status != RC_OK) outcome_ = Failure::last(status);
     comm_ = comm;
@@ -54,7 +54,7 @@ class Task : public std::enable_shared_from_this<Task> {
     abandoned_ = true;
     if (ended_) ringcoll_comm_destroy(comm_);
   }
-  // Once it has ended.
+  // Both are valid once wait() has returned true.
   rc_comm* comm() const { return comm_; }
   const Failure& outcome() const { return outcome_; }
 
@@ -73,7 +73,7 @@ void attend(Task& task, const std::function<void()>& cancel) {
   for (bool waits = true; waits;) {
     {
       Released released;
-      if (raised) cancel();  // it may have come too early before
+      if (raised) cancel();  // again, since an earlier cancel may have come too early
       waits = !task.wait();
     }
     if (!waits || PyErr_CheckSignals() == 0) continue;
@@ -103,7 +103,7 @@ rc_comm* attended(std::function<rc_status(rc_comm**)> body, const std::function<
   if (attends) attend(*task, cancel);
   const Failure& outcome = task->outcome();
   if (outcome.status == RC_OK) return task->comm();
-  // Ctrl-C reached all ranks of the job, and is the cause rather than a lost peer.
+  // Ctrl-C goes to all ranks of the job. So it is the cause, and a lost peer is a consequence.
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   raise(outcome);
 }

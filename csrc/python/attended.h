@@ -1,4 +1,4 @@
-// Functions of the library that block, and that no rc_interrupted_fn ends: making, splitting,
+// Runs blocking functions of the library that take no rc_interrupted_fn: creating, splitting,
 // shrinking and closing a communicator.
 #pragma once
 
@@ -8,11 +8,12 @@
 
 namespace ringcoll::python {
 
-/// Calls `body` without the GIL, in the main thread so that handlers of signals are called
-/// meanwhile: `body` then runs in a thread of its own. Returns the communicator that it has made,
-/// null if none, or raises its error. What a handler raises is raised at once, and the thread left
-/// to itself: it frees what it makes. With `cancel`, which may be called several times and makes
-/// `body` end soon, its end is waited for first, unless a handler raises once more.
+/// Runs `body` without the GIL and returns the communicator that it has made, or null if it has
+/// made none. Raises the error of `body`. In the main thread `body` runs on a thread of its own, so
+/// that Python's signal handlers run meanwhile. If a handler raises, this function raises the same
+/// at once. It abandons the thread, which later destroys what it makes. `cancel` makes `body` end
+/// soon and may be called several times. With `cancel`, this function waits for `body` before it
+/// raises, unless a handler raises a second time.
 rc_comm* attended(std::function<rc_status(rc_comm**)> body,
                   const std::function<void()>& cancel = {});
 

@@ -35,17 +35,16 @@ T lookup(const std::array<std::string_view, N>& names, std::string_view name, co
 
 constexpr int64_t kNone = -1;
 
-/// What one rank gives and takes, in elements; kNone where the library looks at no buffer.
+/// Elements of a rank's input and output; kNone where the library ignores the buffer.
 struct Shares {
   int64_t input;
   int64_t output;
   bool output_needed = true;
 };
 
-/// A gathered buffer holds all ranks' parts; a part is one rank's.
 struct Parts {
-  int64_t all;
-  int64_t mine;
+  int64_t all;   // elements of all ranks' parts
+  int64_t mine;  // elements of this rank's part
 };
 
 Parts parts_of(const Counts& counts, int64_t each, int rank, int size) {
@@ -64,10 +63,10 @@ void check_counts(const Counts& counts, int size, const char* name) {
       raise_invalid(fmt::format("{} holds {}, which is no count of elements", name, count));
 }
 
-/// As the C ABI wants it: there, 0 means 1 and -0.0 means 0.
+/// The factor for the C ABI, where 0 means 1 and -0.0 means 0.
 double factor(double given) { return given == 0 ? -0.0 : given; }
 
-/// Elements of a buffer of that extent.
+/// Elements of a buffer with this extent.
 int64_t elements_of(Extent extent, int64_t count, const Parts& sent, const Parts& received) {
   switch (extent) {
     case Extent::kVector:
@@ -84,7 +83,7 @@ int64_t elements_of(Extent extent, int64_t count, const Parts& sent, const Parts
   return kNone;
 }
 
-/// `count` is what rc_buffer.count means: one rank's part, or the whole where there are no parts.
+/// `count` is rc_buffer.count: the elements of one rank's part, or of a vector.
 Shares shares_of(const rc_call& call, int64_t count, const Counts& counts,
                  const Counts& recv_counts, int rank, int size) {
   const CollectiveTraits& traits = traits_of(call.collective);
@@ -98,7 +97,8 @@ Shares shares_of(const rc_call& call, int64_t count, const Counts& counts,
           .output_needed = writes};
 }
 
-/// Elements of one part, from the tensor that tells: one that is a part, or else is cut into them.
+/// Elements of one part, derived from a tensor that is one part, or else from one that consists of
+/// parts.
 int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* output, int size) {
   const CollectiveTraits& traits = traits_of(collective);
   bool by_output = !input || (output && traits.output == Extent::kOwnChunk);
@@ -116,7 +116,8 @@ int64_t part_of(rc_collective collective, const Tensor* input, const Tensor* out
   raise_invalid(fmt::format("{} is missing: this rank needs one", what));
 }
 
-/// The tensor's memory for the library, null where it looks at none.
+/// The memory that the library gets; null where it ignores the buffer. Raises InvalidArgument for a
+/// wrong size.
 void* sized(const Tensor* tensor, int64_t expected, bool needed, const std::string& what) {
   if (expected == kNone) return nullptr;
   if (!tensor && needed) raise_missing(what);
@@ -164,7 +165,7 @@ void Call::borrow(const CallArguments& arguments, int rank, int size) {
                     n, arguments.outputs.size()));
   if (n > 1 && traits_of(call_.collective).takes_counts())
     raise_invalid(fmt::format("{} takes one tensor, not {}", arguments.collective, n));
-  tensors_.reserve(2 * n);  // pointers to its elements are kept below
+  tensors_.reserve(2 * n);  // borrow_pair() keeps pointers to its elements
   buffers_.reserve(n);
   for (size_t i = 0; i < n; i++) {
     auto prefix = fmt::format("{}: ", arguments.collective);
@@ -185,7 +186,7 @@ void Call::borrow_pair(const py::object& input, const py::object& output, const 
   if (in_place) in = out;
   if (!in && !out) raise_invalid(fmt::format("{} and the output are both missing", in_name));
   bool reads = is_looked_at(traits_of(call_.collective).reads, rank == call_.root);
-  if (reads && !in) raise_missing(in_name);  // before the output tells what it should have been
+  if (reads && !in) raise_missing(in_name);  // or part_of() would take the size from the output
   int64_t count = counts_ ? (*counts_)[rank] : part_of(call_.collective, in, out, size);
   Shares shares = shares_of(call_, count, counts_, recv_counts_, rank, size);
   buffers_.push_back({sized(in, shares.input, true, in_name),

@@ -1,5 +1,5 @@
-// One collective call as Python states it: names, objects and counts, checked and turned into an
-// rc_call.
+// Checks the arguments of a collective call from Python (names, objects, counts) and makes an
+// rc_call of them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,15 +14,15 @@
 
 namespace ringcoll::python {
 
-/// Elements of one rank's part, per rank; nothing: all parts are equal.
+/// Elements of each rank's part, by rank. Empty optional: all parts are equal.
 using Counts = std::optional<std::vector<int64_t>>;
 
 struct CallArguments {
   std::string collective;
   std::string op;
   int root = 0;
-  pybind11::sequence inputs;   // None where this rank has none
-  pybind11::sequence outputs;  // as many as inputs; None likewise
+  pybind11::sequence inputs;   // tensors; None where this rank has no input
+  pybind11::sequence outputs;  // as many as inputs; None where this rank has no output
   Counts counts;
   Counts recv_counts;
   double prescale = 1;
@@ -30,11 +30,11 @@ struct CallArguments {
   double timeout_s = 0;
 };
 
-/// Holds what it borrows until it is destroyed, which needs the GIL.
+/// Borrows its tensors until it is destroyed. Making and destroying it needs the GIL.
 class Call {
  public:
-  /// Raises InvalidArgument if names are unknown, ranks or counts are out of range, types differ or
-  /// a tensor has not the size that the collective needs.
+  /// Raises InvalidArgument for an unknown name, a rank or count out of range, tensors of different
+  /// types, or a tensor of the wrong size for the collective.
   Call(const CallArguments& arguments, int rank, int size);
 
   const rc_call& get() const { return call_; }
@@ -55,7 +55,7 @@ class Call {
 
   rc_call call_ = {};
   std::optional<rc_dtype> dtype_;
-  // The vectors' memory, which call_ points to, stays where it is when a Call is moved.
+  // call_ points into these vectors. Their memory stays in place when a Call is moved.
   std::vector<Tensor> tensors_;
   std::vector<rc_buffer> buffers_;
   Counts counts_;

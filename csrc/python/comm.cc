@@ -59,7 +59,8 @@ Request::Request(rc_request* request, std::shared_ptr<void> borrowed,
       completion_(std::move(completion)),
       element_bytes_(element_bytes) {}
 
-// Not by poll(), which may raise. In a forked child all have ended.
+// poll() may raise, so the destructor does not use it. In a forked child, ringcoll_wait() reports
+// every inherited request as ended.
 Request::~Request() {
   if (!request_) return;
   int ended = 0;
@@ -81,11 +82,11 @@ bool Request::poll(double timeout_s) {
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
     if (element_bytes_ > 0 && done) ringcoll_received(request.get(), &outcome.info);
   }
-  if (!done) {  // or refused: the request goes on, and its tensors stay
+  if (!done) {  // it goes on, also after a refused wait, and so keeps its tensors
     if (outcome.status != RC_OK) raise(outcome);
     return false;
   }
-  if (request_) {  // else another thread that waited was first
+  if (request_) {  // else another waiting thread has done this
     outcome_ = std::move(outcome);
     request_.reset();
     borrowed_.reset();
@@ -113,7 +114,7 @@ bool Request::done() { return poll(0); }
 
 bool Request::add_done_callback(const py::object& function) {
   if (completion_->add(function)) return true;
-  poll(-1);  // it has ended, or is about to return from rc_call.done
+  poll(-1);  // short: the call has ended, or its `done` is about to return
   return false;
 }
 
@@ -145,7 +146,7 @@ void Comm::run(const CallArguments& arguments) {
   }
   signals.raise_if_any();
   if (outcome.status == RC_OK) return;
-  check_signals();  // Ctrl-C reached all ranks of the job, and is the cause rather than a lost peer
+  check_signals();  // Ctrl-C goes to all ranks: it is the cause, a lost peer a consequence
   raise(outcome);
 }
 
@@ -155,7 +156,7 @@ std::unique_ptr<Request> Comm::begin(std::shared_ptr<Asked> asked, int64_t eleme
   auto comm = open();
   auto completion = std::make_shared<Completion>();
   auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
-  auto* done_state = state.release();  // done()'s, once it has started
+  auto* done_state = state.release();  // Completion::done() owns it once the call has started
   asked->set_done(&Completion::done, done_state);
   rc_request* request = nullptr;
   Failure outcome;

@@ -1,4 +1,4 @@
-// Comm and Request: the handles of the C ABI as Python objects.
+// Python objects for the handles of the C ABI: Comm and Request.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,27 +16,29 @@
 
 namespace ringcoll::python {
 
-/// A call or a message in flight. Keeps what it borrows until that has ended.
+/// A call or a message in flight. Any thread that has the GIL may use it.
 class Request {
  public:
-  /// `borrowed` is destroyed with the GIL. `element_bytes`: of the buffer of a receive, else 0.
+  /// Keeps `borrowed`, the tensors, until the call has ended, and releases it with the GIL.
+  /// `element_bytes` is that of a receive's buffer; 0 for others.
   Request(rc_request* request, std::shared_ptr<void> borrowed,
           std::shared_ptr<Completion> completion, int64_t element_bytes = 0);
-  /// Never waits: of a call that has not ended the library's thread frees the request, and what is
-  /// borrowed, once it has, since the library may write to the buffers until then.
+  /// Never waits. If the call has not ended, the library may still write to the buffers. Then a
+  /// thread of the library frees the request and the tensors when the call ends.
   ~Request();
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  /// True once the call has ended; false if `timeout_s` passed first (negative: no limit). Raises
-  /// the call's error, each time. Releases the GIL; Ctrl-C interrupts it within kSlice.
+  /// Returns true once the call has ended, false if `timeout_s` passes first (negative: no limit).
+  /// Raises the call's error, each time. Releases the GIL. Signal handlers run at least every
+  /// kSliceSeconds, and what they raise ends the wait.
   bool wait(double timeout_s);
-  /// True if the call has ended, well or not. Does not block.
+  /// True if the call has ended, with or without an error. Does not block.
   bool done();
-  /// (source, tag, bytes, elements) of a receive that has ended well.
+  /// (source, tag, bytes, elements) of a receive. Precondition: wait() has returned true.
   pybind11::tuple received() const;
-  /// Has the library's thread call the function once the call has ended. False if it has already:
-  /// call it yourself.
+  /// Registers a function that a thread of the library calls when the call has ended. Returns false
+  /// if the call has ended already: then the caller calls the function.
   bool add_done_callback(const pybind11::object& function);
 
  private:
@@ -44,17 +46,17 @@ class Request {
 
   bool poll(double timeout_s);
 
-  std::shared_ptr<rc_request> request_;  // null once ended; threads that wait hold it too
+  std::shared_ptr<rc_request> request_;  // null once ended; waiting threads hold copies
   std::shared_ptr<void> borrowed_;
   std::shared_ptr<Completion> completion_;
   const int64_t element_bytes_;
-  Failure outcome_;  // and what was received
+  Failure outcome_;  // also has what a receive got
 };
 
-/// A communicator. Any thread may use it, except that close() must be alone.
+/// A communicator. Any thread that has the GIL may use it. close() must not run beside other calls.
 class Comm {
  public:
-  /// Collective over all ranks of the store. Releases the GIL; Ctrl-C interrupts it.
+  /// Collective over all ranks of the store. Releases the GIL. Ctrl-C interrupts it.
   Comm(int rank, int size, std::string store, std::string name, double timeout_s);
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
@@ -63,36 +65,40 @@ class Comm {
   int size() const { return size_; }
   bool closed() const { return !comm_; }
 
-  // Blocking calls attend to signals in the main thread: what a handler raises ends them.
+  // Blocking calls release the GIL. In the main thread, Python's signal handlers run meanwhile, and
+  // an exception of a handler ends the call.
 
-  /// Runs a call to its end, without the GIL.
+  /// Returns when the call has ended.
   void run(const CallArguments& arguments);
   std::unique_ptr<Request> start(const CallArguments& arguments);
-  /// Messages with tags: to their end, without the GIL. recv() returns (source, tag, bytes,
+  /// Send or receive a message, and return when that has ended. recv() returns (source, tag, bytes,
   /// elements).
   void send(const MessageArguments& arguments);
   pybind11::tuple recv(const MessageArguments& arguments);
   std::unique_ptr<Request> isend(const MessageArguments& arguments);
   std::unique_ptr<Request> irecv(const MessageArguments& arguments);
-  /// Null on a rank that passes no ranks.
+  /// Returns null on a rank that passes no ranks.
   std::unique_ptr<Comm> split(const std::vector<int32_t>& ranks, const std::string& name);
   std::unique_ptr<Comm> shrink(const std::string& name);
-  /// JSON.
+  /// The JSON of ringcoll_comm_stats().
   std::string stats();
   void abort(const std::string& reason);
-  /// Says goodbye and frees. Twice is allowed; refused while another thread is in a call.
+  /// Destroys the communicator. Does nothing the second time. Raises InvalidArgument while another
+  /// thread is in a call.
   void close();
 
  private:
   explicit Comm(std::shared_ptr<rc_comm> comm);
-  /// The handle, held for the length of a call so that it is not freed under it.
+  /// The handle. A call holds a copy, so that nobody destroys the communicator during the call.
+  /// Raises InvalidArgument if it is closed.
   std::shared_ptr<rc_comm> open() const;
   template <typename Asked, typename Begin>
   std::unique_ptr<Request> begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
                                  Begin&& begin);
   void run_message(Message& message, rc_message_info* info);
-  /// Of what `make` makes of this one; null if that is nothing. Releases the GIL. `doing`: for the
-  /// other ranks, if a handler of signals ends it.
+  /// Wraps the communicator that `make` makes from this one; null if it makes none. Releases the
+  /// GIL. If a signal handler ends it, the communicator is aborted, and `doing` tells the other
+  /// ranks why.
   std::unique_ptr<Comm> derive(std::function<rc_status(rc_comm*, rc_comm**)> make,
                                const char* doing);
 
@@ -101,9 +107,9 @@ class Comm {
   int size_;
 };
 
-/// JSON of ringcoll_info.
+/// The JSON of ringcoll_info().
 std::string info();
-/// JSON of ringcoll_simulate. Releases the GIL.
+/// The JSON of ringcoll_simulate(). Releases the GIL.
 std::string simulate(const std::string& request);
 
 }  // namespace ringcoll::python

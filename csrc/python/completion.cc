@@ -30,7 +30,7 @@ void Completion::done(void* state, rc_request*, rc_status) {
   (*held)->run();
 }
 
-// Functions may add functions.
+// Repeats, since the functions may add functions.
 void Completion::run() {
   while (!nothing_left()) {
     Acquired gil;
@@ -58,13 +58,13 @@ void Completion::call_functions() {
   for (py::object& function : functions) {
     try {
       function();
-    } catch (py::error_already_set& error) {  // not an Exception: those are logged in Python
+    } catch (py::error_already_set& error) {  // the Python callback logs every Exception itself
       error.discard_as_unraisable("a done callback of ringcoll");
     }
   }
 }
 
-// Nothing of Python can be freed any more.
+// The interpreter ends, so Python objects can no longer be freed. They leak on purpose.
 void Completion::leave_to_the_process() {
   std::lock_guard lock(mutex_);
   ended_ = true;

@@ -1,4 +1,4 @@
-// Python functions that are called when a call has ended, by the thread of the library.
+// Python functions that a thread of the library calls when a call has ended.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,18 +11,19 @@
 
 namespace ringcoll::python {
 
-/// What is to be done at the end of one call or message. The library's thread takes the GIL only
-/// where there is something.
+/// What remains to be done in Python when a call or message ends. The library's thread takes the
+/// GIL only if there is something to do.
 class Completion {
  public:
-  /// The functions wait until the call has ended. False if it has: call yours yourself. With the
-  /// GIL.
+  /// Registers a function to be called when the call has ended. Returns false if it has ended: then
+  /// the caller calls the function. Needs the GIL.
   bool add(pybind11::object function);
-  /// Keeps a request that nobody has any more, and what it borrows, until it has ended. False if it
-  /// has: then nothing is moved. With the GIL.
+  /// Takes over an abandoned request and the tensors that it borrows, and frees both when it has
+  /// ended. Returns false, and moves nothing, if it has ended. Needs the GIL.
   bool adopt(std::shared_ptr<rc_request>& request, std::shared_ptr<void>& borrowed);
 
-  /// rc_call.done, rc_message.done; `state` is a new std::shared_ptr<Completion>.
+  /// The rc_done_fn for rc_call and rc_message. `state` is a new std::shared_ptr<Completion>, which
+  /// this function deletes.
   static void done(void* state, rc_request* request, rc_status status);
 
  private:

@@ -11,8 +11,7 @@ Failure Failure::last(rc_status status) {
 }
 
 void raise(const Failure& failure) {
-  // Imported when needed: the module of the exceptions belongs to the package that imports this
-  // one.
+  // Imported on use: ringcoll.errors belongs to the package that imports this module.
   py::object from_status = py::module_::import("ringcoll.errors").attr("from_status");
   py::object error = from_status(static_cast<int>(failure.status), failure.message, failure.rank,
                                  failure.info.tag, failure.info.bytes);

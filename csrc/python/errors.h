@@ -1,4 +1,4 @@
-// How a failure of the library becomes a Python exception.
+// Turns failures of the library into Python exceptions.
 #pragma once
 
 #include <string>
@@ -7,21 +7,21 @@
 
 namespace ringcoll::python {
 
-/// What a failed call of the library was about; a copy of what the thread's next failure
-/// overwrites.
+/// Describes a failed call of the library. A copy, since the thread's next failure overwrites what
+/// the library keeps.
 struct Failure {
   rc_status status = RC_OK;
   int rank = -1;
   std::string message;
-  rc_message_info info{sizeof(rc_message_info), -1, -1, -1};  // of a message that is too long
+  rc_message_info info{sizeof(rc_message_info), -1, -1, -1};  // the message that was matched
 
-  /// That of this thread's last failed call.
+  /// Describes this thread's last failed call, which has returned `status`.
   static Failure last(rc_status status);
 };
 
-/// Raises the exception of ringcoll.errors that belongs to the status. Needs the GIL.
+/// Raises the exception of ringcoll.errors for failure.status. Needs the GIL.
 [[noreturn]] void raise(const Failure& failure);
-/// Raises InvalidArgument: refused before the library was called.
+/// Raises InvalidArgument, for calls that are refused before the library is called. Needs the GIL.
 [[noreturn]] void raise_invalid(const std::string& message);
 
 }  // namespace ringcoll::python

@@ -13,12 +13,12 @@ namespace py = pybind11;
 namespace ringcoll::python {
 namespace {
 
-// From here on CPython lets nobody make a thread known to it while it forks.
+// From 3.13 on, CPython itself keeps threads from registering with it during a fork.
 constexpr bool kForksAloneByItself = PY_VERSION_HEX >= 0x030D0000;
 
 class Gate {
  public:
-  /// False: it is closed.
+  /// False if the gate is closed.
   bool enter() {
     std::lock_guard lock(mutex_);
     if (closed_) return false;
@@ -30,26 +30,26 @@ class Gate {
     inside_--;
     left_.notify_all();
   }
-  /// Returns once no thread is inside, and none will be.
+  /// Returns once no thread is inside. None enters afterwards.
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;
-    // Fewer than none: the process was forked by a thread that was inside.
+    // Negative in a forked child whose thread was inside the old gate: it leaves this one.
     left_.wait(lock, [this] { return inside_ <= 0; });
   }
 
-  /// What Python has for a thread that it did not know. Without the GIL. No fork comes between: up
-  /// to CPython 3.11 its child waits for ever for the lock that this takes (python/cpython#112275),
-  /// and in 3.12 it may find a list half made.
+  /// Registers this thread with Python and returns its state. The thread must not hold the GIL. No
+  /// fork happens meanwhile: up to CPython 3.11 the child would wait for ever for a lock that is
+  /// taken here (python/cpython#112275), and in 3.12 it may find an inconsistent list.
   PyThreadState* make_known() {
     std::lock_guard lock(making_known_);
     PyThreadState* state = PyThreadState_New(PyInterpreterState_Main());
     if (!state) Py_FatalError("ringcoll: no memory to call Python from another thread");
     return state;
   }
-  /// Ends what make_known() has begun. Called with the GIL, which it gives back first, since nobody
-  /// may wait for the lock with it. No fork comes between here either: where memory is traced, what
-  /// frees it holds a lock of tracemalloc's, which a child would wait for.
+  /// Undoes make_known(). Called with the GIL. It releases the GIL first, since a thread must not
+  /// wait for making_known_ with it. No fork happens meanwhile: the deletion may take a lock of
+  /// tracemalloc, and a child would wait for that lock for ever.
   void make_unknown(PyThreadState* state) {
     PyThreadState_Clear(state);
     PyEval_ReleaseThread(state);
@@ -58,7 +58,7 @@ class Gate {
   }
   void before_fork() {
     if (kForksAloneByItself || making_known_.try_lock()) return;
-    // Without the GIL: whoever has the lock wants it, where tracemalloc traces what is allocated.
+    // Waits without the GIL: with tracemalloc, the thread that has the lock needs the GIL.
     PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
     making_known_.lock();
     if (state) PyEval_RestoreThread(state);
@@ -76,11 +76,11 @@ class Gate {
 };
 
 unsigned long main_thread = 0;
-// Whether the gate counts this thread.
+// Whether this thread has entered the gate.
 thread_local bool inside = false;
 
-// Never destroyed, since threads of the library outlive main(). A forked child has none of them,
-// and begins anew; its only thread is the main one.
+// Never destroyed, since threads of the library outlive main(). A forked child has none of these
+// threads, so it gets a new gate, and its only thread is its main thread.
 Gate& gate() {
   alignas(Gate) static std::byte memory[sizeof(Gate)];
   static Gate* made = [] {
@@ -121,7 +121,7 @@ bool is_main_thread() { return PyThread_get_thread_ident() == main_thread; }
 
 Inside::Inside() : entered_(!is_main_thread() && !inside) {
   if (!entered_ || enter()) return;
-  PyEval_SaveThread();  // for the thread that ends the interpreter
+  PyEval_SaveThread();  // lets the thread that ends the interpreter have the GIL
   sleep_for_ever();
 }
 
@@ -129,14 +129,15 @@ Inside::~Inside() {
   if (entered_) leave();
 }
 
-// A callback stays inside all the time, for calls may wait for it that the end of the interpreter
-// waits for.
+// A callback stays inside the gate. Calls inside the gate may wait for it, and the end of the
+// interpreter waits for these calls.
 Released::Released() : left_(inside && !CalledBack::now()) {
   if (left_) leave();
   state_ = PyEval_SaveThread();
 }
 
-// Without an Inside, as where an object is destroyed, the gate is needed for the GIL alone.
+// Without an Inside, as in the destructor of a Python object, the thread passes the gate only while
+// it takes the GIL.
 Released::~Released() {
   const bool enters = !is_main_thread() && !inside;
   if (enters && !enter()) sleep_for_ever();
@@ -161,7 +162,7 @@ Acquired::~Acquired() {
   if (entered_) leave();
 }
 
-// In the main thread, which the interpreter does not end without.
+// Runs in the main thread, so the interpreter cannot end meanwhile.
 int Signals::interrupted(void* self) {
   CalledBack called_back;
   py::gil_scoped_acquire acquire;

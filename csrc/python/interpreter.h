@@ -1,11 +1,12 @@
-// Threads of this module, signals, and an interpreter that ends under them.
+// Threads of this module, the GIL, signals, and the end of the interpreter.
 //
-// An interpreter that ends stops each thread that asks for its GIL, by pthread_exit() up to CPython
-// 3.13 and by a sleep for ever from 3.14 on. In the middle of C++ the first aborts the process. So
-// there is a **gate**: a thread that wants the GIL goes through it first, and the interpreter
-// closes it before it ends (atexit), and waits for those inside. A daemon thread that comes back
-// from a blocking call after that finds the gate closed and sleeps for ever. The main thread, which
-// ends the interpreter, needs no gate: it may still close communicators then.
+// An ending interpreter stops every thread that asks for the GIL: by pthread_exit() up to CPython
+// 3.13, by an endless sleep from 3.14 on. pthread_exit() inside C++ code aborts the process. So
+// this module has a **gate**. A thread passes the gate before it asks for the GIL. An atexit
+// handler closes the gate before the interpreter ends, and waits until no thread is inside. A
+// daemon thread that later returns from a blocking call finds the gate closed and sleeps for ever.
+// The main thread ends the interpreter, so it needs no gate, and may still close communicators
+// then.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,12 +17,12 @@
 
 namespace ringcoll::python {
 
-/// When the module is imported: the gate will be closed when the interpreter ends.
+/// Registers the atexit handler that closes the gate. Called when the module is imported.
 void watch_interpreter();
 
-/// A thread with the GIL that is in this module. The interpreter does not end meanwhile, but for
-/// the time of a Released: other threads may get the GIL while Python code runs. As a
-/// py::call_guard.
+/// While it lives, the interpreter does not end, except during a Released. For a thread with the
+/// GIL that runs code of this module; used as a py::call_guard. The GIL alone is not enough, since
+/// Python code that this thread calls may release it.
 class Inside {
  public:
   Inside();
@@ -33,8 +34,8 @@ class Inside {
   bool entered_;
 };
 
-/// As long as it lives, this thread does not have the GIL: for all that may block. Its end does not
-/// return if the interpreter has ended meanwhile.
+/// While it lives, this thread does not hold the GIL. Code that may block runs in it. The
+/// destructor never returns if the interpreter has begun to end.
 class Released {
  public:
   Released();
@@ -47,25 +48,25 @@ class Released {
   PyThreadState* state_;
 };
 
-/// The GIL for a callback of the library, on whatever thread; unless the interpreter ends.
+/// Takes the GIL for a callback of the library, on any thread, unless the interpreter ends.
 class Acquired {
  public:
   Acquired();
   ~Acquired();
   Acquired(const Acquired&) = delete;
   Acquired& operator=(const Acquired&) = delete;
-  /// False: it ends. Python is not to be touched.
+  /// False if the interpreter ends: then the callback must not use Python.
   explicit operator bool() const { return gil_ || made_; }
 
  private:
   bool entered_;
-  // One of the two: of a thread that Python knows, and of one that it knows for so long.
-  std::optional<pybind11::gil_scoped_acquire> gil_;
-  PyThreadState* made_ = nullptr;
+  // One of the two is set.
+  std::optional<pybind11::gil_scoped_acquire> gil_;  // for a thread that Python knows
+  PyThreadState* made_ = nullptr;  // for others, made for the time of the callback
 };
 
-/// As long as it lives, the library calls this thread back, which must not wait for calls of the
-/// same communicator then.
+/// While it lives, this thread is in a callback of the library. So it must not wait for calls of
+/// the same communicator.
 class CalledBack {
  public:
   CalledBack() { depth++; }
@@ -78,23 +79,23 @@ class CalledBack {
   static inline thread_local int depth = 0;
 };
 
-/// Whether this is the thread in which Python calls the handlers of signals.
+/// Whether this is the main thread, where Python runs signal handlers.
 bool is_main_thread();
 
-/// Has handlers of signals called while a blocking call waits, where this is the main thread. What
-/// a handler raises ends the call.
+/// Runs Python's signal handlers while a blocking call of the main thread waits. If a handler
+/// raises, the call ends.
 class Signals {
  public:
   Signals() = default;
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  /// For a call that ends before this does: a Call or a Message.
+  /// `asked` is a Call or a Message. It must end before this object is destroyed.
   template <typename Asked>
   void attend(Asked& asked) {
     if (is_main_thread()) asked.set_interrupted(&Signals::interrupted, this);
   }
-  /// Throws what a handler has raised. Needs the GIL.
+  /// Throws what a handler has raised, if anything. Needs the GIL.
   void raise_if_any() const {
     if (raised_) throw pybind11::error_already_set(*raised_);
   }

@@ -1,4 +1,4 @@
-// One send or receive as Python states it, turned into an rc_message.
+// Makes an rc_message of the arguments of a send or receive from Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,10 +17,10 @@ struct MessageArguments {
   double timeout_s = 0;
 };
 
-/// Holds what it borrows until it is destroyed, which needs the GIL.
+/// Borrows its buffer until it is destroyed. Making and destroying it needs the GIL.
 class Message {
  public:
-  /// Raises InvalidArgument if the buffer cannot be borrowed, or a number is none of the C ABI's.
+  /// Raises InvalidArgument if the buffer cannot be borrowed, or a number does not fit the C ABI.
   Message(const MessageArguments& arguments, bool receives);
 
   const rc_message& get() const { return message_; }

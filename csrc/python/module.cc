@@ -1,5 +1,5 @@
-// The module ringcoll._core: the C ABI for the package's own use; users see
-// ringcoll/communicator.py.
+// The module ringcoll._core: the C ABI, for use by the package ringcoll only. The public interface
+// is ringcoll/communicator.py.
 #include <fmt/core.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -19,7 +19,7 @@ namespace {
 
 using Guard = py::call_guard<Inside>;
 
-/// Binds a method that takes a call: Comm.run and Comm.start.
+/// Binds a method that takes the arguments of a collective call: Comm.run or Comm.start.
 template <typename Class, typename Result>
 void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArguments&),
               const char* doc) {
@@ -38,7 +38,7 @@ void def_call(Class& cls, const char* name, Result (Comm::*method)(const CallArg
       Guard());
 }
 
-/// The same for messages.
+/// Binds a method that takes the arguments of a message: send, recv, isend or irecv.
 template <typename Class, typename Result>
 void def_message(Class& cls, const char* name, Result (Comm::*method)(const MessageArguments&),
                  const char* doc) {

@@ -20,7 +20,7 @@ constexpr std::array<const char*, RC_DTYPE_COUNT> kNames = {
     "uint8", "int8",    "uint16",   "int16",   "uint32",  "int32", "uint64",
     "int64", "float16", "bfloat16", "float32", "float64", "bool"};
 
-/// The kind of number that an element is; with its width it makes an rc_dtype.
+/// The kind of number of an element. Kind and width determine the rc_dtype.
 enum class Kind { kSigned, kUnsigned, kFloat, kBfloat, kBool };
 
 std::optional<rc_dtype> dtype_of(Kind kind, int64_t bytes) {
@@ -48,8 +48,8 @@ std::optional<rc_dtype> dtype_of(Kind kind, int64_t bytes) {
   return {};
 }
 
-/// Reads a struct-module format of one element: "f", "<i", "@q". Big-endian and compound ones have
-/// no rc_dtype.
+/// Reads the format of one element as Python's module struct writes it: "f", "<i", "@q". Returns
+/// nothing for big-endian and compound formats.
 std::optional<rc_dtype> dtype_of(std::string_view format, int64_t bytes) {
   if (!format.empty() && std::string_view("@=<").find(format[0]) != std::string_view::npos)
     format.remove_prefix(1);
@@ -62,7 +62,8 @@ std::optional<rc_dtype> dtype_of(std::string_view format, int64_t bytes) {
   return {};
 }
 
-// DLPack names bool since its version 0.8, and has versions since 1.0; older headers lack both.
+// DLPack has bool since 0.8 and versioned tensors since 1.0. The header may be older, so both are
+// declared here.
 constexpr uint8_t kDlpackBool = 6;
 struct VersionedTensor {
   uint32_t major, minor;
@@ -138,8 +139,8 @@ py::object loaded_module(const char* name) {
   return module;
 }
 
-// A masked array exports its memory without the mask. Direct subclasses of object, such as
-// numpy.ndarray itself, are none.
+// A masked array exports its memory without the mask. Only subclasses of numpy.ndarray can be
+// masked arrays, so direct subclasses of object return at once.
 void refuse_masked(py::handle object, const std::string& what) {
   if (Py_TYPE(object.ptr())->tp_base == &PyBaseObject_Type) return;
   py::object masked = loaded_module("numpy.ma");
@@ -150,12 +151,12 @@ void refuse_masked(py::handle object, const std::string& what) {
         what));
 }
 
-/// What is asked of torch for each tensor, looked up once.
+/// Objects of torch that every tensor is checked with; looked up once.
 struct Torch {
   py::object tensor, parameter, dispatch, to_dlpack;
 };
 
-/// Null as long as nobody has imported torch: then nothing is a tensor of it.
+/// Null while torch is not imported: then no object can be a torch tensor.
 const Torch* torch_if_loaded() {
   static const Torch* torch = nullptr;  // guarded by the GIL; outlives the interpreter
   if (torch) return torch;
@@ -188,8 +189,8 @@ bool is_torch(const Torch& torch, py::handle object) {
   return type.is(torch.tensor) || type.is(torch.parameter) || py::isinstance(object, torch.tensor);
 }
 
-// Before version 1.0 DLPack cannot say what is read-only, and tensors of TensorFlow and JAX are.
-// Those of torch never are.
+// DLPack before 1.0 cannot say that memory is read-only. Tensors of TensorFlow and JAX are
+// read-only, those of torch never are.
 void refuse_unless_writable(py::handle object, const py::object& capsule, Access access,
                             const std::string& what) {
   if (access != Access::kWrite || !PyCapsule_IsValid(capsule.ptr(), "dltensor")) return;
@@ -201,9 +202,10 @@ void refuse_unless_writable(py::handle object, const py::object& capsule, Access
                   what, type_name(object)));
 }
 
-/// A DLPack capsule. torch's own function is ten times as fast as its __dlpack__, which is Python
-/// code, but exports also what requires a gradient; that is left to __dlpack__ to refuse. Others
-/// are asked for a version that says what is read-only.
+/// A DLPack capsule of the object. For torch it uses torch's own to_dlpack(), since __dlpack__ is
+/// slow Python code there. to_dlpack() would also export tensors that require a gradient, so those
+/// go through __dlpack__, which refuses them. Other libraries are asked for DLPack 1.0, which says
+/// whether memory is read-only.
 py::object make_capsule(py::handle object, const std::string& what) {
   if (const Torch* torch = torch_if_loaded(); torch && is_torch(*torch, object)) {
     refuse_if_lazy(*torch, object, what);
@@ -238,7 +240,7 @@ bool Tensor::borrow_buffer(py::handle object, Access access, const std::string& 
   if (!PyObject_CheckBuffer(object.ptr())) return false;
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_FULL_RO) != 0) {
-    PyErr_Clear();  // NumPy has no format for bfloat16 and others; the next way may
+    PyErr_Clear();  // NumPy has no format for types such as bfloat16; DLPack may have one
     return false;
   }
   view_.reset(view.release());
@@ -256,8 +258,8 @@ bool Tensor::borrow_buffer(py::handle object, Access access, const std::string& 
   return true;
 }
 
-// ml_dtypes gives NumPy a bfloat16 that neither the buffer protocol nor NumPy's DLPack can name;
-// the same memory seen as uint16 can be borrowed.
+// ml_dtypes gives NumPy a bfloat16 that neither the buffer protocol nor NumPy's DLPack can name. So
+// the array is borrowed as uint16, which has the same memory.
 bool Tensor::borrow_bfloat16(py::handle object, Access access, const std::string& what) {
   if (!py::hasattr(object, "dtype") || !py::hasattr(object, "view")) return false;
   py::object dtype = object.attr("dtype");
@@ -273,7 +275,7 @@ bool Tensor::borrow_bfloat16(py::handle object, Access access, const std::string
 }
 
 const DLTensor& Tensor::take(const py::object& capsule, Access access, const std::string& what) {
-  // Renamed by the protocol: the deleter is ours from then on.
+  // By the protocol, a renamed capsule has passed its deleter to the consumer.
   if (!PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     if (!managed) throw py::error_already_set();

@@ -1,4 +1,4 @@
-// The memory of a Python object, borrowed by the buffer protocol or by DLPack.
+// Borrows the memory of a Python object, by the buffer protocol or by DLPack.
 #pragma once
 
 #include <dlpack/dlpack.h>
@@ -14,14 +14,14 @@ namespace ringcoll::python {
 
 enum class Access { kRead, kWrite };
 
-/// Contiguous host memory of one element type, valid while the Tensor lives. Made and destroyed
-/// with the GIL held.
+/// Contiguous host memory of one element type. The memory is valid while the Tensor lives. Making
+/// and destroying it needs the GIL.
 class Tensor {
  public:
   /// `what` names the object in messages: "input 0". Raises InvalidArgument if the object offers no
-  /// memory, or offers memory that is not contiguous, is on a device, has an element type without a
-  /// name here, or, for kWrite, is read-only; and if its memory does not hold its values, as that
-  /// of a lazy negation or of a masked array.
+  /// memory, or if the memory is not contiguous, is on a device, has an element type that no
+  /// rc_dtype names, or is read-only (for kWrite). Also raises it if the memory does not hold the
+  /// object's values, as for a lazily negated tensor or a masked array.
   Tensor(pybind11::handle object, Access access, const std::string& what);
 
   void* data() const { return data_; }
@@ -37,13 +37,13 @@ class Tensor {
       delete view;
     }
   };
-  /// Of a DLManagedTensor, or one with a version.
+  /// Owns a DLManagedTensor or a VersionedTensor.
   using Managed = std::unique_ptr<void, void (*)(void*)>;
 
   bool borrow_buffer(pybind11::handle object, Access access, const std::string& what);
   bool borrow_bfloat16(pybind11::handle object, Access access, const std::string& what);
   bool borrow_dlpack(pybind11::handle object, Access access, const std::string& what);
-  /// The tensor of a capsule, whose memory is ours from then on.
+  /// Takes the tensor out of a DLPack capsule. This object then owns it.
   const DLTensor& take(const pybind11::object& capsule, Access access, const std::string& what);
 
   void* data_ = nullptr;
@@ -54,7 +54,7 @@ class Tensor {
   Managed managed_{nullptr, nullptr};
 };
 
-/// "float32"; "?" for a value out of range.
+/// The name of an element type, such as "float32"; "?" for a value out of range.
 const char* name_of(rc_dtype dtype);
 
 }  // namespace ringcoll::python
