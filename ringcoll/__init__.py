@@ -1,4 +1,4 @@
-"""Collective communication over shared memory and TCP.
+"""Collective communication over RDMA, shared memory and TCP.
 
 >>> import numpy, ringcoll
 >>> world = ringcoll.init()  # rank, size and store from horovodrun, mpirun, srun or torchrun

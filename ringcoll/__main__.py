@@ -1,4 +1,4 @@
-"""``python -m ringcoll``."""
+"""Runs the command ``ringcoll`` for ``python -m ringcoll``."""
 
 import sys
 

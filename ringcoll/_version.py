@@ -1,3 +1,3 @@
-"""The version of ringcoll; the one place where it stands."""
+"""The version of ringcoll. It is defined only here."""
 
 __version__ = "0.2.0.dev0"

@@ -1,6 +1,6 @@
-"""What each collective reads and writes: from the tensors of a caller to a call of the C ABI.
+"""Makes calls of the C ABI from a caller's tensors: what each collective reads and writes.
 
-Tensors are cut along their first axis: counts are in rows here, and in elements in the C ABI.
+Tensors are cut along their first axis. Counts are rows in this module, and elements in the C ABI.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Counts = Sequence[int]
 
 
 class Call(NamedTuple):
-    """The arguments of ``_core.Comm.run`` and ``start``, in their order."""
+    """The arguments of ``_core.Comm.run`` and ``_core.Comm.start``, in order."""
 
     collective: str
     inputs: Sequence[Any] = ()
@@ -29,14 +29,14 @@ class Call(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A call, and what the caller gets when it has ended."""
+    """A call, and the result that the caller gets when it has ended."""
 
     call: Call
     result: Any
 
 
 class Seat(NamedTuple):
-    """Which rank of how many plans."""
+    """The rank that plans a call, and the number of ranks."""
 
     rank: int
     size: int
@@ -145,9 +145,9 @@ def alltoall(
 class _Shares(NamedTuple):
     """How the first axis is divided among the ranks."""
 
-    rows: list[int]
-    total: int
-    elements: list[int] | None  # None where all parts are equal
+    rows: list[int]  # of each part, by rank
+    total: int  # rows of all parts
+    elements: list[int] | None  # of each part, by rank; None: all parts are equal
 
 
 def _shares(counts: Counts | None, each: int, row: Shape, size: int) -> _Shares:
@@ -185,7 +185,7 @@ def _several(x: Any) -> bool:
 
 
 def _pair_up(x: Any, out: Any) -> tuple[list[Any], list[Any], Any]:
-    """Inputs, outputs and the result, for one tensor or a list of them."""
+    """Returns inputs, outputs and the result, for one tensor or a list of tensors."""
     if not _several(x):
         made = make_like(x) if out is None else out
         return [x], [made], made

@@ -13,8 +13,8 @@ from ringcoll.probe import cli as probe
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser; each command sets ``run``, a function of the arguments that returns the
-    status."""
+    """The parser of all commands. Each command sets ``run``, a function that takes the arguments
+    and returns the exit status."""
     parser = argparse.ArgumentParser(prog="ringcoll", description="Collective communication.")
     parser.add_argument("--version", action="version", version=f"ringcoll {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -29,8 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. 0: well; 1: it failed, with the reason on standard error; 2: bad
-    arguments."""
+    """Runs a command and returns its exit status. 0: success. 1: failure, with the reason on
+    standard error. 2: bad arguments. 130: interrupted."""
     parsed = make_parser().parse_args(arguments)
     try:
         return int(parsed.run(parsed))
@@ -40,6 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"ringcoll {parsed.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as head, has ended
         sys.stderr.close()
         return 0

@@ -20,51 +20,55 @@ _log = logging.getLogger("ringcoll")
 
 
 class Handle(Generic[T]):
-    """What is in flight: a collective, from a method whose name ends in ``_async``, or a message,
-    from :meth:`Communicator.isend` or :meth:`Communicator.irecv`.
+    """A collective call or a message in flight. The methods whose names end in ``_async``,
+    :meth:`Communicator.isend` and :meth:`Communicator.irecv` return handles.
 
-    Its tensors are borrowed until it has ended: they may be neither read (the output) nor written.
-    A handle may be dropped before: the call goes on, and the library keeps the tensors until it has
-    ended, at the latest when the communicator is closed. Any thread may use a handle.
+    The call borrows its tensors until it has ended. Until then the program must not write to any of
+    them, nor read the output. A program may drop a handle before that: the call goes on, and the
+    library keeps the tensors until the call has ended, at the latest when the communicator is
+    closed. Any thread may use a handle.
     """
 
     def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
         self._request = request
         self._result = result
-        self._communicator = communicator  # lives at least as long as its calls
+        self._communicator = communicator  # keeps it alive while calls are in flight
 
     def wait(self, timeout: float | None = None) -> T:
-        """The output, once the call has ended; raises the error that ended it.
+        """Waits until the call has ended, and returns its output. Raises the error that ended the
+        call.
 
         ``timeout`` is in seconds. If it passes first, the builtin ``TimeoutError`` is raised and
-        the call goes on: wait again. Without one, the call's own deadline ends the wait with
-        :class:`ringcoll.Timeout`. In the main thread Ctrl-C ends the wait at once, and the call
-        goes on.
+        the call goes on, so wait again. Without it, only the call's own deadline ends the wait,
+        with :class:`ringcoll.Timeout`. In the main thread Ctrl-C ends the wait within a fraction of
+        a second, and the call goes on.
         """
         if not self._request.wait(-1.0 if timeout is None else max(0.0, timeout)):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on")
         return self._result
 
     def done(self) -> bool:
-        """Whether the call has ended, well or not. Does not block."""
+        """Whether the call has ended, with or without an error. Does not block."""
         return self._request.done()
 
     def add_done_callback(self, fn: Callable[[Handle[T]], object]) -> None:
-        """Has ``fn(handle)`` called once the call has ended, well or not; at once, by this thread,
-        if it has ended already.
+        """Registers ``fn``: ``fn(handle)`` is called when the call has ended, with or without an
+        error. If it has ended already, this thread calls ``fn`` at once.
 
-        Otherwise by the library's own thread, which does the communicator's asynchronous calls: the
-        next of them waits for ``fn``. So ``fn`` must not block; it may start calls, and closing the
-        communicator is allowed, too. A blocking call there, and waiting for another handle of the
-        communicator that has not ended, raise :class:`ringcoll.InvalidArgument`. In other threads
-        :meth:`wait` returns after ``fn`` has. For a message ``fn`` may be called by a thread that
-        waits for that very handle, too.
+        Otherwise a thread of the library calls ``fn``. The communicator's later asynchronous calls
+        wait until ``fn`` returns, and so do messages that no thread waits for. So ``fn`` must not
+        block. For a message, a thread that waits for this very handle may call ``fn`` instead.
 
-        Several functions are called in the order in which they were added. An exception of ``fn``
-        is logged (logger ``ringcoll``). Until ``fn`` was called the handle need not be kept. Calls
-        that end with the communicator, by :meth:`Communicator.close` or at exit by
-        :func:`ringcoll.shutdown`, have theirs called; what has not ended when the interpreter does
-        has not.
+        ``fn`` may start calls and close the communicator. A blocking call on the communicator
+        raises :class:`ringcoll.InvalidArgument` in ``fn``, and so does waiting for another of its
+        handles that has not ended. In other threads, :meth:`wait` returns after ``fn`` has
+        returned.
+
+        Functions are called in the order in which they were added. An exception of ``fn`` is logged
+        (logger ``ringcoll``). The program need not keep the handle until ``fn`` is called. A call
+        that ends because :meth:`Communicator.close` or :func:`ringcoll.shutdown` closes the
+        communicator also calls its functions. A call that has not ended when the interpreter ends
+        does not.
         """
         callback = partial(_call_back, fn, self)
         if not self._request.add_done_callback(callback):
@@ -82,12 +86,13 @@ class _Receipt(Handle[Received]):
 def _call_back(fn: Callable[[Handle[T]], object], handle: Handle[T]) -> None:
     try:
         fn(handle)
-    except Exception:  # nobody else would hear of it
+    except Exception:  # no caller can catch it
         _log.exception("the done callback %r of a handle failed", fn)
 
 
 def seconds_of(timeout: float | None) -> float:
-    """A deadline as the C ABI wants it, where 0 is the default."""
+    """A deadline in seconds for the C ABI, where 0 means the default. Raises InvalidArgument unless
+    it is positive."""
     if timeout is None:
         return 0.0
     if not timeout > 0:
@@ -96,39 +101,40 @@ def seconds_of(timeout: float | None) -> float:
 
 
 class Communicator:
-    """Some ranks that compute together; from :func:`ringcoll.init`, :meth:`split` or
-    :meth:`shrink`.
+    """A group of ranks that communicate. :func:`ringcoll.init`, :meth:`split` and :meth:`shrink`
+    make communicators.
 
-    Tensors are anything with the buffer protocol or DLPack (NumPy arrays, CPU tensors of torch,
-    ``bytearray``), in host memory, contiguous, of int8 to int64, uint8 to uint64, float16,
-    bfloat16, float32, float64 or bool. Where a method takes ``out``, the result is written there
-    and returned; ``out=x`` works in place; without it the result is a new tensor of the library of
-    ``x`` (:func:`ringcoll.tensors.make_like`). allreduce, reduce and broadcast also take a list of
-    tensors of one type, which travel as one.
+    A tensor is any object with the buffer protocol or DLPack: a NumPy array, a CPU tensor of torch,
+    a ``bytearray``. It must be contiguous and in host memory. Its type is one of int8 to int64,
+    uint8 to uint64, float16, bfloat16, float32, float64 or bool. A method with ``out`` writes the
+    result there and returns it; ``out=x`` works in place. Without ``out`` the result is a new
+    tensor: of torch for a torch tensor, of NumPy for all others. allreduce, reduce and broadcast
+    also take a list of tensors of one type, which are sent as one vector.
 
     ``op`` is sum, average, min, max, product, bit_and or bit_or. Inputs are multiplied by
-    ``prescale`` before, and results by ``postscale`` after. Counts are lengths of the first axis,
-    one for each rank.
+    ``prescale`` before they are combined, and results by ``postscale`` afterwards. Counts are
+    lengths of the first axis, one for each rank.
 
-    All ranks must make the same calls in the same order; any thread may make them, and none holds
-    the GIL while it waits. Each method has a twin that ends in ``_async`` and returns a
-    :class:`Handle` at once.
+    All ranks must make the same calls in the same order. Any thread may make them, and no thread
+    holds the GIL while it waits. Each collective has a variant whose name ends in ``_async`` and
+    which returns a :class:`Handle` at once.
 
-    Blocking calls of the main thread attend to signals: handlers are called within a fraction of a
-    second, and what a handler raises (``KeyboardInterrupt`` for Ctrl-C) ends the call and is raised
-    by it. A collective that is ended so, :meth:`split` or :meth:`shrink`, aborts the communicator:
-    on all ranks its calls raise :class:`ringcoll.Aborted`, which names this rank. A send or receive
-    that the other end has not met ends alone, and the communicator is still good; one that is under
-    way aborts, too. A daemon thread that is in a call when the interpreter ends stays in it.
+    Signals: while a blocking call of the main thread waits, Python's signal handlers run within a
+    fraction of a second. If a handler raises, the call ends and raises the same, such as
+    ``KeyboardInterrupt`` for Ctrl-C. A collective, :meth:`split` or :meth:`shrink` that ends this
+    way aborts the communicator: its calls raise :class:`ringcoll.Aborted` on all ranks and name
+    this rank. A send or receive that the other end has not matched ends alone, and the communicator
+    stays usable; one that both ends have begun aborts the communicator. A daemon thread that is in
+    a call when the interpreter ends never returns from it.
 
-    ``timeout`` is the deadline of this call, in seconds (``math.inf``: none): it begins when the
-    call does, after those before it, and all its waits for peers end then with
-    :class:`ringcoll.Timeout`. Without it, each wait has that of :func:`ringcoll.init` for itself.
-    Ranks may pass different ones; the first to pass poisons the communicator on all.
+    ``timeout`` is the deadline of the whole call, in seconds (``math.inf``: none). It begins when
+    the call is the oldest unfinished one. When it passes, the call raises
+    :class:`ringcoll.Timeout`, and the communicator is poisoned on all ranks. Without it, the
+    timeout of :func:`ringcoll.init` limits each wait by itself. Ranks may pass different values.
 
-    Errors: :class:`ringcoll.InvalidArgument` if a call is refused before anything is sent; any
-    other :class:`ringcoll.Error` poisons the communicator, so that every later call raises it
-    again: close it.
+    Errors: a call that is refused before anything is sent raises :class:`ringcoll.InvalidArgument`.
+    Any other :class:`ringcoll.Error` of a collective poisons the communicator: every later call
+    raises it again, so close the communicator.
     """
 
     def __init__(self, core: _core.Comm, name: str) -> None:
@@ -140,17 +146,17 @@ class Communicator:
 
     @property
     def rank(self) -> int:
-        """This process's number, 0 to ``size - 1``."""
+        """The rank of this process, 0 to ``size - 1``."""
         return self._seat.rank
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._seat.size
 
     @property
     def name(self) -> str:
-        """What tells it from other communicators, in messages."""
+        """The communicator's name in messages."""
         return self._name
 
     @property
@@ -173,7 +179,7 @@ class Communicator:
     ) -> None:
         self.close()
 
-    # Collectives. Each blocking method and its twin plan the same call.
+    # Collectives. Each blocking method makes the same plan as its asynchronous variant.
 
     def allreduce(
         self,
@@ -185,8 +191,8 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Combines the tensors of all ranks element by element; all ranks get the result, equal to
-        the last bit."""
+        """Combines the tensors of all ranks element by element. All ranks get the result, identical
+        to the last bit. ``x`` has the same type and number of elements on all ranks."""
         return cast(T, self._run(calls.allreduce(x, op, out, prescale, postscale), timeout))
 
     def allreduce_async(
@@ -213,7 +219,8 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T | None:
-        """Combines the tensors of all ranks; the root gets the result, the others ``None``."""
+        """Combines the tensors of all ranks element by element. The root gets the result, the
+        others ``None``. ``out`` counts on the root only."""
         return cast(
             "T | None",
             self._run(calls.reduce(self._seat, x, op, root, out, prescale, postscale), timeout),
@@ -236,8 +243,8 @@ class Communicator:
     def broadcast(
         self, x: T, root: int = 0, out: T | None = None, *, timeout: float | None = None
     ) -> T:
-        """The root's tensor, on all ranks. Elsewhere ``x`` tells only type and shape; ``out=x``
-        overwrites it."""
+        """Returns the root's tensor on all ranks. On other ranks ``x`` only gives the type and
+        shape of the result, unless ``out=x`` overwrites it."""
         return cast(T, self._run(calls.broadcast(self._seat, x, root, out), timeout))
 
     def broadcast_async(
@@ -254,10 +261,11 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T:
-        """The tensors of all ranks, joined along the first axis in the order of ranks, on all
-        ranks.
+        """Returns, on all ranks, the tensors of all ranks, joined along the first axis in rank
+        order.
 
-        ``counts``: the length of every rank's first axis, where they differ. Scalars make a vector.
+        ``counts`` are the lengths of all ranks' first axes, by rank, and are needed if these
+        differ. Scalars are joined to a vector.
         """
         return cast(T, self._run(calls.allgather(self._seat, x, counts, out), timeout))
 
@@ -281,7 +289,7 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T | None:
-        """:meth:`allgather` for the root only; the others get ``None``."""
+        """Like :meth:`allgather`, but only the root gets the result; the others get ``None``."""
         return cast("T | None", self._run(calls.gather(self._seat, x, root, counts, out), timeout))
 
     def gather_async(
@@ -305,11 +313,11 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Cuts the root's tensor along its first axis, and gives each rank its part: equal ones, or
-        ``counts``.
+        """Cuts the root's tensor along its first axis and gives each rank one part, in rank order.
+        The parts are equal, or have the lengths ``counts``.
 
-        Ranks other than the root pass ``out`` to receive into; their ``x`` is not looked at and may
-        be ``None``.
+        Ranks other than the root must pass ``out``, which receives their part. Their ``x`` is
+        ignored and may be ``None``.
         """
         return cast(T, self._run(calls.scatter(self._seat, x, root, counts, out), timeout))
 
@@ -336,8 +344,8 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Combines the tensors of all ranks; each rank gets its part of the first axis: equal ones,
-        or ``counts``."""
+        """Combines the tensors of all ranks element by element, and gives each rank one part of the
+        result's first axis, in rank order. The parts are equal, or have the lengths ``counts``."""
         plan = calls.reduce_scatter(self._seat, x, op, counts, out, prescale, postscale)
         return cast(T, self._run(plan, timeout))
 
@@ -366,11 +374,12 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Part i of the first axis of ``x`` goes to rank i; the result joins what came, in the
-        order of ranks.
+        """Sends part i of the first axis of ``x`` to rank i. The result joins the received parts in
+        rank order.
 
-        Parts are equal, or ``send_counts`` on all ranks. What each rank receives, ``recv_counts``,
-        is either passed by all ranks or asked of the peers first, by a call of its own.
+        The parts are equal unless all ranks pass ``send_counts``, the lengths of the parts to each
+        rank. ``recv_counts`` are the lengths of the parts from each rank. All ranks pass them, or
+        none does: then the ranks exchange them first, in a separate call.
         """
         if send_counts is not None and recv_counts is None:
             recv_counts = self._exchange_counts(send_counts, timeout)
@@ -387,11 +396,12 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> Handle[T]:
-        """:meth:`alltoall`, without waiting; ``send_counts`` and ``recv_counts`` go together."""
+        """:meth:`alltoall`, without waiting. Pass ``send_counts`` and ``recv_counts`` together, or
+        neither."""
         return self._start(calls.alltoall(self._seat, x, send_counts, recv_counts, out), timeout)
 
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Returns once all ranks have come here."""
+        """Returns once all ranks have called it."""
         self._run(calls.Plan(calls.Call("barrier"), None), timeout)
 
     def barrier_async(self, *, timeout: float | None = None) -> Handle[None]:
@@ -401,39 +411,42 @@ class Communicator:
     # Messages from one rank to another.
 
     def send(self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Sends a tensor to rank ``peer`` (it may be this one), which receives it with ``tag``, 0
-        to 2^31-1. Returns when ``buffer`` may be written again.
+        """Sends the bytes of ``buffer``, a tensor, to rank ``peer``, which may be this one. ``tag``
+        is 0 to 2^31-1. Returns when ``buffer`` may be written again.
 
-        Messages are independent of collectives: any thread sends and receives at any time and in
-        any order. Those of one sender that a receive fits arrive in the order in which they were
-        sent. A short one is kept where nobody has asked for it yet, as long as there are not too
-        many of one sender; a long one is sent when its receive is there. So two ranks that both
-        send before they receive may wait for one another.
+        Messages are independent of collectives: any thread may send and receive at any time, in any
+        order. Messages of one sender that match one receive arrive in the order in which they were
+        sent. A short message is eager: the receiver keeps it until its receive is posted, while its
+        space for this sender lasts. A long message (rendezvous) is sent once its receive is posted.
+        So two ranks that both send before they receive may block.
 
-        If nobody has received it within ``timeout`` seconds, :class:`ringcoll.Timeout` is raised,
-        the message is withdrawn, and the communicator is still good. If the peer has begun to
-        receive and does not go on for so long, :class:`ringcoll.Timeout` poisons the communicator.
+        If the peer has not matched the message within ``timeout`` seconds,
+        :class:`ringcoll.Timeout` is raised, the message is withdrawn, and the communicator stays
+        usable. If the peer has begun to receive and makes no progress for that time,
+        :class:`ringcoll.Timeout` poisons the communicator.
         """
         self._core.send(buffer, peer, tag, seconds_of(timeout))
 
     def recv(
         self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
     ) -> Received:
-        """Receives the oldest message from rank ``peer``, or :data:`ringcoll.ANY_SOURCE`, with
-        ``tag``, or :data:`ringcoll.ANY_TAG`: bytes as they were sent, of whatever type. It may be
-        shorter than ``buffer``: the result says from whom it is, its tag, and how long.
+        """Receives the oldest message from rank ``peer`` with ``tag`` into ``buffer``, a tensor.
+        ``peer`` may be :data:`ringcoll.ANY_SOURCE`, ``tag`` may be :data:`ringcoll.ANY_TAG`. The
+        bytes are copied as they were sent, whatever the types. A message may be shorter than
+        ``buffer``: the result has its source, tag and length.
 
-        One that is longer raises :class:`ringcoll.MessageTooLong`, which says how long it is, and
-        stays the next to be received. If no message has come within ``timeout`` seconds,
-        :class:`ringcoll.Timeout` is raised, and the communicator is still good.
+        A message longer than ``buffer`` raises :class:`ringcoll.MessageTooLong`, which has the
+        length. That message stays the next one to be received. If no message has come within
+        ``timeout`` seconds, :class:`ringcoll.Timeout` is raised, and the communicator stays usable.
         """
         return Received(*self._core.recv(buffer, peer, tag, seconds_of(timeout)))
 
     def isend(
         self, buffer: Any, peer: int, tag: int = 0, *, timeout: float | None = None
     ) -> Handle[None]:
-        """:meth:`send`, without waiting. Without a ``timeout`` it stays pending until its receive
-        is posted, however late that is: ``wait(timeout)`` of the handle limits the wait alone.
+        """:meth:`send`, without waiting. Without a ``timeout`` the message stays pending until its
+        receive is posted, however late that is. The ``timeout`` of :meth:`Handle.wait` limits only
+        the wait.
         """
         return Handle(self._core.isend(buffer, peer, tag, seconds_of(timeout)), None, self)
 
@@ -454,17 +467,22 @@ class Communicator:
         key: int = 0,
         name: str | None = None,
     ) -> Communicator | None:
-        """A communicator of some of the ranks. Every rank of this one calls it, in one of two ways:
+        """Makes communicators of some of the ranks. Every rank of this one calls it, in one of two
+        ways:
 
-        ``ranks``: the ranks of the caller's group in their new order; an empty list for a rank in
+        ``ranks``: the ranks of the caller's group in their new order, or an empty list on a rank in
         no group.
-        ``color``: ranks with one colour (not negative) form a group, ordered by ``key``, then rank;
-        ``None`` for a rank in no group.
+        ``color``: ranks with the same colour (an integer, not negative) form a group, ordered by
+        ``key``, then by rank. ``None`` on a rank in no group.
 
-        ``None`` is returned on ranks in no group. The new one is closed on its own, in any order.
-        A rank may be in thousands of one job at a time (65,536 divided by the ranks of its machine,
-        8,192 at most and 64 at least; 1,024 under ``ulimit -v`` or ``-f``; fewer with RDMA); one
-        more is refused on all ranks.
+        Returns ``None`` on a rank in no group. The new communicator is closed on its own, before or
+        after this one. If one rank passes a bad list as ``ranks``, all ranks raise
+        :class:`ringcoll.InvalidArgument`. If ranks of a group pass different lists, all ranks raise
+        :class:`ringcoll.Mismatch`.
+
+        A rank may be in a limited number of communicators of one job at a time: 65,536 divided by
+        the ranks of its machine, but at most 8,192 and at least 64. The limit is 1,024 under
+        ``ulimit -v`` or ``-f``, and lower with RDMA. A split beyond it is refused on all ranks.
         """
         self._splits += 1
         if ranks is None:
@@ -476,43 +494,45 @@ class Communicator:
         return None if core is None else Communicator(core, name)
 
     def shrink(self, *, name: str = "") -> Communicator:
-        """A communicator of those of this one's ranks that are left, in their order: after a loss,
-        when calls raise :class:`ringcoll.PeerLost`, the others go on with it, without a new
-        process, a launcher or a store.
+        """Makes a communicator of the surviving ranks of this one, in their order, without a new
+        process, a launcher or a store. Survivors use it after a loss, when calls raise
+        :class:`ringcoll.PeerLost`. On a communicator that has not failed it makes another one of
+        all its ranks. The caller still closes this one, before or after.
 
-        Collective over the ranks that live: each calls it, as often as the others do. All get a
-        communicator of the same ranks. It may hold one that has ended meanwhile; its next call
-        raises, and it is shrunk in turn. Raises :class:`ringcoll.Timeout` naming who has not come
-        within the communicator's deadline: the next call goes on with the same attempt. Raises
-        :class:`ringcoll.PeerLost` on a rank whom the others hold for lost, and
-        :class:`ringcoll.TransportError` if a rank has no memory for one more. This communicator is
-        closed on its own, before or after. On one that has not failed it makes another of all its
-        ranks.
+        Collective over the survivors: each of them calls it, equally often. All get a communicator
+        of the same ranks. It may contain a rank that has ended meanwhile; the next call on it then
+        raises, and it can be shrunk in turn.
 
-        Two sides of a network that is cut may each go on. One with more than half of this one's
-        ranks is the only one.
+        Raises :class:`ringcoll.Timeout`, which names a rank that has not called within the
+        communicator's deadline; the next call continues the same attempt. Raises
+        :class:`ringcoll.PeerLost` on a rank that the others consider lost, and
+        :class:`ringcoll.TransportError` on all ranks if one has no memory for another communicator.
+
+        If the network is cut in two, both sides may go on. At most one of them has more than half
+        of this communicator's ranks.
         """
         self._shrinks += 1
         name = name or f"{self._name}/rest{self._shrinks}"
         return Communicator(self._core.shrink(name), name)
 
     def stats(self) -> dict[str, Any]:
-        """Rank, size, hosts, levels, links, their costs and ring order, and counters of calls,
-        bytes, copies, waits and rejected connections since the communicator was made. Any thread.
+        """Describes the communicator: rank, size, hosts, levels, links and their costs, ring order.
+        Also has counters of calls, bytes, copies, waits, messages and rejected connections since it
+        was made. Any thread may call it.
         """
         return cast("dict[str, Any]", json.loads(self._core.stats()))
 
     def abort(self, reason: str) -> None:
-        """Ends all calls in flight, on all ranks, with :class:`ringcoll.Aborted` and the reason.
-        Any thread."""
+        """Ends all calls in flight, on all ranks, with :class:`ringcoll.Aborted` and ``reason``.
+        Later calls raise the same. Any thread may call it."""
         self._core.abort(reason)
 
     def close(self) -> None:
-        """Says goodbye to the peers and frees everything; calls in flight end with
+        """Tells the peers that this rank leaves, and frees everything. Calls in flight end with
         :class:`ringcoll.Aborted`.
 
-        Twice is allowed. Refused while another thread is in a blocking call. After a Ctrl-C it is
-        closed in the background.
+        Does nothing the second time. Raises :class:`ringcoll.InvalidArgument` while another thread
+        is in a blocking call. If Ctrl-C interrupts it, the closing goes on in the background.
         """
         self._core.close()
 

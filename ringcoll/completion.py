@@ -1,4 +1,4 @@
-"""``ringcoll completion``: what a shell reads to complete the command line of ringcoll."""
+"""``ringcoll completion``: prints a script by which a shell completes ringcoll's command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_parser(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     whole: Callable[[], argparse.ArgumentParser],
 ) -> None:
-    """``whole`` makes the parser of all commands, whose words are completed."""
+    """``whole`` makes the parser of all commands. The shell completes its words."""
     parser = commands.add_parser(
         "completion",
         help="print what a shell completes the command line by",
@@ -28,7 +28,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    import shtab  # here, for no other command needs it
+    import shtab  # imported here, since no other command needs it
 
     for action in _actions(parser):
         if action.metavar in ("FILE", "DIR"):
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Of a parser and of those of its commands."""
+    """The actions of a parser and of the parsers of its commands."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -1,9 +1,9 @@
-"""Who am I: rank, size and store, from the variables that a job's launcher sets.
+"""Finds rank, size and store of this process in the environment variables of the job's launcher.
 
-Known are horovodrun, torchrun, mpirun of Open MPI and of MPICH (also Intel MPI), and srun. Each
-tells rank and size. The store, where ranks find each other, is the launcher's own if it has one,
-else derived from what all ranks of the job and nobody else can know; ``RINGCOLL_STORE`` overrides
-it.
+The known launchers are horovodrun, torchrun, mpirun of Open MPI and of MPICH (also Intel MPI), and
+srun. Each of them sets rank and size. Ranks find each other through a store. If the launcher has a
+store, that is used. Otherwise the store is derived from values that all ranks of the job know and
+other jobs do not. ``RINGCOLL_STORE`` overrides both.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ Environment = Mapping[str, str]
 
 STORE_VARIABLE = "RINGCOLL_STORE"
 
-# Ports of derived tcp:// stores: below those that Linux gives to outgoing connections (32768 and
-# up), and clear of torch's usual 29400 and 29500, so that only another listener can be in the way.
+# Ports of derived tcp:// stores. They are below those that Linux gives to outgoing connections
+# (from 32768 on), and below torch's usual 29400 and 29500. So only another listener can have one.
 _FIRST_PORT = 20000
 _PORTS = 9000
 
 
 @dataclass(frozen=True)
 class Job:
-    """A process's place in a job."""
+    """The rank of a process in its job, and where the ranks of the job meet."""
 
     rank: int
     size: int
     store: str
     launcher: str
-    derived: bool  # nobody named the store
+    derived: bool  # neither the caller nor RINGCOLL_STORE named the store
 
     def tidy(self) -> None:
-        """Removes the directory that was made for a derived store, once it is empty."""
+        """Removes the directory of a derived store if it is empty."""
         if self.derived and self.store.startswith("file://"):
             with contextlib.suppress(OSError):
                 Path(self.store.removeprefix("file://")).rmdir()
@@ -47,8 +47,8 @@ class Job:
 
 @dataclass(frozen=True)
 class _Seat:
-    """What a launcher says. ``store`` is called only if nobody named one: it may make a
-    directory."""
+    """Rank and size as a launcher sets them. ``store`` makes the URL of the store, and perhaps a
+    directory, so it is called only if no store is named."""
 
     rank: int
     size: int
@@ -56,7 +56,7 @@ class _Seat:
 
 
 class _Incomplete(InvalidArgument):
-    """A launcher that says the one of rank and size and not the other."""
+    """A launcher has set only one of rank and size."""
 
 
 def find_job(
@@ -65,12 +65,12 @@ def find_job(
     store: str | None = None,
     environ: Environment | None = None,
 ) -> Job:
-    """The place of this process: what the arguments say, completed from the environment
-    (``os.environ``).
+    """Finds rank, size and store of this process: from the arguments, and what they lack from
+    ``environ`` (by default ``os.environ``).
 
-    Started alone, without a launcher, a process is rank 0 of 1. Raises InvalidArgument if a
-    variable has no sense, if only one of rank and size is given, by arguments or by a launcher, or
-    if no store is known, with what to set.
+    Without a launcher, a process is rank 0 of 1. Raises InvalidArgument if a variable makes no
+    sense, if only one of rank and size is given, or if no store is known. The error says what to
+    set.
     """
     environ = os.environ if environ is None else environ
     if (rank is None) != (size is None):
@@ -98,8 +98,9 @@ def _derived_store(size: int, launcher: str, seat: _Seat | None) -> str:
 
 
 def _find_seat(environ: Environment, *, required: bool) -> tuple[str, _Seat | None]:
-    """Of the first launcher that says all. One that says the half is an error if nobody says all
-    and the seat is required: as rank 0 of 1 a job would compute something else, silently."""
+    """The first launcher that has set both rank and size, and its seat. If ``required``, a launcher
+    that has set only one of them is an error, unless another has set both: as rank 0 of 1 each
+    process would silently compute something else."""
     incomplete: list[_Incomplete] = []
     for launcher, find in _LAUNCHERS.items():
         try:
@@ -115,8 +116,8 @@ def _find_seat(environ: Environment, *, required: bool) -> tuple[str, _Seat | No
 
 
 def _says(environ: Environment, launcher: str, rank: str, *sizes: str) -> str | None:
-    """Of a launcher's variables for the rank and for the size the one that has the size; None if
-    neither is set."""
+    """The name in ``sizes`` that is set, if ``rank`` is set too; None if neither is set. Raises
+    _Incomplete if only one is set."""
     size = next((name for name in sizes if name in environ), None)
     if rank in environ and size:
         return size
@@ -154,12 +155,11 @@ def _port_for(job: str) -> int:
 
 
 def directory_for(job: str) -> Path:
-    """A directory of this user, the same for all ranks of a job on one host. Made if it is not
-    there.
+    """A directory of this user, the same for all ranks of a job on one host. Makes it if needed.
 
-    Raises InvalidArgument if the name is taken by something that others could write to.
+    Raises InvalidArgument if the name belongs to something that other users could write to.
     """
-    import hashlib  # here, as what they load would be a tenth of an import of ringcoll
+    import hashlib  # imported here, since these two modules slow down the import of ringcoll
     import tempfile
 
     key = hashlib.sha256(job.encode()).hexdigest()[:16]
@@ -199,8 +199,8 @@ def _torchrun(environ: Environment) -> _Seat | None:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environ]
         if missing:
             raise _no_store("torchrun", f"{' and '.join(missing)} is not set")
-        # torch itself listens on MASTER_PORT, and a second job often on the next one; so the port
-        # is derived from all that tells this job (and its restarts) from others.
+        # torch itself listens on MASTER_PORT, and a second job often on the next port. So the port
+        # is derived from everything that distinguishes this job, and this restart, from others.
         names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
         job = " ".join(["torchrun", *(environ.get(name, "") for name in names)])
         if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]:
@@ -220,7 +220,7 @@ def _open_mpi(environ: Environment) -> _Seat | None:
         if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") != str(size) or not job:
             example = ", for example: mpirun -x RINGCOLL_STORE=tcp://HOST:PORT"
             raise _no_store("mpirun of Open MPI", "the job is on several hosts", example)
-        # mpirun removes its session directory at the end, whatever happens to the ranks.
+        # mpirun removes its session directory when it ends, even if ranks are killed.
         for name in ("PMIX_SERVER_TMPDIR", "OMPI_MCA_orte_jobfam_session_dir"):
             if name in environ and Path(environ[name]).is_dir():
                 return f"file://{_private(Path(environ[name]) / f'ringcoll-{job}')}"
@@ -245,11 +245,11 @@ def _mpich(environ: Environment) -> _Seat | None:
 
 
 def _srun(environ: Environment) -> _Seat | None:
-    # An allocation alone has the number of tasks, and a batch script SLURM_PROCID.
+    # Only a step has both. An allocation sets the number of tasks, and a batch script SLURM_PROCID.
     if not {"SLURM_PROCID", "SLURM_STEP_ID"} <= environ.keys():
         return None
     size_name = _says(environ, "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    assert size_name  # the rank is there
+    assert size_name  # else _says() has raised, since the rank is set
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
     nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_JOB_NUM_NODES", "")
 
@@ -266,8 +266,8 @@ def _srun(environ: Environment) -> _Seat | None:
 
 
 def first_host(hosts: str) -> str | None:
-    """The first name of a list as Slurm writes it: ``node[03-05,7],other`` begins with
-    ``node03``."""
+    """The first host name in a list of Slurm: ``node03`` for ``node[03-05,7],other``. None if there
+    is none."""
     match = re.match(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", hosts.strip())
     if not match or not match.group(0):
         return None
@@ -275,14 +275,14 @@ def first_host(hosts: str) -> str | None:
 
 
 def _ancestor(command: str) -> str | None:
-    """Id and start time of the nearest process above this one that runs ``command``."""
+    """Pid and start time of the nearest ancestor of this process that runs ``command``, or None."""
     pid = os.getpid()
     while pid > 1:
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return None
-        # "pid (command) state parent … start time": the command may hold anything, ")" too.
+        # "pid (command) state parent … start time": the command may contain any character, even ")".
         name = text[text.index("(") + 1 : text.rindex(")")]
         fields = text[text.rindex(")") + 2 :].split()
         if name == command[:15]:
@@ -291,8 +291,8 @@ def _ancestor(command: str) -> str | None:
     return None
 
 
-# The innermost first: jobs of horovodrun and torchrun run inside those of mpirun and srun, not
-# around them.
+# The innermost launcher comes first: horovodrun and torchrun run inside jobs of mpirun and srun,
+# never around them.
 _LAUNCHERS: dict[str, Callable[[Environment], _Seat | None]] = {
     "horovodrun": _horovodrun,
     "torchrun": _torchrun,

@@ -1,8 +1,9 @@
 """The errors that ringcoll raises: one class for each status of the C ABI.
 
-After :class:`Timeout`, :class:`PeerLost`, :class:`TransportError`, :class:`Mismatch` or
-:class:`Aborted` the communicator is poisoned: every later call on it raises the same error. Close
-it and make another. (But for the :class:`Timeout` of a receive that no message has matched.)
+:class:`InvalidArgument` and :class:`MessageTooLong` leave the communicator usable. Any other error
+of a call poisons the communicator: every later call on it raises the same error. Then close it and
+make another, or use :meth:`ringcoll.Communicator.shrink`. The exceptions are messages that the
+other end has not matched, and errors of a shrink: they leave the communicator as it was.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 class Error(RuntimeError):
     """Any failure of ringcoll.
 
-    The message says what was being done, the cause and the remedy. ``rank`` is the rank of the
-    communicator to blame, or -1; ``code`` is the name of the kind of error, the same in all
+    The message has what was being done, the cause and the remedy. ``rank`` is the rank of the
+    communicator to blame, or -1. ``code`` is the name of the kind of error, the same in all
     languages.
     """
 
@@ -29,19 +30,19 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """The call was refused and nothing was sent; the communicator is still good."""
+    """The call was refused and sent nothing. The communicator stays usable."""
 
     code = "InvalidArgument"
 
 
 class Timeout(Error, TimeoutError):
-    """A peer did not answer before the deadline; ``rank`` names it."""
+    """A peer did not answer before the deadline. ``rank`` is the peer's."""
 
     code = "Timeout"
 
 
 class PeerLost(Error, ConnectionError):
-    """A peer's process ended, or left the communicator; ``rank`` names it."""
+    """A peer's process ended, or left the communicator. ``rank`` is the peer's."""
 
     code = "PeerLost"
 
@@ -53,7 +54,7 @@ class TransportError(Error, ConnectionError):
 
 
 class Mismatch(Error):
-    """Ranks make different calls, or the same with other arguments; the message names both."""
+    """Ranks make different calls, or one call with different arguments. The message names both."""
 
     code = "Mismatch"
 
@@ -65,14 +66,14 @@ class InternalError(Error):
 
 
 class Aborted(Error):
-    """The communicator was aborted or closed, here or on another rank, while the call ran."""
+    """This or another rank aborted or closed the communicator, or interrupted a call."""
 
     code = "Aborted"
 
 
 class MessageTooLong(Error, ValueError):
-    """A message is longer than the buffer of a receive. It is still there: receive it into a buffer
-    of ``bytes`` bytes, from ``rank``, with ``tag``. The communicator is still good."""
+    """A message is longer than the receive's buffer. The message stays the next one to be received:
+    receive ``bytes`` bytes from ``rank`` with ``tag``. The communicator stays usable."""
 
     code = "TooLong"
 
@@ -85,7 +86,7 @@ class MessageTooLong(Error, ValueError):
         return type(self), (str(self), self.rank, self.tag, self.bytes)
 
 
-# Indexed by rc_status.
+# By rc_status.
 _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
     InvalidArgument,
@@ -100,8 +101,8 @@ _BY_STATUS: tuple[type[Error], ...] = (
 
 
 def from_status(status: int, message: str, rank: int, tag: int = -1, bytes: int = -1) -> Error:
-    """The error for a failed call of the C ABI; called by the extension module. ``tag`` and
-    ``bytes`` are those of a message that is too long."""
+    """Makes the error for a failed call of the C ABI. The extension module calls it. ``tag`` and
+    ``bytes`` belong to a message that is too long."""
     kind = _BY_STATUS[status] if 0 < status < len(_BY_STATUS) else InternalError
     if kind is MessageTooLong:
         return MessageTooLong(message, rank, tag, bytes)

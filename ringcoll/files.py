@@ -1,5 +1,8 @@
-"""Files in directories that others may be able to write to. Their names may be taken by symbolic
-links, or by what another user has made: neither is written to, followed or believed."""
+"""Files in directories that other users may be able to write to.
+
+A name there may be a symbolic link, or belong to another user's file. These functions do not write
+to such files, do not follow such links, and do not trust their content.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from pathlib import Path
 from ringcoll.errors import InvalidArgument
 
 _PRIVATE = 0o600
-# Neither a link is followed, nor does a FIFO keep the reader waiting.
+# Opening does not follow a symbolic link, and does not block on a FIFO.
 _CAREFULLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_file(folder: Path, prefix: str, content: bytes, mode: int = _PRIVATE) -> Path:
-    """Writes a file that was not there, and returns its path. Raises OSError, and then leaves
-    none."""
+    """Writes a new file with a random name, and returns its path. Raises OSError, and then leaves
+    no file."""
     path = folder / f"{prefix}{secrets.token_hex(16)}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -31,7 +34,7 @@ def make_file(folder: Path, prefix: str, content: bytes, mode: int = _PRIVATE) -
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Puts a file into place whole, whatever was there before. Raises OSError."""
+    """Replaces or makes a file in one step. Raises OSError."""
     fresh = make_file(path.parent, f".{path.name}.", content, mode=0o666)
     try:
         fresh.replace(path)
@@ -41,8 +44,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def user_of_new_files(folder: Path) -> int:
-    """As whom the file system knows this process: a server may map users (NFS). Raises OSError if
-    no file can be made there."""
+    """The user id that files of this process get in ``folder``. A server may map users (NFS).
+    Raises OSError if no file can be made there."""
     path = make_file(folder, ".ringcoll.", b"")
     user = path.lstat().st_uid
     path.unlink()
@@ -50,7 +53,7 @@ def user_of_new_files(folder: Path) -> int:
 
 
 def is_of(user: int, path: Path) -> bool:
-    """Whether it is a regular file of that user."""
+    """Whether ``path`` is a regular file of ``user``."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -59,7 +62,7 @@ def is_of(user: int, path: Path) -> bool:
 
 
 def read_file_of(user: int, path: Path) -> bytes:
-    """What is in a regular file of that user. Raises InvalidArgument for anything else there, and
+    """Reads a regular file of ``user``. Raises InvalidArgument if ``path`` is anything else, and
     OSError."""
     try:
         descriptor = os.open(path, _CAREFULLY)

@@ -1,4 +1,4 @@
-"""What ``ringcoll doctor`` and ``ringcoll probe`` say: findings."""
+"""Findings: the results that ``ringcoll doctor`` and ``ringcoll probe`` print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ OK, NOTE, FAILED = "ok", "note", "failed"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line. ``note``: worth knowing; ``failed``: ringcoll cannot run, or not as it should."""
+    """One line of output. ``note``: worth knowing. ``failed``: ringcoll cannot run, or runs
+    badly."""
 
     part: str
     status: str

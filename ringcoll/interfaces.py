@@ -1,6 +1,8 @@
-"""The network interfaces of this host, and which of them the library would use: the rules of
-csrc/net/interfaces.cc and csrc/bootstrap/connector.cc, for doctor and probe, which say why the
-library fails."""
+"""The network interfaces of this host, and those of them that the library would use.
+
+doctor and probe must work where the library fails. So this module repeats the rules of
+csrc/net/interfaces.cc and csrc/bootstrap/connector.cc.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from ringcoll.sysfs import read_value
 
 _VIRTUAL = ("docker", "virbr", "veth", "br-")
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40  # <net/if.h>
-# Where the address stands in sockaddr_in and sockaddr_in6, and how long it is.
+# Offset and length of the address in sockaddr_in and sockaddr_in6.
 _ADDRESSES: dict[int, tuple[int, int]] = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}
 
 
@@ -28,8 +30,8 @@ class Interface:
     name: str
     address: str
     mtu: int  # 0: unknown
-    speed: int  # Mb/s as the driver says, 0: unknown
-    up: bool  # and running: it has a carrier
+    speed: int  # Mb/s, from the driver; 0: unknown
+    up: bool  # up and running, that is with a carrier
     loopback: bool
 
 
@@ -49,8 +51,8 @@ _Entry._fields_ = [
 
 
 def list_interfaces() -> list[Interface]:
-    """One for each address, IPv6 link-local ones left out, in the kernel's order, IPv4 first.
-    Raises OSError."""
+    """One entry for each address, IPv4 first, in the kernel's order. IPv6 link-local addresses are
+    left out. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     first = ctypes.POINTER(_Entry)()
     if libc.getifaddrs(ctypes.byref(first)):
@@ -70,7 +72,8 @@ def list_interfaces() -> list[Interface]:
 
 
 def _address_of(entry: _Entry) -> str:
-    """Empty if it is of another family, or needs the interface's number in addition."""
+    """The address as text. Empty for other address families, and for link-local addresses, which
+    need the interface's number too."""
     if not entry.address:
         return ""
     family = ctypes.c_ushort.from_address(entry.address).value
@@ -94,8 +97,9 @@ def _describe(name: str, address: str, flags: int) -> Interface:
 
 
 def usable_interfaces() -> list[Interface]:
-    """What RINGCOLL_INTERFACE says, else what the launcher was told or found if that is of use
-    here, else all; the fastest first. Empty if RINGCOLL_INTERFACE names none."""
+    """The interfaces that RINGCOLL_INTERFACE selects, the fastest first. Without it, those of the
+    launcher's variables; if these select none, all that are suitable. Empty if RINGCOLL_INTERFACE
+    selects none."""
     there = list_interfaces()
     if wanted := os.environ.get("RINGCOLL_INTERFACE"):
         found = select_interfaces(wanted, there)
@@ -107,8 +111,9 @@ def usable_interfaces() -> list[Interface]:
 
 
 def _told_by_launcher() -> str:
-    """As RINGCOLL_INTERFACE would say it. horovodrun puts one interface that it found into
-    HOROVOD_GLOO_IFACE, by chance, and all of them into NCCL_SOCKET_IFNAME."""
+    """The launcher's selection, in the syntax of RINGCOLL_INTERFACE. horovodrun puts an arbitrary
+    one of the interfaces that it found into HOROVOD_GLOO_IFACE, and all of them into
+    NCCL_SOCKET_IFNAME."""
     names = ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     horovod, gloo, nccl = (os.environ.get(name, "") for name in names)
     if horovod and f",{horovod}," in f",{nccl},":
@@ -117,9 +122,10 @@ def _told_by_launcher() -> str:
 
 
 def select_interfaces(wanted: str, there: Iterable[Interface]) -> list[Interface]:
-    """Those that ``wanted`` allows, in their order; those that are down only if no other is:
-    "eth,10.1.0.0/16" (names that begin so, networks), "=eth0" (whole names), "^docker" (not these,
-    nor loopback); empty: all but loopback and bridges. Loopback where that leaves nothing up."""
+    """The interfaces that ``wanted`` selects, in their order. Those that are down are left out
+    unless all are down. ``wanted`` is "eth,10.1.0.0/16" (prefixes of names, and networks), "=eth0"
+    (whole names), or "^docker" (all but these and loopback). Empty: all but loopback and virtual
+    interfaces. If "^…" or empty selects none that is up, loopback is selected."""
     there = list(there)
     exclude, text = wanted.startswith("^"), wanted.removeprefix("^")
     whole, entries = text.startswith("="), text.removeprefix("=").split(",")

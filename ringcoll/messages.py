@@ -1,4 +1,4 @@
-"""Messages with tags: what receives are asked for, and what they tell."""
+"""Messages with tags: wildcards and results of receives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ANY_TAG = -1
 
 
 class Received(NamedTuple):
-    """What a receive has got: the rank that sent it, its tag, and how long it was, in bytes and in
-    elements of the buffer (whole ones)."""
+    """The message that a receive has got: the sender's rank, the tag, and the length in bytes and
+    in whole elements of the buffer."""
 
     source: int
     tag: int

@@ -1,6 +1,9 @@
-"""Files that commands write: seen to be possible before the work (check_…), whole or not at all
-after it (write_…). Earlier ones are replaced, and links to them followed. Pictures need matplotlib,
-which nothing imports without them."""
+"""Output files of commands.
+
+check_…() tests before the work that a file can be written. write_…() writes it after the work,
+whole or not at all. An existing file is replaced; a symbolic link is followed. Only pictures import
+matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Raises InvalidArgument if no file can be written there. What is no regular file, such as
-    /dev/stdout, is not replaced by one."""
+    """Raises InvalidArgument if no file can be written to ``path``, or if ``path`` exists and is
+    not a regular file, such as /dev/stdout. ``option`` names it in the error."""
     try:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):
@@ -33,7 +36,7 @@ def check_file(option: str, path: Path) -> None:
 
 
 def check_picture(option: str, path: Path) -> None:
-    """The same for a picture. Raises Error if there is no matplotlib."""
+    """Like check_file(), for a picture. Raises Error if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
@@ -45,7 +48,7 @@ def check_picture(option: str, path: Path) -> None:
 
 
 def write_file(option: str, path: Path, content: bytes) -> None:
-    """Raises InvalidArgument if it cannot."""
+    """Writes or replaces the file. Raises InvalidArgument if that fails."""
     try:
         replace_file(path.resolve(), content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the kernel tells in files."""
+"""Values that the kernel publishes in files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_value(path: str | Path) -> str:
-    """Empty where there is no such file, or its driver does not know."""
+    """The content of a file. Empty if it does not exist, or if its driver cannot read the value."""
     try:
         return Path(path).read_text().strip()
     except OSError:

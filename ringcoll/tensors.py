@@ -1,6 +1,7 @@
-"""What the collectives need to know of tensors of any library: their axes, and how to make another.
+"""Axes of tensors of any library, and new tensors like a given one, for the collectives.
 
-torch is not imported here: a tensor of it can only be at hand once somebody has imported it.
+This module does not import torch. There can be torch tensors only if the program has imported
+torch.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ Shape = tuple[int, ...]
 
 
 def shape_of(x: Any) -> Shape:
-    """The lengths of the axes."""
+    """The lengths of the axes. Raises InvalidArgument if ``x`` is no tensor."""
     shape: Iterable[int] = x.shape if hasattr(x, "shape") else _view(x).shape or ()
     return tuple(int(length) for length in shape)
 
 
 def rows_of(x: Any) -> tuple[int, Shape]:
-    """The length of the first axis and the shape of one row; a scalar is one row."""
+    """The length of the first axis, and the shape of one row. A scalar is one row."""
     shape = shape_of(x)
     return (shape[0], shape[1:]) if shape else (1, ())
 
 
 def width_of(row: Shape) -> int:
-    """Elements of one row."""
+    """The number of elements of one row."""
     return math.prod(row)
 
 
 def make_like(x: Any, shape: Shape | None = None) -> Any:
-    """Fresh memory of the element type of ``x``: a torch tensor for torch, a NumPy array for all
-    others. ``shape``: that of ``x``."""
+    """A new tensor with the element type of ``x`` and uninitialized memory: a torch tensor if ``x``
+    is one, else a NumPy array. ``shape`` is by default that of ``x``."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(x, (numpy.ndarray, numpy.generic)):
         return numpy.empty(x.shape if shape is None else shape, x.dtype)

@@ -35,7 +35,7 @@ class Inside {
 };
 
 /// While it lives, this thread does not hold the GIL. Code that may block runs in it. The
-/// destructor never returns if the interpreter has begun to end.
+/// destructor does not return in a thread that finds the gate closed.
 class Released {
  public:
   Released();
