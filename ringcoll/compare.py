@@ -1,8 +1,7 @@
-"""``ringcoll compare``: the same allreduces through Horovod under RINGCOLL, GLOO and, where built,
-MPI.
+"""``ringcoll compare``: times the same allreduces through Horovod with each backend: RINGCOLL, GLOO
+and, if Horovod has it, MPI.
 
-Short jobs of each backend take turns, so that whatever else the machine does meets all of them
-alike.
+Short jobs of the backends alternate, so that other load on the machine affects all of them alike.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ringcoll.errors import Error, InvalidArgument
 from ringcoll.info import wide_console
 
 BACKENDS = ("RINGCOLL", "GLOO", "MPI")
-# -P: a folder named ringcoll in the current one is not the package.
+# With -P, Python does not import a folder named ringcoll in the current directory.
 WORKER = (sys.executable, "-P", "-m", "ringcoll.compare_worker")
 DEFAULT_SIZES = "4,1K,64K,1M,16M,64M"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -37,7 +36,8 @@ Times = dict[str, dict[int, float]]
 
 
 def parse_size(text: str) -> int:
-    """Bytes: a number with K, M, G (powers of 1024) or nothing behind it; at least one float32."""
+    """Bytes from a number with the suffix K, M or G (powers of 1024), or none. At least one
+    float32."""
     digits, unit = (text[:-1], _UNITS[text[-1:]]) if text[-1:] in _UNITS else (text, 1)
     if not digits.isdecimal() or int(digits) * unit < 4:
         raise argparse.ArgumentTypeError(
@@ -97,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose_backends(wanted: Sequence[str] | None, found: dict[str, Any]) -> tuple[str, list[str]]:
-    """The framework and the backends to run. Raises Error if Horovod or a wanted backend is not
-    there."""
+    """The framework and the backends to run. ``found`` is the result of the worker's probe. Raises
+    Error if Horovod lacks a working framework or a wanted backend."""
     if not found["framework"]:
         why = "; ".join(found["reasons"])
         raise Error(
@@ -115,7 +115,7 @@ def choose_backends(wanted: Sequence[str] | None, found: dict[str, Any]) -> tupl
 
 
 def make_table(times: Times, ranks: int, framework: str) -> Table:
-    """Medians, and how many times RINGCOLL's each other backend takes."""
+    """A table of the medians, and of the other backends' times as multiples of RINGCOLL's."""
     table = Table(
         title=f"Horovod {framework}, allreduce of float32, {ranks} ranks: medians",
         title_justify="left",
@@ -166,7 +166,7 @@ def _run_job(backend: str, framework: str, arguments: argparse.Namespace) -> dic
     worker = [*WORKER, "--framework", framework, "--sizes", sizes]
     environment = {
         "HOROVOD_CPU_OPERATIONS": backend,
-        # Open MPI wants to be asked twice before it runs as root or more ranks than cores.
+        # Open MPI needs two variables to run as root, and one for more ranks than cores.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -180,8 +180,8 @@ def _probe(limit: int) -> dict[str, Any]:
 
 
 def _run_worker(command: list[str], environment: dict[str, str], limit: int) -> Any:
-    """What the worker writes. Raises Error with the end of its output if it fails or takes longer
-    than ``limit``."""
+    """Runs the worker and returns the JSON that it writes. Raises Error with the end of its output
+    if it fails or takes longer than ``limit`` seconds."""
     with tempfile.TemporaryDirectory(prefix="ringcoll-compare-") as folder:
         output, log = Path(folder) / "result.json", Path(folder) / "log"
         with open(log, "wb") as stream:
@@ -211,7 +211,7 @@ def _run_worker(command: list[str], environment: dict[str, str], limit: int) -> 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the whole process group of a job, launcher and ranks, if anything of it is left."""
+    """Ends all remaining processes of a job's process group, launcher and ranks."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def probe() -> dict[str, Any]:
-    """What the installed Horovod can do; ``framework`` is null, with the reasons, if no binding
-    works."""
+    """The framework and backends of the installed Horovod. If no binding works, ``framework`` is
+    null and ``reasons`` says why."""
     reasons = []
     for framework in FRAMEWORKS:
         try:
@@ -55,7 +55,7 @@ def _built(hvd: Any, question: str) -> bool:
 
 
 def measure(framework: str, sizes: list[int]) -> dict[str, float] | None:
-    """Seconds of one allreduce for each size in bytes, as medians; on rank 0 only."""
+    """Median seconds of one allreduce, by size in bytes. None on ranks other than 0."""
     hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
     medians = {}
@@ -68,8 +68,7 @@ def measure(framework: str, sizes: list[int]) -> dict[str, float] | None:
 
 
 def _allreduce(framework: str, hvd: Any, size: int) -> Any:
-    """A function that sums ``size`` bytes of float32 over the ranks, and leaves a tensor of one
-    element's sum."""
+    """A function that runs one allreduce of ``size`` bytes of float32, with the operation max."""
     count = max(1, size // 4)
     if framework == "torch":
         import torch
@@ -87,7 +86,7 @@ def _times(once: Any, hvd: Any) -> list[float]:
         once()
     begin = time.perf_counter()
     once()
-    # All ranks must make the same number of calls, so rank 0 decides.
+    # All ranks must make the same number of calls, so rank 0 decides how many.
     repeats = int(_SECONDS_PER_SIZE / (time.perf_counter() - begin))
     repeats = hvd.broadcast_object(max(3, min(_MOST_REPEATS, repeats)), root_rank=0)
     times = []

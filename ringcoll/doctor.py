@@ -1,5 +1,5 @@
-"""``ringcoll doctor``: whether ringcoll can run here, and what every part of it found and why.
-Under a launcher it examines every pair of hosts, too (:mod:`ringcoll.checkup`)."""
+"""``ringcoll doctor``: tells whether ringcoll can run here, what each part of it found, and why.
+Under a launcher it also examines every pair of hosts (:mod:`ringcoll.checkup`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ringcoll.sysfs import read_value
 
 
 def examine(launcher: Finding) -> list[Finding]:
-    """Everything that doctor says of this host; ``launcher`` is what was found of a job."""
+    """All findings about this host. ``launcher`` is the finding about the job's launcher."""
     findings = [Finding("library", OK, f"ringcoll {_core.version()}, ABI {_core.abi_version()}")]
     try:
         found = library_info()
@@ -124,7 +124,7 @@ def _transports(transports: list[dict[str, Any]], knobs: list[dict[str, str]]) -
 
 
 def _rdma(found: dict[str, Any]) -> Iterator[Finding]:
-    """Devices, ports and GIDs, which of them is used and why not the others; the limits."""
+    """RDMA devices, ports and GIDs, which of them are used, and why the others are not."""
     for row in found["refused"]:
         yield Finding(f"RDMA {row['name']}", NOTE, row["why"])
     for device in found["devices"]:
@@ -225,7 +225,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _find_launcher() -> tuple[Job | None, Finding]:
-    """The job, unless its variables make no sense, and what to say of it."""
+    """The job, or None if the launcher's variables make no sense, and the finding about it."""
     try:
         job = find_job()
     except Error as error:

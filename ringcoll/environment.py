@@ -282,7 +282,7 @@ def _ancestor(command: str) -> str | None:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return None
-        # "pid (command) state parent … start time": the command may contain any character, even ")".
+        # "pid (command) state parent … start time". The command may contain spaces and ")".
         name = text[text.index("(") + 1 : text.rindex(")")]
         fields = text[text.rindex(")") + 2 :].split()
         if name == command[:15]:

@@ -1,8 +1,8 @@
-"""``ringcoll simulate``: what collectives would take on a cluster, row by row, and which row would
-be chosen.
+"""``ringcoll simulate``: estimates the time of collectives on a described cluster, for each row of
+the schedule table, and tells which row would be chosen.
 
-The prices are those by which schedules are chosen in a job (docs/algorithms.md, "What a schedule
-costs"); nothing is sent, and no variable of the environment counts.
+The estimates are the prices that choose schedules in a job (docs/algorithms.md, "What a schedule
+costs"). Nothing is sent, and no environment variable counts.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ COLLECTIVES = (
     "alltoall",
     "barrier",
 )
-_BELOW_HOSTS = ("socket", "numa_node", "cache")  # names of levels, as the library has them
+_BELOW_HOSTS = ("socket", "numa_node", "cache")  # the library's names of levels
 _SIZE_STEP = 4
 _BYTES_PER_US = {"mbit": 0.125, "gbit": 125.0}
 _MICROSECONDS = {"us": 1.0, "ms": 1e3}
 
 
 class Level(TypedDict):
-    """Links between ranks whose nearest common group is of this level. What is left out is what
-    ringcoll assumes where nothing was measured."""
+    """Links between ranks whose nearest common group is of this level. An omitted cost is the one
+    that ringcoll assumes for unmeasured links."""
 
     level: str  # "host", "network", …
-    ranks: int  # of each group of the level; of the last level: all
+    ranks: int  # of one group; at the last level: all ranks
     latency_us: NotRequired[float]
     rank_bytes_per_us: NotRequired[float]
     group_bytes_per_us: NotRequired[float]
-    ports: NotRequired[int]  # of a host
+    ports: NotRequired[int]  # network ports of a host; only at the level "host"
 
 
 class RowPrice(TypedDict):
     name: str
-    microseconds: float | None  # None: too many steps to walk
+    microseconds: float | None  # None: too many steps to be priced
     piece_bytes: NotRequired[int]
     pieces: NotRequired[int]
 
@@ -64,8 +64,8 @@ class RowPrice(TypedDict):
 class SizePrices(TypedDict):
     bytes: int
     chosen: str
-    bound_us: float | None  # what a host's port needs at least; None on one host
-    rows: list[RowPrice]  # those that are offered there
+    bound_us: float | None  # least time of a host's port; None on one host
+    rows: list[RowPrice]  # the rows that are offered on this cluster
 
 
 class Prediction(TypedDict):
@@ -76,7 +76,7 @@ class Prediction(TypedDict):
     levels: list[Level]
     slots: int
     sizes: list[SizePrices]
-    rounds: NotRequired[list[list[float]]]  # with messages: of each round from, to, share, from, …
+    rounds: NotRequired[list[list[float]]]  # with messages: per round from, to, share, from, …
 
 
 def predict(
@@ -86,21 +86,23 @@ def predict(
     dtype: str = "float32",
     **more: Any,
 ) -> Prediction:
-    """What a collective of ``sizes`` bytes takes on a cluster of these levels, hosts first, or
-    before them what they are made up of: "socket", "numa_node" or "cache".
+    """Estimates the time of a collective on a cluster, for each of ``sizes``, in bytes of the whole
+    vector. ``levels`` begins with the smallest groups: "socket", "numa_node" or "cache", if any,
+    then hosts, then the network.
 
-    ``more``: algorithm, segment_bytes, slots and arena_bytes, as the knobs (without
-    segment_bytes the pieces of one host are those of cores with 512 KiB of second-level cache);
-    combined_bytes_per_us of a core; crowded=True where hosts have more ranks than cores;
-    messages=True for all messages of the row that algorithm names. Raises InvalidArgument that
-    names the field.
+    ``more`` may have: algorithm, segment_bytes, slots and arena_bytes, like the knobs (without
+    segment_bytes, pieces on one host are those for cores with 512 KiB of second-level cache).
+    combined_bytes_per_us: what one core reduces. crowded=True: hosts have more ranks than cores.
+    messages=True: also list all messages of the row that algorithm names. Raises InvalidArgument
+    that names the field.
     """
     request = {"collective": collective, "dtype": dtype, "levels": levels, "sizes": sizes, **more}
     return cast(Prediction, json.loads(_core.simulate(json.dumps(request))))
 
 
 def _parse_sizes(text: str) -> list[int]:
-    """1K,1M or 1K..256M, each four times the one before."""
+    """Sizes from a list, "1K,1M", or from a range, "1K..256M", in which each is four times the one
+    before."""
     first, dots, last = text.partition("..")
     if not dots:
         return [parse_size(part.strip()) for part in text.split(",")]
@@ -197,7 +199,7 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
         return _with_costs(hosts, above, arguments.costs)
     for i, level in enumerate(above):
         if arguments.latency is not None:
-            level["latency_us"] = arguments.latency * (i + 1)  # twice as many links
+            level["latency_us"] = arguments.latency * (i + 1)  # a spine is twice as many links away
         if arguments.network is not None:
             level["rank_bytes_per_us"] = arguments.network
             level["group_bytes_per_us"] = arguments.network * arguments.ports
@@ -212,7 +214,7 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
 
 
 def _hosts_of(arguments: argparse.Namespace) -> list[Level]:
-    """Hosts, after what they are made up of."""
+    """The level of hosts, after that of sockets if there is more than one."""
     ranks, sockets = arguments.ranks, arguments.sockets
     if arguments.ports > ranks:
         raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
@@ -324,8 +326,8 @@ def size_text(size: int) -> str:
 
 
 def table_of(prediction: Prediction) -> Table:
-    """A line for each size, a column for each row; the chosen one in bold, and marked where there
-    is no bold."""
+    """A table with a line for each size and a column for each schedule row. The chosen row is bold
+    and marked by *."""
     table = Table(caption="* is chosen. No price: too many steps to work it out; not offered.")
     table.add_column("bytes", justify="right", no_wrap=True)
     for row in prediction["sizes"][0]["rows"]:
@@ -351,7 +353,8 @@ def _with_gaps(values: list[float | None]) -> list[float]:
 
 
 def plot(prediction: Prediction, path: Path) -> None:
-    """Time by size, a curve for each row, the bound dashed. ``path`` has passed check_picture."""
+    """Plots time by size, with a curve for each row and the bound dashed. Precondition:
+    check_picture() has accepted ``path``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 5), layout="tight")

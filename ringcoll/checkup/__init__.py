@@ -1,6 +1,6 @@
-"""``ringcoll doctor`` under a launcher: every pair of hosts is examined, and what deviates named.
+"""``ringcoll doctor`` under a launcher: examines every pair of hosts, and names those that deviate.
 
-Rank 0 leads (:mod:`ringcoll.cluster`) and prints. The judgement is pure
+Rank 0 leads the ranks (:mod:`ringcoll.cluster`) and prints. Pure functions judge the measurements
 (:mod:`~ringcoll.checkup.verdict`).
 """
 
@@ -23,7 +23,8 @@ _EVERYTHING = Aims(round_trip=True, path_mtu=True, rate_s=0.2)
 
 @dataclass
 class Checkup:
-    """What rank 0 knows in the end."""
+    """The result on rank 0. ``views`` are by (observing host, observed host), as numbers in
+    ``hosts``."""
 
     hosts: list[Host]
     views: dict[tuple[int, int], View]
@@ -37,8 +38,8 @@ class Checkup:
 
 
 def check(leader: Leader) -> Checkup:
-    """Examines the hosts of a job, of each pair one after the other, so that they do not share a
-    link that is narrower than their own."""
+    """Examines the hosts of a job. The two hosts of a pair examine each other one after the other,
+    so that their flows do not share a link that is narrower than their own."""
     for pairs in rounds(len(leader.hosts)):
         leader.look(pairs, _EVERYTHING)
         leader.look([(b, a) for a, b in pairs], _EVERYTHING)
@@ -48,8 +49,8 @@ def check(leader: Leader) -> Checkup:
 
 
 def _agreement() -> dict[str, str]:
-    """Of each knob, whether ranks have it alike."""
+    """How far ranks must agree, by name of the knob (csrc/base/knobs.h)."""
     try:
         return {knob["name"]: knob["agreement"] for knob in library_info()["knobs"]}
-    except Error:  # a value that is refused: among the findings
+    except Error:  # a knob has an invalid value, which is a finding of its own
         return {}

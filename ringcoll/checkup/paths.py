@@ -1,4 +1,4 @@
-"""Which hosts do not reach one another, and where large packets get lost. Pure."""
+"""Finds hosts that do not reach one another, and paths on which large packets get lost. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ringcoll.findings import FAILED, NOTE, Finding
 
 
 def find_unreached(hosts: list[Host], views: Views) -> Iterator[Finding]:
-    """Hosts and pairs that do not reach one another, and, as a note, those that do so at another
-    address only."""
+    """Hosts and pairs that do not reach one another. A note for those that do, but not at their
+    first address."""
     yield from _unreached(
         hosts, views, FAILED, {pair: view for pair, view in views.items() if not view.reached}
     )
@@ -66,7 +66,8 @@ def _elsewhere(view: View) -> str:
 
 
 def find_narrow(hosts: list[Host], views: Views) -> Iterator[Finding]:
-    """Paths narrower than the interfaces at their ends, whose own difference is told already."""
+    """Paths with a smaller MTU than the interfaces at both ends. compare_settings() finds
+    interfaces with different MTUs."""
     narrow = {}
     for (a, b), view in views.items():
         ends = [hosts[each].interface.get("mtu", 0) for each in (a, b)]

@@ -1,5 +1,5 @@
-"""What the ranks tell of themselves, compared: who is missing, and whose versions, knobs and
-interfaces differ from the others'. Pure."""
+"""Compares the reports of all ranks. Finds missing ranks, and versions, knobs and interfaces that
+differ from the others'. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def find_absent(reports: Mapping[int, Report], size: int) -> Iterator[Finding]:
 
 
 def find_failures(reports: Mapping[int, Report]) -> Iterator[Finding]:
-    """What doctor found on ranks other than 0, whose own findings are printed anyway."""
+    """Failures that doctor found on ranks other than 0. Rank 0's own findings are printed
+    anyway."""
     where: dict[tuple[str, str], list[int]] = {}
     for rank, report in reports.items():
         for part, detail in report["failed"]:
@@ -37,8 +38,8 @@ def find_failures(reports: Mapping[int, Report]) -> Iterator[Finding]:
 def compare_settings(
     reports: Mapping[int, Report], hosts: list[Host], agreement: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """``agreement``: of each knob, as ``ringcoll info`` has it; of others it is not known that they
-    may differ."""
+    """Finds versions, knobs and interfaces that differ. ``agreement``, by knob, is from ``ringcoll
+    info``; a knob that it lacks must not differ."""
     for name, values in sorted(_by_name(reports, "versions").items()):
         status = FAILED if name in _MUST_AGREE else NOTE
         remedy = "install the same on all hosts"
@@ -65,7 +66,7 @@ def compare_settings(
 
 
 def _by_name(reports: Mapping[int, Report], part: str) -> dict[str, dict[int, str]]:
-    """Name of a setting → rank → value; a rank that does not have it has "none"."""
+    """Name of a setting → rank → value. The value is "none" for a rank without the setting."""
     names = {name for report in reports.values() for name in report[part]}
     return {
         name: {rank: str(report[part].get(name, "none")) for rank, report in reports.items()}

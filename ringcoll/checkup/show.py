@@ -1,4 +1,4 @@
-"""Findings, and the hosts of a job, as tables."""
+"""Prints findings, and the hosts of a job, as tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_findings_table(findings: Iterable[Finding], title: str | None = None) -
 
 
 def print_checkup(console: Console, found: Checkup) -> None:
-    """The hosts with what they showed at best, and what is wrong with them."""
+    """Prints the hosts with their best measurements, and the findings."""
     count = len(found.hosts)
     table = Table(title=f"{count} host{'s' if count > 1 else ''}", title_justify="left")
     for column in ("host", "ranks", "interface", "MTU", "reached by"):
@@ -74,6 +74,6 @@ def _best_rate(views: Iterable[View]) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """In bits, as network cards are sold."""
+    """A rate in bits per second, the unit of network cards."""
     bits = bytes_per_s * 8
     return f"{bits / 1e9:.3g} Gb/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb/s"

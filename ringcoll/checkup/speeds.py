@@ -1,8 +1,8 @@
-"""Which hosts and pairs are slower than the others. Pure.
+"""Finds hosts and pairs that are slower than the others. Pure.
 
-A host is compared with the median over the hosts, by the best that it showed with anybody; a pair
-with what both its hosts showed elsewhere. So one slow host is named itself, and not all pairs that
-it is in, and a slow pair does not spoil the name of its hosts.
+The best measurement of a host with any other is compared with the median over all hosts. A pair is
+compared with the best measurements of both its hosts. So a slow host is named once, not all of its
+pairs, and a slow pair does not make its hosts look slow.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from ringcoll.findings import FAILED, NOTE, Finding
 Values = Mapping[tuple[int, int], float]
 IsOdd = Callable[[float, float], bool]
 
-# How far a rate or a round trip may be from what others show: beyond what chance does on a busy
-# machine, and less than what a wrong cable, switch or interface does.
+# How far a rate or a round trip may deviate from the usual one. A busy machine deviates less by
+# chance, a wrong cable, switch or interface deviates more.
 _TIMES_SLOWER = 2.0
 _TIMES_LATER, _LATER_US = 4.0, 300.0
 
 
 def _rates(views: Views) -> dict[tuple[int, int], float]:
-    """From the first to the second: a view measures what comes to who looks. Those that went by
-    another network than the rest are left out."""
+    """Rates by (sender, receiver). A view measures the rate towards the observing host. Views over
+    another address than the first are left out."""
     return {(b, a): v.bytes_per_s for (a, b), v in views.items() if v.bytes_per_s and not v.error}
 
 
 def _trips(views: Views) -> dict[tuple[int, int], float]:
-    """How many a second: more is better, as with rates, so that one rule serves both."""
+    """Round trips per second by (observing host, observed host). More is better, as with rates, so
+    one rule serves both."""
     seen = {pair: view.round_trip_us for pair, view in views.items() if not view.error}
     return {pair: 1e6 / trip for pair, trip in seen.items() if trip}
 
@@ -51,7 +52,7 @@ def _best(values: Values, side: int) -> dict[int, float]:
 
 
 def _odd_hosts(values: Values, side: int, is_odd: IsOdd) -> dict[int, tuple[float, float]]:
-    """Number → its best and the usual best; two hosts have no usual one."""
+    """Host → (its best value, the median of the best values). Empty for fewer than three hosts."""
     best = _best(values, side)
     if len(best) < 3:
         return {}
@@ -60,7 +61,7 @@ def _odd_hosts(values: Values, side: int, is_odd: IsOdd) -> dict[int, tuple[floa
 
 
 def _odd_pairs(values: Values, is_odd: IsOdd) -> dict[tuple[int, int], tuple[float, float]]:
-    """Those that fall short of what both their hosts can do."""
+    """Pair → (its value, the expected value), for pairs that fall short of both hosts' best."""
     out, into = _best(values, 0), _best(values, 1)
     expected = {pair: min(out[pair[0]], into[pair[1]]) for pair in values}
     return {
@@ -71,18 +72,18 @@ def _odd_pairs(values: Values, is_odd: IsOdd) -> dict[tuple[int, int], tuple[flo
 
 
 def suspects(views: Views) -> list[tuple[int, int]]:
-    """Views that were slower or later than others: chance may have had a hand in it."""
+    """Views that were slower than others, perhaps by chance, and so should be repeated."""
     return sorted(slow_pairs(views) | pairs_of_slow_hosts(views))
 
 
 def slow_pairs(views: Views) -> set[tuple[int, int]]:
-    """Views of pairs that fall short of what both hosts show with others."""
+    """Views of pairs that fall short of what both hosts reach with others."""
     rates = _odd_pairs(_rates(views), _rate_is_odd)
     return {*_odd_pairs(_trips(views), _trip_is_odd), *((to, of) for of, to in rates)}
 
 
 def pairs_of_slow_hosts(views: Views) -> set[tuple[int, int]]:
-    """Views of hosts that are slow with everybody, in the direction in which they are slow."""
+    """Views of hosts that are slow with all others, in the direction in which they are slow."""
     rates = _of_odd_hosts(_rates(views), _rate_is_odd)
     return {*_of_odd_hosts(_trips(views), _trip_is_odd), *((to, of) for of, to in rates)}
 
@@ -146,7 +147,7 @@ def _slow_pairs(
 
 
 def _groups(pairs: set[tuple[int, int]]) -> list[list[int]]:
-    """Connected parts of a graph."""
+    """The connected components of a graph with these edges."""
     group: dict[int, set[int]] = {}
     for a, b in pairs:
         joined = group.get(a, {a}) | group.get(b, {b})

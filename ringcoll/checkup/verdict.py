@@ -1,5 +1,4 @@
-"""What the reports and views of all ranks mean: who deviates from the others, why, and what to do.
-Pure."""
+"""Judges the reports and views of all ranks: which hosts deviate, why, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ def judge(
     views: Views,
     agreement: Mapping[str, str],
 ) -> list[Finding]:
-    """All findings about the job as a whole; none: all is well. ``views`` are by numbers of
-    ``hosts``; ``agreement`` says which knobs ranks have alike."""
+    """All findings about the job as a whole; an empty list if all is well. ``views`` are by numbers
+    of ``hosts``. ``agreement`` says on which knobs ranks must agree."""
     return [
         *find_absent(reports, size),
         *find_failures(reports),
