@@ -1,10 +1,10 @@
-"""The ranks of a job, led by rank 0 to look at one another's hosts: what ``ringcoll doctor`` and
-``ringcoll probe`` have in common under a launcher.
+"""Measures between the hosts of a job: the common base of ``ringcoll doctor`` and ``ringcoll
+probe`` under a launcher.
 
-It needs nothing of the library but its version and knobs, so that doctor can say why
-``ringcoll.init()`` fails: the ranks meet on a board (:mod:`~ringcoll.cluster.board`), and the first
-rank of each host looks at the others by plain connections (:mod:`~ringcoll.cluster.pair`), when
-rank 0 says so. What is made of it is pure, and a matter of the command.
+It uses only the library's version and knobs, so that doctor can tell why ``ringcoll.init()`` fails.
+The ranks meet on a board (:mod:`~ringcoll.cluster.board`), and rank 0 leads. On its request the
+first rank of a host examines another host over plain sockets (:mod:`~ringcoll.cluster.pair`). The
+commands judge the measurements, in pure functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ringcoll.findings import FAILED, NOTE, Finding
 
 Found = TypeVar("Found")
 
-# The other ranks wait longer than rank 0, so that it is rank 0 that says who is missing.
+# The other ranks wait longer than rank 0 by this, so that rank 0 reports the missing ranks.
 _LONGER_S = 10.0
 _FAREWELL_S = 3.0
 _MOST_SECOND_LOOKS = 24
@@ -39,20 +39,20 @@ def take_part(
     limit_s: float,
     findings: Sequence[Finding] = (),
 ) -> Found | None:
-    """Every rank calls it. Rank 0 waits ``patience_s`` for the others to come, calls ``lead`` and
-    returns what that found; the others do what it says, return None, and are released however
-    ``lead`` ends.
+    """Every rank calls it. Rank 0 waits up to ``patience_s`` for the others, calls ``lead`` and
+    returns its result. The other ranks do what ``lead`` asks for and return None. They return
+    however ``lead`` ends.
 
-    No look begins ``limit_s`` after the first. ``findings`` are those of this rank alone. Raises
-    InvalidArgument, TransportError or Timeout if this rank cannot reach the meeting place, or rank
-    0 is not there.
+    Once ``limit_s`` has passed since the ranks met, no further examination begins. ``findings`` are
+    those of this rank alone. Raises InvalidArgument, TransportError or Timeout if this rank cannot
+    reach the store, or rank 0 does not come.
     """
     try:
         return _take_part(job, lead, patience_s, limit_s, findings)
     except Error as error:
         if job.rank == 0:
             raise
-        where = f"rank {job.rank} on {socket.gethostname()}"  # rank 0 may never hear of it
+        where = f"rank {job.rank} on {socket.gethostname()}"  # rank 0 may never get this error
         raise type(error)(f"{where}: {error}", error.rank) from error
     finally:
         job.tidy()
@@ -87,10 +87,10 @@ def _take_part(
 
 
 class Leader:
-    """Rank 0, once the ranks have met. ``reports`` are by ranks; ``views``, what was seen so far,
-    by numbers of ``hosts``: (who looks, who is looked at). ``silent``: ranks that did not say what
-    they saw. Nobody waits for them again, and what was seen of them, perhaps as they ended, is
-    forgotten."""
+    """The role of rank 0, once the ranks have met. ``reports`` are by rank. ``views`` are the
+    measurements so far, by (observing host, observed host), as numbers in ``hosts``. ``silent`` are
+    ranks that did not report a measurement: rank 0 does not wait for them again. It drops the views
+    of their hosts, which may have been taken while these ranks ended."""
 
     def __init__(self, meeting: Lead, size: int, limit_s: float) -> None:
         self.size, self.reports = size, meeting.reports
@@ -104,9 +104,9 @@ class Leader:
         self._end = time.monotonic() + limit_s
 
     def look(self, pairs: list[tuple[int, int]], aims: Aims) -> None:
-        """Every first of a pair looks at the second, all at once; a host is the first of one pair
-        at most. What is seen a second time counts where it is better. Pairs with a silent rank are
-        left out. Once the time is over, nothing is done."""
+        """The first host of each pair examines the second, all pairs at the same time. A host may
+        be the first of one pair at most. A repeated measurement counts if it is better. Pairs with
+        a silent rank are left out. Does nothing after the time limit."""
         pairs = [each for each in pairs if not self._is_silent(each)]
         if not pairs or time.monotonic() > self._end:
             return
@@ -121,20 +121,20 @@ class Leader:
             self.views = {each: self.views[each] for each in kept}
 
     def look_again(self, pairs: list[tuple[int, int]], aims: Aims) -> None:
-        """Each pair alone, some of them at most: those that seemed odd, before they are called
-        so."""
+        """Examines each pair alone, up to a limit of pairs. For pairs that seem to deviate, before
+        they are reported."""
         for each in pairs[:_MOST_SECOND_LOOKS]:
             self.look([each], aims)
 
     def end(self) -> None:
-        """Releases the others."""
+        """Lets the other ranks return."""
         self._meeting.announce({"end": True})
         self._meeting.gather(
             [rank for rank in self._firsts if rank not in self.silent], _FAREWELL_S
         )
 
     def unseen(self) -> list[Finding]:
-        """Ranks that stopped answering, and how many of the other pairs there was no time for."""
+        """Findings about ranks that stopped answering, and about pairs that were not examined."""
         findings = []
         if self.silent:
             detail = (
@@ -151,7 +151,8 @@ class Leader:
         return findings
 
     def _ask(self, looks: dict[int, int], aims: Aims) -> dict[int, View]:
-        """What each of these ranks sees of the other; those that do not answer are left out."""
+        """Has each rank of ``looks`` examine the rank that it maps to. Returns the views by
+        observing rank, without ranks that do not answer."""
         self._meeting.announce({"looks": {str(a): b for a, b in looks.items()}} | aims.encode())
         seen = {}
         if 0 in looks:

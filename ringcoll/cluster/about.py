@@ -1,4 +1,4 @@
-"""What a rank tells of itself: where it runs, what is installed there, and which knobs are set."""
+"""The report of a rank about itself: where it runs, installed versions, and knobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ringcoll.info import OTHER_VARIABLES, library_info
 from ringcoll.interfaces import usable_interfaces
 from ringcoll.sysfs import read_value
 
-# Packages whose version matters to a job, and are not read where they are not installed.
+# Packages whose versions matter to a job, if they are installed.
 _PACKAGES = ("horovod", "torch", "tensorflow", "tensorflow-cpu", "numpy")
 _SECRET = "RINGCOLL_SECRET"
 _HOSTID = "RINGCOLL_HOSTID"
@@ -27,10 +27,11 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def describe(rank: int, store: str, findings: Sequence[Finding]) -> dict[str, Any]:
-    """A report; JSON. ``findings`` are those of the command on this rank."""
+    """Makes this rank's report, which can be encoded as JSON. ``findings`` are those of the command
+    on this rank."""
     return {
         "rank": rank,
-        "hostname": os.environ.get(_HOSTID) or socket.gethostname(),  # as ringcoll calls it
+        "hostname": os.environ.get(_HOSTID) or socket.gethostname(),  # as in the library
         "process": os.getpid(),
         "host": host_key(),
         "machine": read_value(_BOOT_ID),
@@ -44,8 +45,9 @@ def describe(rank: int, store: str, findings: Sequence[Finding]) -> dict[str, An
 
 
 def host_key() -> str:
-    """Equal for processes that can map one another's memory: those of one machine in one namespace
-    of processes and of users, unless RINGCOLL_HOSTID says otherwise."""
+    """A key that is equal for processes that can map one another's memory. These are the processes
+    of one machine in one pid namespace and one user namespace, unless RINGCOLL_HOSTID names
+    hosts."""
     named = os.environ.get(_HOSTID)
     if named:
         return f"named {named}"
@@ -69,10 +71,11 @@ def _versions() -> dict[str, str]:
 
 
 def _knobs(store: str) -> dict[str, str]:
-    """Values in force; of the secret only whether it is the same."""
+    """The values of the knobs. The secret is replaced by a hash, which shows whether ranks have the
+    same one."""
     try:
         knobs = {knob["name"]: knob["value"] for knob in library_info()["knobs"]}
-    except Error:  # a value that is refused: among the findings
+    except Error:  # a knob has an invalid value, which is a finding of its own
         knobs = {name: os.environ[name] for name in os.environ if name.startswith("RINGCOLL_")}
     for name in OTHER_VARIABLES:
         knobs.pop(name, None)

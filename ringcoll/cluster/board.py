@@ -1,8 +1,8 @@
-"""Where the ranks leave notes for one another before anything joins them: the store that
-``ringcoll.init()`` would use, by means of Python alone, so that it works where the library fails.
+"""Boards: key-value stores through which the ranks exchange notes before they are connected.
 
-Notes are JSON objects under keys. They may be overwritten, and what an earlier run has left can
-still be there: :mod:`ringcoll.cluster.meeting` sees to both.
+A board uses the store that ``ringcoll.init()`` would use, but in pure Python, so that it works
+where the library fails. Notes are JSON objects under keys. Notes may be overwritten, and notes of
+an earlier run may still be there; :mod:`ringcoll.cluster.meeting` handles both.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from ringcoll.files import is_of, make_file, read_file_of, user_of_new_files
 
 Note = dict[str, Any]
 
-# Between two looks at a note that is awaited: at first, and when nothing has come for a while.
+# Pauses between polls for a note: the first one, and the longest.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _REQUEST_S = 10.0
 _PROOF_BYTES = 4096
 _STREAM = socket.SOCK_STREAM
-_SEGMENT_BYTES = 500  # every network carries that (RFC 791: 576 bytes with headers)
+_SEGMENT_BYTES = 500  # fits every network (RFC 791: 576 bytes with headers)
 _PREFIX = "ringcoll-cluster."
 
 
 class Board(ABC):
-    """One thread at a time. What fails raises TransportError that names the store and the cause."""
+    """One thread at a time may use it. Failures raise TransportError, which names the store and the
+    cause."""
 
     @abstractmethod
     def put(self, key: str, note: Note) -> None: ...
@@ -45,15 +46,15 @@ class Board(ABC):
     @abstractmethod
     def get(self, key: str) -> Note | None: ...
 
-    def remove(self, key: str) -> None:  # noqa: B027 most notes end with the process that keeps them
-        """Takes a note of this rank's back, where it would outlive the run."""
+    def remove(self, key: str) -> None:  # noqa: B027 most notes end with the process that has them
+        """Removes a note of this rank, if the store would keep it after the run."""
 
     @abstractmethod
     def close(self) -> None:
-        """Rank 0 is the last to call it; what the run has left there is removed."""
+        """Closes the board. Rank 0 calls it last and removes the notes of the run."""
 
     def wait(self, key: str, end: float) -> Note | None:
-        """The note as soon as it is there; None at ``end`` (of ``time.monotonic``)."""
+        """Waits for a note and returns it; None if ``end`` (``time.monotonic``) passes first."""
         pause = _FIRST_PAUSE_S
         while True:
             note = self.get(key)
@@ -65,8 +66,8 @@ class Board(ABC):
 
 
 def open_board(store: str, secret: str, rank: int, end: float) -> Board:
-    """The board at the URL of a store. Raises InvalidArgument for a URL of another kind,
-    TransportError if it cannot be reached before ``end``."""
+    """The board for the URL of a store. Raises InvalidArgument for an unsuitable URL, and
+    TransportError if the store cannot be reached before ``end``."""
     kind, _, rest = store.partition("://")
     if kind == "file":
         return _FileBoard(Path(rest), rank)
@@ -81,7 +82,7 @@ def open_board(store: str, secret: str, rank: int, end: float) -> Board:
 
 
 class _FileBoard(Board):
-    """Files of this user: others may be able to write to the directory."""
+    """A directory. Other users may be able to write to it, so only files of this user count."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         if not folder.is_dir():
@@ -93,7 +94,7 @@ class _FileBoard(Board):
     def put(self, key: str, note: Note) -> None:
         with self._transport_errors():
             fresh = make_file(self._folder, f"{_PREFIX}new.", json.dumps(note).encode())
-            fresh.rename(self._path(key))  # whole, or not at all
+            fresh.rename(self._path(key))  # so that a reader never sees a part of it
 
     def get(self, key: str) -> Note | None:
         with self._transport_errors():
@@ -126,7 +127,7 @@ class _FileBoard(Board):
 
 
 class _HttpBoard(Board):
-    """The rendezvous server of horovodrun, which ends with the job."""
+    """The rendezvous server of horovodrun. It ends with the job, so notes need not be removed."""
 
     def __init__(self, store: str, host: str, port: int, path: str) -> None:
         self._store, self._host, self._port = store, host, port
@@ -161,7 +162,7 @@ class _HttpBoard(Board):
 
 
 class _ServingBoard(Board):
-    """Rank 0 of a tcp:// store: the notes are here, and threads serve the other ranks."""
+    """Rank 0 of a tcp:// store. It keeps the notes, and threads serve them to the other ranks."""
 
     def __init__(self, store: str, host: str, port: int, secret: str) -> None:
         self._notes: dict[str, Note] = {}
@@ -211,7 +212,7 @@ class _ServingBoard(Board):
 
 
 class _ClientBoard(Board):
-    """The other ranks of a tcp:// store."""
+    """A rank other than 0 of a tcp:// store."""
 
     def __init__(self, store: str, host: str, port: int, secret: str, end: float) -> None:
         self._store = store
@@ -238,7 +239,7 @@ class _ClientBoard(Board):
             left = end - time.monotonic()
             try:
                 return Wire(_connect_in_small_packets(host, port, max(0.1, min(left, 5.0))))
-            except OSError as error:  # rank 0 may come later
+            except OSError as error:  # rank 0 may not have started yet
                 if time.monotonic() > end:
                     raise TransportError(
                         f"{self._store}: {error}. Rank 0 of the job serves this store: has it "
@@ -258,7 +259,8 @@ class _ClientBoard(Board):
 
 
 def _connect_in_small_packets(host: str, port: int, timeout_s: float) -> socket.socket:
-    """Reports are to arrive even where packets of full length get lost, which both ends keep to."""
+    """Connects with a small maximum segment size, which both ends observe. So reports arrive even
+    where full-size packets get lost."""
     cause: OSError = ConnectionError(f"{host} has no address")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=_STREAM):
         connection = socket.socket(family, kind, protocol)

@@ -1,4 +1,4 @@
-"""The hosts of a job, who examines whom, and how hosts and ranks are called in findings. Pure."""
+"""The hosts of a job, rounds of pairs, and the names of hosts and ranks in findings. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from ringcoll.cluster.pair import View
 
-Report = dict[str, Any]  # what a rank tells of itself: cluster.about
-Views = Mapping[tuple[int, int], View]  # of (who looks, who is looked at), numbers of hosts
+Report = dict[str, Any]  # from cluster.about.describe()
+Views = Mapping[tuple[int, int], View]  # by (observing host, observed host), as numbers of hosts
 
 _MOST_NAMES = 12
 
 
 @dataclass(frozen=True)
 class Host:
-    """The ranks of one host. ``first`` is the one that looks at other hosts."""
+    """The ranks of one host. The rank ``first`` examines other hosts."""
 
     name: str
     ranks: list[int]
-    interface: dict[str, Any]  # the one that it would use; empty: none is up
+    interface: dict[str, Any]  # the one that the library would use; empty: none is up
 
     @property
     def first(self) -> int:
@@ -29,7 +29,8 @@ class Host:
 
 
 def find_hosts(reports: Mapping[int, Report]) -> list[Host]:
-    """In the order of their first ranks. Hosts of one name get their address in addition."""
+    """The hosts, in the order of their first ranks. If hosts have the same name, the address is
+    added."""
     ranks: dict[str, list[int]] = {}
     for rank in sorted(reports):
         ranks.setdefault(reports[rank]["host"], []).append(rank)
@@ -46,7 +47,7 @@ def find_hosts(reports: Mapping[int, Report]) -> list[Host]:
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Every pair of ``count`` hosts, in rounds in which each host has one partner at most: the
+    """All pairs of ``count`` hosts, in rounds in which each host has at most one partner: a
     round-robin tournament."""
     players: list[int | None] = [*range(count)]
     if count % 2:
@@ -59,7 +60,7 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def encode_views(hosts: list[Host], views: Views) -> list[dict[str, Any]]:
-    """As JSON."""
+    """The views as JSON."""
     names = [host.name for host in hosts]
     return [
         {"from": names[a], "to": names[b]} | view.encode() for (a, b), view in sorted(views.items())
@@ -67,14 +68,15 @@ def encode_views(hosts: list[Host], views: Views) -> list[dict[str, Any]]:
 
 
 def everywhere(pairs: set[tuple[int, int]], views: Views, side: int) -> list[int]:
-    """Hosts all of whose pairs, at least two, are among ``pairs`` on that side."""
+    """Hosts that have at least two pairs in ``views`` with the host on ``side`` (0 or 1), and have
+    all of these in ``pairs``."""
     all_ = Counter(pair[side] for pair in views)
     those = Counter(pair[side] for pair in pairs)
     return sorted(number for number, count in those.items() if count == all_[number] >= 2)
 
 
 def name_hosts(ranks: list[int], hosts: list[Host]) -> str:
-    """Whole hosts by name, else ranks."""
+    """Names hosts if ``ranks`` are all ranks of these hosts, else the ranks too."""
     whole = [host for host in hosts if set(host.ranks) & set(ranks)]
     named = [host.name for host in whole]
     if sum(len(host.ranks) for host in whole) == len(ranks):

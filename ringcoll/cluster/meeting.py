@@ -1,8 +1,8 @@
-"""How the ranks come together on a board, and how rank 0 leads them through rounds.
+"""The ranks meet on a board, and rank 0 then leads them step by step.
 
-What an earlier run has left on the board misleads nobody: each rank draws a token, rank 0 answers
-with the tokens that it has seen and a name for this run, and looks again until every rank has said
-that it found its own token there. All later keys begin with that name.
+Notes of an earlier run on the board do no harm. Each rank draws a random token. Rank 0 answers with
+the tokens that it has seen and a name for this run. It repeats that until every rank has confirmed
+its own token. All later keys begin with the name of the run.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ringcoll.cluster.board import Board
 from ringcoll.cluster.hosts import Report
 from ringcoll.errors import Timeout
 
-Step = dict[str, Any]  # what rank 0 tells all
-Answer = dict[str, Any]  # what a rank tells rank 0 of a step
+Step = dict[str, Any]  # a message of rank 0 to all ranks
+Answer = dict[str, Any]  # a rank's answer to a step
 
 _PAUSE_S = 0.01
 
 
 class Lead:
-    """Rank 0. Waits for the others, ``patience_s`` at most. ``reports`` are those of the ranks that
-    have come, its own included."""
+    """Rank 0's side of the meeting. The constructor waits up to ``patience_s`` for the other ranks.
+    ``reports`` are those of the ranks that have come, including rank 0."""
 
     def __init__(self, board: Board, size: int, own: Report, patience_s: float) -> None:
         self._board = board
@@ -34,19 +34,20 @@ class Lead:
         self.reports = {0: own} | {rank: self._hellos[rank]["report"] for rank in here}
 
     def announce(self, message: Step) -> None:
-        """The next step, for all to see."""
+        """Publishes the next step to all ranks."""
         self._steps += 1
         self._board.put(f"{self.name}.{self._steps}", message)
 
     def gather(self, ranks: list[int], patience_s: float) -> dict[int, Answer]:
-        """What ``ranks`` answer to the last step. Those that do not, and rank 0, are left out."""
+        """Collects the answers of ``ranks`` to the last step, up to ``patience_s``. Ranks that do
+        not answer, and rank 0, are left out."""
         key = f"{self.name}.{self._steps}"
         end = time.monotonic() + patience_s
         answers = {rank: self._board.wait(f"{key}.{rank}", end) for rank in ranks if rank != 0}
         return {rank: answer for rank, answer in answers.items() if answer is not None}
 
     def _meet(self, size: int, end: float) -> list[int]:
-        """The ranks that have come before ``end``, but for this one."""
+        """The other ranks that have come before ``end``."""
         answered: set[int] = set()
         others = set(range(1, size))
         while answered < others and time.monotonic() < end:
@@ -67,7 +68,8 @@ class Lead:
 
 
 class Follow:
-    """Any other rank. Raises Timeout if rank 0 does not answer."""
+    """Any other rank's side of the meeting. The constructor meets rank 0. Raises Timeout if rank 0
+    does not answer."""
 
     def __init__(self, board: Board, rank: int, own: Report, patience_s: float) -> None:
         self._board, self._rank = board, rank
@@ -91,7 +93,7 @@ class Follow:
         board.put(f"{self.name}.here.{rank}", {})
 
     def next(self, patience_s: float) -> Step:
-        """What rank 0 tells next."""
+        """Waits for the next step of rank 0. Raises Timeout."""
         self._steps += 1
         step = self._board.wait(f"{self.name}.{self._steps}", time.monotonic() + patience_s)
         if step is None:
@@ -99,5 +101,5 @@ class Follow:
         return step
 
     def answer(self, message: Answer) -> None:
-        """To the last step."""
+        """Answers the last step."""
         self._board.put(f"{self.name}.{self._steps}.{self._rank}", message)

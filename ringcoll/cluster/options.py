@@ -1,4 +1,4 @@
-"""What the commands that run under a launcher take, and whether they are under one."""
+"""Options of the commands that run under a launcher."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def positive_seconds(text: str) -> float:
 
 
 def is_another_rank() -> bool:
-    """Of a job whose meeting place is missing: rank 0 says so."""
+    """Whether this is a rank other than 0. Used if the job has no store: then only rank 0 reports
+    it."""
     try:
         return find_job(store="local://none").rank != 0
     except Error:

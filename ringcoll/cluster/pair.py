@@ -1,8 +1,8 @@
-"""What one host measures of another: whether a connection comes about, the round trip, the rate
-from there to here, and the largest packet from here to there.
+"""Measurements of one host by another: whether it can be reached, the round trip, the rate from the
+other host to this one, and the largest packet from this host to the other.
 
-Every rank serves (:class:`Service`); rank 0 says who examines whom. A connection shows the name of
-the run, which only the job knows, before anything else of it is heard.
+Every rank has a :class:`Service` that answers; rank 0 decides which rank examines which. A
+connection must begin with the name of the run, which only the job knows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 from ringcoll.cluster.wire import Wire
 from ringcoll.errors import TransportError
 
-# Longer than any examination: connecting takes 4 s at most for each address, and the waits of what
-# is measured then 10 s.
+# Longer than any examination: 4 s at most to connect, for each address, and 10 s to measure.
 LIMIT_S = 25.0
 
 _CONNECT_S = 2.0
@@ -30,11 +29,12 @@ _HELLO_BYTES = 4096
 _MOST_ADDRESSES = 3
 _ROUND_TRIPS, _ROUND_TRIPS_S = 40, 0.5
 _WARM_UP_S = 0.04
-_MOST_DATA_S = 2.0  # a look that is not heard of any more ends
+_MOST_DATA_S = 2.0  # ends the service if the examining rank has gone
 _CHUNK_BYTES = 1 << 20
-MAX_MTU = 65000  # a datagram holds no more: loopback's own is 65536
+MAX_MTU = 65000  # a datagram holds little more; the MTU of loopback is 65536
 _LEAST_MTU, _MTU_TRIES, _MTU_ANSWER_S = 576, 3, 0.05
-# <linux/in.h>, <linux/in6.h>: "do not fragment", whatever the kernel believes of the path.
+# IP_MTU_DISCOVER and IP_PMTUDISC_PROBE, and those of IPv6 (<linux/in.h>, <linux/in6.h>): do not
+# fragment, and ignore the path MTU that the kernel knows.
 _MTU_DISCOVER = {
     socket.AF_INET: (socket.IPPROTO_IP, 10, 3),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3),
@@ -44,13 +44,13 @@ _HEADER_BYTES = {socket.AF_INET: 20 + 8, socket.AF_INET6: 40 + 8}  # IP, UDP
 
 @dataclass(frozen=True)
 class Aims:
-    """What a look measures, beside whether the other answers."""
+    """What an examination measures, besides whether the other host answers."""
 
     round_trip: bool = False
     path_mtu: bool = False
-    rate_s: float = 0.0  # for so long; 0: not at all
-    # The flow goes on for so long after that: those that look at the same time began later, and are
-    # to have the company that this look had.
+    rate_s: float = 0.0  # how long the rate is measured; 0: not at all
+    # How long the flow goes on afterwards. Simultaneous examinations may have begun later, and must
+    # compete with the same flows as this one.
     company_s: float = 0.0
 
     def encode(self) -> dict[str, Any]:
@@ -63,20 +63,20 @@ class Aims:
 
 @dataclass
 class View:
-    """Of one host as another sees it. Values are None where they could not be measured."""
+    """What one host has measured of another. Values are None if they could not be measured."""
 
     reached: bool = False
-    address: str = ""  # where: the first that answers
-    error: str = ""  # why not, or why not at the address before
+    address: str = ""  # the first address that answers
+    error: str = ""  # why the first address of all does not answer; empty if it does
     round_trip_us: float | None = None
-    bytes_per_s: float | None = None  # from there to here; 0: it connects, and nothing large comes
-    path_mtu: int | None = None  # from here to there; None: UDP is not answered
+    bytes_per_s: float | None = None  # towards this host; 0: it connects, but no data comes
+    path_mtu: int | None = None  # to the other host; None: UDP is not answered
 
     def encode(self) -> dict[str, Any]:
         return asdict(self)
 
     def better(self, other: View) -> View:
-        """The best of two looks: what disturbs a measurement only ever makes it worse."""
+        """The best values of two views. A disturbance can only make a measurement worse."""
         if not (self.reached and other.reached):
             return self if self.reached else other
         trips = [v for v in (self.round_trip_us, other.round_trip_us) if v is not None]
@@ -93,7 +93,7 @@ class View:
 
 
 class Service:
-    """Answers those who examine this rank, on threads of its own, until it is closed."""
+    """Answers ranks that examine this one, on threads of its own, until it is closed."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -108,7 +108,7 @@ class Service:
         self.ports = [self._listener.getsockname()[1], self._datagrams.getsockname()[1]]
 
     def start(self, run: str) -> None:
-        """Answers from here on; ``run`` is the name of the run."""
+        """Starts to answer. ``run`` is the name of the run."""
         self._run = run
         for body in (self._accept, self._echo_datagrams):
             threading.Thread(target=body, daemon=True).start()
@@ -142,7 +142,8 @@ class Service:
                 connection.send(payload)
 
     def _echo_datagrams(self) -> None:
-        """Answers with the size of what came, so that the way back may be narrower."""
+        """Answers each datagram with its size. The answer is small, so the MTU of the way back does
+        not matter."""
         with contextlib.suppress(OSError):  # closed
             while True:
                 data, sender = self._datagrams.recvfrom(1 << 16)
@@ -153,7 +154,7 @@ class Service:
 
 
 def examine(peer: dict[str, Any], run: str, aims: Aims) -> View:
-    """Examines the rank whose report is ``peer``, in less than LIMIT_S."""
+    """Examines the rank with the report ``peer``. Takes less than LIMIT_S."""
     addresses = [each["address"] for each in peer["interfaces"][:_MOST_ADDRESSES]]
     view = View(error="" if addresses else "it has no interface that is up and may be used")
     for address in addresses:
@@ -176,7 +177,7 @@ def examine(peer: dict[str, Any], run: str, aims: Aims) -> View:
 
 
 def explain(error: Exception) -> str:
-    """The cause of a connection that does not come about, in words."""
+    """The likely cause of a failed connection, in words."""
     if isinstance(error, TimeoutError):
         return "no answer: packets are dropped on the way, by a firewall or for want of a route"
     number = error.errno if isinstance(error, OSError) else None
@@ -207,7 +208,7 @@ def _reach(address: str, peer: dict[str, Any], run: str) -> Wire:
 
 
 def _round_trip(wire: Wire) -> float:
-    """The shortest of some, in µs: a busy processor lengthens some of them, none shortens one."""
+    """The shortest of several round trips, in µs: a busy processor can only lengthen them."""
     shortest = float("inf")
     end = time.perf_counter() + _ROUND_TRIPS_S
     for _ in range(_ROUND_TRIPS):
@@ -221,7 +222,7 @@ def _round_trip(wire: Wire) -> float:
 
 
 def _rate(wire: Wire, aims: Aims) -> float:
-    """Bytes a second from the peer to here, once the flow has begun."""
+    """The rate from the peer to this host in bytes per second, measured after a warm-up."""
     wire.send({"want": "data"})
     buffer = bytearray(_CHUNK_BYTES)
     received, start, first, rate = 0, 0.0, 0.0, 0.0
@@ -242,7 +243,8 @@ def _rate(wire: Wire, aims: Aims) -> float:
 
 
 def _path_mtu(address: str, port: int, run: str) -> int | None:
-    """The largest packet, headers included, that goes from here to there unfragmented."""
+    """The largest packet, with headers, that reaches the peer unfragmented. None if UDP gets no
+    answer."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     headers = _HEADER_BYTES[family]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -272,13 +274,13 @@ def _answered(probe: socket.socket, run: str, size: int) -> bool:
         while time.monotonic() < end:
             if probe.recv(256) == run.encode() + _size_note(size):
                 return True
-    except OSError:  # too large for this host's own interface, or no answer
+    except OSError:  # it is too large for this host's interface, or there is no answer
         pass
     return False
 
 
 def _local_mtu(probe: socket.socket) -> int:
-    """Of the interface that the kernel would use."""
+    """The MTU of the interface that the kernel would use, at most MAX_MTU."""
     v4 = probe.family == socket.AF_INET
     level, option = (socket.IPPROTO_IP, 14) if v4 else (socket.IPPROTO_IPV6, 24)  # IP_MTU, IPV6_MTU
     return min(MAX_MTU, probe.getsockopt(level, option))

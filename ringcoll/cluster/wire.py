@@ -1,5 +1,5 @@
-"""JSON over a socket, a line for each message. Nothing of it is trusted: lines are bounded, and
-what is no object raises TransportError."""
+"""JSON messages over a socket, one line each. The peer is not trusted: the length of lines is
+bounded, and anything but an object raises TransportError."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from ringcoll.errors import TransportError
 
-MAX_LINE_BYTES = 64 << 20  # the reports of all ranks in one
+MAX_LINE_BYTES = 64 << 20  # enough for the reports of all ranks
 
 
 class Wire:
-    """A connected socket that carries messages. The socket's timeout bounds each wait."""
+    """Sends and receives messages over a connected socket. The socket's timeout limits each
+    wait."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -23,7 +24,8 @@ class Wire:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, max_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
-        """Raises TransportError at the end of the stream, OSError as sockets do."""
+        """Waits for a message. Raises TransportError at the end of the stream, and OSError as
+        sockets do."""
         line = self._lines.readline(max_bytes)
         if not line.endswith(b"\n"):
             raise TransportError("the connection ended, or the message is too long")

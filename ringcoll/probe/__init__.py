@@ -1,7 +1,9 @@
-"""``ringcoll probe``: latency and rate of every pair of hosts of a job, and who is near whom.
+"""``ringcoll probe``: measures latency and rate of every pair of hosts of a job, and finds which
+hosts are near one another.
 
-Rank 0 leads (:mod:`ringcoll.cluster`) and writes. What is made of the measurements is pure:
-:mod:`~ringcoll.probe.structure` finds levels, :mod:`~ringcoll.probe.verdict` what is odd.
+Rank 0 leads the ranks (:mod:`ringcoll.cluster`) and writes the results. Pure functions judge the
+measurements: :mod:`~ringcoll.probe.structure` finds levels, :mod:`~ringcoll.probe.verdict` finds
+hosts and pairs that deviate.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _ALONE = Aims(round_trip=True, rate_s=0.1)
 
 @dataclass
 class Survey:
-    """What rank 0 knows in the end. ``gaps``: why no file can say where all hosts stand."""
+    """The result on rank 0. ``views`` are by (observing host, observed host), as numbers in
+    ``hosts``. ``gaps``: why a topology file cannot have the places of all hosts. ``odd``: hosts and
+    pairs that deviate."""
 
     hosts: list[Host]
     views: dict[tuple[int, int], View]
@@ -39,11 +43,11 @@ class Survey:
         return self.gaps + self.odd
 
     def places(self) -> dict[str, str]:
-        """By the names of the hosts; groups lie side by side."""
+        """The places of the hosts, by name. Hosts of one group follow one another."""
         return {self.hosts[host].name: place for host, place in self.structure.places().items()}
 
     def topology_file(self) -> bytes:
-        """As RINGCOLL_TOPOLOGY takes it."""
+        """The content of a file for RINGCOLL_TOPOLOGY."""
         return (json.dumps(self.places(), indent=2, ensure_ascii=False) + "\n").encode()
 
     def as_json(self) -> dict[str, Any]:
@@ -56,8 +60,9 @@ class Survey:
 
 
 def survey(leader: Leader) -> Survey:
-    """Measures all pairs, and once more if there seem to be groups, in rounds that load what joins
-    these evenly: that counts. Pairs that are odd even so are measured again alone."""
+    """Measures all pairs. If there seem to be groups, measures all pairs again, in rounds that load
+    the links between groups evenly; this second pass counts. Pairs that still deviate are measured
+    again alone."""
     count = len(leader.hosts)
     _measure(leader, rounds(count))
     found = find_structure(count, leader.views)
@@ -65,21 +70,21 @@ def survey(leader: Leader) -> Survey:
     if found.levels:
         before, leader.views = leader.views, {}
         _measure(leader, rounds_over(found))
-        unseen = leader.unseen()  # of this pass, which decides
+        unseen = leader.unseen()  # only of the second pass, which counts
         leader.views = before | leader.views
         found = find_structure(count, leader.views)
     leader.look_again(suspects(found, leader.views), _ALONE)
     found = find_structure(count, leader.views)
     gaps = find_gaps(leader.reports, leader.size, leader.hosts, leader.views)
-    # A part of the pairs can show groups that are none.
+    # With some pairs missing, the groups that were found may be wrong.
     gaps += [replace(finding, status=FAILED) for finding in unseen or leader.unseen()]
     odd = list(find_odd(leader.hosts, leader.views, found))
     return Survey(leader.hosts, leader.views, found, gaps, odd)
 
 
 def _measure(leader: Leader, tour: Iterable[Pairs]) -> None:
-    """Of each pair both look at the other at the same time, as a rank of a ring sends and receives;
-    the round trips while nobody sends anything large."""
+    """Measures pairs, both hosts of a pair at the same time, as a rank of a ring sends and
+    receives. Round trips are measured first, while no host sends data."""
     for pairs in tour:
         both = pairs + [(b, a) for a, b in pairs]
         leader.look(both, _ROUND_TRIP)

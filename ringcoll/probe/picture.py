@@ -1,5 +1,5 @@
-"""The matrices of rate and round trip, hosts in the order of their places, so that groups are
-blocks. Needs matplotlib."""
+"""Draws the matrices of rates and round trips. Hosts are in the order of their places, so that
+groups appear as blocks. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_LABELS = 64
-_LEAST_RANGE = 4.0  # from one end of the colours to the other: what is alike looks alike
+_LEAST_RANGE = 4.0  # ratio of the scale's ends, so that similar values get similar colours
 
 
 def draw(found: Survey) -> Figure:
-    """Rates are in bits, as network cards are sold, from the host of the row to that of the
-    column."""
+    """Draws both matrices. Rates are in bits per second, from the host of the row to the host of
+    the column."""
     from matplotlib.figure import Figure
 
     count = len(found.hosts)
@@ -40,7 +40,7 @@ def draw(found: Survey) -> Figure:
 def _heat(
     axes: Axes, found: Survey, order: list[int], values: Matrix, title: str, colors: str
 ) -> None:
-    """A colour for each pair, on a logarithmic scale; grey: not measured."""
+    """Draws one matrix, with a colour for each pair on a logarithmic scale. Grey: not measured."""
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm
 

@@ -1,4 +1,4 @@
-"""A survey as tables."""
+"""Prints a survey as tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _groups(found: Survey) -> Table:
 
 
 def _links(found: Survey) -> Table:
-    """By how far apart hosts are: median, and the extremes."""
+    """Median and extremes of rates and round trips, by distance of the hosts."""
     table = Table("hosts", title="Median (least to most)", title_justify="left")
     for column in ("pairs", "rate", "round trip"):
         table.add_column(column, justify="right")

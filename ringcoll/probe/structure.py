@@ -1,11 +1,11 @@
-"""Who is near whom, by what was measured between hosts. Pure.
+"""Finds groups of near hosts from measurements between hosts. Pure.
 
-docs/cluster.md, "Which hosts are near one another: ringcoll probe", says how it judges.
+docs/cluster.md, "Which hosts are near one another: ringcoll probe", describes the method.
 
-A pair is as far apart as it falls short of what both its hosts show with somebody, in rate and in
-round trip. So a slow host is not far from everybody, and one of another speed is no rack of its
-own. Groups are joined nearest first, and where the next ones to join are much further apart than
-those before, there is a level.
+The distance of a pair is how far its rate and round trip fall short of the best that both its hosts
+reach with any other. So a slow host is not far from all others, and a host of another speed is not
+a rack of its own. Groups are joined, the nearest first. Where the next distance is much greater
+than those before, there is a level.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 from ringcoll.cluster.hosts import Views
 
 Matrix = NDArray[np.float64]  # by numbers of hosts; NaN: not known
-Partition = list[list[int]]  # groups of hosts, by their first; each rising
+Partition = list[list[int]]  # groups of hosts, ordered by first host; each group is sorted
 
-# How much further apart the groups of a level are than what they consist of. Above what chance
-# makes of equal links (measurements that differ by a fifth, twice).
+# How many times further apart the groups of a level are than the groups that they consist of. Equal
+# links differ less by chance (by a fifth, in two measurements).
 _TIMES_FURTHER = 1.6
-# What of a round trip is Python's own and the machines': below it there is nothing to compare.
+# The part of a round trip that Python and the machines cause. Differences below it mean nothing.
 _OWN_US = 100.0
-_LEVELS = ("leaf", "spine")  # as the library calls them: csrc/topology/topology.cc
+_LEVELS = ("leaf", "spine")  # the library's names: csrc/topology/topology.cc
 
 
 @dataclass(frozen=True)
 class Structure:
-    """``levels``: what joins hosts, the smallest groups first; empty: all hosts are alike.
-    ``guessed``: hosts that are hardly nearer to their own leaf than to another."""
+    """``levels`` are partitions of the hosts, the one with the smallest groups first; empty if all
+    hosts are alike. ``guessed`` are hosts that are hardly nearer to their own leaf than to
+    another."""
 
     hosts: int
     levels: list[Partition]
@@ -44,7 +45,7 @@ class Structure:
         return self.levels[0] if self.levels else [list(range(self.hosts))]
 
     def places(self) -> dict[int, str]:
-        """Of each host, "spine1.leaf2", in an order in which groups lie side by side."""
+        """The place of each host, such as "spine1.leaf2". Hosts of one group follow one another."""
         levels = [*enumerate(self.levels or [self.leaves])]
         paths: dict[int, list[str]] = {host: [] for host in range(self.hosts)}
         numbers: dict[int, list[int]] = {host: [] for host in paths}
@@ -56,7 +57,7 @@ class Structure:
         return {host: ".".join(paths[host]) for host in sorted(paths, key=numbers.__getitem__)}
 
     def distance(self, a: int, b: int) -> int:
-        """0: within a leaf; 1: within a spine, but not a leaf …"""
+        """0: in the same leaf. 1: in the same spine, but different leaves. And so on."""
         together = (any(a in group and b in group for group in level) for level in self.levels)
         return next((i for i, joined in enumerate(together) if joined), len(self.levels))
 
@@ -71,7 +72,7 @@ def group_name(level: int, number: int) -> str:
 
 
 def rates_of(hosts: int, views: Views) -> Matrix:
-    """Bytes a second, from the host of the row to that of the column."""
+    """Rates in bytes per second, from the host of the row to the host of the column."""
     rates = np.full((hosts, hosts), np.nan)
     for (to, of), view in views.items():
         if view.bytes_per_s:
@@ -80,7 +81,7 @@ def rates_of(hosts: int, views: Views) -> Matrix:
 
 
 def trips_of(hosts: int, views: Views) -> Matrix:
-    """Microseconds, the shorter of both ways to measure it."""
+    """Round trips in microseconds: the shorter of the two hosts' measurements."""
     trips = np.full((hosts, hosts), np.nan)
     for pair, view in views.items():
         if view.round_trip_us:
@@ -101,7 +102,8 @@ def find_structure(hosts: int, views: Views) -> Structure:
 
 
 def _distances(rates: Matrix, trips: Matrix) -> Matrix:
-    """Of pairs, as logarithms of how many times they fall short; NaN where no rate is known."""
+    """Distances of pairs: the logarithm of the factor by which they fall short. NaN if no rate is
+    known."""
     if np.isnan(rates).all():
         return rates
     out, into = np.fmax.reduce(rates, axis=1), np.fmax.reduce(rates, axis=0)
@@ -114,8 +116,9 @@ def _distances(rates: Matrix, trips: Matrix) -> Matrix:
 
 
 def _joins(distances: Matrix) -> Iterator[tuple[float, Partition]]:
-    """Average linkage: how far apart the two groups were that are joined next, on the average over
-    the pairs that are known, and all groups then. What is not known separates nobody."""
+    """Hierarchical clustering by average linkage. For each join, yields the mean distance of the
+    two joined groups over the known pairs, and all groups afterwards. The distance never falls.
+    Unknown pairs do not separate groups."""
     known = ~np.isnan(distances)
     np.fill_diagonal(known, False)
     sums, counts = np.where(known, distances, 0.0), known.astype(float)
@@ -137,8 +140,8 @@ def _joins(distances: Matrix) -> Iterator[tuple[float, Partition]]:
 
 
 def _steps(distances: Matrix) -> Iterator[Partition]:
-    """The groups before each join that is much further than those before it. That one host is far
-    from all others makes no level: two groups of several hosts do."""
+    """Yields the groups before each join whose distance is much greater than that of the join
+    before. A level needs at least two groups of several hosts; a single far host makes none."""
     before, groups = 0.0, [[host] for host in range(len(distances))]
     for height, joined in _joins(distances):
         further = height - before >= math.log(_TIMES_FURTHER)
@@ -148,8 +151,8 @@ def _steps(distances: Matrix) -> Iterator[Partition]:
 
 
 def _settle(groups: Partition, above: Partition, distances: Matrix) -> Partition:
-    """The groups, in which hosts that are alone stand with the nearest group of the same group
-    above."""
+    """The groups, after each single host has joined the nearest group within the same group of the
+    level above."""
     settled: Partition = []
     for whole in above:
         inside = [group for group in groups if set(group) <= set(whole)]

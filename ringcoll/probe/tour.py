@@ -1,4 +1,4 @@
-"""Who looks at whom, when it is supposed who is near whom. Pure."""
+"""The order in which pairs of hosts are measured when a structure is assumed. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Pairs = list[tuple[int, int]]
 
 
 def rounds_over(structure: Structure) -> Iterator[Pairs]:
-    """Every pair once, in rounds in which each host has one partner at most, and in which all hosts
-    of a group meet others of their group, or all meet those of another: so each uplink carries as
-    much as its hosts can ask of it, and as much for each of its pairs."""
+    """Every pair once, in rounds in which each host has at most one partner. In a round, either all
+    hosts of a group meet hosts of their own group, or all meet hosts of one other group. So each
+    uplink is fully loaded, and equally for each of its pairs."""
     return _rounds(list(range(structure.hosts)), structure.levels[::-1])
 
 
 def _rounds(members: list[int], levels: list[Partition]) -> Iterator[Pairs]:
-    """``levels``: the largest groups first."""
+    """The rounds over ``members``. ``levels`` begins with the largest groups."""
     if not levels:
         for pairs in rounds(len(members)):
             yield [(members[a], members[b]) for a, b in pairs]
@@ -32,8 +32,8 @@ def _rounds(members: list[int], levels: list[Partition]) -> Iterator[Pairs]:
 
 
 def _across(groups: Partition) -> Iterator[Pairs]:
-    """The pairs of different groups: groups meet as hosts do, and while two of them meet, their
-    hosts go round."""
+    """The pairs of hosts of different groups. Groups meet in the rounds of a tournament; while two
+    groups meet, each host of one meets all hosts of the other in turn."""
     turns = max(map(len, groups))
     for meet in rounds(len(groups)):
         for turn in range(turns):
@@ -41,6 +41,7 @@ def _across(groups: Partition) -> Iterator[Pairs]:
 
 
 def _turned(group: list[int], other: list[int], turn: int, turns: int) -> Pairs:
-    """As if both had ``turns`` hosts; those that are not there are left out."""
+    """The pairs of one turn. Both groups are padded to ``turns`` hosts, and pairs with a padding
+    host are left out."""
     met = ((host, (place + turn) % turns) for place, host in enumerate(group))
     return [(host, other[place]) for host, place in met if place < len(other)]

@@ -1,4 +1,4 @@
-"""What hinders that the places of all hosts are told, and which hosts and pairs are odd. Pure."""
+"""Finds out why the places of some hosts are unknown, and which hosts and pairs deviate. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ringcoll.probe.structure import Structure
 
 
 def suspects(structure: Structure, views: Views) -> list[tuple[int, int]]:
-    """Views within leaves that may be worse than they had to be. Of pairs of different leaves
-    nothing is expected: what they share makes them slow."""
+    """Views within leaves that seem too slow, and so should be repeated. Pairs of different leaves
+    are not judged, since they share links."""
     slow = pairs_of_slow_hosts(views)
     near = [_inside(leaf, views) for leaf in structure.leaves]
     return sorted(pair for each in near for pair in slow_pairs(each) | slow & each.keys())
@@ -29,7 +29,7 @@ def suspects(structure: Structure, views: Views) -> list[tuple[int, int]]:
 def find_gaps(
     reports: Mapping[int, Report], size: int, hosts: list[Host], views: Views
 ) -> list[Finding]:
-    """Why a file would not name all hosts of the job, or not say where one stands."""
+    """Findings that say why a topology file would lack a host or its place."""
     gaps = list(find_absent(reports, size))
     names = Counter(reports[host.first]["hostname"] for host in hosts)
     for name in [name for name, count in names.items() if count > 1]:
