@@ -1,4 +1,5 @@
-"""Horovod with the backend RINGCOLL: fetches its source, adds ours, builds a wheel, installs it."""
+"""Horovod with the backend RINGCOLL: fetches Horovod's source, adds ringcoll's sources, builds a
+wheel and installs it."""
 
 from .builder import BuildError, Options, build, install
 from .installed import Installed, find_installed

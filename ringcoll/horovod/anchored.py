@@ -1,8 +1,8 @@
-"""Anchored edits: changes to files of another project that hold none of its text.
+"""Anchored edits: changes to another project's files that do not copy its text.
 
-An edit names a file, a regular expression that must match exactly once in the file as it came, and
-what is put before, after or in place of the match. All edits of a file are matched against the
-same original text, so that none depends on another's result.
+An edit has a file, a regular expression, and a text that goes before, after or in place of the
+match. The expression must match exactly once in the original file. All edits of a file are matched
+against the original text, so no edit depends on another one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 
 class EditError(RuntimeError):
-    """An edit that does not fit: the source is not the one it was written for."""
+    """An edit does not fit: the source is not the one that it was written for."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Edit:
     place: Literal["before", "after", "instead"] = "after"
 
     def span(self, original: str) -> tuple[int, int]:
-        """Where the original is cut; raises EditError unless the pattern matches exactly once."""
+        """The range of the original that the text replaces; it is empty for "before" and "after".
+        Raises EditError unless the pattern matches exactly once."""
         matches = list(re.finditer(self.pattern, original, re.MULTILINE))
         if len(matches) != 1:
             raise EditError(
@@ -38,7 +39,7 @@ class Edit:
 
 
 def apply_to_text(original: str, edits: Iterable[Edit]) -> str:
-    """The text with the edits (all of one file) made."""
+    """The text after all edits, which belong to one file. Raises EditError."""
     cuts = sorted(((edit.span(original), edit) for edit in edits), key=lambda cut: cut[0])
     pieces = []
     position = 0
@@ -51,7 +52,8 @@ def apply_to_text(original: str, edits: Iterable[Edit]) -> str:
 
 
 def apply(root: Path, edits: Iterable[Edit]) -> list[str]:
-    """Makes the edits below `root`; writes nothing unless all fit. Returns the files changed."""
+    """Makes the edits below `root`, and returns the names of the changed files. Raises EditError,
+    and then has changed nothing, if an edit does not fit."""
     by_file: dict[str, list[Edit]] = {}
     for edit in edits:
         by_file.setdefault(edit.file, []).append(edit)

@@ -1,4 +1,4 @@
-"""Builds the wheel of Horovod with the backend, once for each set of what goes into it."""
+"""Builds the wheel of Horovod with the backend RINGCOLL, once for each set of inputs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .report import Report, make_report
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-# Raised whenever edits or glue change what a user of the wheel sees.
+# Increased whenever edits or glue change what a user of the wheel sees.
 GLUE_REVISION = 7
 
 _SDIST = f"horovod-{HOROVOD_VERSION}.tar.gz"
 _PACKAGE = Path(__file__).resolve().parent
-# Where our sources go in Horovod's tree, by the end of their names.
+# Folders in Horovod's tree for ringcoll's sources, by suffix.
 _PLACES = {
     ".h": "horovod/common/ringcoll",
     ".cc": "horovod/common/ringcoll",
@@ -43,21 +43,21 @@ _PLACES = {
 
 
 class BuildError(RuntimeError):
-    """The wheel could not be built; the message says why, and where the log is."""
+    """The wheel could not be built. The message has the reason, and the path of the log."""
 
 
 @dataclass(frozen=True)
 class Options:
-    jobs: int = 0  # 0: as many as there are CPUs
+    jobs: int = 0  # compilers at a time; 0: one for each CPU
     torch: bool = True
     tensorflow: bool = True
     mpi: bool = True
-    force: bool = False  # build even if the cache has the wheel
-    everywhere: bool = False  # for other machines' processors, too
+    force: bool = False  # build even if the wheel is in the cache
+    everywhere: bool = False  # build for the processors of other machines too
 
 
 def glue_dir() -> Path:
-    """Our sources for Horovod: in the installed package, or in a checkout."""
+    """The folder of ringcoll's sources for Horovod, in the installed package or in a checkout."""
     for folder in (_PACKAGE / "glue", _PACKAGE.parents[1] / "compat" / "horovod"):
         if (folder / "ringcoll_context.cc").is_file():
             return folder
@@ -72,7 +72,7 @@ def _header() -> Path:
 
 
 def glue_files() -> list[Path]:
-    """Everything that is laid into Horovod's tree."""
+    """All files that are copied into Horovod's tree."""
     files = [f for f in sorted(glue_dir().iterdir()) if f.suffix in _PLACES]
     return [*files, _header()]
 
@@ -83,8 +83,8 @@ def cache_dir() -> Path:
 
 
 def local_version(machine: Machine) -> str:
-    """What follows "+" in the version of the wheel: which glue it has, and for which frameworks it
-    is, since it does not load with others."""
+    """The part after "+" in the version of the wheel: the revision of the glue, and the frameworks,
+    since the wheel does not load with others."""
     parts = [f"ringcoll.{GLUE_REVISION}"]
     for name, version in (("torch", machine.torch), ("tensorflow", machine.tensorflow)):
         if version:
@@ -94,7 +94,7 @@ def local_version(machine: Machine) -> str:
 
 
 def build_key(machine: Machine) -> str:
-    """A hash of everything that goes into the wheel."""
+    """A hash of all inputs of the wheel."""
     parts = {
         "sdist": SDIST_SHA256,
         "version": local_version(machine),
@@ -107,7 +107,8 @@ def build_key(machine: Machine) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One build of a key at a time; a second one waits, and then finds the wheel."""
+    """Holds the lock of a build key. A second build of the same key waits, and then finds the
+    wheel."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -115,7 +116,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def fetch_sdist(folder: Path) -> Path:
-    """The source of Horovod, by pip and checked against its hash."""
+    """Fetches Horovod's source by pip, unless it is in `folder`, and checks its hash. Raises
+    BuildError."""
     sdist = folder / _SDIST
     if sdist.is_file() and hashlib.sha256(sdist.read_bytes()).hexdigest() == SDIST_SHA256:
         return sdist
@@ -140,7 +142,7 @@ def fetch_sdist(folder: Path) -> Path:
 
 
 def lay_glue(tree: Path) -> None:
-    """Puts our sources into Horovod's tree. A file that is there already stays as old as it is."""
+    """Copies ringcoll's sources into Horovod's tree. An identical file keeps its time stamp."""
     for file in glue_files():
         target = tree / _PLACES[file.suffix] / file.name
         if not target.exists() or target.read_bytes() != file.read_bytes():
@@ -149,9 +151,10 @@ def lay_glue(tree: Path) -> None:
 
 
 def prepare_tree(sdist: Path, folder: Path, key: str) -> Path:
-    """Unpacks Horovod and puts the backend in. Raises EditError for an edit that does not fit."""
+    """Unpacks Horovod and adds the backend. Raises EditError if an edit does not fit."""
     with tarfile.open(sdist) as archive:
-        # Debian 12 has Python 3.11.2, without filters; the archive is the pinned one.
+        # Python 3.11.2 (Debian 12) has no filters. That is safe, since the archive's hash is
+        # pinned.
         if hasattr(tarfile, "data_filter"):
             archive.extractall(folder, filter="data")
         else:
@@ -166,7 +169,7 @@ def prepare_tree(sdist: Path, folder: Path, key: str) -> Path:
 
 
 def _causes(log: Path) -> str:
-    """The lines of a log that say why: the first errors, or else the end."""
+    """The lines of a log that have the cause: the first errors, or else the last lines."""
     errors: list[str] = []
     last: deque[str] = deque(maxlen=15)
     with open(log, encoding="utf-8", errors="replace") as file:
@@ -218,7 +221,7 @@ def _probe(options: Options) -> Machine:
 
 
 def build(options: Options = Options(), report: Report | None = None) -> Path:
-    """The wheel, from the cache or built now. Raises BuildError or EditError."""
+    """Returns the wheel, from the cache or newly built. Raises BuildError or EditError."""
     machine = _probe(options)
     lacks = machine.missing()
     if lacks:
@@ -241,7 +244,8 @@ def build(options: Options = Options(), report: Report | None = None) -> Path:
             environment = machine.environment(options.jobs or os.cpu_count() or 1, version)
             built = _build_wheel(tree, Path(scratch) / "wheel", log, environment, told)
             wheel = folder / built.name
-            # Over another file system than the scratch folder's: first a copy, then one step.
+            # The scratch folder may be on another file system: copies first, then renames in one
+            # step.
             shutil.copyfile(built, wheel.with_suffix(".part"))
             wheel.with_suffix(".part").replace(wheel)
             told.stage(f"Built {wheel}")
@@ -249,7 +253,8 @@ def build(options: Options = Options(), report: Report | None = None) -> Path:
 
 
 def install(options: Options = Options(), report: Report | None = None) -> Path:
-    """Builds if needed, and installs the wheel for this Python. Returns the wheel."""
+    """Builds the wheel if needed, installs it for this Python, and returns it. Raises BuildError or
+    EditError."""
     told = report or make_report()
     wheel = build(options, told)
     present = find_installed()
@@ -267,9 +272,9 @@ def install(options: Options = Options(), report: Report | None = None) -> Path:
 
 
 def export(options: Options, output: Path, report: Report | None = None) -> tuple[Path, list[str]]:
-    """Builds for other machines, if needed, and puts a copy of the wheel into `output`. Returns the
-    copy and what those machines must have, as lines. Raises BuildError, also for a build that goes
-    by this machine's processor, or EditError."""
+    """Builds a wheel for other machines, if needed, and copies it into `output`. Returns the copy,
+    and lines of text about what those machines must have. Raises EditError, or BuildError, also if
+    the build depends on this machine's processor."""
     options = dataclasses.replace(options, everywhere=True)
     machine = _probe(options)
     try:

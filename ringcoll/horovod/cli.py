@@ -1,4 +1,4 @@
-"""`ringcoll horovod build | install`."""
+"""The command `ringcoll horovod build | install`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .installed import find_installed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `ringcoll horovod` takes."""
+    """Adds the arguments of `ringcoll horovod`."""
     parser.add_argument(
         "action",
         choices=["build", "install"],
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the command; returns the exit status."""
+    """Runs the command, and returns the exit status."""
     if args.output and args.action != "build":
         print(
             "ringcoll horovod install: --output is of build; install the wheel by pip",

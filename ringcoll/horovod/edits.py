@@ -1,8 +1,8 @@
-"""What is changed in Horovod 0.28.1: the build for today's frameworks, and the backend's hooks.
+"""The edits of Horovod 0.28.1: its build with current frameworks, and the hooks of the backend.
 
-Everything that can stand in files of our own does (compat/horovod), where it is formatted, and its
-errors have lines. What an edit puts into C++ is an include, a call, a declaration, or a branch of a
-condition or switch of Horovod's.
+Code goes into ringcoll's own files (compat/horovod) wherever possible. There it is formatted, and
+compiler errors have useful lines. An edit adds to C++ only an include, a call, a declaration, or a
+branch of one of Horovod's conditions or switches.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from .torch_edits import TORCH_PYTHON_EDITS
 from .type_edits import TYPE_EDITS
 
 # --- Building with today's frameworks -------------------------------------------------------------
-# torch 2.13 needs C++17 for the whole tree and for its own library; TensorFlow 2.21 has moved
-# headers that only the GPU's XLA operations use; distutils is gone from Python 3.12.
+# torch 2.13 needs C++17 for the whole tree and for its own library. TensorFlow 2.21 has moved
+# headers that only XLA operations for GPUs use. Python 3.12 has no distutils.
 BUILD_EDITS = [
     Edit(
         "CMakeLists.txt", r"^set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)", "instead"
     ),
-    # Names and lines are what a backtrace wants. All there is takes half as much time again, for a
-    # wheel of 40 MB instead of 8.
+    # -g1 has names and lines, which backtraces need. -g makes the wheel five times as large.
     Edit(
         "CMakeLists.txt",
         r'^string\(REPLACE "-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO .*\)$',
@@ -41,8 +40,8 @@ BUILD_EDITS = [
         "import sysconfig; print(sysconfig.get_path('include'))",
         "instead",
     ),
-    # torch is loaded by then: where it was on the machine that built this says nothing elsewhere.
-    # MPI's folder is the site's.
+    # No run path to torch: torch is loaded before this library, and its folder on the building
+    # machine means nothing elsewhere. The folder of MPI is the same on all machines of a site.
     Edit(
         "horovod/torch/CMakeLists.txt",
         r'^set_target_properties\(\$\{PYTORCH_TARGET_LIB\} PROPERTIES OUTPUT_NAME "mpi_lib_v2"\)$',
@@ -52,8 +51,8 @@ BUILD_EDITS = [
         '    target_link_libraries(${PYTORCH_TARGET_LIB} "-Wl,-rpath,${folder}")\n'
         "endforeach()",
     ),
-    # A torch with CUDA in it, which is what PyPI has, next to a compiler of CUDA without its
-    # libraries: tensors on GPUs are out of reach there, those on CPUs are not.
+    # torch from PyPI has CUDA. Without the CUDA toolkit on this machine, tensors on GPUs are left
+    # out, and those on CPUs work.
     Edit(
         "cmake/Modules/FindPytorch.cmake",
         r'^string\(TOUPPER "\$\{Pytorch_CUDA\}" Pytorch_CUDA\)\n',
@@ -113,7 +112,7 @@ NAME_EDITS = [
         "      cpu_operation = LibType::RINGCOLL;\n",
     ),
     Edit(_PARSER, r"oneCCL, and Gloo are", "oneCCL, Gloo and RINGCOLL are", "instead"),
-    # The operations named RINGCOLL bring their controller with them, unless one is named.
+    # If the operations are RINGCOLL, so is the controller, unless another one is named.
     Edit(
         _PARSER,
         r"// If specified during runtime\n",
@@ -159,7 +158,7 @@ PROCESS_SET_EDITS = [
         "before",
     ),
     Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_context.h"\n'),
-    # Under the other controllers, too, all ranks initialize process sets in one order.
+    # The other controllers also initialize process sets in the same order on all ranks.
     *(
         Edit(_SETS_CC, before, "  RingcollContext::Get().CreateBeside(*this);\n", "before")
         for before in (
@@ -182,7 +181,8 @@ PROCESS_SET_EDITS = [
         "template void ProcessSetTable::Finalize_(const RingcollContext&, const Status&);\n\n",
         "before",
     ),
-    # What a rank cannot have is refused on all, under every controller, and the job goes on.
+    # If one rank cannot make a process set, all ranks refuse it, with every controller. The job
+    # goes on.
     Edit(_SETS_CC, r'^#include "process_set\.h"\n', '#include "ringcoll/ringcoll_process_set.h"\n'),
     Edit(
         _SETS_CC,
@@ -250,7 +250,7 @@ LIFE_EDITS = [
         "  ringcoll_finalize(state);\n\n",
         "before",
     ),
-    # Why a life ends, for tensors that come too late and for hvd.init().
+    # Keeps the reason why Horovod stops, for tensors that are submitted later and for hvd.init().
     *(
         Edit(_OPERATIONS, rf'^        << "Horovod {what}: " << ex\.what\(\);\n', _FAILED)
         for what in ("could not be initialized", "background loop uncaught exception")
@@ -272,7 +272,7 @@ LIFE_EDITS = [
         "    }\n",
         "before",
     ),
-    # Its operations take tensors as they lie: a buffer to fuse them in is not allocated.
+    # The operations of RINGCOLL take a list of tensors, so Horovod allocates no fusion buffer.
     Edit(
         _OPERATIONS,
         r"^    if \((?=entries\.size\(\) > 1 \|\|$)",
@@ -283,7 +283,7 @@ LIFE_EDITS = [
         r"(?<=REDUCESCATTER &&\n         response\.prescale_factor\(\) != 1\.0\))(?=\) \{)",
         ")",
     ),
-    # MPI can be there without being the controller.
+    # MPI may be in use without being the controller.
     Edit(
         _OPERATIONS,
         r"std::dynamic_pointer_cast<MPIController>\(\n\s*horovod_global\.global_controller\);\n",
@@ -349,7 +349,7 @@ PYTHON_EDITS = [
         "               ringcoll=get_check(ringcoll_built(verbose=verbose)),\n"
         "               ringcoll_ops=get_check(ringcoll_built(verbose=verbose)),\n",
     ),
-    # horovodrun in Gloo mode names both variables for its workers.
+    # horovodrun in Gloo mode sets both variables of its workers, so the user's choice is restored.
     Edit(
         "horovod/runner/gloo_run.py",
         r"^    if elastic:\n        run_envs\[",
@@ -399,7 +399,7 @@ ADASUM_EDITS = [
         "    case DataType::HOROVOD_BFLOAT16:\n",
         "before",
     ),
-    # Eager TensorFlow checks after it has reduced.
+    # Eager TensorFlow checks these conditions only after it has reduced.
     Edit(_TENSORFLOW, r"^def allreduce\(", _CHECK_ADASUM, "before"),
     Edit(
         _TENSORFLOW,
@@ -413,7 +413,7 @@ ADASUM_EDITS = [
         "    _check_adasum(op, process_set)\n",
         "before",
     ),
-    # It hands everything to the optimizer that it wraps, and so reduces nothing.
+    # This optimizer passes all calls to the optimizer that it wraps, so it would reduce nothing.
     Edit(
         _TENSORFLOW,
         r"^        if op == Adasum:\n(?=            if process_set\.process_set_id)",
@@ -421,7 +421,7 @@ ADASUM_EDITS = [
         "                'Adasum is not supported with optimizers of TensorFlow 1; reduce the '\n"
         "                'gradients: hvd.DistributedGradientTape(tape, op=hvd.Adasum)')\n",
     ),
-    # The device that the next lines ask for is that of a name which is not there yet.
+    # The next lines use the device of `tensor`, which is not defined there.
     Edit(
         _TENSORFLOW,
         r"for t, ctx in zip\(summed_tensors_compressed, ctxs\)\]\n",

@@ -1,4 +1,4 @@
-"""The Horovod that is installed for this Python, and whether it has the backend."""
+"""Finds the Horovod that is installed for this Python, and whether it has the backend."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 class Installed:
     version: str
     has_backend: bool
-    build_key: str  # "" for a Horovod that `ringcoll horovod build` has not made
+    build_key: str  # "" if `ringcoll horovod build` has not built it
 
 
 def find_installed() -> Installed | None:
-    """None if there is no Horovod. Imports nothing of it: that would load its frameworks."""
+    """The installed Horovod, or None. Does not import it, which would load its frameworks."""
     try:
         distribution = importlib.metadata.distribution("horovod")
     except importlib.metadata.PackageNotFoundError:

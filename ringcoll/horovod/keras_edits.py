@@ -1,4 +1,4 @@
-"""Keras 3 under Horovod 0.28.1: calls of ringcoll_keras.py where Keras 2 is meant."""
+"""Edits for Keras 3 in Horovod 0.28.1: code for Keras 2 calls ringcoll_keras.py instead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _LOAD = """    if ringcoll_keras.is_keras3_module(keras):
 """
 _IMPORT = "from horovod.common import ringcoll_keras\n"
 _TAPE = "horovod/tensorflow/__init__.py"
-# What Horovod does is done for a list of variables, and called from here.
+# Horovod's gradient() handles a list of variables. It becomes _gradient_of_list(), which a new
+# gradient() calls.
 _GRADIENT = """,
                      unconnected_gradients=tf.UnconnectedGradients.NONE):
             def of_list(*arguments):
@@ -63,7 +64,7 @@ KERAS_EDITS = [
         "            return\n",
         "before",
     ),
-    # Keras 3 has no other name for it, and Keras 2 has this one too.
+    # Keras 3 has only the name learning_rate, and Keras 2 has it too.
     *(
         Edit(_CALLBACKS, rf"(?<={before}\(self\.model\.optimizer\.)lr", "learning_rate", "instead")
         for before in (
@@ -74,7 +75,7 @@ KERAS_EDITS = [
             r"            new_lr = self\.backend\.get_value",
         )
     ),
-    # `keras.backend` is that of Keras 3, even where tf.keras is Keras 2.
+    # `keras.backend` belongs to Keras 3, even if tf.keras is Keras 2.
     *(
         Edit(
             f"horovod/{package}/callbacks.py",
@@ -95,7 +96,7 @@ KERAS_EDITS = [
         r"^def _broadcast_model\(model, optimizer, backend\):\n",
         "    if ringcoll_keras.broadcast(model, optimizer, 0):\n        return\n",
     ),
-    # The optimizer of a state need not be a distributed one: a tape may be.
+    # The optimizer of a state need not be distributed, since a tape may be.
     *(
         Edit(
             "horovod/tensorflow/elastic.py",
@@ -148,7 +149,7 @@ KERAS_EDITS = [
         "ringcoll_tape.pairs(sources, gradients)",
         "instead",
     ),
-    # A group can be empty: of variables without gradients, or that are not asked for.
+    # A group may be empty, if its variables have no gradients or are not among the sources.
     Edit(
         _TAPE,
         r"^                reduce_ops = \[None\] \* len\(vars\)\n",
@@ -175,7 +176,7 @@ KERAS_EDITS = [
             ),
         )
     ),
-    # --- The way from horovod.tensorflow, which forgets two options -------------------------------
+    # --- horovod.tensorflow.DistributedOptimizer(), which does not pass on two options ------------
     Edit(
         "horovod/tensorflow/__init__.py",
         r"^        return hvd_k\.DistributedOptimizer\(\n",

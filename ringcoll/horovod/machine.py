@@ -1,4 +1,4 @@
-"""What a build of Horovod depends on that is not in its source: frameworks, compilers, MPI."""
+"""The inputs of a build of Horovod that are not in its source: frameworks, compilers, MPI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .portable import arch_flags
 
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-rocm", "tf-nightly")
-# Import name and package of what setup.py wants to find when nothing is fetched for it.
+# Packages that setup.py needs, since pip fetches none for this build: import name → package.
 _PACKAGES = {
     "cloudpickle": "cloudpickle",
     "psutil": "psutil",
@@ -24,7 +24,7 @@ _PACKAGES = {
     "setuptools": "setuptools",
     "wheel": "wheel",
 }
-# Variables of a running job; in a build they would mean something else or nothing.
+# Variables of a running job. In a build they have no meaning or another one.
 _OF_JOBS = ("HOROVOD_CPU_OPERATIONS", "HOROVOD_CONTROLLER", "HOROVOD_TIMELINE", "HOROVOD_LOG_LEVEL")
 
 
@@ -38,7 +38,7 @@ def _version_of(*names: str) -> str:
 
 
 def _first_line(*command: str) -> str:
-    """What a program says of itself; "" if it is not there."""
+    """The first line of a program's output; "" if the program is not installed."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -55,14 +55,14 @@ class Machine:
     python: str = platform.python_version()
     platform: str = f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}"
     settings: dict[str, str] = field(default_factory=dict)  # HOROVOD_* of the environment
-    arch_flags: str = ""  # what the compiler may use of the processor
+    arch_flags: str = ""  # which processor features the compiler may use
 
     @staticmethod
     def probe(
         *, torch: bool = True, tensorflow: bool = True, mpi: bool = True, everywhere: bool = False
     ) -> Machine:
-        """This machine. What is False is left out of the build; `everywhere` is for one that runs
-        on others as well."""
+        """Examines this machine. The build leaves out whatever is False. With `everywhere`, the
+        build must run on other machines too."""
         settings = {
             name: value
             for name, value in sorted(os.environ.items())
@@ -80,7 +80,7 @@ class Machine:
         )
 
     def missing(self) -> list[str]:
-        """What has to be installed first, each with its remedy."""
+        """What must be installed before the build, each with the command that installs it."""
         lacks = []
         if not self.compiler:
             lacks.append("a C++ compiler: apt-get install g++ (or set CXX)")
@@ -96,15 +96,15 @@ class Machine:
         return lacks
 
     def environment(self, jobs: int, local_version: str) -> dict[str, str]:
-        """The environment that setup.py and CMake of Horovod are steered by."""
+        """The environment variables for Horovod's setup.py and CMake."""
         environment = {k: v for k, v in os.environ.items() if k not in _OF_JOBS}
         environment.update(
             HOROVOD_LOCAL_VERSION=local_version,
             HOROVOD_WITHOUT_MXNET="1",
             HOROVOD_WITH_GLOO="1",
-            # Horovod would ask the compiler what this machine has.
+            # Without flags, Horovod would ask the compiler for this machine's features.
             HOROVOD_BUILD_ARCH_FLAGS=self.arch_flags or " ",
-            # CMake 4 refuses the old minimum versions in the tree.
+            # CMake 4 refuses the old minimum versions in Horovod's tree.
             CMAKE_POLICY_VERSION_MINIMUM="3.5",
             MAKEFLAGS=f"-j{jobs}",
         )

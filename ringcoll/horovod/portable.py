@@ -1,8 +1,8 @@
-"""What a wheel of Horovod needs of a machine that it was not built on.
+"""Finds out what a wheel of Horovod needs on other machines than the one that built it.
 
-A build that is to be installed elsewhere must not go by this machine's processor, and whoever
-installs it has to know what else it goes by. Both are read off what was built: off the commands of
-the compiler and the files themselves.
+A wheel for other machines must not depend on this machine's processor. The user also needs to know
+its other requirements. Both are found in the result of the build: in the compiler's commands and in
+the built files.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# What Horovod asks of x86-64: conversions of float16, and sums of them. Every processor of servers
-# since 2013 has it.
+# The features of x86-64 that Horovod uses, to convert and add float16. Every server processor since
+# 2013 has them.
 ARCH_FLAGS = {"x86_64": ("-mf16c", "-mavx", "-mfma")}
 _CPU_NAMES = {"-mf16c": "F16C", "-mavx": "AVX", "-mfma": "FMA"}
-# -mtune chooses among what every processor can do.
+# -mtune=native is harmless: it only affects optimization, not the instruction set.
 _NATIVE = re.compile(r"(?<=\s)-m(?:arch|cpu)=native(?=\s|$)")
 _COMPILER_VARIABLES = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "HOROVOD_BUILD_ARCH_FLAGS")
 _OF_EVERY_LINUX = re.compile(
@@ -30,11 +30,12 @@ _OF_FRAMEWORKS = re.compile(r"lib(torch|c10|tensorflow)")
 
 
 class NotPortable(RuntimeError):
-    """A build that other machines cannot be expected to run; the text says why, and the remedy."""
+    """The build may not run on other machines. The message has the reason and the remedy."""
 
 
 def arch_flags(*, everywhere: bool) -> str:
-    """What of ARCH_FLAGS is compiled for: what this machine has, or all, for others."""
+    """The flags of ARCH_FLAGS to compile with: those that this machine supports, or all of them if
+    the build is for other machines (`everywhere`)."""
     flags = ARCH_FLAGS.get(platform.machine(), ())
     if everywhere:
         return " ".join(flags)
@@ -52,7 +53,8 @@ def _cpu_features() -> set[str]:
 
 
 def check_environment(variables: Mapping[str, str]) -> None:
-    """Raises NotPortable for flags of this machine's processor, before anything is compiled."""
+    """Raises NotPortable if `variables` make the compiler use this machine's processor. Is called
+    before anything is compiled."""
     for name in _COMPILER_VARIABLES:
         if found := _NATIVE.search(f" {variables.get(name, '')} "):
             raise NotPortable(
@@ -64,16 +66,16 @@ def check_environment(variables: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a machine must have that runs the wheel."""
+    """The requirements of the wheel on a machine."""
 
-    cpu: tuple[str, ...]  # what beyond the least of its architecture
+    cpu: tuple[str, ...]  # features beyond the baseline of the architecture
     glibc: str
-    libstdcxx: str  # newest of its versions of symbols
-    libraries: tuple[str, ...]  # of neither the system nor the frameworks
-    folders: tuple[str, ...]  # where those are looked for first
+    libstdcxx: str  # the newest symbol version
+    libraries: tuple[str, ...]  # neither of every Linux system nor of the frameworks
+    folders: tuple[str, ...]  # where the loader looks for these libraries first
 
     def lines(self, frameworks: str, python: str) -> list[str]:
-        """For whoever installs it."""
+        """The requirements as lines of text for the user."""
         cpu = f" with {', '.join(self.cpu)}" if self.cpu else ""
         lines = [
             f"processor: {platform.machine()}{cpu}",
@@ -90,7 +92,7 @@ class Needs:
 
 
 def examine(wheel: Path, log: Path) -> Needs:
-    """What the wheel needs, by its files and the log of its build. Raises NotPortable."""
+    """The requirements of a wheel, from its files and the log of its build. Raises NotPortable."""
     commands = _compilers_lines(log)
     native = next((line for line in commands if _NATIVE.search(line)), None)
     if native is not None:
@@ -128,7 +130,7 @@ class _Facts:
 
 
 def _shared_objects(wheel: Path) -> Iterable[str]:
-    """What objdump says of each."""
+    """The output of objdump for each shared object of the wheel."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.endswith(".so"):

@@ -1,4 +1,7 @@
-"""Mistakes of Horovod 0.28.1 that all of its backends have, and that break jobs over ours too."""
+"""Repairs of defects in Horovod 0.28.1 that affect all its backends, and so jobs over ringcoll too.
+
+The comments describe Horovod without the repair.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,18 @@ _DISTINCT_NAMES = '''def _distinct_names(variables):
 
 '''
 REPAIRS = [
-    # A second init() sets each tunable parameter to its default first. For one that the environment
-    # has fixed in the first life there is no place any more, and another one's value was
-    # overwritten: with HOROVOD_CYCLE_TIME alone the fusion threshold, and with
-    # HOROVOD_FUSION_THRESHOLD too, memory that is not there.
+    # A second init() first sets each tunable parameter to its default. A parameter that the
+    # environment fixed in the first init() has no entry any more, so this overwrites another
+    # parameter. With HOROVOD_CYCLE_TIME alone that is the fusion threshold. With
+    # HOROVOD_FUSION_THRESHOLD too, the write is out of bounds.
     Edit(
         "horovod/common/parameter_manager.cc",
         r"^    fixed_values_\[variable\] = value;\n    ResetBayes\(\);\n",
         "  } else if (fixed_values_.find(variable) != fixed_values_.end()) {\n"
         "    fixed_values_[variable] = value;\n",
     ),
-    # The tables are as long as there are requests, but are written at the ranks of the requests:
-    # beyond their end while a rank has joined.
+    # The tables have one entry for each request, but are indexed by rank. While a rank has joined,
+    # the writes are out of bounds.
     Edit(
         _CONTROLLER,
         r"tensor_sizes\.resize\(requests\.size\(\)\);",
@@ -53,14 +56,14 @@ REPAIRS = [
         "  devices.resize(requests.size());\n",
         "before",
     ),
-    # An operation without inputs and without state is done once: TensorFlow keeps the result of the
-    # first join() for all that follow.
+    # TensorFlow executes an operation without inputs and state only once. So it returns the result
+    # of the first join() for all later ones.
     Edit(
         "horovod/tensorflow/mpi_ops.cc",
         r'^REGISTER_OP\("HorovodJoin"\)\n',
         "    .SetIsStateful()\n",
     ),
-    # Ranks that do not exist ended the process by an exception of C++.
+    # A process set with a rank that does not exist ends the process by a C++ exception.
     Edit(
         "horovod/common/process_sets.py",
         r"^    assert process_set\.ranks is not None\n",
@@ -68,7 +71,7 @@ REPAIRS = [
         "            not 0 <= rank < _basics.size() for rank in process_set.ranks):\n"
         '        raise ValueError(f"Not a set of ranks of this job: {process_set.ranks}")\n',
     ),
-    # The length of a scalar was read.
+    # An alltoall of a scalar reads the length of its first axis, which it does not have.
     Edit(
         _OPERATIONS,
         r"^  if \(splits->shape\(\)\.dims\(\) > 1\) \{",
@@ -78,10 +81,10 @@ REPAIRS = [
         "  if (splits->shape().dims() != 1) {",
         "instead",
     ),
-    # Whoever waits for a tensor when Horovod shuts down is told so by the background thread, which
-    # held the locks of the table of process sets and of the queue meanwhile. Freeing a tensor of
-    # torch needs Python's lock: a thread that held that, and submitted the next tensor, waited for
-    # the first two for ever. And a tensor that came to the queue after its end was never told.
+    # When Horovod shuts down, the background thread notifies the waiters of tensors. It holds the
+    # locks of the process set table and of the queue meanwhile. Freeing a torch tensor needs the
+    # GIL, so this deadlocks with a thread that holds the GIL and submits the next tensor. Also, a
+    # tensor that is submitted after the queue has ended is never completed.
     Edit(_OPERATIONS, r'^#include "utils/env_parser\.h"\n', _REPAIRS),
     Edit(
         _OPERATIONS,
@@ -119,8 +122,8 @@ REPAIRS = [
         r"  std::lock_guard<std::mutex> guard\(mutex_\);\n",
         _REFUSE,
     ),
-    # What the timeline's thread had not written when Horovod was shut down was lost: the last tens
-    # of milliseconds, or all of a short job.
+    # At shutdown, events that the timeline's thread has not yet written are lost: the last tens of
+    # milliseconds, or all events of a short job.
     Edit(_TIMELINE + ".h", r"^  void SetTimelineFile\(.*\n", "  void AwaitWriter();\n"),
     Edit(
         _TIMELINE + ".cc",
@@ -128,16 +131,17 @@ REPAIRS = [
         "  AwaitWriter();\n",
         "before",
     ),
-    # The timeline has names as JSON: with quotation marks or control characters in one, the file
-    # could not be read.
+    # The timeline does not escape names. With quotation marks or control characters in a name, the
+    # file is no valid JSON.
     Edit(_TIMELINE + ".cc", r'^#include "logging\.h"\n', _REPAIRS),
     *(
         Edit(_TIMELINE + ".cc", rf"(?<=<< )r\.{name}(?= <<)", f"json_text(r.{name})", "instead")
         for name in ("tensor_name", "op_name", "marker_name")
     ),
-    # A second init() of Gloo met addresses of the first one. The rendezvous server clears a scope
-    # when all of its ranks have finished, but it forgets which have whenever it clears another.
-    # Each meeting of ranks has a scope of its own, as has each framework of a process.
+    # A second init() of Gloo finds addresses of the first one. The rendezvous server clears a scope
+    # when all of its ranks have finished. But it forgets which ranks have finished whenever it
+    # clears another scope. With the repair, each init() and each framework of a process has its own
+    # scope.
     Edit(
         _GLOO + "gloo_context.cc",
         r'^#include "memory_store\.h"\n',
@@ -159,15 +163,15 @@ REPAIRS = [
         r"(?<=^void HTTPStore::Finalize\(\) \{ )",
         'HTTP_DELETE("rank_" + std::to_string(rank_)); ',
     ),
-    # The sparse ones of a group got the shapes of its first tensors, dense ones or not.
+    # The sparse tensors of a group get the shapes of the group's first tensors, even of dense ones.
     Edit(
         "horovod/tensorflow/__init__.py",
         r"(?<=in zip\(new_values, new_indices, )tensors(?=\)\])",
         "indexed_slices_list",
         "instead",
     ),
-    # A broadcast in place refused the second of two variables of one name ("Variable:0", where the
-    # user gave none), while the first was under way into memory that nobody kept any more.
+    # A broadcast in place refuses the second of two variables with the same name, such as the
+    # default "Variable:0". The first one is still in flight, into memory that is then freed.
     Edit(_MPI_OPS, r"^def broadcast_\(variables, ", _DISTINCT_NAMES, "before"),
     *(
         Edit(

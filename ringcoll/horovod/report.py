@@ -1,4 +1,4 @@
-"""How a build tells what it is doing: a bar on a terminal, lines elsewhere."""
+"""Reports the progress of a build: as a bar on a terminal, as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class Report:
-    """Lines: one for each stage, and one for every quarter of a long one."""
+    """Prints a line for each stage, and one for every quarter of a long stage."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -29,13 +29,13 @@ class Report:
         pass
 
     def stage(self, text: str) -> None:
-        """What is done from now on."""
+        """Begins a stage."""
         self._stage = text
         self._quarter = 0
         self._line(text)
 
     def percent(self, done: int) -> None:
-        """How far the stage is."""
+        """Reports the progress of the stage in percent."""
         if done // 25 > self._quarter:
             self._quarter = done // 25
             self._line(f"{self._stage}: {done} %")
@@ -46,7 +46,7 @@ class Report:
 
 
 class Bar(Report):
-    """The same as a bar of rich."""
+    """Reports by a progress bar of rich."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Bar(Report):
 
 
 def make_report() -> Report:
-    """A bar where there is a terminal and rich; lines otherwise."""
+    """A Bar if there is a terminal and rich is installed, else a Report."""
     if sys.stderr.isatty():
         try:
             return Bar()

@@ -1,22 +1,23 @@
-"""When the threads of Horovod run: at news, together, and not while they wait."""
+"""Edits of Horovod's scheduling: cycles begin on submission, on all ranks together, and waiting
+threads sleep."""
 
 from __future__ import annotations
 
 from .anchored import Edit
 
-# A cycle begins a fixed time after the one before began. Under the controller RINGCOLL it begins
-# when something has been submitted, here or on another rank (compat/horovod/ringcoll_cycles.h).
+# Horovod begins a cycle at a fixed interval after the one before. With the controller RINGCOLL a
+# cycle begins when any rank has submitted something (compat/horovod/ringcoll_cycles.h).
 _OPERATIONS = "horovod/common/operations.cc"
 _QUEUE = "horovod/common/tensor_queue.cc"
 _SETS = "horovod/common/process_set.cc"
 _CYCLES = '#include "ringcoll/ringcoll_cycles.h"\n'
 _SUBMITTED = "RingcollCycles::Get().Submitted();\n"
-# Said when the queue's lock is open, which the thread that wakes takes.
+# Notifies after the queue's lock is released, since the thread that it wakes takes that lock.
 _SUBMISSION = "  RingcollCycles::Submission submission;\n"
 _AWAIT = "  if (!RingcollCycles::Get().Await())\n"
 
-# horovod.torch's synchronize() asked for the result again and again, and yielded its core in
-# between. The thread that works for the result is on one of these cores.
+# Horovod's synchronize() for torch polls for the result and yields its core in between. That takes
+# time from the thread that computes the result. With these edits it sleeps.
 _HEADER = "horovod/torch/handle_manager.h"
 _SOURCE = "horovod/torch/handle_manager.cc"
 
@@ -30,7 +31,7 @@ TIMING_EDITS = [
     Edit(_SETS, r'^#include "controller\.h"\n', _CYCLES),
     Edit(_SETS, r"^  ids_\.push_back\(id\);\n", "  " + _SUBMITTED),
     Edit(_SETS, r"^  id_to_be_removed_ = process_set_id;\n", "  " + _SUBMITTED),
-    # Those that follow the clock begin together.
+    # Cycles that begin at a fixed interval begin at the same time on all ranks.
     Edit(
         _OPERATIONS,
         r"^    // Get tensor name and size data for autotuning\.",

@@ -1,4 +1,8 @@
-"""horovod.torch 0.28.1: optimizers that keep what torch's have, and tensors negated by a bit."""
+"""Edits of horovod.torch 0.28.1: its optimizers keep the features of torch's, and tensors with the
+negative bit are handled.
+
+Some comments describe Horovod without the edit.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ _FUNCTIONS = "horovod/torch/functions.py"
 _MPI_OPS = "horovod/torch/mpi_ops.py"
 _IMPORT = "from horovod.common import ringcoll_torch\n"
 
-# Where a method of one name stands in both classes, what follows tells them apart.
+# Both optimizer classes have methods with the same names. The text that follows distinguishes them.
 _LAST_OF_DISTRIBUTED = r"(?=\):\n(?:.+\n)+\n\nclass _DistributedAdasumOptimizer)"
 _LAST_OF_ADASUM = r"(?=\):\n(?:.+\n)+\n\ndef DistributedOptimizer)"
 
 OPTIMIZER_EDITS = [
     Edit(_OPTIMIZER, r"^from horovod\.torch\.compression import Compression\n", _IMPORT, "before"),
-    # A closure computes gradients within the step: they are awaited after it, and not before.
+    # A closure computes gradients within the step, so the step waits for them after the closure.
     Edit(
         _OPTIMIZER,
         r"(?<=        if self\._should_synchronize)(?=:\n            if self\._synchronized)",
@@ -33,7 +37,7 @@ OPTIMIZER_EDITS = [
         "    @ringcoll_torch.hooked_inside\n",
         "before",
     ),
-    # torch's zero_grad() has an argument.
+    # zero_grad() passes on the arguments of torch's zero_grad().
     *(
         Edit(_OPTIMIZER, rf"(?<=    def zero_grad\(self){rest}", ", *args, **options")
         for rest in (_LAST_OF_DISTRIBUTED, _LAST_OF_ADASUM)
@@ -46,7 +50,7 @@ OPTIMIZER_EDITS = [
         )
         for rest in ("class _DistributedAdasumOptimizer", "def DistributedOptimizer")
     ),
-    # The optimizer that is wrapped is made anew of its parameters alone.
+    # Horovod makes a new optimizer from the parameters alone. This keeps the wrapped one's state.
     *(
         Edit(
             _OPTIMIZER,
@@ -61,7 +65,7 @@ OPTIMIZER_EDITS = [
         r"(?<=        return )cls\(optimizer\.param_groups.*backward_passes_per_step\)$",
         ")",
     ),
-    # A gradient can be negated by a bit, as that of a scalar that is an imaginary part.
+    # A gradient may have the negative bit, for instance that of an imaginary part.
     Edit(
         _OPTIMIZER,
         r"^            assert not p\.grad\.requires_grad\n"
@@ -69,7 +73,8 @@ OPTIMIZER_EDITS = [
         "            if p.grad.is_neg():\n                p.grad = p.grad.resolve_neg()\n",
         "before",
     ),
-    # State was made by a step: of ranks without any, whose weights decayed by it.
+    # On ranks without optimizer state, Horovod makes a step to create it, and weights decay by
+    # that.
     Edit(
         _FUNCTIONS,
         r"^    state_dict = optimizer\.state_dict\(\)\n",
@@ -84,7 +89,7 @@ OPTIMIZER_EDITS = [
     ),
 ]
 
-# What follows the line that makes the output.
+# Patterns of the lines that follow the one that makes the output.
 _CALLS = (
     *(rf"return _{name}_async\(" for name in ("allreduce", "allgather", "broadcast")),
     r"return _reducescatter_async\(",
@@ -94,7 +99,8 @@ _GROUPED_CALLS = ("grouped_allreduce", "grouped_allgather", "grouped_reducescatt
 
 TENSOR_EDITS = [
     Edit(_MPI_OPS, r"^from horovod\.common\.basics import HorovodBasics", _IMPORT, "before"),
-    # Not in place, what is sent is a copy with the values in its memory.
+    # Out of place, a tensor with the negative bit is replaced by a copy that has the values in
+    # memory.
     *(
         Edit(
             _MPI_OPS,
@@ -113,13 +119,13 @@ TENSOR_EDITS = [
         )
         for operation in _GROUPED_CALLS
     ),
-    # In place it is refused.
+    # In place, a tensor with the negative bit is refused.
     Edit(
         _MPI_OPS,
         r"^def _check_function\(function_factory, tensor\):\n",
         "    ringcoll_torch.check_plain(tensor)\n",
     ),
-    # Of a group the first tensor was checked alone.
+    # Horovod checks only the first tensor of a group.
     *(
         Edit(
             _MPI_OPS,

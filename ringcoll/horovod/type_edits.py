@@ -1,4 +1,4 @@
-"""Types of tensors that Horovod 0.28.1 lacks: bfloat16 everywhere, small ones in reductions."""
+"""Edits that add tensor types to Horovod 0.28.1: bfloat16 everywhere, small types in reductions."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ MESSAGE_EDITS = [
 ]
 
 # --- Other backends -------------------------------------------------------------------------------
-# MPI moves bfloat16 and refuses to reduce it; its sums have no bool of their own. GLOO refuses
-# whatever it does not know.
+# MPI moves bfloat16 and refuses to reduce it. Its reductions of bool become logical operations.
+# GLOO refuses types that it does not know.
 _MPI = "horovod/common/mpi/mpi_context.cc"
 MPI_EDITS = [
     Edit(
@@ -91,7 +91,8 @@ _BINDINGS = (
 
 
 def _bind(function: str, types: str) -> str:
-    """Defines the operation `function` in the module of horovod.torch for more types."""
+    """C++ code that defines the operation `function` for more types in the module of
+    horovod.torch."""
     operation = re.sub(r"(?<=.)(?=[A-Z])", "_", function).lower()
     return (
         f'  ringcoll_bind(m, "{operation}", kRingcoll{types}, &Do{function},\n'
