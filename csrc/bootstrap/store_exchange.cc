@@ -149,6 +149,7 @@ class StoreExchange : public Exchange {
   std::optional<Claim> read_record_claim();
   bool wait_for_replacement();
   std::optional<Outcome> wait_for_outcome(const std::string& mine, Deadline deadline);
+  bool may_have_outcome(Deadline patience);
   std::optional<Outcome> accept(Outcome outcome, const std::string& mine);
   std::optional<Claim> read_session();
   [[noreturn]] void report_conflict(const Error& error);
@@ -508,6 +509,12 @@ std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string&
   return {};
 }
 
+// Rank 0 removes its session last. So no outcome can come any more, but one may have come
+// meanwhile. One that stays there and is not accepted belongs to an earlier job.
+bool StoreExchange::may_have_outcome(Deadline patience) {
+  return !patience.passed() && store_->try_get(outcome_key(), request());
+}
+
 // Returns nothing if the session has been replaced by another.
 std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, Deadline deadline) {
   Deadline patience(deadline.left() + seconds(kVerdictSeconds));
@@ -520,10 +527,7 @@ std::optional<Outcome> StoreExchange::wait_for_outcome(const std::string& mine, 
     }
     look();
     auto session = read_session();
-    // Rank 0 removes its session last. So no outcome can come any more, but one may have come
-    // meanwhile.
-    // An outcome that stays there and is not accepted belongs to an earlier job.
-    if (!session && !patience.passed() && store_->try_get(outcome_key(), request())) continue;
+    if (!session && may_have_outcome(patience)) continue;
     bool replaced = session && *session != session_;
     if (replaced && round_ == 0) return {};
     // In a store where a rival can overwrite a record, put_record() may have noticed nothing.
