@@ -410,7 +410,7 @@ TEST(ScaleIntegers, Saturates) {
 }
 
 // 49 * (1/49) is less than 1 in double.
-TEST(ScaleIntegers, AveragesExactly) {
+TEST(ScaleIntegers, AveragesAndMultipliesExactly) {
   for (int64_t size = 1; size <= 1000; size++)
     EXPECT_EQ(scaled<int64_t>(RC_INT64, {size, -size, 7 * size, size - 1}, 1.0 / size),
               (std::vector<int64_t>{1, -1, 7, 0}))
@@ -418,6 +418,12 @@ TEST(ScaleIntegers, AveragesExactly) {
   constexpr int64_t kLarge = (int64_t{1} << 60) + 1;
   EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge}, 1.0), (std::vector<int64_t>{kLarge}));
   EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge}, -1.0), (std::vector<int64_t>{-kLarge}));
+  EXPECT_EQ(scaled<int64_t>(RC_INT64, {10, 100, -10}, 0.7), (std::vector<int64_t>{7, 70, -7}));
+  EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge}, 3.0), (std::vector<int64_t>{3 * kLarge}));
+  EXPECT_EQ(scaled<int64_t>(RC_INT64, {kLarge - 1}, -0.375),
+            (std::vector<int64_t>{-3 * ((kLarge - 1) / 8)}));
+  EXPECT_EQ(scaled<uint64_t>(RC_UINT64, {(uint64_t{1} << 62) + 1}, 3.0),
+            (std::vector<uint64_t>{3 * ((uint64_t{1} << 62) + 1)}));
   EXPECT_EQ(scaled<uint64_t>(RC_UINT64, {~uint64_t{0}}, 1.0 / 3),
             (std::vector<uint64_t>{~uint64_t{0} / 3}));
 }

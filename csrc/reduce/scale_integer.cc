@@ -17,15 +17,24 @@ int64_t divisor_of(double factor) {
 }
 
 /// Truncates towards zero. A value out of range becomes the nearest bound, and NaN becomes 0.
-template <typename T>
-T saturated(double value) {
-  constexpr double kLeast = static_cast<double>(std::numeric_limits<T>::min());
+template <typename T, typename Product>
+T saturated(Product value) {
+  constexpr auto kLeast = static_cast<Product>(std::numeric_limits<T>::min());
   // One above the maximum, because the maximum of 64-bit integers is not a double.
-  constexpr double kBeyond = 2 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  constexpr auto kBeyond = 2 * static_cast<Product>(std::numeric_limits<T>::max() / 2 + 1);
   if (std::isnan(value)) return 0;
   if (value <= kLeast) return std::numeric_limits<T>::min();
   if (value >= kBeyond) return std::numeric_limits<T>::max();
   return static_cast<T>(value);
+}
+
+/// Exact for a whole factor: a long double holds all integers of 64 bits. Otherwise the product is
+/// that of doubles, in which 10 * 0.7 is 7 and not a little less.
+template <typename T>
+T multiplied(T value, double factor, bool is_whole) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);
+  if (is_whole) return saturated<T>(static_cast<long double>(value) * factor);
+  return saturated<T>(static_cast<double>(value) * factor);
 }
 
 template <typename T>
@@ -45,12 +54,12 @@ template <typename T>
 void scale(void* out_bytes, const void* in_bytes, double factor, int64_t count) {
   auto* out = static_cast<std::byte*>(out_bytes);
   auto* in = static_cast<const std::byte*>(in_bytes);
-  int64_t divisor = divisor_of(factor);
+  const int64_t divisor = divisor_of(factor);
+  const bool is_whole = std::nearbyint(factor) == factor;
   for (int64_t i = 0; i < count; i++) {
     T value;
     std::memcpy(&value, in + i * sizeof(T), sizeof(T));
-    value =
-        divisor != 0 ? divided(value, divisor) : saturated<T>(static_cast<double>(value) * factor);
+    value = divisor != 0 ? divided(value, divisor) : multiplied(value, factor, is_whole);
     std::memcpy(out + i * sizeof(T), &value, sizeof(T));
   }
 }
