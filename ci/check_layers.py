@@ -21,8 +21,11 @@ ORDER = [
     ["base"],
     ["shm", "net", "verbs"],
     ["transport"],
+    ["connect"],
+    ["store"],
     ["bootstrap"],
     ["topology"],
+    ["life", "measure"],
     ["mesh"],
     ["comm"],
     ["schedule", "reduce"],
@@ -32,7 +35,10 @@ ORDER = [
 PURE = {"schedule", "reduce"}
 # Layers that carry bytes must not know collectives or element types. They include base/types.h for
 # ranks, so their use of names is checked.
-CARRIERS = {"shm", "net", "verbs", "transport", "bootstrap", "topology", "mesh", "comm", "p2p"}
+CARRIERS = {
+    *("shm", "net", "verbs", "transport", "connect", "store", "bootstrap", "topology", "life"),
+    *("measure", "mesh", "comm", "p2p"),
+}
 COLLECTIVES = "base/collectives.h"
 _ELEMENTS = re.compile(
     r"\b(DataType|ReduceOp|Collective|rc_(?:dtype|op|collective|call)|RC_U?INT\d+|RC_B?FLOAT\d+)\b"
@@ -51,9 +57,9 @@ OWNERS = {
     "hwy/": "csrc/reduce",
     "immintrin.h": "csrc/reduce",
     "yaml.h": "csrc/topology",
-    "sodium.h": "csrc/bootstrap",
+    "sodium.h": "csrc/connect",
     "lz4.h": "csrc/bootstrap",
-    "sodium/": "csrc/bootstrap",
+    "sodium/": "csrc/connect",
     "horovod/": "compat/horovod",
     "mpi.h": "compat/horovod",
 }

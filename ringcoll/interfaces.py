@@ -1,7 +1,7 @@
 """The network interfaces of this host, and those of them that the library would use.
 
 doctor and probe must work where the library fails. So this module repeats the rules of
-csrc/net/interfaces.cc and csrc/bootstrap/connector.cc.
+csrc/net/interfaces.cc and csrc/connect/connector.cc.
 """
 
 from __future__ import annotations

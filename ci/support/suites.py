@@ -47,7 +47,19 @@ FOLDERS = {
 }
 RING_LAYERS = {
     "ring1": ["base", "schedule", "reduce", "topology"],
-    "ring2": ["shm", "net", "verbs", "transport", "bootstrap", "mesh", "comm"],
+    "ring2": [
+        "shm",
+        "net",
+        "verbs",
+        "transport",
+        "connect",
+        "store",
+        "bootstrap",
+        "life",
+        "measure",
+        "mesh",
+        "comm",
+    ],
     "ring3": ["coll", "p2p", "engine", "abi"],
 }
 SANITIZERS = ("asan", "tsan")

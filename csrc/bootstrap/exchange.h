@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/types.h"
-#include "bootstrap/dialer.h"
-#include "bootstrap/store.h"
+#include "connect/dialer.h"
+#include "store/store.h"
 
 namespace ringcoll {
 
@@ -72,7 +72,6 @@ std::unique_ptr<Exchange> make_function_exchange(GatherFunction gather, Rank ran
 /// Over connections between the ranks, along a tree: for ranks that know one another's addresses.
 /// They dial in the first all_gather, on kMeetingChannel. Errors name the rank that was waited for.
 std::unique_ptr<Exchange> make_tree_exchange(Rank rank, Rank size, Dialer& dialer);
-inline constexpr uint32_t kMeetingChannel = 31;
 
 /// How long a rank that cannot take part waits until the others have read why.
 inline constexpr double kTellingSeconds = 5;

@@ -15,9 +15,9 @@
 
 #include "base/error.h"
 #include "base/error_testing.h"
-#include "bootstrap/http_server_testing.h"
 #include "bootstrap/records.h"
 #include "net/socket.h"
+#include "store/http_server_testing.h"
 
 namespace ringcoll {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
+#include "store/store.h"
 
 namespace ringcoll {
 namespace {

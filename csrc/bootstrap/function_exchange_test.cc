@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/store_testing.h"
+#include "store/store_testing.h"
 
 namespace ringcoll {
 namespace {

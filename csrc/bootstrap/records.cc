@@ -4,8 +4,8 @@
 
 #include "bootstrap/compress.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
 #include "net/wire.h"
+#include "store/store.h"
 
 namespace ringcoll {
 namespace {

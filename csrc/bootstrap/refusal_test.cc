@@ -9,8 +9,8 @@
 
 #include "base/error_testing.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/http_server_testing.h"
-#include "bootstrap/store_testing.h"
+#include "store/http_server_testing.h"
+#include "store/store_testing.h"
 
 namespace ringcoll {
 namespace {

@@ -12,20 +12,22 @@
 // At the end rank 0 waits until all others, except dead ranks, have removed their records, and then
 // removes all other keys. If the error was known before all ranks had come, it waits until all have
 // read it.
-#include <sodium.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "base/long_wait.h"
-#include "bootstrap/auth.h"
-#include "bootstrap/claim.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/records.h"
+#include "connect/auth.h"
+#include "connect/claim.h"
 
 namespace ringcoll {
 namespace {
@@ -45,10 +47,7 @@ constexpr size_t kMaxNamed = 16;
 std::string short_prefix(const std::string& prefix) {
   if (prefix.size() <= kMaxPrefixBytes) return prefix;
   GroupId hash = make_group_id(prefix);
-  std::string hex(kMaxPrefixBytes + 1, 0);
-  sodium_bin2hex(hex.data(), hex.size(), hash.data(), kMaxPrefixBytes / 2);
-  hex.back() = '.';
-  return hex;
+  return fmt::format("{:02x}.", fmt::join(std::span(hash).first(kMaxPrefixBytes / 2), ""));
 }
 
 std::string names_of(const std::vector<Rank>& ranks) {

@@ -33,7 +33,7 @@ struct DetailsHead {
   double prescale = 1;
   double postscale = 1;
 };
-// The longest word goes with one message of a lifeline (mesh/lifeline_messages.h).
+// The longest word goes with one message of a lifeline (life/lifeline_messages.h).
 constexpr size_t kMostWordBytes = 4096;
 static_assert(sizeof(Head) + CallWatch::kMostTold * sizeof(Signature) < kMostWordBytes / 2);
 

@@ -19,7 +19,7 @@
 #include "base/order.h"
 #include "coll/call.h"
 #include "coll/mismatch.h"
-#include "mesh/lifelines.h"
+#include "life/lifelines.h"
 
 namespace ringcoll {
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "mesh/lifelines_testing.h"
+#include "life/lifelines_testing.h"
 
 namespace ringcoll {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
+#include "store/store.h"
 #include "transport/knobs.h"
 
 namespace ringcoll::testing {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/log.h"
-#include "mesh/shrink.h"
+#include "mesh/group/shrink.h"
 
 namespace ringcoll {
 namespace {
@@ -33,9 +33,11 @@ Communicator::Communicator(std::unique_ptr<Group> group, std::string name)
 Communicator::~Communicator() { group_.leave(); }
 
 std::unique_ptr<Group> Communicator::part(std::span<const Rank> ranks) const {
-  std::vector<Rank> members;
-  for (Rank rank : ranks) members.push_back(group_.members().at(rank));
-  return std::make_unique<Group>(mesh_, std::move(members));
+  return part_of(mesh_, group_, ranks);
+}
+
+std::unique_ptr<Group> Communicator::split(std::span<const Rank> ranks, const Gather& gather) {
+  return ringcoll::split(mesh_, group_, ranks, gather);
 }
 
 std::unique_ptr<Group> Communicator::shrink(const std::function<bool()>& is_aborted) {

@@ -10,7 +10,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "bootstrap/exchange.h"
-#include "mesh/group.h"
+#include "mesh/group/group.h"
+#include "mesh/group/split.h"
 
 namespace ringcoll {
 
@@ -53,9 +54,12 @@ class Communicator {
   /// Makes a group of some ranks of this communicator, including this rank. The group has not
   /// joined yet.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
-  /// Makes a group of the ranks that are left (mesh/shrink.h), within RINGCOLL_TIMEOUT_S. After an
-  /// error with which the shrink is not over, such as Error(kTimeout), the next call continues it.
-  /// `is_aborted` as in Shrink::run(). Any thread, one at a time.
+  /// Makes a group of some of its ranks, which has joined; null if this rank is in none
+  /// (mesh/group/split.h).
+  std::unique_ptr<Group> split(std::span<const Rank> ranks, const Gather& gather);
+  /// Makes a group of the ranks that are left (mesh/group/shrink.h), within RINGCOLL_TIMEOUT_S.
+  /// After an error with which the shrink is not over, such as Error(kTimeout), the next call
+  /// continues it. `is_aborted` as in Shrink::run(). Any thread, one at a time.
   std::unique_ptr<Group> shrink(const std::function<bool()>& is_aborted);
 
   // For the thread that executes calls; the engine ensures that there is one at a time.

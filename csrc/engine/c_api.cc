@@ -13,10 +13,11 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
+#include "coll/simulate.h"
 #include "engine/caller_struct.h"
 #include "engine/engine.h"
 #include "engine/messages.h"
+#include "store/store.h"
 #include "transport/knobs.h"
 
 using namespace ringcoll;
@@ -254,8 +255,7 @@ rc_status ringcoll_comm_split(rc_comm* comm, const int32_t* ranks, int32_t count
     begin_with_nothing(sub, "sub");
     check(count >= 0 && (ranks || count == 0), Code::kInvalidArgument,
           "ranks is NULL, or count is negative");
-    auto engine =
-        split(engine_of(comm), {ranks, static_cast<size_t>(count)}, name ? name : "split");
+    auto engine = engine_of(comm).split({ranks, static_cast<size_t>(count)}, name ? name : "split");
     if (engine) *sub = handle_of(std::move(engine));
   });
 }

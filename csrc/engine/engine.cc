@@ -200,6 +200,22 @@ void Engine::abort(std::string_view reason) {
             comm_.rank()));
 }
 
+std::unique_ptr<Engine> Engine::split(std::span<const Rank> ranks, std::string name) {
+  auto gather = [this](const void* mine, int64_t bytes, void* all, const int64_t* counts) {
+    rc_buffer buffer{mine, all, bytes};
+    rc_call call{};
+    call.struct_size = sizeof call;
+    call.collective = RC_ALLGATHER;
+    call.dtype = RC_UINT8;
+    call.buffers = &buffer;
+    call.buffer_count = 1;
+    call.counts = counts;
+    run(call);
+  };
+  auto group = comm_.split(ranks, gather);
+  return group ? of(std::move(group), std::move(name)) : nullptr;
+}
+
 bool Engine::is_calling_back() const { return calling_back == this; }
 
 bool Engine::begin_if_idle() { return queued_ == 0 && !running_.exchange(true); }

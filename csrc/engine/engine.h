@@ -128,6 +128,9 @@ class Engine {
   void hurry() { link_->nap.end(); }
   /// Calls that were started and ended by a thread that waited. Any thread.
   uint64_t helped() const { return helped_; }
+  /// A communicator of some of its ranks. Collective over all of them; null for a rank in no group.
+  /// Throws Error.
+  std::unique_ptr<Engine> split(std::span<const Rank> ranks, std::string name);
   /// A communicator of those of its ranks who are left: collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
@@ -186,14 +189,8 @@ class Engine {
   std::atomic<int> aborts_ = 0;
 };
 
-/// Makes a communicator of some ranks of another. Collective over all ranks of `parent`; null for a
-/// rank in no group.
-std::unique_ptr<Engine> split(Engine& parent, std::span<const Rank> group, std::string name);
-
-/// What ringcoll_comm_stats(), ringcoll_info() and ringcoll_simulate() return.
+/// What ringcoll_comm_stats() and ringcoll_info() return.
 std::string stats_json(Engine& engine);
 std::string info_json();
-/// Throws Error(kInvalidArgument) that names the field of the request.
-std::string simulate_json(std::string_view request);
 
 }  // namespace ringcoll

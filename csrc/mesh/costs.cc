@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "mesh/group.h"
-#include "mesh/measure.h"
+#include "measure/measure.h"
+#include "measure/pairs.h"
+#include "mesh/group/group.h"
 #include "mesh/saying.h"
 
 namespace ringcoll {

@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/store.h"
-#include "mesh/group.h"
+#include "mesh/group/group.h"
 #include "mesh/ranks_testing.h"
+#include "store/store.h"
 #include "transport/verbs/device_testing.h"
 
 namespace ringcoll {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "mesh/group.h"
+#include "mesh/group/group.h"
 #include "mesh/ranks_testing.h"
 #include "mesh/saying.h"
 #include "net/wire.h"

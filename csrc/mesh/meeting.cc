@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/machine.h"
-#include "bootstrap/networks.h"
+#include "connect/networks.h"
 #include "mesh/mesh.h"
 #include "mesh/saying.h"
 #include "net/interfaces.h"

@@ -11,9 +11,9 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "bootstrap/dials.h"
-#include "mesh/group.h"
-#include "mesh/opening.h"
+#include "connect/dials.h"
+#include "mesh/group/group.h"
+#include "mesh/group/opening.h"
 #include "mesh/saying.h"
 
 namespace ringcoll {

@@ -1,6 +1,6 @@
 // The mesh of a job: its ranks and their places, a transport for each pair, the costs of links, the
-// lifelines, and memory that peers can read. Calls run in groups of its ranks (mesh/group.h). The
-// mesh itself knows only the group of all ranks.
+// lifelines, and memory that peers can read. Calls run in groups of its ranks (mesh/group/group.h).
+// The mesh itself knows only the group of all ranks.
 #pragma once
 
 #include <condition_variable>
@@ -18,11 +18,11 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/error.h"
-#include "bootstrap/connector.h"
 #include "bootstrap/exchange.h"
+#include "connect/connector.h"
+#include "life/lifelines.h"
 #include "mesh/extents.h"
 #include "mesh/group_sizes.h"
-#include "mesh/lifelines.h"
 #include "mesh/reach.h"
 #include "net/event_loop.h"
 #include "shm/shared_memory.h"
@@ -98,7 +98,7 @@ class Mesh {
   Connector& connector() { return *connector_; }
   /// Says whether the lifeline to the peer exists, or another thread is making it, or the caller is
   /// to make it. A caller that gets kClaimed must call end_lifeline() when the lifeline is made or
-  /// given up (mesh/opening.h).
+  /// given up (mesh/group/opening.h).
   enum class Line : uint8_t { kThere, kAnothers, kClaimed };
   Line claim_lifeline(Rank peer);
   void end_lifeline(Rank peer);

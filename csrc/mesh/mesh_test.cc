@@ -20,9 +20,9 @@
 #include <thread>
 #include <vector>
 
-#include "bootstrap/store.h"
-#include "mesh/group.h"
+#include "mesh/group/group.h"
 #include "mesh/ranks_testing.h"
+#include "store/store.h"
 
 namespace ringcoll {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/store.h"
 #include "mesh/mesh.h"
+#include "store/store.h"
 #include "transport/knobs.h"
 
 namespace ringcoll::testing {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "mesh/messages.h"
+#include "mesh/group/messages.h"
 
 namespace ringcoll::testing {
 

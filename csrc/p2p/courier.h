@@ -31,8 +31,8 @@
 
 #include "base/error.h"
 #include "base/faster_way.h"
-#include "mesh/channels.h"
-#include "mesh/messages.h"
+#include "mesh/group/channels.h"
+#include "mesh/group/messages.h"
 #include "p2p/matching.h"
 #include "p2p/seal.h"
 #include "p2p/staging.h"

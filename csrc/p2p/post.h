@@ -20,9 +20,9 @@
 #include <thread>
 
 #include "base/error.h"
-#include "mesh/farewell.h"
-#include "mesh/lifelines.h"
-#include "mesh/messages.h"
+#include "life/farewell.h"
+#include "life/lifelines.h"
+#include "mesh/group/messages.h"
 #include "p2p/courier.h"
 #include "p2p/transfer.h"
 

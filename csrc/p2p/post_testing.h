@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mesh/lifelines_testing.h"
+#include "life/lifelines_testing.h"
 #include "p2p/couriers_testing.h"
 #include "p2p/post.h"
 

@@ -1,5 +1,6 @@
 // The costs of links at each level of the topology. They are pure values, measured when a job
-// starts (mesh/measure.h) or read from a file. See docs/algorithms.md, "Where the costs come from".
+// starts (measure/measure.h) or read from a file. See docs/algorithms.md, "Where the costs come
+// from".
 #pragma once
 
 #include <array>

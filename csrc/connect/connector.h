@@ -1,0 +1,140 @@
+// Authenticated TCP connections between the ranks of a job.
+//
+// At first each rank listens on every interface that may be used, and later only on those that are
+// used. The lower rank of a pair connects and the higher accepts; some connections may be made by
+// either. Both ends prove that they know the job's secret (HMAC over fresh nonces) before anything
+// else is parsed. A connection has a deadline for that, and the number of unproven connections is
+// limited. All others are closed and counted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "connect/dialer.h"
+#include "net/event_loop.h"
+
+namespace ringcoll {
+
+struct Interface;
+
+/// Identifies a group of ranks, on all ranks of the job; no number is used twice. 0 is the group of
+/// all ranks.
+using GroupNumber = uint64_t;
+inline constexpr GroupNumber kGroupNumbers = GroupNumber{1} << 58;
+
+/// Why a connection was not made, and what that tells about the peer.
+struct Unmade {
+  enum class Peer : uint8_t {
+    kUnknown,  // the peer was reached, or this end is the cause
+    kEnded,    // nobody listens at the peer's address any more, or another process does
+    kSilent,   // the peer's host does not answer or cannot be reached
+  };
+  Error why;
+  Peer peer = Peer::kUnknown;
+};
+
+class Connector : public Dialer {
+ public:
+  /// Listens on the interfaces that `config` allows. `loop` serves the sockets and must outlive
+  /// this. Throws Error(kTransport) or Error(kInvalidArgument), which names the interface and the
+  /// cause. If an interface does not exist, the error names those that do.
+  Connector(Rank rank, const Config& config, EventLoop& loop);
+  /// Listens on the fastest kMostOffers of these interfaces at most. An interface that cannot be
+  /// used is left out with a warning. Where loopback is down, listens on a local socket too, for
+  /// ranks of this host. Throws Error(kTransport) if nothing is left.
+  Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop);
+  ~Connector() override;
+
+  /// Where this rank listens, as text to be published to the peers (connect/networks.h).
+  std::string offers() const;
+  /// Takes what the exchange brought: the offers of all ranks and the job's secret. Call it before
+  /// the first dial(). Throws Error(kTransport) if a rank's offers cannot be read, naming the rank,
+  /// or if there is no network to try (connect/networks.h).
+  void set_peers(const std::vector<std::string>& offers, std::string secret);
+
+  // Choice of the network: docs/cluster.md, "Several networks". Before settle_networks(), dial()
+  // tries the networks that ranks may have in common until one answers.
+
+  /// Tries the networks if there are several, and returns the findings, to be published. Only the
+  /// lowest rank of each network stack (of each host, unless it has containers) connects and
+  /// measures. The other ranks need not be here yet. Throws Error(kTimeout) naming a peer that was
+  /// reached and then stopped answering.
+  std::string try_networks(Deadline deadline);
+  /// Takes the findings of all ranks and chooses the networks. From now on dial() uses only these,
+  /// and the sockets of other interfaces are closed. If no network reaches all hosts, throws
+  /// Error(kTransport) alike on all ranks. The error names hosts, addresses and reasons; `describe`
+  /// names a rank.
+  void settle_networks(std::span<const std::string> findings,
+                       const std::function<std::string(Rank)>& describe);
+  /// The networks that are used, as "10.0.0.0/24 (eth0, 118 MB/s)". A rate is shown if it was
+  /// measured.
+  std::string network() const;
+
+  /// Makes one connection; for several at once see connect/dials.h. Throws Error(kTimeout),
+  /// Error(kTransport), or Error(kPeerLost) if nobody listens at the peer's address any more.
+  /// Errors name peer, address, channel and cause. If the secrets differ, both ends throw
+  /// Error(kInvalidArgument). The socket is non-blocking and tuned. Any thread but the loop's.
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
+    return dial(peer, channel, deadline, 0);
+  }
+  /// The same for a group; each group has channels of its own.
+  Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group);
+
+  // Connections that either end may make: lifelines, and those for messages. Once made, both ends
+  // have it. If both ends connect at once, one connection is kept. The lower rank accepts the one
+  // of the higher rank only if it has not begun its own, and tells the higher rank which.
+
+  /// Begins to make the group's connection for messages in the background, if there is none. It
+  /// tries until the deadline. Never blocks. Any thread.
+  void call(Rank peer, GroupNumber group, Deadline deadline);
+  /// Hands over the connection for messages once it exists, whichever end made it; else an empty
+  /// Fd. Throws the error that call() has met, as dial() would.
+  Fd take_call(Rank peer, GroupNumber group);
+  /// Peers whose connections take_call() would hand over now.
+  std::vector<Rank> callers(GroupNumber group);
+  /// Calls `news`, on any thread, when take_call() has something new. One listener a group.
+  void listen_for_calls(GroupNumber group, std::function<void()> news);
+  /// Ends the group's connections for messages: interrupts those being made, waits for them, and
+  /// closes those that nobody took.
+  void end_calls(GroupNumber group);
+
+  /// Begins to make a lifeline in the same way. `adopt` gets it on any thread, unless the peer made
+  /// it. `done` is called last, with the reason if none was made. False: neither is called.
+  bool call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
+                     std::function<void(const std::optional<Unmade>&)> done);
+  /// Sets the receiver of lifelines that peers make; it runs on the event loop's thread. Call it
+  /// before any rank dials a lifeline.
+  void adopt_lifelines(std::function<void(Rank, Fd)> adopt);
+  /// Refuses further connections, in both directions, and waits for those in flight.
+  void stop();
+
+  /// Ends every dial for the group, now and later, with Error(kTransport): the group has failed.
+  /// Any thread.
+  void interrupt(GroupNumber group);
+  /// Ends a group for which nobody will dial again: closes its accepted connections that nobody
+  /// took, and those that still come. Not for group 0.
+  void forget(GroupNumber group);
+  /// Number of connections closed because they did not know the secret, spoke another protocol, or
+  /// missed their deadline.
+  uint64_t rejected() const;
+
+ private:
+  friend class Dials;
+  struct State;
+
+  std::unique_ptr<State> state_;
+};
+
+/// 32 random bytes as hex, for a job that was given no secret.
+std::string random_secret();
+
+}  // namespace ringcoll

@@ -1,0 +1,207 @@
+#include "mesh/group/channels.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/interruption.h"
+#include "base/log.h"
+#include "base/long_wait.h"
+#include "life/farewell.h"
+#include "mesh/group/group.h"
+
+namespace ringcoll {
+namespace {
+
+// A blocked wait checks again after this time, in case a race lost its wake-up.
+constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
+// The same while other links have queued sends that only this thread moves.
+constexpr Duration kShortestBlock = std::chrono::microseconds(200);
+// Polls of the awaited link before the wait looks at anything else.
+constexpr int kPolls = 64;
+// How many times longer a wait polls where ranks share CPUs. Other ranks run between two polls, and
+// a busy CPU is slow to wake a sleeper up.
+constexpr int kMoreYielding = 16;
+// How long a copy of 1 MiB takes in the slow case, from one core's caches to another's.
+constexpr int64_t kMiB = 1 << 20;
+constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
+
+// At its deadline a rank first lets ranks that are nearer to the cause report it for this long.
+constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
+
+// An iteration of a wait blocks for kLongestBlock at most. If it took this long, the process was
+// stopped.
+constexpr Duration kSurelyStopped = std::chrono::seconds(1);
+
+// Extends the deadline by the time in which this process was stopped (a signal, a debugger, a
+// suspended machine). The peers may have been stopped with it, so nobody is to blame. `seen` is the
+// time of the previous iteration.
+void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
+  auto now = Clock::now();
+  if (now - *seen > kSurelyStopped) deadline->extend(now - *seen);
+  *seen = now;
+}
+
+bool poll(const std::function<bool()>& ready, int times) {
+  for (int i = 0; i < times; i++)
+    if (ready()) return true;
+  return false;
+}
+
+}  // namespace
+
+Channels::Channels(Group& group)
+    : group_(group),
+      channels_(group.size()),
+      yield_(group.mesh().topology().crowded(group.mesh().rank())),
+      spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
+  for (Rank peer = 0; peer < group.size(); peer++)
+    by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
+  gives_way_ = yield_ && std::ranges::none_of(by_network_, std::identity());
+}
+
+void Channels::finish() {
+  const Health& health = group_.health();
+  Deadline sending(seconds(std::min(group_.config().timeout_s, 5.0))), draining(kLongestDrain);
+  try {
+    while (!health.poisoned() && progress_others(nullptr) && !sending.passed()) {
+    }
+  } catch (const Error& error) {
+    log_debug("leaving: {}", error.what());
+  }
+  for (Rank peer : connected_) drain(peer, draining);
+}
+
+void Channels::drain(Rank peer, Deadline deadline) {
+  Endpoint& channel = *channels_[peer];
+  const Health& health = group_.health();
+  try {
+    while (!health.poisoned() && !health.gone(peer) && !deadline.passed() && !channel.drained())
+      channel.wait(kShortestBlock);
+  } catch (const Error& error) {
+    log_debug("leaving: {}", error.what());
+  }
+}
+
+void Channels::connect(std::span<const Rank> peers, const std::function<std::string()>& doing) {
+  Deadline deadline = deadline_.value_or(Deadline(seconds(group_.config().timeout_s)));
+  std::vector<Rank> fresh;
+  std::vector<bool> known(channels_.size());
+  known[group_.rank()] = true;
+  Rank own = group_.mesh().rank();
+  for (bool higher : {true, false})
+    for (Rank peer : peers) {
+      if (known[peer] || channels_[peer] || (group_.members()[peer] > own) != higher) continue;
+      known[peer] = true;
+      fresh.push_back(peer);
+    }
+  if (fresh.empty()) return;
+  group_.open(fresh, deadline, doing, [this](Rank peer, std::unique_ptr<Endpoint> channel) {
+    add(peer, std::move(channel));
+  });
+  for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
+    for (Rank peer : fresh) set_up(peer, step, deadline);
+}
+
+void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
+  std::lock_guard lock(mutex_);
+  channels_[peer] = std::move(channel);
+  connected_.push_back(peer);
+}
+
+void Channels::set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline) {
+  group_.health().throw_if_poisoned();
+  wait(
+      peer, [&] { return ((*channels_[peer]).*step)(deadline); },
+      [&] { return fmt::format("setting up the link to rank {}", peer); });
+}
+
+bool Channels::progress_others(const Endpoint* but) {
+  bool busy = false;
+  for (Rank peer : connected_) {
+    Endpoint* channel = channels_[peer].get();
+    if (channel == but || !channel->busy()) continue;
+    channel->progress();
+    busy |= channel->busy();
+  }
+  return busy;
+}
+
+bool Channels::busy() const {
+  return std::ranges::any_of(connected_, [this](Rank peer) { return channels_[peer]->busy(); });
+}
+
+void Channels::flush(const std::function<std::string()>& doing) {
+  for (Rank peer : connected_) {
+    Endpoint& channel = *channels_[peer];
+    if (!channel.busy()) continue;
+    wait(
+        peer,
+        [&] {
+          channel.progress();
+          return !channel.busy();
+        },
+        doing);
+  }
+}
+
+// A wake-up costs many microseconds more than a poll, so a wait polls while the peer is copying.
+Duration Channels::spin(uint64_t bytes) const {
+  return spin_ + kCopyOfAMiB * static_cast<int64_t>(bytes) / kMiB;
+}
+
+void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
+                           const std::function<std::string()>& doing, uint64_t bytes) {
+  Endpoint& channel = *channels_[peer];
+  Health& health = group_.health();
+  health.set_waiting_for(peer);
+  Deadline own(seconds(group_.config().timeout_s));
+  Deadline& deadline = deadline_ ? *deadline_ : own;
+  Deadline spinning(std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left()));
+  Farewell farewell;
+  auto seen = Clock::now();
+  LongWait long_wait(seen);
+  bool blocking = false;
+  blocked_ = false;
+  while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
+    Interruption::look();
+    group_.health().throw_if_poisoned();
+    bool busy = progress_others(&channel);
+    if (!blocking) {
+      if (yield_) ::sched_yield();
+      blocking = spinning.passed();
+      blocked_waits_ += blocking;
+      blocked_ = blocking;  // and then checks once more
+      continue;
+    }
+    if (farewell.is_over(health, peer))
+      throw Error(Code::kPeerLost,
+                  fmt::format("{} has left the communicator", group_.topology().describe(peer)),
+                  peer);
+    forgive_stop(&seen, &deadline);
+    long_wait.tell(
+        seen, [&] { return group_.topology().describe(group_.rank()); }, doing,
+        [&] { return group_.topology().describe(peer); });
+    if (deadline.passed()) {
+      health.poison(health.blame(peer, doing(), kBlameGrace));
+      group_.health().throw_if_poisoned();
+    }
+    channel.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
+  }
+  blocked_ = false;
+  health.set_waiting_for(kNobody);
+}
+
+void Channels::revoke() noexcept {
+  std::lock_guard lock(mutex_);
+  for (Rank peer : connected_) channels_[peer]->revoke();
+}
+
+void Channels::wake() {
+  std::lock_guard lock(mutex_);
+  for (Rank peer : connected_) channels_[peer]->wake();
+}
+
+}  // namespace ringcoll

@@ -1,0 +1,338 @@
+#include "mesh/group/group_messages.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "mesh/group/group.h"
+
+namespace ringcoll {
+namespace {
+
+// A sleep checks again after this time, in case a notification was lost: a peer may be out of
+// descriptors.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
+// Polls between two looks at the clock. Where ranks share CPUs, each poll yields instead.
+constexpr int kPollsAClock = 64;
+// How long a rank that leaves moves its queued sends.
+constexpr Duration kLongestFlush = std::chrono::seconds(5);
+
+timespec to_timespec(Duration time) {
+  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(time, Duration::zero()));
+  return {static_cast<time_t>(ns.count() / 1'000'000'000),
+          static_cast<long>(ns.count() % 1'000'000'000)};
+}
+
+}  // namespace
+
+// Shared with the connector, which may still notify while the channels are being closed.
+struct GroupMessages::News {
+  std::atomic<bool> any{true};  // peers may have called before
+  std::mutex mutex;
+  const Bell* bell = nullptr;  // null: closed
+
+  void tell() {
+    std::lock_guard lock(mutex);
+    any = true;
+    if (bell) bell->ring();
+  }
+};
+
+GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
+    : group_(group),
+      staging_(staging),
+      parts_(group.mesh(), part_of_mesh()),
+      news_(std::make_shared<News>()) {}
+
+// The extent is the memory that messages are sent from. If a device registers it, it is taken here.
+TransportPart GroupMessages::part_of_mesh() {
+  Extents& extents = group_.mesh().message_extents();
+  if (staging_.empty() && group_.registers_extents()) take_staging();
+  return {group_.rank(), group_.members(), staging_.empty() ? extents.region() : staging_, &bell_};
+}
+
+void GroupMessages::take_staging() {
+  own_staging_ = std::make_unique<Staging>(group_.mesh().message_extents());
+  staging_ = own_staging_->memory;
+}
+
+GroupMessages::~GroupMessages() {
+  close();
+  if (own_staging_) parts_.add_readers(&own_staging_->readers);
+}
+
+void GroupMessages::begin() {
+  near_closed_.clear();  // an earlier begin() may have failed
+  for (Rank peer = 0; peer < size(); peer++) {
+    auto [row, part] = parts_.links()[peer];
+    if (!row) continue;
+    if (std::ranges::find(used_, part) == used_.end()) used_.push_back(part);
+    if (row->link != LinkClass::kNetwork) near_closed_.push_back(peer);
+    std::string why = parts_.reach(peer, addresses_.at(peer));
+    check(why.empty(), Code::kTransport, "{} is not reached by {} for messages: {}",
+          group_.topology().describe(peer), row->name, why);
+  }
+  if (staging_.empty()) take_staging();
+  bell_.make();
+  news_->bell = &bell_;
+  peers_.resize(size());
+  group_.mesh().connector().listen_for_calls(group_.number(), [news = news_] { news->tell(); });
+}
+
+Rank GroupMessages::rank() const { return group_.rank(); }
+Rank GroupMessages::size() const { return group_.size(); }
+uint64_t GroupMessages::inline_bytes() const {
+  return static_cast<uint64_t>(group_.config().inline_bytes);
+}
+bool GroupMessages::sends_from_anywhere(Rank peer) const {
+  return parts_.links()[peer].transport->sends_from_anywhere();
+}
+
+// Between hosts all links use one transport (mesh/reach.h), and only messages call its lend() here.
+uint64_t GroupMessages::lend(Rank peer, Loan loan, uint64_t oldest) {
+  const Parts::Link& link = parts_.links()[peer];
+  if (link.row->link != LinkClass::kNetwork) return 0;
+  size_t in_flight = oldest > 0 ? lent_ - oldest + 1 : 0;
+  link.transport->lend(std::span(&loan, 1), in_flight);
+  lent_++;
+  return loan.granted ? lent_ : 0;
+}
+
+void GroupMessages::revoke() noexcept {
+  for (Transport* part : used_) part->revoke();
+}
+
+// ---- Opening ----
+
+bool GroupMessages::try_open(Rank rank) {
+  group_.health().throw_if_poisoned();
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kOpen) return true;
+  if (peer.state == State::kClosed) begin_opening(rank);
+  return advance(rank);
+}
+
+void GroupMessages::begin_opening(Rank rank) {
+  check(!group_.health().gone(rank), Code::kPeerLost, "{} has left the communicator",
+        group_.topology().describe(rank));
+  Peer& peer = peers_[rank];
+  peer.deadline = Deadline(seconds(group_.config().timeout_s));
+  group_.mesh().call_lifeline(group_.members()[rank]);
+  if (parts_.links()[rank].row->link == LinkClass::kNetwork) {
+    group_.mesh().connector().call(group_.members()[rank], group_.number(), peer.deadline);
+    peer.state = State::kCalling;
+  } else {
+    connect(rank);
+  }
+  opening_.push_back(rank);
+}
+
+void GroupMessages::connect(Rank rank) {
+  Peer& peer = peers_[rank];
+  peer.state = State::kEstablishing;
+  std::erase(near_closed_, rank);
+  peer.channel =
+      parts_.links()[rank].transport->connect(rank, std::move(peer.sockets), peer.deadline);
+}
+
+// Advances as far as possible. Returns true if the channel is open.
+bool GroupMessages::advance(Rank rank) {
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kFailed) throw *peer.why;
+  try {
+    step(rank);
+    check(peer.state == State::kOpen || !peer.deadline.passed(), Code::kTimeout,
+          "opening a channel for messages: {} does not answer", group_.topology().describe(rank));
+  } catch (const Error& error) {
+    peer.why = Error(error.code(), error.what(), rank);
+    peer.state = State::kFailed;
+    peer.channel.reset();
+    std::erase(opening_, rank);
+    throw *peer.why;
+  }
+  return peer.state == State::kOpen;
+}
+
+void GroupMessages::step(Rank rank) {
+  Peer& peer = peers_[rank];
+  if (peer.state == State::kCalling) {
+    Fd socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
+    if (!socket) return;
+    peer.sockets.push_back(std::move(socket));  // each link of a part takes one
+    connect(rank);
+  }
+  if (peer.state == State::kEstablishing && peer.channel->try_establish(peer.deadline))
+    peer.state = State::kProving;
+  if (peer.state == State::kProving && peer.channel->try_prove(peer.deadline)) {
+    peer.state = State::kOpen;
+    std::erase(opening_, rank);
+    open_.push_back(rank);
+  }
+}
+
+// Errors are kept for try_open() of that channel.
+bool GroupMessages::advance_all() {
+  bool moved = false;
+  for (size_t i = 0; i < opening_.size();) {
+    Rank rank = opening_[i];
+    State before = peers_[rank].state;
+    try {
+      advance(rank);
+    } catch (const Error& error) {
+      log_debug("{}", error.what());
+    }
+    moved |= peers_[rank].state != before;
+    if (i < opening_.size() && opening_[i] == rank) i++;
+  }
+  return moved;
+}
+
+// Opens the channels that peers have opened.
+bool GroupMessages::take_calls() {
+  std::vector<Rank> callers;
+  for (Rank rank : near_closed_)
+    if (parts_.links()[rank].transport->called_by(rank)) callers.push_back(rank);
+  for (Rank rank : callers) {
+    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
+    connect(rank);
+    opening_.push_back(rank);
+  }
+  if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
+  news_->any.exchange(false);  // before the callers are read
+  for (Rank member : group_.mesh().connector().callers(group_.number())) {
+    auto rank =
+        static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
+    if (rank == size() || peers_[rank].state != State::kClosed) continue;
+    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
+    peers_[rank].state = State::kCalling;
+    opening_.push_back(rank);
+    callers.push_back(rank);
+  }
+  return !callers.empty();
+}
+
+bool GroupMessages::progress() {
+  group_.health().throw_if_poisoned();
+  bool moved = take_calls();
+  if (!opening_.empty()) moved |= advance_all();
+  for (Rank rank : open_) {
+    Endpoint* channel = peers_[rank].channel.get();
+    if (channel && channel->busy()) moved |= channel->progress();
+  }
+  return moved;
+}
+
+void GroupMessages::drop(Rank rank) {
+  Peer& peer = peers_[rank];
+  peer.state = State::kFailed;
+  peer.why = Error(Code::kPeerLost,
+                   fmt::format("{}: its channel for messages has failed, or it has left",
+                               group_.topology().describe(rank)),
+                   rank);
+  peer.channel.reset();
+}
+
+// ---- Waiting ----
+
+bool GroupMessages::stirs(std::vector<pollfd>* sleep) {
+  bool any = false;
+  for (Transport* part : used_) any |= part->stirs(sleep);
+  return any || is_called() || is_roused();
+}
+
+bool GroupMessages::is_called() const {
+  return std::ranges::any_of(
+      near_closed_, [this](Rank rank) { return parts_.links()[rank].transport->called_by(rank); });
+}
+
+bool GroupMessages::is_roused() {
+  return news_->any.load(std::memory_order_relaxed) || woken_.load(std::memory_order_relaxed) ||
+         group_.health().poisoned();
+}
+
+void GroupMessages::rested() {
+  for (Transport* part : used_) part->rested();
+  // An exchange, not a store: it reads the flag that wake() set, so this thread sees what was done
+  // before. With a store it might sleep through that.
+  woken_.exchange(false);
+}
+
+void GroupMessages::wait(Duration limit, uint64_t bytes) {
+  Deadline over(limit);
+  if (spin(over, bytes)) return rested();
+  sleep(std::min(over.left(), kLongestSleep));
+}
+
+// Returns false if nothing was ready during the time that a wait polls.
+bool GroupMessages::spin(Deadline over, uint64_t bytes) {
+  Deadline spinning(std::min(group_.channels().spin(bytes), over.left()));
+  bool yields = group_.channels().yields();
+  for (int turn = 1;; turn++) {
+    if (stirs(nullptr)) return true;
+    if (yields) ::sched_yield();
+    if ((yields || turn % kPollsAClock == 0) && spinning.passed()) return false;
+  }
+}
+
+// A peer writes what stirs() looks for before it notifies, so no notification is lost.
+void GroupMessages::sleep(Duration limit) {
+  fds_.assign(1, {bell_.fd(), POLLIN, 0});
+  if (!stirs(&fds_)) {
+    timespec timeout = to_timespec(limit);
+    ::ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
+  }
+  bell_.silence();
+  rested();
+}
+
+void GroupMessages::wake() {
+  woken_ = true;
+  bell_.ring();
+}
+
+// ---- Leaving ----
+
+void GroupMessages::finish() {
+  const Health& health = group_.health();
+  auto each = [&](Duration limit, const std::function<bool(Endpoint&)>& is_done) {
+    Deadline deadline(limit);
+    for (bool all = false; !all && !health.poisoned() && !deadline.passed();) {
+      all = true;
+      for (Rank rank : open_) {
+        Endpoint* channel = peers_[rank].channel.get();
+        if (!channel || health.gone(rank)) continue;
+        try {
+          all &= is_done(*channel);
+        } catch (const Error& error) {
+          log_debug("leaving: {}", error.what());
+          drop(rank);
+        }
+      }
+      ::sched_yield();
+    }
+  };
+  each(std::min<Duration>(seconds(group_.config().timeout_s), kLongestFlush),
+       [](Endpoint& channel) {
+         channel.progress();
+         return !channel.busy();
+       });
+  each(kLongestDrain, [](Endpoint& channel) { return channel.drained(); });
+}
+
+void GroupMessages::close() {
+  if (peers_.empty()) return;  // begin() was not called
+  group_.mesh().connector().end_calls(group_.number());
+  {
+    std::lock_guard lock(news_->mutex);
+    news_->bell = nullptr;
+  }
+  peers_.clear();
+}
+
+}  // namespace ringcoll

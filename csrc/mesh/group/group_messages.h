@@ -1,0 +1,125 @@
+// The channels of a group for messages. They use parts of the mesh's transports that nothing else
+// uses.
+//
+// Opening. Inside a host this rank connects its part at once, and the peer notices when it polls
+// (Transport::called_by). A network link needs a connection, which either end may ask for
+// (Connector::call). The executing thread never waits for it. The opener also starts a lifeline to
+// the peer if there is none.
+//
+// Waiting. A wait polls like one for a call. Then it sleeps on a pipe and on the descriptors that
+// the transports name, for all links at once (Transport::stirs).
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "mesh/extents.h"
+#include "mesh/group/messages.h"
+#include "mesh/group/parts.h"
+#include "shm/bell.h"
+
+namespace ringcoll {
+
+class Group;
+
+class GroupMessages final : public MessageChannels {
+ public:
+  /// `group` outlives this object, and already knows its mesh, members and rank. `staging` lies in
+  /// the arena. If it is empty, this object takes an extent when messages begin.
+  GroupMessages(Group& group, std::span<std::byte> staging);
+  ~GroupMessages() override;
+  GroupMessages(const GroupMessages&) = delete;
+  GroupMessages& operator=(const GroupMessages&) = delete;
+
+  /// The addresses for the peers, and those that the peers told, by rank. begin() needs the latter.
+  const Parts::Addresses& addresses() const { return parts_.addresses(); }
+  void set_peers(std::vector<Parts::Addresses> addresses) { addresses_ = std::move(addresses); }
+  /// Makes what messages need; before that this object costs next to nothing. Throws
+  /// Error(kTransport).
+  void begin();
+  /// Called before this rank leaves the group. Moves queued sends for 5 s at most, then waits up to
+  /// kLongestDrain until peers have what they depend on.
+  void finish();
+  /// Closes all channels; nothing can be used afterwards.
+  void close();
+
+  Rank rank() const override;
+  Rank size() const override;
+  bool try_open(Rank peer) override;
+  bool progress() override;
+  const std::vector<Rank>& open() const override { return open_; }
+  Endpoint& operator[](Rank peer) override { return *peers_[peer].channel; }
+  void drop(Rank rank) override;
+  std::span<std::byte> staging() override { return staging_; }
+  uint64_t inline_bytes() const override;
+  bool sends_from_anywhere(Rank peer) const override;
+  uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
+  void revoke() noexcept override;
+  void wait(Duration limit, uint64_t bytes) override;
+  void wake() override;
+
+ private:
+  /// The states of a channel, in order.
+  enum class State : uint8_t { kClosed, kCalling, kEstablishing, kProving, kOpen, kFailed };
+  struct Peer {
+    State state = State::kClosed;
+    Deadline deadline{Duration::zero()};  // of the opening
+    std::vector<Fd> sockets;              // of the link
+    std::unique_ptr<Endpoint> channel;
+    std::optional<Error> why;  // why it failed
+  };
+  /// Set by other threads when a peer has asked for a connection.
+  struct News;
+
+  void begin_opening(Rank peer);
+  void connect(Rank peer);
+  bool advance(Rank peer);
+  void step(Rank peer);
+  bool advance_all();
+  bool take_calls();
+  bool is_called() const;
+  bool stirs(std::vector<pollfd>* sleep);
+  bool is_roused();
+  void rested();
+  bool spin(Deadline over, uint64_t bytes);
+  void sleep(Duration limit);
+
+  /// An extent, held from its creation until its readers have finished.
+  struct Staging {
+    explicit Staging(Extents& extents) : extents(extents), memory(extents.take(this)) {}
+    ~Staging() { extents.give_back(memory, std::move(readers)); }
+    Extents& extents;
+    const std::span<std::byte> memory;
+    ReaderList readers;
+  };
+
+  TransportPart part_of_mesh();
+  void take_staging();
+
+  Group& group_;
+  std::unique_ptr<Staging> own_staging_;  // before the parts, which use it
+  std::span<std::byte> staging_;
+  Bell bell_;
+  Parts parts_;
+  std::vector<Parts::Addresses> addresses_;
+  std::vector<Transport*> used_;   // each part once
+  std::vector<Peer> peers_;        // after the parts: destroyed before them
+  std::vector<Rank> near_closed_;  // within this host, not connected
+  std::vector<Rank> opening_;
+  std::vector<Rank> open_;
+  uint64_t lent_ = 0;  // loans offered to the network's transport
+  std::vector<pollfd> fds_;
+  std::shared_ptr<News> news_;
+  std::atomic<bool> woken_{false};
+};
+
+}  // namespace ringcoll
