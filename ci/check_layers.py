@@ -19,7 +19,7 @@ from pathlib import Path
 # From the lowest row to the highest. Layers of one row do not include each other.
 ORDER = [
     ["base"],
-    ["shm", "net", "verbs"],
+    ["shm", "net", "verbs", "reduce"],
     ["transport"],
     ["connect"],
     ["store"],
@@ -28,7 +28,7 @@ ORDER = [
     ["life", "measure"],
     ["mesh"],
     ["comm"],
-    ["schedule", "reduce"],
+    ["schedule"],
     ["coll", "p2p"],
     ["engine"],
 ]

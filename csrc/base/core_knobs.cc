@@ -41,15 +41,15 @@ const std::vector<KnobRow>& core_knobs() {
        "bytes of one piece (segment) of a large collective in its pipeline. 0: between hosts by "
        "the costs of the links, on one host by what caches hold"},
       {"RINGCOLL_SLOTS", "coll", kAgreed, knob::Integer{&Config::slots, 0, 64}, "0",
-       "pieces of a large collective (24 of one at most), or small calls, in flight. 0: by the "
+       "pieces of a large collective (16 of one at most), or small calls, in flight. 0: by the "
        "costs of the links"},
       {"RINGCOLL_INLINE_BYTES", "transport", kAgreed,
        knob::Bytes{&Config::inline_bytes, 0, 64 * kKiB}, "1K",
        "largest message that shared memory carries beside its flag"},
       {"RINGCOLL_HANDED_BYTES", "transport", kAgreed, knob::Bytes{&Config::handed_bytes, 0, kMiB},
        "128K",
-       "largest message that shared memory carries in a buffer that it hands over with it, of "
-       "which a pair of ranks that uses them has eight. 0: none"},
+       "largest message that shared memory copies when it is sent, into a buffer that it hands "
+       "over. A pair of ranks has 36 of them, which take memory when they are used. 0: none"},
       {"RINGCOLL_LOG", "engine", kOwn,
        knob::Text{&Config::log, {"error", "warning", "info", "debug"}}, "info",
        "what is written to standard error"},

@@ -277,22 +277,27 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   return call;
 }
 
-// Of one buffer, whose memory is looked at: all else is as it was. By its bytes, for numbers need
-// not be any of an enumeration, and 0 and -0 are not the same scale.
+// A call of at most one buffer, whose memory is looked at: all else is as it was. Fields are
+// compared by their bytes, for numbers need not be any of an enumeration, and 0 and -0 are not the
+// same scale.
 bool CallCheck::is_like_last(const rc_call& raw) const {
   auto alike = [&](size_t first, size_t end) {
     const auto* mine = reinterpret_cast<const std::byte*>(&last_);
     const auto* theirs = reinterpret_cast<const std::byte*>(&raw);
     return std::memcmp(mine + first, theirs + first, end - first) == 0;
   };
-  if (!repeats_ || raw.buffer_count != 1 || !raw.buffers || raw.counts || raw.recv_counts ||
+  if (call_.form == 0 || raw.buffer_count != last_.buffer_count || raw.counts || raw.recv_counts ||
       !alike(offsetof(rc_call, collective), offsetof(rc_call, buffers)) ||
       !alike(offsetof(rc_call, prescale), offsetof(rc_call, done)))
     return false;
-  const rc_buffer& b = raw.buffers[0];
+  return raw.buffer_count == 0 || (raw.buffers && lies_like_last(raw.buffers[0]));
+}
+
+// As long as it was, and its input and output as far from one another, or too far to overlap, or
+// the same.
+bool CallCheck::lies_like_last(const rc_buffer& b) const {
   if (b.count != buffer_.count || !b.input != !buffer_.input || !b.output != !buffer_.output)
     return false;
-  // As far from one another as they were, or too far to overlap, or the same.
   intptr_t between = distance(b);
   return between == distance(buffer_) || between >= longest_bytes_ || between <= -longest_bytes_ ||
          (between == 0 && call_.is_vector());
@@ -300,14 +305,15 @@ bool CallCheck::is_like_last(const rc_call& raw) const {
 
 const Call& CallCheck::operator()(const rc_call& raw) {
   if (is_like_last(raw)) {
-    call_.buffers = {raw.buffers, 1};
+    call_.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
     return call_;
   }
-  repeats_ = false;  // should it throw
+  call_.form = 0;  // should it throw
   call_ = check_call(raw, rank_, size_);
+  if (raw.buffer_count > 1 || raw.counts || raw.recv_counts) return call_;
   last_ = raw;
-  repeats_ = raw.buffer_count == 1 && !raw.counts && !raw.recv_counts;
-  if (!repeats_) return call_;
+  call_.form = ++forms_;
+  if (raw.buffer_count == 0) return call_;
   buffer_ = raw.buffers[0];
   longest_bytes_ =
       buffer_.count * static_cast<int64_t>(size_of(call_.dtype)) * (call_.is_vector() ? 1 : size_);

@@ -27,6 +27,8 @@ struct Call {
   double postscale = 1;
   double named_postscale = 1;  // as the caller named it; for signatures and messages
   double timeout_s = 0;        // of all waits of the call together; 0: each has the communicator's
+  /// Equal forms: the same call with other memory. 0: nothing is known (CallCheck).
+  uint64_t form = 0;
 
   bool is_vector() const { return traits_of(collective).is_vector(); }
   bool reduces() const { return traits_of(collective).reduces; }
@@ -72,8 +74,8 @@ void check_buffer_count(const rc_call& raw);
 /// Error(kInvalidArgument) that names the argument and the remedy.
 Call check_call(const rc_call& raw, Rank rank, Rank size);
 
-/// check_call() for who mostly makes the same call again, with other memory: that is not looked at
-/// as a whole. One thread at a time.
+/// check_call() for a caller who mostly makes the same call again, with other memory. It notices
+/// that, and tells all that is worked out for a call (Call::form). One thread at a time.
 class CallCheck {
  public:
   CallCheck(Rank rank, Rank size) : rank_(rank), size_(size) {}
@@ -82,12 +84,13 @@ class CallCheck {
 
  private:
   bool is_like_last(const rc_call& raw) const;
+  bool lies_like_last(const rc_buffer& buffer) const;
 
   Rank rank_, size_;
   rc_call last_{};
   rc_buffer buffer_{};         // its only one
   int64_t longest_bytes_ = 0;  // of its input and output
-  bool repeats_ = false;
+  uint64_t forms_ = 0;
   Call call_;
 };
 

@@ -24,11 +24,9 @@ class CallCache {
   /// The value, made by `make()` if it is not there. Stays where it is until a trim().
   template <typename Make>
   Value& get(const Key& key, Make&& make) {
-    if (last_ && last_->first == key) return last_->second.value;
     auto it = entries_.find(key);
     if (it == entries_.end()) it = entries_.emplace(key, Entry{make()}).first;
     it->second.used = ++time_;
-    last_ = &*it;
     return it->second.value;
   }
 
@@ -42,7 +40,6 @@ class CallCache {
     auto middle = used.begin() + static_cast<std::ptrdiff_t>(used.size() / 2);
     std::ranges::nth_element(used, middle);
     std::erase_if(entries_, [&](const auto& entry) { return entry.second.used < *middle; });
-    last_ = nullptr;
     return true;
   }
 
@@ -66,7 +63,6 @@ class CallCache {
   const size_t most_;
   Entries entries_;
   uint64_t time_ = 0;
-  typename Entries::value_type* last_ = nullptr;  // a call is mostly like the one before
 };
 
 }  // namespace ringcoll

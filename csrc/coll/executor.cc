@@ -32,7 +32,8 @@ std::string describe_wait(const Run& run) {
 Executor::Executor(Communicator& comm)
     : comm_(comm),
       borrowers_(Borrowers::of(comm)),
-      plans_(comm.rank(), comm.topology().ring_order(), borrowers_.at, terrain_of(comm)),
+      plans_(comm.rank(), comm.topology().ring_order(), borrowers_.at, borrowers_.copied,
+             terrain_of(comm)),
       slots_(comm.group().memory(), static_cast<size_t>(plans_.selector().slots()),
              static_cast<size_t>(plans_.selector().bank_bytes()),
              least_rotating(plans_.selector().terrain(), comm.config())),

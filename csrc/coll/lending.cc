@@ -13,17 +13,6 @@ constexpr size_t kLeastLoanBytes = 32 << 10;
 // packs and who unpacks do it at the same time, else each after the other.
 constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 
-// No message of the call has more elements, by whatever schedule. Between two ranks it is what the
-// one has for the other. Among more, some schedules send all that there is to a rank, or to the
-// next on the way; an alltoall, which has what is sent and what is received, sends half of that at
-// most, and with lengths of each pair's own it goes from each to each.
-int64_t most_of_a_message(const Call& call, const Partition& partition, Rank ranks) {
-  if (call.is_vector()) return partition.elements();
-  if (ranks == 2 || (call.exchanges() && !call.has_equal_counts()))
-    return partition.longest_strip();
-  return call.exchanges() ? partition.elements() / 2 : partition.elements();
-}
-
 }  // namespace
 
 Borrowers Borrowers::of(const Communicator& comm) {
@@ -33,20 +22,20 @@ Borrowers Borrowers::of(const Communicator& comm) {
   for (Rank rank : comm.topology().ring_order())
     borrowers.at.push_back(comm.group().link_of(rank) == link);
   if (std::ranges::count(borrowers.at, true) == 0) borrowers.at.clear();
+  if (borrowers.within_host && !borrowers.at.empty())
+    borrowers.copied = {comm.group().copies_up_to(),
+                        static_cast<uint64_t>(comm.config().inline_bytes)};
   return borrowers;
 }
 
 void Lending::prepare(const Call& call, const Partition& partition) {
   bytes_ = static_cast<uint64_t>(partition.longest_strip()) * size_of(call.dtype);
-  auto most = static_cast<uint64_t>(most_of_a_message(call, partition, comm_.size()));
   bool within_host = borrowers_.within_host && !borrowers_.at.empty();
-  inline_ = within_host &&
-            most * size_of(call.dtype) <= static_cast<uint64_t>(comm_.config().inline_bytes);
   least_ = kLeastLoanBytes;
   if (within_host)
     least_ = traits_of(call.collective).has_root ? kLeastLoanOfOneWay : kLeastLoanWithinHost;
   may_lend_ = !borrowers_.at.empty() && bytes_ > 0;
-  if (within_host) may_lend_ = bytes_ >= least_ && !inline_ && !call.reduces();
+  if (within_host) may_lend_ = bytes_ >= least_ && !call.reduces();
 }
 
 void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bool alone) {
@@ -67,15 +56,16 @@ void Lending::choose_within_host(bool alone) {
   if (alone && way_->asks()) asked_at_ = Clock::now();
 }
 
-// A vector's piece that spans several tensors has no memory of its own; in an alltoall in place,
-// what is received replaces what is still to be sent to somebody else.
-bool Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
-  if ((!lends_ && !inline_) || !call_->has_data()) return false;
+// A vector's piece that spans several tensors cannot be lent, for a message lies in one place. In
+// an alltoall in place, what is received replaces what is still to be sent to somebody else.
+SentFrom Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
+  if (!call_->has_data() || fragments.empty() || !mover.outputs_are_sendable())
+    return SentFrom::kArena;
   const rc_buffer& first = call_->buffers[0];
-  bool exchanges = call_->exchanges() && first.input == first.output;
+  if (call_->exchanges() && first.input == first.output) return SentFrom::kArena;
   bool one_each = !call_->is_vector() || fragments.size() == 1;
-  return one_each && !exchanges && !fragments.empty() && mover.outputs_are_sendable() &&
-         (inline_ || std::ranges::all_of(fragments, &Fragment::lent));
+  if (lends_ && one_each && std::ranges::all_of(fragments, &Fragment::lent)) return SentFrom::kLent;
+  return borrowers_.copied.most > 0 ? SentFrom::kCopied : SentFrom::kArena;
 }
 
 bool Lending::is_taken_by(std::span<const Rank> peers) const {

@@ -1,8 +1,8 @@
-// Whether what a call sends is sent from the caller's memory as it lies ("zero copy"), or packed
-// into the arena first. The one place that decides: by who receives it (Borrowers), by what the
-// call is and how long, by which way was faster (coll/copy_ways.h), and piece by piece by how it
-// lies. A plan is told (Ends::zero_copy); transports learn what they may read (Transport::lend).
-// docs/design.md, "Memory".
+// Whether a call lends its memory, so that it is sent as it lies ("zero copy"). Otherwise the call
+// is packed into the arena, or its links copy each message when it is sent. This is the one place
+// that decides: by who receives the data (Borrowers), by what the call is and how long, by which
+// way was faster (coll/copy_ways.h), and piece by piece by how it lies. A plan is told (Ends);
+// transports learn what they may read (Transport::lend). docs/design.md, "Memory".
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "coll/copy_ways.h"
 #include "coll/mover.h"
 #include "coll/partition.h"
+#include "coll/plan_cache.h"
 #include "comm/communicator.h"
 
 namespace ringcoll {
@@ -24,10 +25,11 @@ namespace ringcoll {
 /// there is none, those on the host.
 struct Borrowers {
   std::vector<bool> at;  // by position; empty: nobody
-  /// By links of the host, which read it where they would read the arena. So of what is not copied
-  /// when it is sent, only what is not combined with anything gains by it, and that not on all
-  /// machines (CopyWays::ends_of).
+  /// By links of the host, which read it where they would read the arena. So of what is lent, only
+  /// what is not combined with anything gains by it, and that not on all machines
+  /// (CopyWays::ends_of).
   bool within_host = false;
+  CopiedMessages copied;  // what links to them copy when it is sent
 
   static Borrowers of(const Communicator& comm);
 };
@@ -46,11 +48,8 @@ class Lending {
   /// ended; `alone`: none has not, so that the time that it takes is its own.
   void begin(const Call& call, Partition& partition, size_t in_flight, bool alone);
   bool lends() const { return lends_; }
-  /// Links of the host copy whatever this call sends when it is sent (Endpoint::try_send): it lends
-  /// nothing, sends from the caller's memory where the plan can, and waits for no reader.
-  bool is_inline() const { return inline_; }
-  /// Whether a piece that lies so can be sent as it lies.
-  bool of_piece(std::span<const Fragment> fragments, const Mover& mover) const;
+  /// Where a piece that lies so may be sent from.
+  SentFrom of_piece(std::span<const Fragment> fragments, const Mover& mover) const;
   /// Whether peers have to agree, who do when they are connected.
   bool asks_peers() const { return lends_ && borrowers_.within_host; }
   bool is_taken_by(std::span<const Rank> peers) const;
@@ -66,7 +65,6 @@ class Lending {
   CopyWays& ways_;
   // Of calls like this one.
   bool may_lend_ = false;
-  bool inline_ = false;
   uint64_t bytes_ = 0;  // of the longest strip
   uint64_t least_ = 0;  // that are worth lending
   // Of this one.

@@ -33,18 +33,6 @@ void for_each_fragment(std::span<const Fragment> fragments, Range range, Visit&&
   }
 }
 
-// Does the work in the fastest way: `work` is called once, with the number of one.
-template <typename Work>
-void in_the_faster_way(FasterWay& ways, uint64_t bytes, Work&& work) {
-  if (!ways.asks(bytes)) {
-    work(ways.next(bytes));
-    return ways.did(bytes, {});
-  }
-  auto start = Clock::now();
-  work(ways.next(bytes));
-  ways.did(bytes, Clock::now() - start);
-}
-
 }  // namespace
 
 Mover::Mover(const Call& call, Counters& counters, CopyWays& ways)
@@ -91,7 +79,7 @@ Mover::CopyLoop* Mover::share_loop(size_t bytes) const {
 void Mover::pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const {
   for_each_fragment(memory.fragments, packing.range, [&](const Fragment& f, Range stretch) {
     const std::byte* from = f.input + (stretch.first - f.first) * element_bytes_;
-    std::byte* to = bank_for(memory, packing.to, packing.handed_in, stretch.first);
+    std::byte* to = bank(memory, packing.to, stretch.first);
     size_t bytes = stretch.count * element_bytes_;
     if (prescale_ != 1)
       scale_(to, from, prescale_, stretch.count);
@@ -110,6 +98,16 @@ const std::byte* Mover::source(const PieceMemory& memory, Storage storage, int64
   const Fragment& f = *std::prev(after);
   const std::byte* base = storage == Storage::kInput ? f.input : f.output;
   return base + (first - f.first) * element_bytes_;
+}
+
+std::span<const Slice> Mover::slices(const PieceMemory& memory, Storage storage, Range range) {
+  slices_.clear();
+  for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range stretch) {
+    const std::byte* base = storage == Storage::kInput ? f.input : f.output;
+    slices_.push_back({base + (stretch.first - f.first) * element_bytes_,
+                       static_cast<uint64_t>(stretch.count) * element_bytes_});
+  });
+  return slices_;
 }
 
 void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* data,
@@ -165,7 +163,7 @@ void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Rang
     if (postscale_ != 1) scale_(output, output, postscale_, block.count);
     return;
   }
-  std::byte* result = bank_for(memory, receipt.result, receipt.handed_in, block.first);
+  std::byte* result = bank(memory, receipt.result, block.first);
   if (!receipt.output_too) return combine(result, own, theirs, block.count, own_first);
   if (copy_scale_ == 1) {
     share_result(*fragment, {user(fragment->output), result, own, theirs}, block.count, own_first);
@@ -203,7 +201,7 @@ void Mover::apply(const PieceMemory& memory, const Receipt& receipt, const std::
     if (receipt.result == Storage::kOutput)
       return to_output(memory, receipt.range, data, copy_scale_);
     size_t bytes = receipt.range.count * element_bytes_;
-    std::byte* to = bank_for(memory, receipt.result, receipt.handed_in, receipt.range.first);
+    std::byte* to = bank(memory, receipt.result, receipt.range.first);
     share_loop(bytes)(to, data, bytes);
     if (receipt.output_too) to_output(memory, receipt.range, data, copy_scale_);
     return;
@@ -265,7 +263,7 @@ void Mover::move_own(const PieceMemory& memory, const Move& move) {
 std::byte* Mover::place_for(const PieceMemory& memory, const Receipt& receipt) const {
   if (receipt.combine != Combine::kCopy) return nullptr;
   if (receipt.result == Storage::kBank0 || receipt.result == Storage::kBank1)
-    return bank_for(memory, receipt.result, receipt.handed_in, receipt.range.first);
+    return bank(memory, receipt.result, receipt.range.first);
   if (receipt.result != Storage::kOutput || copy_scale_ != 1) return nullptr;
   std::byte* place = nullptr;
   int fragments = 0;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "coll/call.h"
 #include "coll/copy_ways.h"
@@ -21,21 +22,11 @@
 
 namespace ringcoll {
 
-/// A buffer that goes with a message (Endpoint::take_buffer).
-struct HandedMemory {
-  std::byte* data = nullptr;  // null: there is none
-  int64_t first = 0;          // the element that it begins with
-  bool asked = false;         // for one; it is asked for once
-
-  explicit operator bool() const { return data != nullptr; }
-};
-
-/// Where a piece's index space lies: the caller's fragments, the two banks of its slot in the
-/// arena, and instead of a bank, for what one message alone reads, a buffer that goes with it.
+/// Where a piece's index space lies: the caller's fragments, and the two banks of its slot in the
+/// arena.
 struct PieceMemory {
   std::span<const Fragment> fragments;  // in rising order of `first`
   std::array<std::byte*, 2> bank{};
-  std::span<const HandedMemory> handed;  // by round; empty: nothing is handed over
 };
 
 class Mover {
@@ -53,9 +44,11 @@ class Mover {
   void fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage);
   /// Input to the output.
   void move_own(const PieceMemory& memory, const Move& move);
-  /// The first element of what is sent: range `first`… of `storage`, within one fragment if that is
-  /// the caller's memory.
+  /// The first element of what is sent from `storage`. The caller's memory is contiguous there.
   const std::byte* source(const PieceMemory& memory, Storage storage, int64_t first) const;
+  /// The slices of the caller's memory that make up `range` of `storage`, kInput or kOutput. Valid
+  /// until the next call.
+  std::span<const Slice> slices(const PieceMemory& memory, Storage storage, Range range);
   /// Where a transport that copies anyway should put what is received for `receipt`; null if it has
   /// no single place.
   std::byte* place_for(const PieceMemory& memory, const Receipt& receipt) const;
@@ -72,14 +65,6 @@ class Mover {
  private:
   std::byte* bank(const PieceMemory& memory, Storage storage, int64_t element) const {
     return memory.bank[storage == Storage::kBank1] + element * element_bytes_;
-  }
-  /// The same for what may be handed over in that round.
-  std::byte* bank_for(const PieceMemory& memory, Storage storage, int round,
-                      int64_t element) const {
-    if (round >= 0 && !memory.handed.empty())
-      if (const HandedMemory& handed = memory.handed[static_cast<size_t>(round)])
-        return handed.data + (element - handed.first) * element_bytes_;
-    return bank(memory, storage, element);
   }
   using CopyLoop = void(void* to, const void* from, size_t bytes);
   void pack(const PieceMemory& memory, const Packing& packing, CopyLoop* copy) const;
@@ -115,6 +100,7 @@ class Mover {
   Counters& counters_;
   CopyWays& ways_;
   bool tried_ = false;
+  std::vector<Slice> slices_;
 };
 
 }  // namespace ringcoll

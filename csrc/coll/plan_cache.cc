@@ -22,11 +22,13 @@ Terrain checked(Terrain terrain) {
 
 }  // namespace
 
-PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to, Terrain terrain)
+PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to,
+                     const CopiedMessages& copied, Terrain terrain)
     : order_(std::move(order)),
       position_(positions_of(order_)),
       self_(position_[rank]),
       lent_to_(std::move(lent_to)),
+      copied_(copied),
       selector_(checked(std::move(terrain))),
       choices_(kMostCallsKept),
       plans_(kMostCallsKept) {}
@@ -42,6 +44,7 @@ Planned& PlanCache::plan(const Call& call, const ScheduleRow& row, const Partiti
   key_.clear();
   key_.push_back(&row - schedules().data());
   key_.push_back(call.root);
+  key_.push_back(static_cast<int64_t>(size_of(call.dtype)));
   auto ends = partition.ends_key() << 2 | static_cast<uint64_t>(from);
   key_.push_back(static_cast<int64_t>(ends << 1 | pack_all));
   key_.insert(key_.end(), counts.begin(), counts.end());
@@ -74,7 +77,9 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
   planned.peers.erase(std::unique(planned.peers.begin(), planned.peers.end()), planned.peers.end());
   Ends ends = partition.ends_of(counts);
   if (from != SentFrom::kArena) ends.zero_copy = lent_to_;
-  ends.copied_when_sent = from == SentFrom::kCallerAtOnce;
+  auto elements = [&](uint64_t bytes) { return static_cast<int64_t>(bytes / size_of(call.dtype)); };
+  if (from == SentFrom::kCopied)
+    ends.copying = Ends::Copying{elements(copied_.most), elements(copied_.most_shared)};
   planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
   return planned;
 }

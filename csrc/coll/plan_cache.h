@@ -14,9 +14,15 @@
 
 namespace ringcoll {
 
-/// Where what is sent lies: in the arena, or with the caller where the plan can leave it there, for
-/// the transport to read when it gets there, or to copy at once.
-enum class SentFrom : uint8_t { kArena, kCaller, kCallerAtOnce };
+/// Where what is sent lies. kArena: it is packed. Otherwise it lies with the caller, where the plan
+/// can leave it there: the transport reads it later (kLent) or copies it when it is sent (kCopied).
+enum class SentFrom : uint8_t { kArena, kLent, kCopied };
+
+/// The longest messages that links copy when they are sent, in bytes: those whose data no other
+/// message sends, and others. 0: links copy none.
+struct CopiedMessages {
+  uint64_t most = 0, most_shared = 0;
+};
 
 /// What a rank does in a piece, and with whom.
 struct Planned {
@@ -29,9 +35,11 @@ struct Planned {
 class PlanCache {
  public:
   /// `order`: the ranks in ring order; `lent_to`: by position, who can be sent the caller's memory
-  /// as it lies. Throws Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no schedule, or the
-  /// arena is too small for the slots.
-  PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to, Terrain terrain);
+  /// without packing it; `copied`: what the links to these ranks copy. Throws
+  /// Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no schedule, or the arena is too small for
+  /// the slots.
+  PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to,
+            const CopiedMessages& copied, Terrain terrain);
 
   const std::vector<Rank>& order() const { return order_; }
   /// The position of this rank.
@@ -59,6 +67,7 @@ class PlanCache {
   std::vector<Rank> position_;  // rank to position
   Rank self_;
   std::vector<bool> lent_to_;
+  CopiedMessages copied_;
   Selector selector_;
   CallCache<Choice> choices_;
   CallCache<Planned> plans_;

@@ -15,19 +15,17 @@ Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       slots_(slots),
       ways_(ways),
       lending_(comm, borrowers, ways),
-      hands_over_(comm.group().one_domain() && comm.config().handed_bytes > 0),
       pieces_(slots.size()) {}
 
-// Steps of training make the same call again and again, and so do benchmarks: one like the one
-// before, of one buffer, needs nothing worked out anew.
+// Steps of training make the same call again and again. For a call of the same form nothing is
+// worked out anew.
 void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   call_ = &call;
   before_ = before;
   tick_ = started_ = finished_ = next_start_ = 0;
   if (!before) plans_.trim();
-  if (std::exchange(trims_, plans_.trims()) != plans_.trims())
-    outline_.reset();  // it points to some
-  if (outline_ && outline_of(call) == outline_) {
+  if (std::exchange(trims_, plans_.trims()) != plans_.trims()) form_ = 0;  // it points to some
+  if (call.form != 0 && call.form == form_) {
     signature_.sequence = static_cast<uint32_t>(sequence);
     if (!call.buffers.empty()) partition_.replace(call.buffers[0]);
   } else {
@@ -47,7 +45,7 @@ size_t Run::lending_before() const {
 
 void Run::abandon() {
   lent_.clear();
-  outline_.reset();
+  form_ = 0;
   for (Piece& piece : pieces_) end(piece);
   in_tick_ = received_ = has_view_ = false;
   before_ = nullptr;
@@ -97,25 +95,14 @@ bool Run::is_turn(Way way, Rank peer) {
   return true;
 }
 
-std::optional<Run::Outline> Run::outline_of(const Call& call) {
-  if (call.buffers.size() > 1 || !call.has_equal_counts()) return {};
-  Outline outline{call.collective, call.dtype, call.op, call.root, call.prescale, call.postscale};
-  if (call.buffers.empty()) return outline;
-  const rc_buffer& buffer = call.buffers[0];
-  outline.count = buffer.count;
-  outline.has_input = buffer.input != nullptr;
-  outline.has_output = buffer.output != nullptr;
-  return outline;
-}
-
 void Run::prepare() {
-  outline_.reset();  // should one of these throw
+  form_ = 0;  // should one of these throw
   partition_.reset(*call_, comm_.rank(), plans_.order());
   choice_ = &plans_.choice(*call_, partition_);
   mover_.emplace(*call_, comm_.counters(), ways_);
   lending_.prepare(*call_, partition_);
   repeated_ = nullptr;
-  outline_ = outline_of(*call_);
+  form_ = call_->form;
 }
 
 bool Run::advance() {
@@ -185,7 +172,7 @@ bool Run::begin(Piece& piece) {
       partition_.readdress(piece.fragments, call_->buffers);
     else
       partition_.fragments_of(piece.index, choice_->stretch, &piece.fragments);
-    piece.zero_copy = lending_.of_piece(piece.fragments, *mover_);
+    piece.from = lending_.of_piece(piece.fragments, *mover_);
     piece.planned = &planned_for(piece);
   }
   if (!piece.planned->connected) {
@@ -203,46 +190,28 @@ void Run::give_memory(Piece& piece) {
   auto banks = slots_.place_for(*piece.slot, elements * mover_->element_bytes());
   piece.moved = false;
   piece.sent.assign(piece.rounds(), {});
-  bool hands = hands_over_ && piece.plan().hands && !lending_.is_inline();  // then links see to it
-  piece.handed.assign(hands ? piece.rounds() : 0, {});
-  piece.memory = {piece.fragments, banks, piece.handed};
-  for (const Packing& packing : piece.plan().pack) {
-    take_buffer(piece, packing.handed_in);
-    mover_->pack(piece.memory, packing);
-  }
-}
-
-// When the first of what the message of that round sends is about to be written. Where the link has
-// no buffer all of it goes to the bank.
-void Run::take_buffer(Piece& piece, int round) {
-  if (round < 0 || piece.handed.empty()) return;
-  HandedMemory& handed = piece.handed[static_cast<size_t>(round)];
-  if (handed.asked) return;
-  const Action& action = piece.plan().actions[static_cast<size_t>(round)];
-  Endpoint& link = comm_.channel(plans_.order()[action.send_to]);
-  handed = {link.take_buffer(action.send.count * mover_->element_bytes()), action.send.first, true};
+  piece.memory = {piece.fragments, banks};
+  for (const Packing& packing : piece.plan().pack) mover_->pack(piece.memory, packing);
 }
 
 Planned& Run::planned_for(Piece& piece) {
-  if (repeated_ && repeated_zero_copy_ == piece.zero_copy) return *repeated_;
+  if (repeated_ && repeated_from_ == piece.from) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
-  bool asks = piece.zero_copy && lending_.asks_peers();
+  bool asks = piece.from == SentFrom::kLent && lending_.asks_peers();
   if (asks) {  // not before they are connected
-    const Planned& packed = plan_of_counts(false);
-    piece.zero_copy = packed.connected && lending_.is_taken_by(packed.peers);
+    const Planned& packed = plan_of_counts(SentFrom::kArena);
+    if (!packed.connected || !lending_.is_taken_by(packed.peers)) piece.from = SentFrom::kArena;
   }
-  Planned& planned = plan_of_counts(piece.zero_copy);
-  planned.connected |= asks && piece.zero_copy;  // to the same peers
+  Planned& planned = plan_of_counts(piece.from);
+  planned.connected |= asks && piece.from == SentFrom::kLent;  // to the same peers
   if (choice_->pieces == 1) {
     repeated_ = &planned;
-    repeated_zero_copy_ = piece.zero_copy;
+    repeated_from_ = piece.from;
   }
   return planned;
 }
 
-Planned& Run::plan_of_counts(bool zero_copy) {
-  SentFrom from = SentFrom::kArena;
-  if (zero_copy) from = lending_.is_inline() ? SentFrom::kCallerAtOnce : SentFrom::kCaller;
+Planned& Run::plan_of_counts(SentFrom from) {
   return plans_.plan(*call_, *choice_->row, partition_, counts_, from, mover_->pack_all());
 }
 
@@ -302,34 +271,39 @@ bool Run::send(Piece& piece, size_t round) {
   Rank peer = plans_.order()[action.send_to];
   if (before_ && !is_turn(Way::kSend, peer)) return false;
   Endpoint& link = comm_.channel(peer);
-  const std::byte* data = is_handed(piece, round)
-                              ? piece.handed[round].data
-                              : mover_->source(piece.memory, action.send_from, action.send.first);
+  bool from_caller = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
+  bool copies = from_caller && piece.from == SentFrom::kCopied;
   uint64_t bytes = action.send.count * mover_->element_bytes();
-  uint64_t number = link.try_send(envelope(), data, bytes);
+  uint64_t number = try_send(link, piece, action, copies);
   if (number == 0) {
     link.progress();
-    number = link.try_send(envelope(), data, bytes);
+    number = try_send(link, piece, action, copies);
   }
   if (number == 0) return wants(Want::What::kCredit, peer, link);
   progress_++;
   comm_.counters().messages_sent += 1;
   comm_.counters().bytes_sent += bytes;
-  note_sent(piece, round, {&link, peer, number, bytes});
+  if (copies)
+    comm_.counters().bytes_sent_copied += bytes;
+  else
+    note_kept(piece, round, {&link, peer, number, bytes});
   return true;
 }
 
-// Whose memory may be written again only after `sent` is complete; at once, if links copy all that
-// the call sends. What was handed over is not this rank's to write.
-void Run::note_sent(Piece& piece, size_t round, const Sent& sent) {
-  if (lending_.is_inline()) return;
+uint64_t Run::try_send(Endpoint& link, const Piece& piece, const Action& action, bool copies) {
+  uint64_t bytes = action.send.count * mover_->element_bytes();
+  if (copies)
+    return link.try_copy(envelope(), mover_->slices(piece.memory, action.send_from, action.send),
+                         bytes);
+  return link.try_send(envelope(),
+                       mover_->source(piece.memory, action.send_from, action.send.first), bytes);
+}
+
+// Whose memory may be written again only after `sent` is complete.
+void Run::note_kept(Piece& piece, size_t round, const Sent& sent) {
   const Action& action = piece.plan().actions[round];
   bool lent = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
-  if (lent) comm_.counters().bytes_sent_zero_copy += action.send.count * mover_->element_bytes();
-  if (is_handed(piece, round)) {
-    comm_.counters().bytes_sent_handed += sent.bytes;
-    return;
-  }
+  if (lent) comm_.counters().bytes_sent_zero_copy += sent.bytes;
   if (sent.complete()) return;
   if (!lent) {
     piece.sent[round] = sent;
@@ -361,7 +335,6 @@ bool Run::receive(Piece& piece, size_t round) {
   }
   for (; receipt_ < action.receipts.size(); receipt_++, progress_++) {
     const Receipt& receipt = action.receipts[receipt_];
-    take_buffer(piece, receipt.handed_in);
     if (receipt.after >= 0 && !completed(piece.sent[receipt.after])) return false;
     const std::byte* data =
         view_.data + (receipt.range.first - action.recv.first) * mover_->element_bytes();
@@ -374,10 +347,8 @@ bool Run::receive(Piece& piece, size_t round) {
 }
 
 bool Run::fold_own(Piece& piece, const Action& action) {
-  for (const Receipt& receipt : action.receipts) {
-    take_buffer(piece, receipt.handed_in);
+  for (const Receipt& receipt : action.receipts)
     mover_->fold_own(piece.memory, receipt, action.own_input);
-  }
   progress_++;
   return true;
 }

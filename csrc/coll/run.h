@@ -99,31 +99,16 @@ class Run {
     int64_t start = 0;  // tick of its stage 0
     int64_t index = 0;
     Planned* planned = nullptr;
-    Slot* slot = nullptr;    // null: not begun
-    bool zero_copy = false;  // it can be sent as it lies (Lending::of_piece)
-    bool moved = false;      // what this rank has for itself
+    Slot* slot = nullptr;              // null: not begun
+    SentFrom from = SentFrom::kArena;  // where it may be sent from (Lending::of_piece)
+    bool moved = false;                // what this rank has for itself
     std::vector<Fragment> fragments;
-    std::vector<Sent> sent;            // by round
-    std::vector<HandedMemory> handed;  // by round; empty: nothing is handed over
+    std::vector<Sent> sent;  // by round
     PieceMemory memory;
 
     const Plan& plan() const { return planned->plan; }
     size_t rounds() const { return planned->plan.actions.size(); }
   };
-  /// All of a call of one buffer (a barrier: of none) without counts but its addresses: what
-  /// signature, partition, schedule and plan follow from.
-  struct Outline {
-    Collective collective;
-    DataType dtype;
-    ReduceOp op;
-    Rank root;
-    double prescale, postscale;
-    int64_t count = 0;
-    bool has_input = false, has_output = false;
-    bool operator==(const Outline&) const = default;
-  };
-
-  static std::optional<Outline> outline_of(const Call& call);
   void prepare();
   /// What messages say of the call.
   Envelope envelope() const { return Envelope::of(signature_); }
@@ -140,10 +125,6 @@ class Run {
   bool begin(Piece& piece);
   static void end(Piece& piece);
   void give_memory(Piece& piece);
-  void take_buffer(Piece& piece, int round);
-  static bool is_handed(const Piece& piece, size_t round) {
-    return !piece.handed.empty() && piece.handed[round];
-  }
   bool advance(Piece& piece);
   bool move_own(Piece& piece);
   bool receive(Piece& piece, size_t round);
@@ -153,7 +134,7 @@ class Run {
   Rank receives_from(const Piece& piece, size_t round) const;
   void expect(Piece& piece, size_t round);
   std::byte* place_for(const Piece& piece, const Action& action) const;
-  void note_sent(Piece& piece, size_t round, const Sent& sent);
+  void note_kept(Piece& piece, size_t round, const Sent& sent);
   bool completed(const Sent& sent);
   bool all_completed(std::vector<Sent>& sent);
   bool wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes = 0);
@@ -164,7 +145,8 @@ class Run {
   bool expect_tick();
   size_t lending_before() const;
   Planned& planned_for(Piece& piece);
-  Planned& plan_of_counts(bool zero_copy);
+  Planned& plan_of_counts(SentFrom from);
+  uint64_t try_send(Endpoint& link, const Piece& piece, const Action& action, bool copies);
   void check_view(Rank peer, uint64_t expected_bytes);
 
   Communicator& comm_;
@@ -172,7 +154,6 @@ class Run {
   Slots& slots_;
   CopyWays& ways_;
   Lending lending_;
-  const bool hands_over_;  // links have buffers to take
 
   // The call.
   const Call* call_ = nullptr;
@@ -182,9 +163,9 @@ class Run {
   Partition partition_;
   std::optional<Mover> mover_;
   const Choice* choice_ = nullptr;
-  std::optional<Outline> outline_;  // none: of several buffers, or with counts
-  Planned* repeated_ = nullptr;     // the plan of a call in one piece
-  bool repeated_zero_copy_ = false;
+  uint64_t form_ = 0;            // of the call that the following were worked out for; 0: none
+  Planned* repeated_ = nullptr;  // the plan of a call in one piece
+  SentFrom repeated_from_ = SentFrom::kArena;
   std::vector<Sent> lent_;  // the last one from the caller's memory, of each link
   std::vector<int64_t> counts_;
 

@@ -15,7 +15,7 @@ namespace {
 // A piece should stay in the caches of the cores that work on it: what is combined in half of a
 // core's own, where each rank has one. So it should where ranks share cores: what the next one
 // reads is still there. A rank's part should be large against its change of context, though. What
-// two ranks with a core each exchange should be short enough to be handed over.
+// two ranks with a core each exchange should be short enough to be copied when it is sent.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
 constexpr int64_t kCombinedBytesOfSharedCore = 64 << 10, kCopiedBytesOfSharedCore = 128 << 10;
@@ -138,16 +138,16 @@ int64_t Selector::best_slots() {
   return best;
 }
 
-// Whether ranks hand over whatever they exchange: two that have a core each.
-bool Selector::hands_over(Collective collective) const {
+// Whether pieces are cut so that links copy all that ranks exchange: of two that have a core each.
+bool Selector::copies_all(Collective collective) const {
   return terrain_.one_domain_of_own_cores() && terrain_.fabric.ranks() == 2 &&
-         terrain_.handed_bytes > 0 && !traits_of(collective).has_root;
+         terrain_.copied_bytes > 0 && !traits_of(collective).has_root;
 }
 
 int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profile) const {
-  if (hands_over(collective) && profile && profile->longest_message > 0) {
-    auto handed = static_cast<double>(terrain_.handed_bytes);
-    return static_cast<int64_t>(handed / profile->longest_message);
+  if (copies_all(collective) && profile && profile->longest_message > 0) {
+    auto most = static_cast<double>(terrain_.copied_bytes);
+    return static_cast<int64_t>(most / profile->longest_message);
   }
   if (traits_of(collective).reduces) {
     int64_t combined = terrain_.oversubscribed

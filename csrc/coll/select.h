@@ -28,7 +28,7 @@ struct Terrain {
   bool one_domain = false;       // all pairs by shared memory
   bool oversubscribed = false;   // more ranks than cores on some host
   int64_t core_cache_bytes = 0;  // second-level, of the core that has the least; 0: unknown
-  int64_t handed_bytes = 0;      // of a message that links of a host hand over, at most; 0: none
+  int64_t copied_bytes = 0;      // of a message that links of a host copy when it is sent; 0: none
   int64_t segment_bytes = 0;     // RINGCOLL_SEGMENT_BYTES
   int64_t arena_bytes = 0;       // RINGCOLL_ARENA_BYTES: the slots share it
   int64_t slots = 0;             // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
@@ -78,7 +78,7 @@ class Selector {
   std::optional<Price> work_out(const ScheduleRow& row) const;
   const ScheduleRow* row_for(const Call& call, double bytes, int64_t* piece_bytes);
   const ScheduleRow* cheapest(const Call& call, double bytes, int64_t* piece_bytes);
-  bool hands_over(Collective collective) const;
+  bool copies_all(Collective collective) const;
   int64_t domain_piece_bytes(Collective collective, const Profile* profile) const;
   std::vector<int64_t> piece_sizes(Collective collective, const Profile* profile) const;
   void set_slots(int64_t slots);

@@ -173,7 +173,7 @@ TEST(Select, PiecesOfTwoRanksAreMessagesThatAreHandedOver) {
   Terrain terrain = cluster(1, 2, 1);
   terrain.one_domain = true;
   terrain.core_cache_bytes = 2 * kMiB;
-  terrain.handed_bytes = kMiB / 8;
+  terrain.copied_bytes = kMiB / 8;
   for (auto [name, piece] : std::map<std::string, int64_t>{
            {"direct", kMiB / 4}, {"ring", kMiB / 4}, {"recursive_doubling", kMiB / 8}}) {
     terrain.algorithm = "allreduce=" + name;
@@ -181,9 +181,9 @@ TEST(Select, PiecesOfTwoRanksAreMessagesThatAreHandedOver) {
   }
   EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).stretch, kMiB / 2);
   EXPECT_EQ(choose(terrain, RC_ALLGATHER, kMiB).stretch, kMiB / 8);
-  terrain.handed_bytes = 0;
+  terrain.copied_bytes = 0;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB);
-  terrain.handed_bytes = kMiB / 8;
+  terrain.copied_bytes = kMiB / 8;
   terrain.oversubscribed = terrain.fabric.crowded = true;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB / 4);
 }

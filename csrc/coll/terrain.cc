@@ -46,7 +46,7 @@ Terrain terrain_of(const Communicator& comm) {
   terrain.one_domain = comm.group().one_domain();
   terrain.oversubscribed = comm.group().oversubscribed();
   terrain.core_cache_bytes = least_core_cache(comm.topology());
-  if (terrain.one_domain) terrain.handed_bytes = comm.config().handed_bytes;
+  if (terrain.one_domain) terrain.copied_bytes = comm.config().handed_bytes;
   terrain.segment_bytes = comm.config().segment_bytes;
   terrain.arena_bytes = static_cast<int64_t>(comm.group().memory().bytes());
   terrain.slots = comm.config().slots;

@@ -23,7 +23,7 @@ struct Counters {
   Count messages_sent;
   Count bytes_sent;
   Count bytes_sent_zero_copy;  // of them, read from the caller's memory by a peer or device
-  Count bytes_sent_handed;     // of them, in buffers that were handed over
+  Count bytes_sent_copied;     // of them, copied by the link when they were sent
   Count bytes_received;
   Count bytes_packed;    // copied from inputs into the arena
   Count bytes_unpacked;  // copied to outputs

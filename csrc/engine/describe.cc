@@ -75,7 +75,7 @@ std::string stats_json(Engine& engine) {
               {"bytes_sent", uint64_t{c.bytes_sent}},
               {"bytes_received", uint64_t{c.bytes_received}},
               {"bytes_sent_zero_copy", uint64_t{c.bytes_sent_zero_copy}},
-              {"bytes_sent_handed", uint64_t{c.bytes_sent_handed}},
+              {"bytes_sent_copied", uint64_t{c.bytes_sent_copied}},
               {"bytes_packed", uint64_t{c.bytes_packed}},
               {"bytes_unpacked", uint64_t{c.bytes_unpacked}},
               {"bytes_combined", uint64_t{c.bytes_combined}},

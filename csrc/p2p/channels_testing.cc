@@ -19,7 +19,8 @@ std::vector<Behaviour> behaviours() {
           {.name = "alone", .staging_bytes = 0, .reads_peer = true},
           {.name = "lends", .reads_peer = true, .takes_lent = true},
           {.name = "slow", .credits = 1, .reads_peer = true, .one_in = 2},
-          {.name = "registers", .registers = true, .one_in = 2}};
+          {.name = "registers", .registers = true, .one_in = 2},
+          {.name = "copies", .copied_bytes = 4096, .credits = 2, .reads_peer = true}};
 }
 
 class FakeWorld::Channel final : public Endpoint {
@@ -27,6 +28,8 @@ class FakeWorld::Channel final : public Endpoint {
   Channel(FakeWorld& world, Rank rank, Rank peer) : world_(world), rank_(rank), peer_(peer) {}
 
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
+  uint64_t try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                    uint64_t bytes) override;
   uint64_t completed() override;
   bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
@@ -66,6 +69,7 @@ class FakeWorld::Channels final : public MessageChannels {
   void drop(Rank peer) override { seat().dropped.at(peer) = true; }
   std::span<std::byte> staging() override { return seat().staging; }
   uint64_t inline_bytes() const override { return world_.behaviour_.inline_bytes; }
+  uint64_t copies_up_to(Rank) const override { return world_.behaviour_.copied_bytes; }
   bool sends_from_anywhere(Rank) const override { return world_.behaviour_.from_anywhere; }
   uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
   void revoke() noexcept override;
@@ -159,6 +163,24 @@ uint64_t FakeWorld::Channel::try_send(const Envelope& envelope, const void* data
     message.lent = !staged;
     world_.lent_ += message.lent;
   }
+  pipe.messages.push_back(std::move(message));
+  pipe.sent++;
+  world_.let_leave(pipe, peer_);
+  return pipe.sent;
+}
+
+uint64_t FakeWorld::Channel::try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                                      uint64_t bytes) {
+  std::lock_guard lock(world_.mutex_);
+  Pipe& pipe = out();
+  throw_if_broken(pipe);
+  invariant(bytes <= world_.behaviour_.copied_bytes, "{} bytes are to be copied", bytes);
+  if (pipe.sent - pipe.released >= world_.behaviour_.credits || world_.unlucky()) return 0;
+  Message message{.envelope = envelope, .bytes = bytes};
+  for (const Slice& slice : slices)
+    message.copy.insert(message.copy.end(), slice.data, slice.data + slice.bytes);
+  invariant(message.copy.size() == bytes, "slices of {} bytes are not {}", message.copy.size(),
+            bytes);
   pipe.messages.push_back(std::move(message));
   pipe.sent++;
   world_.let_leave(pipe, peer_);

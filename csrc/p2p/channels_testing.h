@@ -24,6 +24,7 @@ namespace ringcoll::testing {
 struct Behaviour {
   std::string name;
   uint64_t inline_bytes = 64;
+  uint64_t copied_bytes = 0;  // copied when they are sent, from anywhere
   size_t staging_bytes = 64 << 10;
   uint64_t credits = 8;        // messages that may be unreleased
   bool reads_peer = false;     // copies out of the peer's memory
@@ -32,9 +33,9 @@ struct Behaviour {
   bool registers = false;      // grants loans, sends from them, and writes to them
   int one_in = 4;              // what can be put off is, once in so many times; 0: never
 };
-/// As shm with and without process_vm_readv, with it for short messages as well, tcp and verbs are
-/// (where nothing and where everything can be registered), and with next to no memory; where who
-/// reads has no help, or often too late.
+/// As shm with and without process_vm_readv, with buffers for short messages, with it for these,
+/// tcp and verbs are (where nothing and where everything can be registered), and with next to no
+/// memory; where who reads has no help, or often too late.
 std::vector<Behaviour> behaviours();
 
 class FakeWorld {

@@ -205,6 +205,7 @@ void Courier::adopt(Rank rank) {
   with.channel = &channels_[rank];
   with.reads = with.channel->reads_peer();
   with.from_anywhere = channels_.sends_from_anywhere(rank);
+  with.copied_bytes = std::min(channels_.copies_up_to(rank), limits_.small_bytes);
   open_.push_back(&with);
 }
 

@@ -135,7 +135,6 @@ class Courier {
   struct Filled {
     Staging::Chunk chunk;
     uint64_t bytes = 0;
-    bool handed = false;  // in a buffer that goes with the message (Endpoint::take_buffer)
     bool empty() const { return chunk.empty(); }
   };
   /// How a short message goes that has a chunk of its own in the arena, or could be read.
@@ -154,6 +153,7 @@ class Courier {
     Endpoint* channel = nullptr;  // once it is open
     bool opening = false;
     bool reads = false, from_anywhere = false;
+    uint64_t copied_bytes = 0;  // the longest message that the channel copies when it is sent
     std::optional<Error> broken;
     // To it.
     std::deque<Head> notes;
@@ -228,7 +228,6 @@ class Courier {
   bool send_note(Peer& peer);
   bool send_queued(Peer& peer);
   bool send_short(Peer& peer, Transfer* send, bool* announce);
-  bool fill_buffer(Peer& peer, Transfer* send);
   bool goes_as_it_lies(Peer& peer, Transfer* send);
   Head seal() const;
   bool announce(Peer& peer, Transfer* send);

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "reduce/stream.h"
 
 namespace ringcoll {
 
@@ -31,15 +32,6 @@ enum class Operands : uint8_t { kInCaches, kInMemory };
 /// on floats, or does not exist. RC_AVERAGE combines as RC_SUM; its caller divides.
 CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands = Operands::kInCaches);
 ScaleKernel scale_kernel(DataType dtype);
-
-/// copy_bytes() (base/copy.h) for a source that is in no cache. It reads from four pages at a time,
-/// which is faster on some processors only.
-void fetch_bytes(void* to, const void* from, size_t bytes);
-/// copy_bytes() for a destination that is in no cache and not read soon, such as the output of a
-/// call larger than the caches. Its stores bypass the caches. It is not for the arena, which a peer
-/// reads soon. It is not for lines that were just read either: evicting them first costs more than
-/// it saves.
-void stream_bytes(void* to, const void* from, size_t bytes);
 
 /// The instruction set in use, such as "AVX3" or "NEON".
 const char* simd_target();

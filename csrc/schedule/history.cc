@@ -84,7 +84,6 @@ History::History(const Schedule& schedule, int64_t space, const Ends& ends, bool
   }
   settle_needs();
   if (!ends.zero_copy.empty()) settle_zero_copy(schedule, ends, pack_all);
-  settle_handing(pack_all);
 }
 
 void History::find_inputs_that_stay(const Schedule& schedule) {
@@ -138,7 +137,7 @@ void History::send(const Step& step, int round) {
     invariant(version != kNoVersion && !copied_to_[atom],
               "schedule of rank {}, round {}: sends {} elements from {} before it has them", rank_,
               round, range_of(atom).count, range_of(atom).first);
-    versions_[version].sent = true;
+    versions_[version].sends++;
     versions_[version].last_sent = round;
     // A message is contiguous in memory, so all its versions lie in one bank.
     invariant(banks_.relate(sent[first], version, false),
@@ -212,7 +211,7 @@ void History::settle_needs() {
     invariant(!version->copied_inside || version->final,
               "schedule of rank {}: receives onto what it copied inside the rank", rank_);
     version->needed |=
-        version->sent || version->copied_inside || (version->final && wanted_[version->atom]);
+        version->sends > 0 || version->copied_inside || (version->final && wanted_[version->atom]);
     if (version->needed && version->operand != kNoVersion)
       versions_[version->operand].needed = true;
     if (version->needed && version->folds_input) versions_[inputs_[version->atom]].needed = true;
@@ -225,16 +224,13 @@ void History::settle_needs() {
 void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all) {
   bool reduces = std::ranges::any_of(
       schedule, [](const Step& step) { return step.combine != Combine::kCopy; });
-  std::vector<int> sends(versions_.size(), 0), of_atom(atom_count(), 0);
-  for (const Message& message : messages_)
-    for (VersionId version : message.versions) sends[version]++;
+  std::vector<int> of_atom(atom_count(), 0);
   for (const Version& version : versions_) of_atom[version.atom]++;
-  for (size_t v = 0; v < versions_.size(); v++) {
-    Version& version = versions_[v];
-    bool contained = reduces && sends[v] == 1 && of_atom[version.atom] == 2;
+  for (Version& version : versions_) {
+    bool contained = reduces && version.sends == 1 && of_atom[version.atom] == 2;
     bool is_read = version.received || !pack_all;
     version.zero_copy =
-        version.sent && is_read && can_stay(version, contained, ends.copied_when_sent);
+        version.sends > 0 && is_read && can_stay(version, contained, ends.copying.has_value());
   }
   // A message that cannot be sent without a copy also forces copies of its versions in other
   // messages.
@@ -247,63 +243,35 @@ void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool 
     }
 }
 
-// For each version, how many messages, combinations and moves to an output read it in its bank.
-// Without pack_all, only messages read an input there; other readers use the caller's memory.
-std::vector<int> History::reads_of_banks(bool pack_all) const {
-  std::vector<int> reads(versions_.size(), 0);
-  auto read = [&](VersionId v) {
-    if (v != kNoVersion && (versions_[v].received || pack_all)) reads[v]++;
-  };
-  for (const Message& message : messages_)
-    for (VersionId v : message.versions) reads[v]++;
-  for (const Version& version : versions_) {
-    read(version.operand);
-    if (version.folds_input) read(inputs_[version.atom]);
-  }
-  for (Atom atom = 0; atom < atom_count(); atom++) {
-    VersionId input = inputs_[atom];
-    if (input == kNoVersion) continue;
-    const Version& version = versions_[input];
-    if (version.copied_inside || (version.final && wanted_[atom])) read(input);
-  }
-  return reads;
-}
-
-// A message may use a handed buffer if nothing else reads the versions that it sends.
-void History::settle_handing(bool pack_all) {
-  std::vector<int> reads = reads_of_banks(pack_all);
-  auto is_alone = [&](VersionId v) { return reads[v] == 1 && !versions_[v].zero_copy; };
-  for (const Message& message : messages_)
-    if (std::ranges::all_of(message.versions, is_alone))
-      for (VersionId v : message.versions) versions_[v].handed_in = message.round;
-}
-
 // A result stays where the caller wants it. An input stays if its memory, which may be that of the
 // output, is not written before it has been read. One of these conditions suffices:
 //  - Nothing is received for the atom, or no output is written there.
-//  - All its messages are copied when sent, and leave before or in the round of the result.
+//  - All its messages are copied when they are sent, before or in the round of the result.
 //  - It is sent once, and the next receipt is a result that contains it (`contained`). So the
 //    sender of that result has read it.
-bool History::can_stay(const Version& version, bool contained, bool copied_when_sent) const {
+bool History::can_stay(const Version& version, bool contained, bool copied) const {
   bool wanted = wanted_[version.atom];
   if (version.received) return version.final && wanted;
   const Version& last = versions_[current_[version.atom]];
-  bool copied = copied_when_sent && version.last_sent <= last.round;
-  return version.final || !wanted || copied || (contained && last.operand == kNoVersion);
+  bool has_left = copied && version.last_sent <= last.round;
+  return version.final || !wanted || has_left || (contained && last.operand == kNoVersion);
 }
 
 bool History::can_go(const Message& message, const Ends& ends) const {
   auto is_zero_copy = [&](VersionId v) { return versions_[v].zero_copy; };
   auto is_result = [&](VersionId v) { return versions_[v].received; };
-  auto holds = [&](Range r) {
-    return r.first <= message.range.first && message.range.end() <= r.end();
-  };
   if (!ends.zero_copy[message.to] || !std::ranges::all_of(message.versions, is_zero_copy))
     return false;
-  if (std::ranges::all_of(message.versions, is_result))
-    return std::ranges::any_of(ends.outputs, holds);
-  return std::ranges::none_of(message.versions, is_result) &&
-         std::ranges::any_of(ends.inputs, holds);
+  bool results = std::ranges::all_of(message.versions, is_result);
+  if (!results && std::ranges::any_of(message.versions, is_result)) return false;
+  if (ends.copying) {
+    bool shared =
+        std::ranges::any_of(message.versions, [&](VersionId v) { return versions_[v].sends > 1; });
+    return message.range.count <= (shared ? ends.copying->most_shared : ends.copying->most);
+  }
+  return std::ranges::any_of(results ? ends.outputs : ends.inputs, [&](Range r) {
+    return r.first <= message.range.first && message.range.end() <= r.end();
+  });
 }
 
 }  // namespace ringcoll

@@ -51,12 +51,11 @@ struct Version {
   bool received = false;           // false: this is the input
   int round = -1;                  // in which the version is received
   int last_sent = -1;              // the last round in which the version is sent
-  bool sent = false;
-  bool zero_copy = false;      // sent from the caller's memory
-  int handed_in = -1;          // the round of the only message that reads its bank; -1: none
-  bool copied_inside = false;  // the source of a copy inside the rank
-  bool final = false;          // no later version of the atom exists
-  bool needed = false;         // it is sent or goes to an output, itself or once combined
+  bool zero_copy = false;          // sent from the caller's memory
+  int sends = 0;                   // the messages that send it
+  bool copied_inside = false;      // the source of a copy inside the rank
+  bool final = false;              // no later version of the atom exists
+  bool needed = false;             // it is sent or goes to an output, itself or once combined
 };
 
 /// Replays a schedule. Throws Error(kInternal) if the schedule sends, combines or ends with
@@ -94,9 +93,7 @@ class History {
   void fold_inside(const Step& step, int round);
   void settle_needs();
   void settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all);
-  std::vector<int> reads_of_banks(bool pack_all) const;
-  void settle_handing(bool pack_all);
-  bool can_stay(const Version& version, bool contained, bool copied_when_sent) const;
+  bool can_stay(const Version& version, bool contained, bool copied) const;
   bool can_go(const Message& message, const Ends& ends) const;
 
   Rank rank_;

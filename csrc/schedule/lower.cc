@@ -82,8 +82,7 @@ class Lowering {
 };
 
 void append(std::vector<Packing>& pack, Packing next) {
-  if (!pack.empty() && pack.back().range.end() == next.range.first && pack.back().to == next.to &&
-      pack.back().handed_in == next.handed_in)
+  if (!pack.empty() && pack.back().range.end() == next.range.first && pack.back().to == next.to)
     pack.back().range.count += next.range.count;
   else
     pack.push_back(next);
@@ -94,9 +93,9 @@ void Lowering::place_inputs() {
     VersionId input = history_.input_of(atom);
     if (input == kNoVersion) continue;
     const Version& version = history_.versions()[input];
-    bool packed = (version.sent && !version.zero_copy) || (pack_all_ && version.needed);
+    bool packed = (version.sends > 0 && !version.zero_copy) || (pack_all_ && version.needed);
     storages_[input] = packed ? bank_storage(bank_for(input, 0)) : Storage::kInput;
-    if (packed) append(plan_.pack, {history_.range_of(atom), storages_[input], version.handed_in});
+    if (packed) append(plan_.pack, {history_.range_of(atom), storages_[input]});
     plan_.two_banks |= storages_[input] == Storage::kBank1;
     current_[atom] = input;
     next_version_++;
@@ -136,8 +135,6 @@ void Lowering::send(const Step& step, Action& action) {
   };
   action.send_from = storages_[sent(first)];
   bool zero_copy = history_.versions()[sent(first)].zero_copy;
-  action.handed = history_.versions()[sent(first)].handed_in == round();
-  plan_.hands |= action.handed;
   int bank = action.send_from == Storage::kBank1;
   for (Atom atom = first; atom < end; atom++) {
     invariant(storages_[sent(atom)] == action.send_from,
@@ -160,8 +157,7 @@ void Lowering::receive(const Step& step, Action& action) {
     current_[atom] = next_version_++;
     Receipt* last = action.receipts.empty() ? nullptr : &action.receipts.back();
     if (last && last->operand == receipt.operand && last->result == receipt.result &&
-        last->output_too == receipt.output_too && last->after == receipt.after &&
-        last->handed_in == receipt.handed_in)
+        last->output_too == receipt.output_too && last->after == receipt.after)
       last->range.count += receipt.range.count;
     else
       action.receipts.push_back(receipt);
@@ -186,14 +182,13 @@ Receipt Lowering::receipt_of(Atom atom, VersionId id, Combine combine) {
   if (!version.needed) return receipt;
   if (version.operand != kNoVersion) receipt.operand = storage_to_read(version.operand);
   bool wanted = version.final && history_.wanted(atom);
-  if (wanted && (!version.sent || version.zero_copy)) {
+  if (wanted && (version.sends == 0 || version.zero_copy)) {
     receipt.result = Storage::kOutput;
     return receipt;
   }
   Storage lies_in = version.operand == kNoVersion ? Storage::kNowhere : storages_[version.operand];
   int bank = bank_for(id, choose_bank(atom, lies_in));
   receipt.result = bank_storage(bank);
-  receipt.handed_in = version.handed_in;
   receipt.output_too = wanted;
   receipt.after = wait_before(atom, bank);
   plan_.two_banks |= bank == 1;

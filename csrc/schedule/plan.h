@@ -11,14 +11,13 @@
 //    input that is not sent is not packed.
 //  - A final value that is not sent any more goes straight from the peer's memory to the output.
 //  - A final value that is still to be sent goes to the arena, and to the output while in cache.
-//  - A value in a bank that only one message reads is marked. It may be written to a handed buffer
-//    that travels with the message instead.
 //  - A range that is sent in a round is not overwritten in that round: the result goes to the other
 //    bank. A range sent earlier is overwritten once that send has completed (`after`).
 // Lowering is pure: it has no pointers and no I/O.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/types.h"
@@ -40,17 +39,12 @@ struct Receipt {
   /// Wait for completion of the send of this earlier round before the result is written; -1: no
   /// wait. One wait is enough, as lowering overwrites nothing that several peers may read.
   int after = -1;
-  /// The round of the only message that reads the result; -1: there are other readers. The result
-  /// may then be written to a handed buffer of that message instead of the bank. A message lies
-  /// either wholly in its handed buffer or wholly in the bank.
-  int handed_in = -1;
 };
 
 struct Action {
   Rank send_to = kNobody;
   Range send;
   Storage send_from = Storage::kNowhere;  // every message lies in one storage
-  bool handed = false;                    // nothing else reads what this message sends
   Rank recv_from = kNobody;               // this rank: its own input is combined
   Range recv;
   Storage own_input = Storage::kNowhere;  // where that own input lies
@@ -67,7 +61,6 @@ struct EarliestSend {
 struct Packing {
   Range range;
   Storage to = Storage::kBank0;
-  int handed_in = -1;  // as Receipt::handed_in
 
   bool operator==(const Packing&) const = default;
 };
@@ -89,11 +82,11 @@ struct Plan {
   std::vector<Move> moves;
   int64_t space = 0;       // elements of a bank
   bool two_banks = false;  // bank 1 is used
-  bool hands = false;      // some action is handed
 };
 
 /// The parts of the index space that have an input, and those that have an output. Each is a list
-/// of disjoint ranges in rising order, and each range is contiguous in memory. An element without
+/// of disjoint ranges in rising order. A range is contiguous in memory unless messages are copied
+/// (`copying`). An element without
 /// an input may not be sent or combined before it was received.
 ///
 /// The input and output of one element may be the same memory: the output is written after the last
@@ -103,9 +96,14 @@ struct Ends {
   std::vector<Range> outputs;
   /// By position: the ranks that can be sent a message from the caller's memory. Empty: none can.
   std::vector<bool> zero_copy;
-  /// Messages to those ranks are copied at once when sent. A rank sends a round's message before it
-  /// receives in that round, so the memory may then be overwritten.
-  bool copied_when_sent = false;
+  /// Messages to those ranks are copied when they are sent. A rank sends a round's message before
+  /// it receives in that round, so the caller's memory may then be overwritten.
+  struct Copying {
+    int64_t most = 0;         // elements of a message; a longer one is packed
+    int64_t most_shared = 0;  // the same if other messages send some of its elements, too: such a
+                              // message is better packed once than copied for each receiver
+  };
+  std::optional<Copying> copying;  // none: they are read from the caller's memory
 };
 
 /// With `pack_all`, the input is read by packing only, since packing applies the prescale.

@@ -34,6 +34,9 @@ std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank siz
   }
 }
 
+// Links copy every message, or only short ones, and of those that several peers are sent fewer.
+constexpr Ends::Copying kCopiesAll{1 << 20, 1 << 20}, kCopiesSome{3, 1};
+
 /// In place, an element's input and output are one memory; alltoall's inputs and outputs are
 /// different elements, so there it says nothing.
 constexpr std::array kModes = {
@@ -44,10 +47,17 @@ constexpr std::array kModes = {
     PlanOptions{.in_place = true, .shuffle = 5, .zero_copy = ZeroCopy::kAll},
     PlanOptions{.in_place = true, .shuffle = 6, .zero_copy = ZeroCopy::kOtherHosts},
     PlanOptions{.in_place = true, .pack_all = true, .shuffle = 7, .zero_copy = ZeroCopy::kAll},
-    PlanOptions{
-        .in_place = true, .shuffle = 8, .zero_copy = ZeroCopy::kAll, .copied_when_sent = true},
-    PlanOptions{.in_place = true, .shuffle = 9, .sends_early = true, .hands = true},
-    PlanOptions{.in_place = true, .pack_all = true, .shuffle = 10, .hands = true},
+    PlanOptions{.in_place = true, .shuffle = 8, .zero_copy = ZeroCopy::kAll, .copying = kCopiesAll},
+    PlanOptions{.in_place = true,
+                .shuffle = 9,
+                .zero_copy = ZeroCopy::kAll,
+                .copying = kCopiesSome,
+                .sends_early = true},
+    PlanOptions{.in_place = true,
+                .pack_all = true,
+                .shuffle = 10,
+                .zero_copy = ZeroCopy::kAll,
+                .copying = kCopiesSome},
 };
 
 class EveryPlan : public testing::TestWithParam<ScheduleRow> {};
@@ -97,12 +107,9 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
       for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
         for (bool early : {false, true}) {
           PlanOptions options = {
-              .in_place = true,
-              .shuffle = shuffle,
-              .zero_copy = zero_copy,
-              .copied_when_sent = zero_copy == ZeroCopy::kAll && shuffle % 2 == 0,
-              .sends_early = early,
-              .hands = shuffle % 3 == 0};
+              .in_place = true, .shuffle = shuffle, .zero_copy = zero_copy, .sends_early = early};
+          if (zero_copy == ZeroCopy::kAll && shuffle % 2 == 0)
+            options.copying = shuffle % 4 == 0 ? kCopiesAll : kCopiesSome;
           ASSERT_EQ(check(call, made, options), "") << call.name() << ", order " << shuffle;
         }
   }
@@ -159,35 +166,10 @@ TEST(PlanSimulator, NoticesWhatIsWrong) {
          "outside of the banks");
 }
 
-TEST(PlanSimulator, NoticesThatWhatIsHandedOverIsNotAllThatIsSentOrReadElsewhere) {
-  Call call = simulator::make_call(RC_ALLREDUCE, 8, 0, {4});
-  PlanOptions options = {.in_place = true, .hands = true};
-  std::vector<Schedule> made =
-      simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call);
-  auto broken = [&](auto&& change) {
-    std::vector<Plan> plans = simulator::make_plans(call, made, options);
-    change(plans[3]);
-    return simulator::check_plans(call, plans, options);
-  };
-  EXPECT_EQ(broken([](Plan&) {}), "");
-  auto expect = [](const std::string& what, const std::string& words) {
-    EXPECT_NE(what.find(words), std::string::npos) << what;
-  };
-  // Its input, the first message, and nothing else: what comes after is combined again.
-  expect(broken([](Plan& p) { p.pack[0].handed_in = -1; }), "does not have element 0");
-  expect(broken([](Plan& p) { p.actions[0].handed = false; }), "does not have element 0");
-  expect(broken([](Plan& p) { p.actions[0].receipts[0].handed_in = 0; }), "which was sent");
-  expect(broken([](Plan& p) {
-           p.actions[0].receipts[0].handed_in = 1;
-           p.actions[1].handed = true;
-         }),
-         "does not have its own element");
-}
-
 // A plan that sends its input when half of a sum has replaced it: right where half of a sum is due.
 TEST(PlanSimulator, SendsWhatIsThereWhenItIsSent) {
   Call call = simulator::make_call(RC_ALLREDUCE, 4, 0, {4});
-  PlanOptions options = {.in_place = true, .zero_copy = ZeroCopy::kAll, .copied_when_sent = true};
+  PlanOptions options = {.in_place = true, .zero_copy = ZeroCopy::kAll, .copying = kCopiesAll};
   auto plans = simulator::make_plans(
       call, simulator::make_schedules(*find_schedule(RC_ALLREDUCE, "recursive_doubling"), call),
       options);
@@ -224,13 +206,11 @@ Plan plan_of(Collective collective, std::string_view name, Rank size, Rank rank,
 // input and the peer's memory, half is copied from the peer's memory.
 TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   Plan plan = plan_of(RC_ALLREDUCE, "direct", 2, 0, 10);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}, Storage::kBank0, 0}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{5, 5}, Storage::kBank0}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   const Action& reduce = plan.actions[0];
   EXPECT_EQ(reduce.send_from, Storage::kBank0);
-  EXPECT_TRUE(reduce.handed);
   ASSERT_EQ(reduce.receipts.size(), 1u);
-  EXPECT_EQ(reduce.receipts[0].handed_in, 1);
   EXPECT_EQ(reduce.receipts[0].operand, Storage::kInput);
   EXPECT_EQ(reduce.receipts[0].result, Storage::kBank0);
   EXPECT_TRUE(reduce.receipts[0].output_too);
@@ -243,21 +223,41 @@ TEST(Lowering, DirectAllreduceMovesNothingTwice) {
   EXPECT_FALSE(plan.two_banks);
 }
 
-// What one message alone reads is handed over: not a share that all others read, nor what the rank
-// goes on with, nor an input that is packed for its own combination too.
-TEST(Lowering, HandsOverWhatOneMessageReads) {
-  Plan direct = plan_of(RC_ALLREDUCE, "direct", 4, 0, 16);
-  for (size_t round = 0; round < 6; round++)
-    EXPECT_EQ(direct.actions[round].handed, round < 3) << round;
-  for (const Packing& packing : direct.pack) EXPECT_GE(packing.handed_in, 0);
-  Plan doubling = plan_of(RC_ALLREDUCE, "recursive_doubling", 4, 0, 16);
-  EXPECT_TRUE(doubling.actions[0].handed);
-  EXPECT_FALSE(doubling.actions[1].handed);
-  Plan ring = plan_of(RC_ALLREDUCE, "ring", 4, 0, 16);
-  for (const Action& action : ring.actions) EXPECT_TRUE(action.handed);
-  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {16});
-  Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
-  EXPECT_FALSE(lower(schedule, 16, call.ends(0), true, 0).actions[0].handed);
+// What links copy is neither packed nor, as a result that is sent on, written twice.
+TEST(Lowering, WhatIsCopiedWhenItIsSentLiesWithTheCallerAlone) {
+  Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {10});
+  Schedule schedule = find_schedule(RC_ALLREDUCE, "direct")->make(call.problem(0));
+  Ends ends = call.ends(0, ZeroCopy::kAll);
+  ends.copying = Ends::Copying{5, 0};
+  Plan plan = lower(schedule, 10, ends, false, 0);
+  EXPECT_TRUE(plan.pack.empty());
+  EXPECT_EQ(plan.actions[0].send_from, Storage::kInput);
+  EXPECT_EQ(plan.actions[0].receipts.at(0).result, Storage::kOutput);
+  EXPECT_EQ(plan.actions[1].send_from, Storage::kOutput);
+  ends.copying->most = 4;
+  plan = lower(schedule, 10, ends, false, 0);
+  EXPECT_EQ(plan.actions[0].send_from, Storage::kBank0) << "a longer message is packed";
+  EXPECT_EQ(plan.actions[1].send_from, Storage::kBank0);
+}
+
+// A broadcast is packed once for all, unless it is so short that copies cost nothing.
+TEST(Lowering, WhatSeveralMessagesSendIsCopiedForEachOnlyIfItIsShort) {
+  Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy},
+                       {2, {0, 4}, kNobody, {}, Combine::kCopy}};
+  Ends ends = {.inputs = {{0, 4}}, .zero_copy = {false, true, true}};
+  ends.copying = Ends::Copying{8, 4};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
+  ends.copying->most_shared = 3;
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
+}
+
+// Several stretches of the caller's memory are one message if that is copied.
+TEST(Lowering, CopiesAMessageOfSeveralRanges) {
+  Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy}};
+  Ends ends = {.inputs = {{0, 2}, {2, 2}}, .zero_copy = {false, true}};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
+  ends.copying = Ends::Copying{4, 0};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
 }
 
 // Whole vectors are exchanged, so that a result may not replace what the partner still reads.
@@ -279,7 +279,7 @@ TEST(Lowering, RecursiveDoublingAlternatesBanks) {
 // A peer that has read what was packed may have taken its lines away.
 TEST(Lowering, FirstCombinationReadsTheInputThoughItWasPacked) {
   Plan plan = plan_of(RC_ALLREDUCE, "recursive_doubling", 4, 1, 8);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 8}, Storage::kBank0, 0}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{0, 8}, Storage::kBank0}}));
   ASSERT_EQ(plan.actions.size(), 2u);
   EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
   EXPECT_EQ(plan.actions[1].receipts[0].operand, Storage::kBank1);
@@ -345,7 +345,7 @@ TEST(Lowering, InputThatIsReplacedByWhatDoesNotContainItIsPacked) {
 TEST(Lowering, InputThatIsCopiedWhenItIsSentIsNotPacked) {
   Call call = simulator::make_call(RC_ALLREDUCE, 2, 0, {4});
   Ends ends = call.ends(0, ZeroCopy::kAll);
-  ends.copied_when_sent = true;
+  ends.copying = kCopiesAll;
   Schedule schedule = find_schedule(RC_ALLREDUCE, "recursive_doubling")->make(call.problem(0));
   Plan plan = lower(schedule, 4, ends, false, 0);
   EXPECT_TRUE(plan.pack.empty());
@@ -360,7 +360,7 @@ TEST(Lowering, InputThatIsSentAfterTheResultCameIsPacked) {
       {.recv_from = 1, .recv = {0, 4}, .combine = Combine::kReduce},
       {.send_to = 1, .send = {0, 4}, .sends_input = true},
   };
-  Ends ends = {{{0, 4}}, {{0, 4}}, {false, true}, true};
+  Ends ends = {{{0, 4}}, {{0, 4}}, {false, true}, kCopiesAll};
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[1].send_from, Storage::kBank0);
   std::swap(schedule[0], schedule[1]);
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
@@ -368,7 +368,7 @@ TEST(Lowering, InputThatIsSentAfterTheResultCameIsPacked) {
 
 TEST(Lowering, RankWithoutOutputStoresNothingForIt) {
   Plan leaf = plan_of(RC_REDUCE, "binomial", 2, 1, 10);
-  EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}, Storage::kBank0, 0}}));
+  EXPECT_EQ(leaf.pack, (std::vector<Packing>{{{0, 10}, Storage::kBank0}}));
   EXPECT_TRUE(leaf.moves.empty());
   Plan root = plan_of(RC_REDUCE, "binomial", 2, 0, 10);
   EXPECT_TRUE(root.pack.empty());
@@ -428,7 +428,7 @@ TEST(Lowering, MixedMessageLiesInOneBank) {
   Schedule schedule = {{kNobody, {}, 1, {0, 3}, Combine::kReduce},
                        {2, {0, 6}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 6, {{{0, 6}}, {}}, false, 0);
-  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}, Storage::kBank0, 1}}));
+  EXPECT_EQ(plan.pack, (std::vector<Packing>{{{3, 3}, Storage::kBank0}}));
   EXPECT_EQ(plan.actions[0].receipts[0].operand, Storage::kInput);
   EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank0);
   EXPECT_EQ(plan.actions[1].send_from, Storage::kBank0);
@@ -465,7 +465,7 @@ TEST(Lowering, InputsArePackedWhereTheirMessageLies) {
                        {2, {0, 4}, kNobody, {}, Combine::kCopy}};
   Plan plan = lower(schedule, 4, {{{0, 4}}, {}}, false, 0);
   EXPECT_EQ(plan.pack,
-            (std::vector<Packing>{{{0, 2}, Storage::kBank0, 0}, {{2, 2}, Storage::kBank1, 1}}));
+            (std::vector<Packing>{{{0, 2}, Storage::kBank0}, {{2, 2}, Storage::kBank1}}));
   EXPECT_TRUE(plan.two_banks);
   EXPECT_EQ(plan.actions[0].receipts[0].result, Storage::kBank1);
   EXPECT_EQ(plan.actions[1].send_from, Storage::kBank1);

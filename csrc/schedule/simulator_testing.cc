@@ -325,7 +325,6 @@ class PlanRunner {
       machine.early.resize(machine.plan.actions.size());
       for (auto& sent : machine.sent) sent.resize(call.space(rank));
       machine.copies.resize(machine.plan.actions.size());
-      machine.handed.resize(machine.plan.actions.size(), Memory(call.space(rank)));
       machine.ends = call.ends(rank, options.zero_copy);
       machines_.push_back(std::move(machine));
     }
@@ -373,7 +372,6 @@ class PlanRunner {
     /// Of each element of each storage (index_of): the rounds in which it was sent and which
     /// nothing was done to wait for.
     std::array<std::vector<std::vector<int>>, 4> sent;
-    std::vector<Memory> handed;  // of each round: what goes with the message
     std::vector<Memory> copies;  // of each round: the message, if it is copied when it is sent
   };
 
@@ -385,14 +383,6 @@ class PlanRunner {
       fail(machine, "a second bank unsaid");
     if (storage == Storage::kNowhere) fail(machine, "reads or writes nowhere");
     return machine.banks[storage == Storage::kBank1];
-  }
-  /// The bank, or what goes with the message of that round, which is still to be sent.
-  Memory& memory_for(Machine& machine, Storage bank, int round) {
-    if (!options_.hands || round < 0) return memory_at(machine, bank);
-    if (round < static_cast<int>(machine.round) + machine.posted ||
-        machine.early[static_cast<size_t>(round)])
-      fail(machine, fmt::format("writes to the message of round {}, which was sent", round));
-    return machine.handed[static_cast<size_t>(round)];
   }
   static size_t index_of(Storage storage) {
     return static_cast<size_t>(storage) - static_cast<size_t>(Storage::kInput);
@@ -422,7 +412,7 @@ class PlanRunner {
       for (int64_t e = packing.range.first; e < packing.range.end(); e++) {
         if (!machine.input[e].known)
           fail(machine, fmt::format("packs element {}, which has no input", e));
-        memory_for(machine, packing.to, packing.handed_in)[e] = machine.input[e];
+        memory_at(machine, packing.to)[e] = machine.input[e];
       }
     if (!options_.pack_all) return;
     for (Value& value : machine.input) value.known = false;  // nobody may read it any more
@@ -457,20 +447,25 @@ class PlanRunner {
     }
   }
 
+  /// A message from a bank is kept, and one from the caller's memory is copied where that is asked.
+  bool is_copied(const Action& action) const {
+    bool bank = action.send_from == Storage::kBank0 || action.send_from == Storage::kBank1;
+    return options_.copying && !bank;
+  }
+
   void note_send(Machine& machine, const Action& action, size_t round) {
     if (action.send.empty()) return;
     bool bank = action.send_from == Storage::kBank0 || action.send_from == Storage::kBank1;
     bool zero_copy = !machine.ends.zero_copy.empty() && machine.ends.zero_copy[action.send_to];
     if (!bank && !zero_copy)
       return fail(machine, sending(step_of(action)) + ", from outside of the banks");
-    bool handed = options_.hands && action.handed;
-    const Memory& memory = handed ? machine.handed[round] : memory_at(machine, action.send_from);
+    const Memory& memory = memory_at(machine, action.send_from);
     for (int64_t e = action.send.first; e < action.send.end(); e++) {
       if (!memory[e].known)
         fail(machine, fmt::format("{}, but does not have element {}", sending(step_of(action)), e));
-      if (options_.copied_when_sent)
+      if (is_copied(action))
         machine.copies[round].push_back(memory[e]);
-      else if (!handed)
+      else
         machine.sent[index_of(action.send_from)][e].push_back(static_cast<int>(round));
     }
   }
@@ -512,11 +507,9 @@ class PlanRunner {
   void apply(Machine& machine, Machine& peer, const Action& action, const Receipt& receipt) {
     const Action& sending = peer.plan.actions[machine.round];
     const Memory& copy = peer.copies[machine.round];
-    if (options_.copied_when_sent) return apply(machine, peer, copy, -action.recv.first, receipt);
+    if (is_copied(sending)) return apply(machine, peer, copy, -action.recv.first, receipt);
     int64_t shift = sending.send.first - action.recv.first;
-    bool handed = options_.hands && sending.handed;
-    apply(machine, peer, handed ? peer.handed[machine.round] : memory_at(peer, sending.send_from),
-          shift, receipt);
+    apply(machine, peer, memory_at(peer, sending.send_from), shift, receipt);
   }
   void apply(Machine& machine, const Machine& peer, const Memory& theirs, int64_t shift,
              const Receipt& receipt) {
@@ -531,9 +524,8 @@ class PlanRunner {
                                   receiving(step_of(machine)), e));
       if (receipt.result == Storage::kOutput || receipt.output_too)
         note_output(machine, receipt, e, value);
-      bool handed = options_.hands && receipt.handed_in >= 0;
-      if (receipt.result != Storage::kOutput && !handed) note_overwrite(machine, receipt, e);
-      memory_for(machine, receipt.result, receipt.handed_in)[e] = value;
+      if (receipt.result != Storage::kOutput) note_overwrite(machine, receipt, e);
+      memory_at(machine, receipt.result)[e] = value;
       if (receipt.output_too) output_of(machine)[e] = value;
     }
   }
@@ -586,7 +578,7 @@ std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& sche
   std::vector<Plan> plans;
   for (Rank rank = 0; rank < call.size; rank++) {
     Ends ends = call.ends(rank, options.zero_copy);
-    ends.copied_when_sent = options.copied_when_sent;
+    ends.copying = options.copying;
     plans.push_back(lower(schedules[rank], call.space(rank), ends, options.pack_all, rank));
   }
   return plans;

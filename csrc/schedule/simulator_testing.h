@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,9 +55,8 @@ struct PlanOptions {
   bool pack_all = false;  // the input is gone after packing
   unsigned shuffle = 0;   // which rank runs ahead of which
   ZeroCopy zero_copy = ZeroCopy::kNone;
-  bool copied_when_sent = false;  // with zero_copy: all messages are
-  bool sends_early = false;       // what may go before its round does
-  bool hands = false;             // what is for one message alone lies with it, not in a bank
+  std::optional<Ends::Copying> copying = {};  // with zero_copy: as in Ends
+  bool sends_early = false;                   // what may go before its round does
 };
 std::vector<Plan> make_plans(const Call& call, const std::vector<Schedule>& schedules,
                              const PlanOptions& options);

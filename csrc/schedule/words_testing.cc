@@ -52,7 +52,6 @@ void PrintTo(Storage storage, std::ostream* out) {
 void PrintTo(const Packing& packing, std::ostream* out) {
   *out << words_of(packing.range) << " to ";
   PrintTo(packing.to, out);
-  if (packing.handed_in >= 0) *out << " for round " << packing.handed_in;
 }
 
 }  // namespace ringcoll

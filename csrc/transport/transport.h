@@ -69,10 +69,16 @@ struct View {
   Envelope envelope;
 };
 
+/// A stretch of memory that is part of a message.
+struct Slice {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
 /// Every link takes at least so many messages before the peer releases one, or reports a release. A
 /// caller that waits for a credit, and receives nothing meanwhile, keeps no more than these under
 /// way to one peer. Otherwise ranks may wait for one another in a circle.
-inline constexpr uint64_t kLeastCredits = 24;
+inline constexpr uint64_t kLeastCredits = 16;
 
 class Endpoint {
  public:
@@ -99,20 +105,19 @@ class Endpoint {
   /// try_peek(), then passes a place to try_recv(). On RDMA, progress() of the sender only then
   /// learns the place, which costs one more round trip.
   virtual void expect(void* /*place*/, uint64_t /*capacity*/) {}
-  /// Returns memory of the link for a message of so many bytes, which the caller writes there and
-  /// sends from there with try_send(). Then the memory is the peer's. Null: there is none now; the
-  /// arena always works. Such a buffer was last the peer's, and this core has read it, so it is the
-  /// cheapest memory to write. A buffer that was taken may be used for any later message.
-  virtual std::byte* take_buffer(uint64_t /*bytes*/) { return nullptr; }
   /// Sends the next message (0 bytes allowed) and returns its number: 1, 2, 3 and so on. Returns 0,
   /// and takes nothing, if there is no credit now; call progress(), then try again.
   ///
-  /// `data` must stay unchanged until completed() has reached the number. It lies in the arena, in
-  /// a buffer from take_buffer() or in lent memory, unless bytes <= Config::inline_bytes or
+  /// `data` is **kept**: it must stay unchanged until completed() has reached the number. It lies
+  /// in the arena or in lent memory, unless bytes <= Config::inline_bytes or
   /// Transport::sends_from_anywhere(). On links within a host, a message of at most inline_bytes
-  /// has been copied when this returns, whatever completed() says. On links of class kNetwork it
-  /// must stay unchanged, too.
+  /// has been copied when this returns, whatever completed() says.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
+  /// Sends as try_send() does, from any memory, and **copies**: when this returns, the memory is
+  /// the caller's again. `slices` are `bytes` together, at most Transport::copies_up_to(). Only for
+  /// transports that copy.
+  virtual uint64_t try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                            uint64_t bytes);
   /// How many messages have left, in order, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
   /// True if the header of the next message is there; stores its envelope and length. It is the
@@ -249,6 +254,8 @@ class Transport {
   virtual bool wants_places() const { return false; }
   /// Whether long messages, too, are sent from any memory without a copy.
   virtual bool sends_from_anywhere() const { return false; }
+  /// The longest message that Endpoint::try_copy() takes, on all links; 0: none.
+  virtual uint64_t copies_up_to() const { return 0; }
   /// The port of its machine that a rank uses ("mlx5_0:1"); "" if the transport knows of none.
   /// Valid once reach() was asked of all ranks that are to be reached. All ranks get the same
   /// answer.

@@ -78,6 +78,8 @@ class Group {
   bool registers_extents() const { return registered_; }
   /// True if channels want to know ahead where a payload is to go (Endpoint::expect).
   bool wants_places() const { return wants_places_; }
+  /// The longest message that all links within the host copy when it is sent (Endpoint::try_copy).
+  uint64_t copies_up_to() const { return near_ ? near_->copies_up_to() : 0; }
   /// The memory that calls are sent from.
   CallMemory& memory() { return memory_; }
   const CallMemory& memory() const { return memory_; }

@@ -90,6 +90,9 @@ Rank GroupMessages::size() const { return group_.size(); }
 uint64_t GroupMessages::inline_bytes() const {
   return static_cast<uint64_t>(group_.config().inline_bytes);
 }
+uint64_t GroupMessages::copies_up_to(Rank peer) const {
+  return parts_.links()[peer].transport->copies_up_to();
+}
 bool GroupMessages::sends_from_anywhere(Rank peer) const {
   return parts_.links()[peer].transport->sends_from_anywhere();
 }

@@ -61,6 +61,7 @@ class GroupMessages final : public MessageChannels {
   void drop(Rank rank) override;
   std::span<std::byte> staging() override { return staging_; }
   uint64_t inline_bytes() const override;
+  uint64_t copies_up_to(Rank peer) const override;
   bool sends_from_anywhere(Rank peer) const override;
   uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
   void revoke() noexcept override;

@@ -8,12 +8,20 @@
 #include <functional>
 #include <thread>
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/order.h"
+#include "reduce/stream.h"
 #include "transport/shm/sleep.h"
 
 namespace ringcoll::shm {
 namespace {
+
+// A peer that finds nothing in this core's caches reads from memory, which this rank does not see.
+// Between far cores storing alone differs many times over.
+constexpr double kOfPastCaches = 2;
+// A shorter copy is too short to be timed.
+constexpr uint64_t kLeastTimedBytes = 8 << 10;
 
 bool meets(const SharedMemory& memory, const void* at, size_t bytes) {
   std::less<const std::byte*> before;  // of pointers into any memory
@@ -30,7 +38,8 @@ std::string ShmEndpoint::link() const {
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair),
       peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
-      buffers_(pair.my_buffers, pair.their_buffers, pair.leads) {
+      buffers_(pair.my_buffers, pair.their_buffers, pair.leads),
+      copies_({.weights = {1, kOfPastCaches}, .least_bytes = kLeastTimedBytes}) {
   // Each tells by itself what it tells: no order with others.
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
@@ -71,63 +80,99 @@ uint64_t ShmEndpoint::load_released() {
 uint64_t ShmEndpoint::last_unread() const {
   uint64_t released = std::max(peer_released_, released_by_peer());
   uint64_t number = sent_;
-  while (number > released && !borrows_[number % kEntries]) number--;
+  while (number > released && !kept_[number % kEntries]) number--;
   return number > released ? number : 0;
 }
 
-uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
+bool ShmEndpoint::has_credit() {
+  if (sent_ < peer_released_ + kEntries || sent_ < load_released() + kEntries) return true;
+  wants_credit_ = true;
+  return false;
+}
+
+uint64_t ShmEndpoint::returned_by_peer() const {
+  uint64_t returned = observe(pair_.theirs->returned) - pair_.their_base;
+  return returned < kBaseStep ? returned : 0;
+}
+
+bool ShmEndpoint::has_buffer() {
+  if (!buffers_.empty()) return true;
+  buffers_.take_back(returned_by_peer());
+  return !buffers_.empty();
+}
+
+uint64_t ShmEndpoint::publish_entry(Entry& entry, const Envelope& envelope, uint64_t bytes,
+                                    bool is_kept) {
   uint64_t number = sent_ + 1;
-  if (number > peer_released_ + kEntries && number > load_released() + kEntries) {
-    wants_credit_ = true;
-    return 0;
-  }
-  Entry* entry = out_entry(number);
-  Place place = Place::kBeside;
-  if (bytes < kLeastHandedBytes && bytes <= pair_.inline_bytes)
-    put_beside(*entry, data, bytes);
-  else
-    place = put(*entry, data, bytes);
-  bool borrows = place == Place::kOwn;
-  if (!borrows && completed_ == sent_) completed_ = number;
-  borrows_[number % kEntries] = borrows;
-  entry->bytes = bytes;
-  entry->envelope = envelope;
-  // With it come the entry, and the payload in the arena.
-  publish(entry->stamp, pair_.my_base + number);
+  if (!is_kept && completed_ == sent_) completed_ = number;
+  kept_[number % kEntries] = is_kept;
+  entry.bytes = bytes;
+  entry.envelope = envelope;
+  // With it come the entry, and the payload.
+  publish(entry.stamp, pair_.my_base + number);
   sent_ = number;
   if (sleeps(peer_waiting())) [[unlikely]]
     wake_peer();
   return number;
 }
 
-void ShmEndpoint::put_beside(Entry& entry, const void* data, uint64_t bytes) {
-  if (bytes > 0) std::memcpy(entry.payload(bytes), data, bytes);
+uint64_t ShmEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
+  if (bytes <= pair_.inline_bytes) {
+    Slice slice{static_cast<const std::byte*>(data), bytes};
+    return try_copy(envelope, {&slice, 1}, bytes);
+  }
+  if (!has_credit()) return 0;
+  Entry& entry = *out_entry(sent_ + 1);
+  keep(entry, data, bytes);
+  return publish_entry(entry, envelope, bytes, true);
+}
+
+uint64_t ShmEndpoint::try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                               uint64_t bytes) {
+  if (!has_credit()) return 0;
+  Entry& entry = *out_entry(sent_ + 1);
+  if (bytes < kLeastHandedBytes && bytes <= pair_.inline_bytes) {
+    put_beside(entry, slices, bytes);
+  } else if (bytes <= buffers_.bytes() && has_buffer()) {
+    put_in_buffer(entry, slices, bytes);
+  } else if (bytes <= pair_.inline_bytes) {
+    put_beside(entry, slices, bytes);
+  } else {
+    invariant(bytes <= buffers_.bytes(), "{} bytes are to be copied {}", bytes, link());
+    wants_credit_ = true;
+    return 0;
+  }
+  return publish_entry(entry, envelope, bytes, false);
+}
+
+void ShmEndpoint::put_beside(Entry& entry, std::span<const Slice> slices, uint64_t bytes) {
+  std::byte* to = entry.payload(bytes);
+  for (const Slice& slice : slices) {
+    if (slice.bytes > 0) std::memcpy(to, slice.data, slice.bytes);
+    to += slice.bytes;
+  }
   entry.offset = 0;
 }
 
-// Puts the payload somewhere, or says where it is. What of the arena is not this link's own belongs
-// to somebody else.
-ShmEndpoint::Place ShmEndpoint::put(Entry& entry, const void* data, uint64_t bytes) {
-  if (buffers_.hold(data)) {
-    uint32_t number = buffers_.hand_over(data);
-    if (number == HandedBuffers::kCount) [[unlikely]]
-      throw Error(Code::kInternal, "a buffer that was not taken is sent " + link());
-    entry.offset = kHanded | number;
-    return Place::kHandedOver;
-  }
-  if (bytes <= pair_.inline_bytes) {
-    std::byte* buffer = buffers_.take(bytes);
-    if (!buffer) {
-      put_beside(entry, data, bytes);
-      return Place::kBeside;
+void ShmEndpoint::put_in_buffer(Entry& entry, std::span<const Slice> slices, uint64_t bytes) {
+  uint32_t number = buffers_.hand_over();
+  entry.offset = kHanded | number;
+  auto copy = [&](auto* loop) {
+    std::byte* to = buffers_.at(number);
+    for (const Slice& slice : slices) {
+      loop(to, slice.data, slice.bytes);
+      to += slice.bytes;
     }
-    std::memcpy(buffer, data, bytes);
-    entry.offset = kHanded | buffers_.hand_over(buffer);
-    return Place::kHandedOver;
-  }
+  };
+  in_the_faster_way(copies_, bytes,
+                    [&](size_t way) { copy(way == kPastCaches ? stream_bytes : copy_bytes); });
+}
+
+// Says where the payload is. What of the arena is not this link's own belongs to somebody else.
+void ShmEndpoint::keep(Entry& entry, const void* data, uint64_t bytes) {
   if (lies_in(pair_.extent, data, bytes)) {
     entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
-    return Place::kOwn;
+    return;
   }
   if (!takes_lent() || meets(*pair_.arena, data, bytes)) [[unlikely]]
     throw Error(Code::kInternal,
@@ -135,15 +180,14 @@ ShmEndpoint::Place ShmEndpoint::put(Entry& entry, const void* data, uint64_t byt
                             "long to be sent inline, and not to be read by the peer {}",
                             bytes, link()));
   entry.offset = reinterpret_cast<uintptr_t>(data) | kLent;
-  return Place::kOwn;
 }
 
-// Inline messages have left when they are sent, the others when they are released; messages count
-// in order.
+// A message that was copied has left when it is sent, another one when it is released. Messages
+// count in order.
 uint64_t ShmEndpoint::completed() {
   if (completed_ == sent_) return completed_;
   uint64_t done = std::max(completed_, load_released());
-  while (done < sent_ && !borrows_[(done + 1) % kEntries]) done++;
+  while (done < sent_ && !kept_[(done + 1) % kEntries]) done++;
   wants_credit_ |= done == completed_;
   return completed_ = done;
 }
@@ -260,8 +304,14 @@ void ShmEndpoint::release() {
     throw Error(Code::kInternal, "release() without a view " + link());
   uint64_t number = ++released_;
   int8_t buffer = buffer_of_[number % kEntries];
-  if (buffer != kNoBuffer) buffers_.keep(static_cast<uint32_t>(buffer));
   bool has_left = buffer != kNoBuffer || in_entry(number)->bytes <= pair_.inline_bytes;
+  if (buffer != kNoBuffer) {
+    buffers_.take_back(returned_by_peer());
+    if (!buffers_.keep(static_cast<uint32_t>(buffer))) {
+      publish(pair_.mine->returned, pair_.my_base + buffers_.returned());
+      has_left = false;  // the peer may wait for the buffer
+    }
+  }
   if (has_left && number - told_ < kLazyCredits) return;
   told_ = number;
   publish(pair_.mine->released, pair_.my_base + number);
@@ -305,7 +355,8 @@ void ShmEndpoint::wake_peer() {
 bool ShmEndpoint::something_new() const {
   bool any = !wants_message_ && !wants_credit_;
   if ((wants_message_ || any) && stamp_of(received_ + 1) == received_ + 1) return true;
-  return (wants_credit_ || any) && released_by_peer() != peer_released_;
+  if (!wants_credit_ && !any) return false;
+  return released_by_peer() != peer_released_ || returned_by_peer() != buffers_.taken_back();
 }
 
 void ShmEndpoint::wait(Duration limit) {

@@ -9,8 +9,8 @@
 // memory; the sender reads it when it has used up its credit or must know whether its arena is free
 // again. Nobody waits for the release of one small message, which has left the arena when it is
 // sent: of those, only every kLazyCredits-th is told, with all before it.
-// Where the receiver has read a payload last, the sender may write the next (handed.h): then nobody
-// waits for a release, and the payload has left when it is sent.
+// A message that is copied when it is sent goes into a buffer that becomes the receiver's
+// (handed.h), or beside its entry if it is very short.
 //
 // Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
 // The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/faster_way.h"
 #include "shm/bell.h"
 #include "shm/peer_memory.h"
 #include "transport/shm/handed.h"
@@ -81,10 +82,9 @@ class ShmEndpoint final : public Endpoint {
   explicit ShmEndpoint(const Pair& pair);
   ~ShmEndpoint() override;
 
-  std::byte* take_buffer(uint64_t bytes) override {
-    return bytes >= kLeastHandedBytes ? buffers_.take(bytes) : nullptr;
-  }
   uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) override;
+  uint64_t try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                    uint64_t bytes) override;
   uint64_t completed() override;
   bool try_peek(Envelope* envelope, uint64_t* bytes) override;
   bool try_recv(void* place, uint64_t capacity, View* view) override;
@@ -114,9 +114,6 @@ class ShmEndpoint final : public Endpoint {
   uint64_t last_unread() const;
 
  private:
-  /// Where the payload of a message is: beside its entry, in a buffer that is the peer's now, or in
-  /// memory of this end, which it borrows until the peer has released it.
-  enum class Place : uint8_t { kBeside, kHandedOver, kOwn };
   Entry* out_entry(uint64_t number) {
     return reinterpret_cast<Entry*>(pair_.out_ring + (number - 1) % kEntries * pair_.stride);
   }
@@ -126,8 +123,13 @@ class ShmEndpoint final : public Endpoint {
   uint64_t stamp_of(uint64_t number) const;
   uint64_t released_by_peer() const;
   uint64_t load_released();
-  static void put_beside(Entry& entry, const void* data, uint64_t bytes);
-  Place put(Entry& entry, const void* data, uint64_t bytes);
+  bool has_credit();
+  bool has_buffer();
+  uint64_t publish_entry(Entry& entry, const Envelope& envelope, uint64_t bytes, bool is_kept);
+  static void put_beside(Entry& entry, std::span<const Slice> slices, uint64_t bytes);
+  void put_in_buffer(Entry& entry, std::span<const Slice> slices, uint64_t bytes);
+  void keep(Entry& entry, const void* data, uint64_t bytes);
+  uint64_t returned_by_peer() const;
   const std::byte* in_arena(uint64_t number, uint64_t offset, uint64_t bytes) const;
   const std::byte* in_buffer(uint64_t number, uint64_t offset, uint64_t bytes);
   const std::byte* fetch(uint64_t address, void* place, uint64_t bytes);
@@ -137,14 +139,17 @@ class ShmEndpoint final : public Endpoint {
   std::string link() const;
 
   static constexpr int8_t kNoBuffer = -1;
+  /// How what is copied is stored: processors differ in which is faster, and so do distances.
+  enum Store : size_t { kThroughCaches, kPastCaches };
   const Pair pair_;
   const std::atomic<uint32_t>* peer_waiting_;
   BellRope rope_;
   HandedBuffers buffers_;
+  FasterWay copies_;  // of Store
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
-  bool borrows_[kEntries] = {};  // of the messages that may be unreleased: payload in the arena
-  uint64_t peer_released_ = 0;   // as last read
+  bool kept_[kEntries] = {};    // of the messages that may be unreleased: not copied
+  uint64_t peer_released_ = 0;  // as last read
   uint64_t received_ = 0;
   uint64_t released_ = 0;
   int8_t buffer_of_[kEntries] = {};  // of a view: the number of the buffer it is in, or kNoBuffer

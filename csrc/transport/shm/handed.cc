@@ -1,5 +1,7 @@
 #include "transport/shm/handed.h"
 
+#include <bit>
+
 namespace ringcoll::shm {
 
 HandedBuffers::HandedBuffers(std::span<std::byte> mine, std::span<std::byte> theirs, bool leads)
@@ -7,29 +9,16 @@ HandedBuffers::HandedBuffers(std::span<std::byte> mine, std::span<std::byte> the
       bytes_(mine.size() / kOfEach) {
   states_.fill(State::kPeers);
   if (bytes_ == 0) return;
-  for (uint32_t i = 0; i < kOfEach; i++) keep(leads ? i : kOfEach + i);
+  for (uint32_t i = 0; i < kOfEach; i++) add(leads ? i : kOfEach + i);
 }
 
-// kCount: of none.
-uint32_t HandedBuffers::number_of(const void* data) const {
-  auto address = reinterpret_cast<uintptr_t>(data);
-  for (uint32_t half = 0; half < 2; half++) {
-    uint64_t offset = address - reinterpret_cast<uintptr_t>(memory_[half]);
-    if (offset < kOfEach * bytes_) return half * kOfEach + static_cast<uint32_t>(offset / bytes_);
-  }
-  return kCount;
+void HandedBuffers::add(uint32_t number) {
+  states_[number] = State::kFree;
+  free_[free_count_++] = static_cast<uint8_t>(number);
 }
 
-std::byte* HandedBuffers::take(uint64_t bytes) {
-  if (bytes > bytes_ || free_count_ == 0) return nullptr;
+uint32_t HandedBuffers::hand_over() {
   uint32_t number = free_[--free_count_];
-  states_[number] = State::kTaken;
-  return at(number);
-}
-
-uint32_t HandedBuffers::hand_over(const void* data) {
-  uint32_t number = number_of(data);
-  if (number == kCount || at(number) != data || states_[number] != State::kTaken) return kCount;
   states_[number] = State::kPeers;
   return number;
 }
@@ -40,9 +29,24 @@ const std::byte* HandedBuffers::receive(uint32_t number) {
   return at(number);
 }
 
-void HandedBuffers::keep(uint32_t number) {
-  states_[number] = State::kFree;
-  free_[free_count_++] = static_cast<uint8_t>(number);
+bool HandedBuffers::keep(uint32_t number) {
+  if (free_count_ < kOfEach + kSpare) {
+    add(number);
+    return true;
+  }
+  states_[number] = State::kPeers;
+  returned_ ^= Set{1} << number;
+  return false;
+}
+
+// A buffer that is not the peer's cannot have been given back: a peer that says so is corrupt, and
+// is not followed.
+void HandedBuffers::take_back(Set returned) {
+  for (Set fresh = returned ^ taken_back_; fresh != 0; fresh &= fresh - 1) {
+    auto number = static_cast<uint32_t>(std::countr_zero(fresh));
+    if (number < kCount && states_[number] == State::kPeers) add(number);
+  }
+  taken_back_ = returned;
 }
 
 }  // namespace ringcoll::shm

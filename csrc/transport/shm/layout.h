@@ -47,6 +47,7 @@ inline constexpr uint64_t kBases = uint64_t{1} << 18;
 /// Small messages whose release the sender may not have been told yet.
 inline constexpr uint64_t kLazyCredits = 8;
 static_assert(kEntries - (kLazyCredits - 1) >= kLeastCredits);
+static_assert(uint64_t{1} << HandedBuffers::kCount <= kBaseStep, "a base and a set are one word");
 
 /// Cache lines are fetched in pairs, so words with different writers are two lines apart.
 inline constexpr size_t kLineBytes = 64;
@@ -111,6 +112,9 @@ struct PeerLines {
   /// One above its base, until what this rank has lent to the peer is its caller's again although
   /// the peer may not have read it (Endpoint::revoke).
   std::atomic<uint64_t> lends;
+  /// The buffers that this rank has given back to the peer (HandedBuffers::returned), above this
+  /// rank's base.
+  std::atomic<uint64_t> returned;
 };
 static_assert(sizeof(PeerLines) == 2 * kApartBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -152,7 +156,7 @@ inline constexpr uint64_t kSpareParts = 2 * 4096 + 2;
 
 /// Of a rank, of the buffers that are handed over: all units of the whole have some, and spare ones
 /// as far as this goes. They take memory where a pair uses them, but address space of all peers.
-inline constexpr uint64_t kMostHandedBytes = uint64_t{128} << 20;
+inline constexpr uint64_t kMostHandedBytes = uint64_t{512} << 20;
 
 /// Offsets in control memory, and in that of the buffers.
 class Layout {

@@ -70,6 +70,10 @@ struct Common {
     const SharedMemory& memory = peers[static_cast<size_t>(peer)].control;
     return reinterpret_cast<const shm::PeerLines*>(memory.data() + layout.lines(unit));
   }
+  /// Of links whose units have buffers, or not.
+  uint64_t copies_up_to(bool with_buffers) const {
+    return with_buffers ? std::max(inline_bytes, handed_bytes) : inline_bytes;
+  }
   /// What joins this rank to `peer` of the whole by these units of theirs.
   shm::Pair pair(Rank peer, uint32_t my_unit, uint32_t their_unit) {
     const Peer& mapped = peers[static_cast<size_t>(peer)];
@@ -138,6 +142,7 @@ class ShmPart final : public Transport {
     throw Error(Code::kInternal, "shm: a part has no parts");
   }
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
+  uint64_t copies_up_to() const override;
   std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
   bool stirs(std::vector<pollfd>* sleep) override;
@@ -156,7 +161,9 @@ class ShmPart final : public Transport {
   };
   Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
   /// The peer's unit for this rank.
-  uint32_t unit_of(const Member& peer) { return peer.address.first + member(rank_).place; }
+  uint32_t unit_of(const Member& peer) const {
+    return peer.address.first + members_.at(static_cast<size_t>(rank_)).place;
+  }
   shm::Witness witness_of(const Member& peer) const {
     return {&common_.lines_of(peer.in_whole, peer.address.first)->open, peer.address.base,
             &common_.ended[static_cast<size_t>(peer.in_whole)]};
@@ -188,6 +195,14 @@ ShmPart::~ShmPart() {
   for (const Member& peer : members_)
     if (peer.reached) witnesses.push_back(witness_of(peer));
   common_.reserve.give_back(block_, std::move(witnesses));
+}
+
+uint64_t ShmPart::copies_up_to() const {
+  bool with_buffers = std::ranges::all_of(members_, [this](const Member& peer) {
+    uint32_t last = std::max(block_.first + peer.place, peer.reached ? unit_of(peer) : 0);
+    return last < common_.layout.units_with_buffers();
+  });
+  return common_.copies_up_to(with_buffers);
 }
 
 std::unique_ptr<Readers> ShmPart::readers() {
@@ -299,6 +314,7 @@ class ShmTransport final : public Transport {
     return std::make_unique<ShmPart>(common_, part);
   }
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
+  uint64_t copies_up_to() const override { return common_.copies_up_to(true); }
   void ended(Rank peer) override { common_.ended.at(static_cast<size_t>(peer)) = true; }
 
  private:

@@ -398,13 +398,15 @@ TEST_F(Corrupt, APayloadOutsideTheArenaIsRefused) {
 }
 
 TEST_F(Corrupt, ABufferThatThePeerDoesNotHaveIsRefused) {
-  for (uint64_t number : {uint64_t{0}, uint64_t{3}, uint64_t{8}, UINT64_MAX >> 2}) {
+  for (uint64_t number :
+       {uint64_t{0}, uint64_t{3}, uint64_t{shm::HandedBuffers::kCount}, UINT64_MAX >> 2}) {
     put(1, 100, shm::kHanded | number);
     EXPECT_ERROR(link_->try_recv(nullptr, 1000, &view_), "100 bytes in buffer");
   }
-  put(1, 4097, shm::kHanded | 4);
-  EXPECT_ERROR(link_->try_recv(nullptr, 10000, &view_), "4097 bytes in buffer 4");
-  put(1, 4096, shm::kHanded | 4);
+  constexpr uint64_t kPeers = shm::HandedBuffers::kOfEach;
+  put(1, 4097, shm::kHanded | kPeers);
+  EXPECT_ERROR(link_->try_recv(nullptr, 10000, &view_), "4097 bytes in buffer");
+  put(1, 4096, shm::kHanded | kPeers);
   EXPECT_TRUE(link_->try_recv(nullptr, 10000, &view_));
 }
 

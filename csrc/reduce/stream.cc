@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "reduce/reduce.h"
 #include "reduce/simd_targets.h"
+#include "reduce/stream.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "reduce/copy.cc"
+#define HWY_TARGET_INCLUDE "reduce/stream.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 // must come after foreach_target.h
