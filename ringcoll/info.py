@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ringcoll import _core
 
-# Variables that are read, but are no knobs of the library.
+# Environment variables that are read but are not knobs of the library.
 OTHER_VARIABLES = {
     "RINGCOLL_STORE": "where the ranks find each other, for `ringcoll.init()`: `tcp://HOST:PORT`, "
     "`file:///DIRECTORY`, `horovod://HOST:PORT/SCOPE` or `local://NAME`. Unset: by the launcher",
@@ -22,7 +22,7 @@ OTHER_VARIABLES = {
 }
 
 
-# What a knob's row says of its owner and of the ranks (csrc/base/knobs.h).
+# Explains the columns "owner" and "ranks" of the table of knobs (csrc/base/knobs.h).
 _COLUMNS = """\
 The **owner** is the layer or transport that reads it, a folder of `csrc/` or of `csrc/transport/`.
 Of the **ranks** of a job it says:
@@ -36,18 +36,18 @@ that names the knob, two ranks and their values |
 
 
 def library_info() -> dict[str, Any]:
-    """What the library says of itself. Raises InvalidArgument if a knob is set to nonsense."""
+    """The answer of ringcoll_info(). Raises InvalidArgument if a knob has an invalid value."""
     return cast("dict[str, Any]", json.loads(_core.info()))
 
 
 def wide_console(stderr: bool = False) -> Console:
-    """A console that does not fold tables to 80 columns when it writes to a file."""
+    """A console that does not wrap tables to 80 columns when its output goes to a file."""
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=160)
 
 
 def knobs_markdown(knobs: list[dict[str, str]]) -> str:
-    """The page docs/knobs.md: names, types, defaults and ranges, whatever the environment says."""
+    """The page docs/knobs.md. It does not depend on the values in the environment."""
     lines = [
         "# Knobs",
         "",
@@ -117,7 +117,7 @@ def _print_tables(found: dict[str, Any], console: Console) -> None:
 
 
 def costs_text(costs: dict[str, Any] | None) -> str:
-    """What the file of RINGCOLL_COSTS says, or what is wrong with it."""
+    """Describes the file of RINGCOLL_COSTS, or the error in it."""
     if costs is None:
         return "costs of links: measured when a job starts"
     if "error" in costs:
@@ -144,5 +144,5 @@ def _print_table(
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    # Square brackets would be read as markup.
+    # rich would read square brackets as markup.
     return str(value).replace("[", "\\[")
