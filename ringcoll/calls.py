@@ -94,10 +94,10 @@ def scatter(seat: Seat, x: Any, root: int, counts: Counts | None, out: Any) -> P
         x = None
         if out is None:
             raise InvalidArgument(
-                "scatter: pass out= on the ranks that are not the root, to receive into"
+                "scatter: ranks other than the root must pass out=, into which they receive"
             )
     elif x is None:
-        raise InvalidArgument("scatter: the root passes the tensor to scatter")
+        raise InvalidArgument("scatter: the root must pass the tensor to scatter")
     if x is None:
         rows, row = rows_of(out)
         shares = _shares(counts, rows, row, seat.size)
@@ -132,7 +132,7 @@ def alltoall(
     seat: Seat, x: Any, send_counts: Counts | None, recv_counts: Counts | None, out: Any
 ) -> Plan:
     if (send_counts is None) != (recv_counts is None):
-        raise InvalidArgument("alltoall: pass recv_counts and send_counts together")
+        raise InvalidArgument("alltoall: pass send_counts with recv_counts, or neither")
     rows, row = rows_of(x)
     sent = _shares(send_counts, _divided("alltoall", rows, send_counts, seat.size), row, seat.size)
     received = sent if recv_counts is None else _shares(recv_counts, 0, row, seat.size)
@@ -159,7 +159,7 @@ def _shares(counts: Counts | None, each: int, row: Shape, size: int) -> _Shares:
             f"{len(rows)} counts were passed, and the communicator has {size} ranks"
         )
     if min(rows) < 0:
-        raise InvalidArgument(f"a count is not negative: {rows}")
+        raise InvalidArgument(f"counts must not be negative: {rows}")
     width = width_of(row)
     return _Shares(rows, sum(rows), [count * width for count in rows])
 
@@ -168,7 +168,7 @@ def _integers(counts: Iterable[Any]) -> list[int]:
     try:
         return [int(count) for count in counts]
     except (TypeError, ValueError):
-        raise InvalidArgument(f"counts are one integer for each rank, not {counts!r}") from None
+        raise InvalidArgument(f"counts must be one integer for each rank, not {counts!r}") from None
 
 
 def _divided(collective: str, rows: int, counts: Counts | None, size: int) -> int:
@@ -192,5 +192,5 @@ def _pair_up(x: Any, out: Any) -> tuple[list[Any], list[Any], Any]:
     if out is None:
         out = [make_like(each) for each in x]
     elif not _several(out):
-        raise InvalidArgument(f"{len(x)} tensors were passed: out is a list of as many")
+        raise InvalidArgument(f"{len(x)} tensors were passed, so out must be a list of as many")
     return list(x), list(out), out

@@ -15,7 +15,11 @@ from ringcoll.probe import cli as probe
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands. Each command sets ``run``, a function that takes the arguments
     and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="ringcoll", description="Collective communication.")
+    parser = argparse.ArgumentParser(
+        prog="ringcoll",
+        description="Collective communication over shared memory, RDMA and TCP. Each command has "
+        "its own --help.",
+    )
     parser.add_argument("--version", action="version", version=f"ringcoll {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     doctor.add_parser(commands)

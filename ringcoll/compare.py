@@ -58,29 +58,36 @@ def _parse_positive(text: str) -> int:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "compare", help="allreduce through Horovod under each backend, side by side"
+        "compare",
+        help="time allreduce through Horovod under each of its backends",
+        description="Runs Horovod jobs on this host, and prints the median time of an allreduce "
+        "under each backend side by side.",
     )
     parser.add_argument(
-        "--np", type=_parse_positive, default=2, metavar="N", help="ranks, on this host (2)"
+        "--np", type=_parse_positive, default=2, metavar="N", help="ranks of each job (default 2)"
     )
     parser.add_argument(
         "--sizes",
         type=_parse_sizes,
         default=_parse_sizes(DEFAULT_SIZES),
-        help=f"in bytes ({DEFAULT_SIZES})",
+        help=f"sizes of the tensors in bytes (default {DEFAULT_SIZES})",
     )
     parser.add_argument(
-        "--rounds", type=_parse_positive, default=3, help="jobs of each backend (3)"
+        "--rounds", type=_parse_positive, default=3, help="jobs of each backend (default 3)"
     )
     parser.add_argument(
         "--backends",
         type=lambda text: text.upper().split(","),
-        help="of RINGCOLL,GLOO,MPI; all that are built",
+        help="some of RINGCOLL,GLOO,MPI (default: all that Horovod was built with)",
     )
     parser.add_argument(
-        "--limit", type=_parse_positive, default=300, metavar="S", help="seconds for one job (300)"
+        "--limit",
+        type=_parse_positive,
+        default=300,
+        metavar="S",
+        help="seconds that one job may take (default 300)",
     )
-    parser.add_argument("--json", action="store_true", help="the medians as JSON")
+    parser.add_argument("--json", action="store_true", help="print the medians as JSON")
     parser.set_defaults(run=run)
 
 
@@ -102,15 +109,19 @@ def choose_backends(wanted: Sequence[str] | None, found: dict[str, Any]) -> tupl
     if not found["framework"]:
         why = "; ".join(found["reasons"])
         raise Error(
-            f"no binding of Horovod works here ({why}). `ringcoll horovod install` builds one"
+            f"Horovod works here with neither torch nor TensorFlow ({why}). `ringcoll horovod "
+            "install` builds it"
         )
     built = [name for name in BACKENDS if found["backends"].get(name.lower())]
     for name in wanted or []:
         if name not in BACKENDS:
-            raise InvalidArgument(f"{name} is no backend: there are {', '.join(BACKENDS)}")
+            raise InvalidArgument(f"{name} is no backend; the backends are {', '.join(BACKENDS)}")
         if name not in built:
             has = ", ".join(built) or "none"
-            raise Error(f"the Horovod installed has no {name}; its backends: {has}")
+            raise Error(
+                f"the installed Horovod was built without {name}; its backends: {has}. "
+                "`ringcoll horovod install` builds another"
+            )
     return found["framework"], list(wanted) if wanted else built
 
 

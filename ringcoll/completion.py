@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator
 
 SHELLS = {
-    "bash": 'eval "$(ringcoll completion bash)" in ~/.bashrc',
-    "zsh": "ringcoll completion zsh > a file _ringcoll in a folder of $fpath",
-    "tcsh": "ringcoll completion tcsh > a file, and source it in ~/.tcshrc",
+    "bash": 'put eval "$(ringcoll completion bash)" into ~/.bashrc',
+    "zsh": "write the output to a file _ringcoll in a folder of $fpath",
+    "tcsh": "write the output to a file, and source that file in ~/.tcshrc",
 }
 
 
@@ -19,11 +19,11 @@ def add_parser(
     """``whole`` makes the parser of all commands. The shell completes its words."""
     parser = commands.add_parser(
         "completion",
-        help="print what a shell completes the command line by",
-        description="Prints what a shell completes the command line of ringcoll by.",
+        help="print a script with which a shell completes ringcoll's command line",
+        description="Prints a script with which a shell completes ringcoll's command line.",
         epilog="; ".join(f"{shell}: {how}" for shell, how in SHELLS.items()),
     )
-    parser.add_argument("shell", choices=list(SHELLS), help="%(choices)s")
+    parser.add_argument("shell", choices=list(SHELLS), help="the shell that runs the script")
     parser.set_defaults(run=lambda arguments: run(arguments, whole()))
 
 

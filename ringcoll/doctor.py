@@ -52,7 +52,9 @@ def examine(launcher: Finding) -> list[Finding]:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="whether ringcoll can run here, and why not; under a launcher, every pair of hosts",
+        help="check whether ringcoll can run here, and under a launcher all pairs of hosts",
+        description="Checks whether ringcoll can run here, and prints the reason if not. Started "
+        "by a launcher on several hosts, it also checks every pair of hosts.",
     )
     add_options(parser)
     parser.set_defaults(run=run)
@@ -116,7 +118,7 @@ def _transports(transports: list[dict[str, Any]], knobs: list[dict[str, str]]) -
         reason = f": {row['reason']}" if row["reason"] else ""
         yield Finding(f"transport {row['name']}", status, f"{row['help']}; {verdict}{reason}")
     if not any(row["usable"] and row.get("automatic", True) for row in transports):
-        yield Finding("transports", FAILED, "none can be used between processes")
+        yield Finding("transports", FAILED, "no transport can be used between processes here")
     if wanted != "auto" and wanted not in [row["name"] for row in transports]:
         yield Finding(
             "transports", FAILED, f"RINGCOLL_TRANSPORT={wanted}: this build has no such transport"

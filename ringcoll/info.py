@@ -82,12 +82,14 @@ def knobs_markdown(knobs: list[dict[str, str]]) -> str:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("info", help="version, transports, schedules and knobs")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the same as JSON")
-    form.add_argument(
-        "--knobs-markdown", action="store_true", help="the table of knobs as in docs/knobs.md"
+    parser = commands.add_parser(
+        "info",
+        help="print version, transports, schedules and knobs",
+        description="Prints the version, and tables of the transports, schedules and knobs.",
     )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument("--knobs-markdown", action="store_true", help="print the page docs/knobs.md")
     parser.set_defaults(run=run)
 
 

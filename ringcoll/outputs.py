@@ -43,7 +43,7 @@ def check_picture(option: str, path: Path) -> None:
         raise Error(f"{option} needs matplotlib: pip install 'ringcoll[plots]'") from None
     kinds = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in kinds:
-        raise InvalidArgument(f"{option} {path}: its name is to end in one of {', '.join(kinds)}")
+        raise InvalidArgument(f"{option} {path}: its name must end in one of {', '.join(kinds)}")
     check_file(option, path)
 
 

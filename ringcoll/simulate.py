@@ -119,7 +119,7 @@ def _parse_sizes(text: str) -> list[int]:
 def _parse_with_unit(text: str, units: dict[str, float], example: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(\w+)", text.lower())
     if not match or match[2] not in units or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: such as {example} is wanted")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a value such as {example}")
     return float(match[1]) * units[match[2]]
 
 
@@ -145,48 +145,84 @@ def _parse_factor(text: str) -> float:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "simulate", help="what collectives would take on a cluster, and which schedule"
+        "simulate",
+        help="predict times and schedules of a collective on a cluster",
+        description="Predicts how long a collective takes on a cluster that the options describe, "
+        "with each schedule, and which schedule is chosen.",
     )
-    parser.add_argument("--hosts", type=_parse_positive, required=True)
-    parser.add_argument("--ranks", type=_parse_positive, default=1, help="of each host (1)")
+    parser.add_argument("--hosts", type=_parse_positive, required=True, help="number of hosts")
+    parser.add_argument(
+        "--ranks", type=_parse_positive, default=1, help="ranks on each host (default 1)"
+    )
     parser.add_argument(
         "--sockets",
         type=_parse_positive,
         default=1,
-        help="of each host, to which its ranks are bound, as many to each (1)",
+        help="sockets of each host, each with the same number of ranks bound to it (default 1)",
     )
     parser.add_argument(
         "--ports",
         type=_parse_positive,
         default=1,
-        help="of each host, which its ranks share out; no more than ranks (1)",
+        help="network ports of each host, divided among its ranks; at most one a rank (default 1)",
     )
-    parser.add_argument("--leaf", type=_parse_positive, metavar="HOSTS", help="of each leaf switch")
+    parser.add_argument(
+        "--leaf",
+        type=_parse_positive,
+        metavar="HOSTS",
+        help="hosts below each leaf switch; a spine joins the leaves (default: one switch for all)",
+    )
     parser.add_argument(
         "--oversubscription",
         type=_parse_factor,
         default=1.0,
         metavar="X",
-        help="what the hosts of a leaf send, over what its uplinks carry (1)",
+        help="rate of all ports below a leaf divided by the rate of its uplinks (default 1)",
     )
     links = parser.add_mutually_exclusive_group()
     links.add_argument(
-        "--costs", type=Path, metavar="FILE", help="as of RINGCOLL_COSTS; stats()['costs'] is one"
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="JSON file with measured costs of links, as for RINGCOLL_COSTS and as in "
+        "stats()['costs']",
     )
     links.add_argument(
-        "--network", type=_parse_rate, metavar="RATE", help="of a host's port: 10gbit, 500mbit"
+        "--network",
+        type=_parse_rate,
+        metavar="RATE",
+        help="rate of one port, such as 10gbit or 500mbit",
     )
-    parser.add_argument("--latency", type=_parse_time, metavar="TIME", help="between hosts: 20us")
-    parser.add_argument("--crowded", action="store_true", help="hosts have more ranks than cores")
+    parser.add_argument(
+        "--latency",
+        type=_parse_time,
+        metavar="TIME",
+        help="latency between two hosts below one switch, such as 20us",
+    )
+    parser.add_argument(
+        "--crowded", action="store_true", help="assume that hosts have more ranks than cores"
+    )
     parser.add_argument(
         "--sizes",
         type=_parse_sizes,
         default=_parse_sizes(DEFAULT_SIZES),
-        help=f"in bytes of the whole vector: 64K,1M or {DEFAULT_SIZES} (that)",
+        help="bytes of the whole vector, as a list such as 64K,1M or as a range (default "
+        f"{DEFAULT_SIZES})",
     )
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture: out.svg, out.png")
+    parser.add_argument(
+        "--collective",
+        choices=COLLECTIVES,
+        default="allreduce",
+        metavar="NAME",
+        help="one of %(choices)s (default allreduce)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw the times into this file (.svg, .png and others)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -195,7 +231,10 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
     hosts, above = _hosts_of(arguments), _levels_above(arguments)
     if arguments.costs is not None:
         if arguments.latency is not None or arguments.oversubscription != 1:
-            raise InvalidArgument("--costs gives the latency and the rate of uplinks already")
+            raise InvalidArgument(
+                "--costs already gives latencies and the rate of uplinks: leave --latency and "
+                "--oversubscription out"
+            )
         return _with_costs(hosts, above, arguments.costs)
     for i, level in enumerate(above):
         if arguments.latency is not None:
@@ -205,11 +244,11 @@ def levels_of(arguments: argparse.Namespace) -> list[Level]:
             level["group_bytes_per_us"] = arguments.network * arguments.ports
     if len(above) == 2:
         if arguments.network is None:
-            raise InvalidArgument("--leaf wants --network, or --costs with the uplinks' rate")
+            raise InvalidArgument("--leaf needs --network, or --costs with the rate of the uplinks")
         of_leaf = arguments.network * arguments.ports * arguments.leaf
         above[1]["group_bytes_per_us"] = of_leaf / arguments.oversubscription
     elif arguments.oversubscription != 1:
-        raise InvalidArgument("--oversubscription is that of leaves: give --leaf too")
+        raise InvalidArgument("--oversubscription is that of leaf switches: give --leaf too")
     return [*hosts, *above]
 
 
@@ -217,14 +256,16 @@ def _hosts_of(arguments: argparse.Namespace) -> list[Level]:
     """The level of hosts, after that of sockets if there is more than one."""
     ranks, sockets = arguments.ranks, arguments.sockets
     if arguments.ports > ranks:
-        raise InvalidArgument(f"--ports {arguments.ports}: {ranks} ranks use {ranks} at most")
+        raise InvalidArgument(
+            f"--ports {arguments.ports} is more than --ranks {ranks}: each rank uses one port"
+        )
     hosts = Level(level="host", ranks=ranks, ports=arguments.ports)
     if sockets == 1:
         return [hosts]
     if ranks % sockets or sockets == ranks or arguments.crowded:
         raise InvalidArgument(
-            f"--sockets {sockets}: each has as many of the {ranks} ranks, at least two, with a "
-            "core each"
+            f"--sockets {sockets}: the {ranks} ranks of a host must divide equally among the "
+            "sockets, with at least two ranks to a socket and without --crowded"
         )
     return [Level(level="socket", ranks=ranks // sockets), hosts]
 
@@ -238,7 +279,7 @@ def _levels_above(arguments: argparse.Namespace) -> list[Level]:
         return [Level(level="network", ranks=ranks)]
     if leaf >= arguments.hosts:
         raise InvalidArgument(
-            f"--leaf {leaf}: a leaf has fewer hosts than there are in all, which is "
+            f"--leaf {leaf}: a leaf must have fewer hosts than the cluster, which has "
             f"{arguments.hosts}"
         )
     return [Level(level="leaf", ranks=leaf * arguments.ranks), Level(level="spine", ranks=ranks)]
@@ -248,7 +289,7 @@ def _refuse_links(arguments: argparse.Namespace) -> None:
     for name in ("leaf", "network", "latency"):
         if getattr(arguments, name) is not None:
             raise InvalidArgument(
-                f"--{name} is of links between hosts, which --hosts 1 has none of"
+                f"--{name} describes links between hosts, and --hosts 1 has none: leave it out"
             )
 
 
@@ -260,19 +301,19 @@ def _with_costs(hosts: list[Level], above: list[Level], path: Path) -> list[Leve
         raise InvalidArgument(f"--costs {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidArgument(
-            f'--costs {path}: JSON with an object "levels" of objects is wanted'
+            f'--costs {path} must be JSON with an object "levels" of objects'
         ) from None
     below = [name for name in given if name in _BELOW_HOSTS]
     if len(below) < len(hosts) - 1:
         raise InvalidArgument(
-            f"--costs {path} has no level below host (of a job that was bound to sockets, as "
-            "--sockets says)"
+            f"--costs {path} has no level below host, which --sockets needs: measure the costs in "
+            "a job whose ranks are bound to sockets"
         )
     names = [name for name in given if name not in (*_BELOW_HOSTS, "host")]
     if len(names) != len(above):
         raise InvalidArgument(
-            f"--costs {path} has {len(names)} levels above host ({', '.join(names)}), and "
-            f"{len(above)} are wanted: one without --leaf, two with it, none of one host"
+            f"--costs {path} has {len(names)} levels above host ({', '.join(names)}), and the "
+            f"cluster has {len(above)}: one without --leaf, two with it, none with --hosts 1"
         )
     return [
         cast(Level, {**given.get(name, {}), **level, "level": name})

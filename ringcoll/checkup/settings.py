@@ -18,8 +18,8 @@ def find_absent(reports: Mapping[int, Report], size: int) -> Iterator[Finding]:
         yield Finding(
             "ranks",
             FAILED,
-            f"{name_ranks(absent)} of {size} did not come. What they wrote says why; if nothing: "
-            "they were not started, or cannot reach the meeting place",
+            f"{name_ranks(absent)} of {size} did not come to the meeting place. Their output says "
+            "why; without any, they were not started or cannot reach the meeting place",
         )
 
 

@@ -138,15 +138,15 @@ class Leader:
         findings = []
         if self.silent:
             detail = (
-                f"{name_ranks(sorted(self.silent))} stopped answering: what was written there says "
-                "why; if nothing, the process was killed, or its host or network went away"
+                f"{name_ranks(sorted(self.silent))} stopped answering. Their output says why; "
+                "without any, the process was killed, or its host or network is down"
             )
             findings.append(Finding("ranks", FAILED, detail))
         count = sum(rank not in self.silent for rank in self._firsts)
         pairs = count * (count - 1)
         missing = pairs - sum(not self._is_silent(each) for each in self.views)
         if missing:
-            detail = f"{missing} of {pairs} were not examined: --limit gives more time"
+            detail = f"{missing} of {pairs} were not examined in time: raise --limit"
             findings.append(Finding("pairs of hosts", NOTE, detail))
         return findings
 

@@ -97,7 +97,7 @@ class Follow:
         self._steps += 1
         step = self._board.wait(f"{self.name}.{self._steps}", time.monotonic() + patience_s)
         if step is None:
-            raise Timeout(f"rank 0 said nothing for {patience_s:.0f} s", 0)
+            raise Timeout(f"rank 0 has sent nothing for {patience_s:.0f} s: see its output", 0)
         return step
 
     def answer(self, message: Answer) -> None:

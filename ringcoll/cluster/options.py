@@ -9,7 +9,7 @@ from ringcoll.errors import Error
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
         "--wait",
         type=positive_seconds,
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         default=120.0,
         metavar="SECONDS",
-        help="after this no further pairs of hosts are examined (default 120)",
+        help="the time after which no further pair of hosts is examined (default 120)",
     )
 
 

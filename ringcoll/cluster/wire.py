@@ -34,7 +34,7 @@ class Wire:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise TransportError("what came is no message of ringcoll")
+            raise TransportError("the data received is no message of ringcoll")
         return message
 
     def close(self) -> None:

@@ -16,26 +16,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["build", "install"],
-        help="build: make the wheel and say where it is. install: and install it for this Python",
+        help="build: make a wheel and print its path; install: also install it for this Python",
     )
-    parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (default: CPUs)")
-    parser.add_argument("--without-torch", action="store_true", help="leave torch out")
-    parser.add_argument("--without-tensorflow", action="store_true", help="leave TensorFlow out")
-    parser.add_argument("--without-mpi", action="store_true", help="leave MPI out")
+    parser.add_argument(
+        "--jobs", type=int, default=0, help="compilers at a time (default: one per CPU)"
+    )
+    parser.add_argument("--without-torch", action="store_true", help="build without torch")
+    parser.add_argument(
+        "--without-tensorflow", action="store_true", help="build without TensorFlow"
+    )
+    parser.add_argument("--without-mpi", action="store_true", help="build without MPI")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="DIR",
-        help="of build: for the wheel, to be installed on other machines; what they need is said",
+        help="only with build: directory for a wheel that other machines can install; the command "
+        "also prints what those machines need",
     )
-    parser.add_argument("--force", action="store_true", help="build even if it was built before")
+    parser.add_argument(
+        "--force", action="store_true", help="build even if the cache has the wheel"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command, and returns the exit status."""
     if args.output and args.action != "build":
         print(
-            "ringcoll horovod install: --output is of build; install the wheel by pip",
+            "ringcoll horovod install: --output works only with build. Build the wheel, and "
+            "install it by pip",
             file=sys.stderr,
         )
         return 2
@@ -66,7 +74,7 @@ def _export(options: Options, output: Path) -> int:
     print(wheel)
     for line in needs:
         print(f"  {line}")
-    print("  ringcoll, from a wheel of its own")
+    print("  ringcoll, which has a wheel of its own")
     return 0
 
 
@@ -77,8 +85,8 @@ def add_parser(
     parser = subparsers.add_parser(
         "horovod",
         help="build or install Horovod with the backend RINGCOLL",
-        description="Builds Horovod 0.28.1 with the backend RINGCOLL for the torch and TensorFlow "
-        "that are installed, once; later runs find the wheel in the cache.",
+        description="Builds Horovod 0.28.1 with the backend RINGCOLL for the installed torch and "
+        "TensorFlow. The wheel is kept in a cache, and later runs take it from there.",
     )
     add_arguments(parser)
     parser.set_defaults(run=run, func=run)

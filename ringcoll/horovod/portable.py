@@ -80,13 +80,13 @@ class Needs:
         lines = [
             f"processor: {platform.machine()}{cpu}",
             f"CPython {python}, glibc {self.glibc} or later, libstdc++ with {self.libstdcxx}",
-            f"frameworks: {frameworks} (these minor versions: theirs is no stable ABI)",
+            f"frameworks: {frameworks} (the same minor versions, since their ABIs are not stable)",
         ]
         if self.libraries:
             where = f", looked for in {', '.join(self.folders)} first" if self.folders else ""
             lines.append(
                 f"libraries: {', '.join(self.libraries)}{where}; without them it does not load "
-                "(of MPI: build with --without-mpi)"
+                "(build with --without-mpi to do without MPI)"
             )
         return lines
 
@@ -97,7 +97,7 @@ def examine(wheel: Path, log: Path) -> Needs:
     native = next((line for line in commands if _NATIVE.search(line)), None)
     if native is not None:
         raise NotPortable(
-            f"it was compiled for this machine's processor alone: {native[:200]} … (the whole log: "
+            f"it was compiled for this machine's processor only: {native[:200]} … (the whole log: "
             f"{log})"
         )
     flags = {flag for line in commands for flag in re.findall(r"(?<=\s)-m[\w.+=-]+", line)}

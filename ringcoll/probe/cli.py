@@ -20,14 +20,24 @@ from ringcoll.probe.show import print_survey
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "probe", help="under a launcher: which hosts are near one another, and a file that says so"
+        "probe",
+        help="find out, under a launcher, which hosts are near one another",
+        description="Measures between the hosts of a job, finds groups of hosts that are near one "
+        "another, and can write them to a file for RINGCOLL_TOPOLOGY. A launcher starts it with "
+        "at least one rank on each host.",
     )
     add_options(parser)
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where each host is, for RINGCOLL_TOPOLOGY"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the groups of hosts to this file, for RINGCOLL_TOPOLOGY",
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="a picture of all pairs: out.svg, out.png"
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw all pairs of hosts into this file (.svg, .png and others)",
     )
     parser.set_defaults(run=run)
 
@@ -41,8 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     if job.size == 1:
         raise InvalidArgument(
-            "it measures between the hosts of a job, and this is one rank: start it by a launcher, "
-            "with a rank on each host: horovodrun -np 4 -H node1,node2,node3,node4 ringcoll probe"
+            "the command measures between the hosts of a job, and this job has only one rank. "
+            "Start it by a launcher with a rank on each host: "
+            "horovodrun -np 4 -H node1,node2,node3,node4 ringcoll probe"
         )
 
     def lead(leader: Leader) -> Survey:

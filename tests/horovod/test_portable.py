@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_is_named(monkeypatch, capsys, tmp_path):
     assert _run("build", "--output", str(tmp_path / "file" / "dir")) == 1
     assert "--output" in capsys.readouterr().err
     assert _run("install", "--output", str(tmp_path)) == 2
-    assert "--output is of build" in capsys.readouterr().err
+    assert "--output works only with build" in capsys.readouterr().err
 
 
 def test_flags_of_this_processor_are_refused_before_the_build(monkeypatch, tmp_path):

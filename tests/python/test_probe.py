@@ -360,7 +360,7 @@ def test_the_picture(count, measured, tmp_path):
     check_picture("--plot", path)
     write_picture("--plot", path, draw(a_survey(count, views(count) if measured else {})))
     assert path.read_text().rstrip().endswith("</svg>") and list(tmp_path.iterdir()) == [path]
-    with pytest.raises(InvalidArgument, match=r"out.unheard: its name is to end in one of .*svg"):
+    with pytest.raises(InvalidArgument, match=r"out.unheard: its name must end in one of .*svg"):
         check_picture("--plot", tmp_path / "out.unheard")
 
 
@@ -399,7 +399,7 @@ def test_a_link_that_another_user_may_have_planted_is_not_followed(tmp_path):
 
 def test_it_wants_a_launcher(start):
     _, said = start("probe").communicate(timeout=60)
-    assert "start it by a launcher" in said and "horovodrun" in said
+    assert "Start it by a launcher" in said and "horovodrun" in said
 
 
 def job_of(size, store):

@@ -260,9 +260,13 @@ def test_the_command_knows_sockets(tmp_path: Path):
         (["--hosts", "2", "--latency", "1h"], 2, "such as 20us"),
         (["--hosts", "2", "--sizes", "1M..1K"], 2, "ends before it begins"),
         (["--hosts", "2", "--leaf", "2", "--network", "1gbit"], 1, "--leaf 2"),
-        (["--hosts", "4", "--leaf", "2"], 1, "--leaf wants --network"),
-        (["--hosts", "4", "--ports", "2"], 1, "1 ranks use 1 at most"),
-        (["--hosts", "1", "--ranks", "6", "--sockets", "4"], 1, "--sockets 4: each has as many"),
+        (["--hosts", "4", "--leaf", "2"], 1, "--leaf needs --network"),
+        (["--hosts", "4", "--ports", "2"], 1, "--ports 2 is more than --ranks 1"),
+        (
+            ["--hosts", "1", "--ranks", "6", "--sockets", "4"],
+            1,
+            "must divide equally among the sockets",
+        ),
         (["--hosts", "1", "--ranks", "2", "--sockets", "2"], 1, "at least two"),
         (["--hosts", "4", "--oversubscription", "4"], 1, "give --leaf"),
         (["--hosts", "2", "--costs", "/nonexistent"], 1, "No such file"),
@@ -270,9 +274,9 @@ def test_the_command_knows_sockets(tmp_path: Path):
         (["--hosts", "2", "--costs", "/dev/null", "--latency", "1us"], 1, "already"),
         (["--hosts", "70000"], 1, "levels[1].ranks is 70000"),
         (["--hosts", "70000", "--plot", "/none/out.svg"], 1, "--plot"),  # before the work
-        (["--hosts", "1", "--leaf", "4"], 1, "--leaf is of links between hosts"),
-        (["--hosts", "1", "--network", "10gbit"], 1, "--network is of links between hosts"),
-        (["--hosts", "1", "--latency", "20us"], 1, "--latency is of links between hosts"),
+        (["--hosts", "1", "--leaf", "4"], 1, "--leaf describes links between hosts"),
+        (["--hosts", "1", "--network", "10gbit"], 1, "--network describes links between hosts"),
+        (["--hosts", "1", "--latency", "20us"], 1, "--latency describes links between hosts"),
     ],
 )
 def test_the_command_refuses_nonsense(arguments: list[str], status: int, said: str):
