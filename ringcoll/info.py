@@ -16,7 +16,8 @@ from ringcoll import _core
 # Environment variables that are read but are not knobs of the library.
 OTHER_VARIABLES = {
     "RINGCOLL_STORE": "where the ranks find each other, for `ringcoll.init()`: `tcp://HOST:PORT`, "
-    "`file:///DIRECTORY`, `horovod://HOST:PORT/SCOPE` or `local://NAME`. Unset: by the launcher",
+    "`file:///DIRECTORY`, `horovod://HOST:PORT/SCOPE` or `local://NAME`. Unset: what the launcher "
+    "has set says it",
     "RINGCOLL_LIBRARY": "path of the `libringcoll.so` that Horovod loads. Unset: that of the "
     "installed package",
 }
@@ -24,15 +25,15 @@ OTHER_VARIABLES = {
 
 # Explains the columns "owner" and "ranks" of the table of knobs (csrc/base/knobs.h).
 _COLUMNS = """\
-The **owner** is the layer or transport that reads it, a folder of `csrc/` or of `csrc/transport/`.
-Of the **ranks** of a job it says:
+The **owner** is the layer or transport that reads the knob: a folder of `csrc/` or of
+`csrc/transport/`. The column **ranks** says how the values of the ranks of a job relate:
 
-| ranks | what it says |
+| ranks | meaning |
 | -- | -- |
 | agreed | they have the same value, or all of them fail when they start, with one error \
 that names the knob, two ranks and their values |
-| rank 0's | rank 0's counts; others have the same, or none |
-| own | each rank goes by its own |"""
+| rank 0's | the value of rank 0 counts; other ranks have the same, or none |
+| own | each rank uses its own value |"""
 
 
 def library_info() -> dict[str, Any]:
@@ -52,9 +53,9 @@ def knobs_markdown(knobs: list[dict[str, str]]) -> str:
         "# Knobs",
         "",
         *textwrap.wrap(
-            "Knobs are environment variables, which are read when a communicator is made. A value "
-            "out of range is refused. An unknown name that begins with `RINGCOLL_` is warned "
-            "about. This page is written by `ringcoll info --knobs-markdown`.",
+            "This page is written by `ringcoll info --knobs-markdown`. Knobs are environment "
+            "variables, which are read when a communicator is made. A value out of range is an "
+            "error. An unknown name that begins with `RINGCOLL_` causes a warning.",
             100,
             break_on_hyphens=False,
         ),

@@ -17,7 +17,7 @@ struct LauncherInterface {
 /// repeats the owner and the agreement (Agreement in base/knobs.h) from the knob's row.
 struct Config {
   std::string transport;  // mesh, own: "auto", or the name of a transport: this one or an error
-  std::string interface;  // bootstrap, own: networks for TCP; "" = the launcher's, or chosen
+  std::string interface;  // connect, own: networks for TCP; "" = the launcher's, or chosen
   LauncherInterface launcher_interface;  // not a knob
   std::string hostid;          // topology, own: id of this host; "" = by who can map whose memory
   std::string topology;        // topology, rank 0's: file that says which switches join which hosts

@@ -14,7 +14,8 @@ KnobRow choice_of_transport() {
           Agreement::kOwn,
           knob::Text{&Config::transport, std::move(words)},
           "auto",
-          "the transport for every link: this one or an error. auto: the nearest for each pair"};
+          "the transport that every link must use; the start fails where it cannot. auto: the "
+          "nearest that works, for each pair of ranks"};
 }
 
 std::vector<KnobRow> join() {

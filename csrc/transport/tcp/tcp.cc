@@ -206,7 +206,8 @@ const std::vector<KnobRow>& tcp_knobs() {
   static const std::vector<KnobRow> rows = {
       {"RINGCOLL_TCP_STREAMS", "tcp", Agreement::kAgreed,
        knob::Integer{&Config::tcp_streams, 0, 16}, "0",
-       "TCP connections to each peer that carry data. 0: up to 4, as many as are seen to pay"},
+       "TCP connections to each peer that carry data. 0: up to 4, as many as are found to be "
+       "faster"},
   };
   return rows;
 }
