@@ -12,7 +12,8 @@ namespace ringcoll {
 /// the JSON is nested deeper than `most`.
 inline auto no_deeper_than(int most, std::string_view what) {
   return [most, what](int depth, auto /*event*/, auto& /*value*/) {
-    check(depth <= most, Code::kInvalidArgument, "{}: nested more than {} deep", what, most);
+    check(depth <= most, Code::kInvalidArgument,
+          "{}: objects and arrays are nested more than {} deep", what, most);
     return true;
   };
 }

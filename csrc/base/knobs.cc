@@ -202,7 +202,8 @@ std::vector<std::string> KnobTable::unknown(std::span<const std::string> names) 
     auto nearest = std::ranges::min_element(
         rows_, {}, [&](const KnobRow& row) { return edit_distance(name, row.name); });
     warnings.push_back(
-        fmt::format("{} is set but is no knob of ringcoll; the nearest is {}. It has no effect",
+        fmt::format("{} is set, but ringcoll has no such knob, so it has no effect; the nearest "
+                    "name is {}",
                     name, nearest->name));
   }
   return warnings;

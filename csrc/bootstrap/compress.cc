@@ -25,18 +25,17 @@ std::string compress(std::string_view bytes) {
 std::string decompress(std::string_view compressed, size_t limit) {
   uint32_t length = 0;
   check(compressed.size() >= sizeof length && compressed.size() <= LZ4_MAX_INPUT_SIZE,
-        Code::kTransport, "{} bytes cannot be decompressed", compressed.size());
+        Code::kTransport, "compressed data of {} bytes cannot be read", compressed.size());
   std::memcpy(&length, compressed.data(), sizeof length);
   compressed.remove_prefix(sizeof length);
   // Checked before memory is allocated.
   check(length <= limit, Code::kTransport,
-        "what is to be decompressed says that it has {} bytes; at most {} are allowed", length,
-        limit);
+        "compressed data claims to be {} bytes long; at most {} are allowed", length, limit);
   std::string out(length, 0);
   int got = LZ4_decompress_safe(compressed.data(), out.data(), static_cast<int>(compressed.size()),
                                 static_cast<int>(length));
   check(got >= 0 && static_cast<uint32_t>(got) == length, Code::kTransport,
-        "what is to be decompressed is damaged");
+        "compressed data is damaged");
   return out;
 }
 

@@ -17,8 +17,8 @@ class FunctionExchange : public Exchange {
  public:
   FunctionExchange(GatherFunction gather, Rank rank, Rank size)
       : gather_(std::move(gather)), rank_(rank), size_(size) {
-    check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
-          size);
+    check(rank >= 0 && rank < size, Code::kInvalidArgument,
+          "rank {} of a job of size {}: ranks are from 0 to size - 1", rank, size);
   }
   Rank rank() const override { return rank_; }
   Rank size() const override { return size_; }
@@ -28,7 +28,8 @@ class FunctionExchange : public Exchange {
     auto lengths = gather_equal<uint64_t>({mine.size()});
     uint64_t longest = *std::ranges::max_element(lengths);
     check(longest <= kMaxValueBytes, Code::kTransport,
-          "the exchange function reports a blob of {} bytes; it must gather by rank", longest);
+          "the exchange function says that one rank gave {} bytes; it must gather by rank",
+          longest);
     std::vector<std::string> blobs(size_);
     for (uint64_t at = 0; at < longest; at += kBlockBytes) {
       std::vector<char> block(std::min<uint64_t>(longest - at, kBlockBytes));
@@ -49,11 +50,11 @@ class FunctionExchange : public Exchange {
   std::vector<T> gather_equal(const std::vector<T>& mine) {
     std::vector<T> all(mine.size() * size_);
     check(gather_(mine.data(), mine.size() * sizeof(T), all.data()), Code::kTransport,
-          "the exchange function of the caller failed; its cause is in the caller's log");
+          "the exchange function of the caller failed; see the caller's log for the cause");
     // This also finds two processes that claim one rank.
     check(std::equal(mine.begin(), mine.end(), all.begin() + mine.size() * rank_),
           Code::kInvalidArgument,
-          "the exchange function gave rank {} back something else than it put in: two processes "
+          "the exchange function did not return to rank {} what that rank put in: two processes "
           "claim this rank, or the function does not gather by rank",
           rank_);
     return all;

@@ -17,8 +17,8 @@ constexpr size_t kMaxErrorBytes = 16 * 1024;
 
 void expect_magic(WireReader* reader, uint32_t magic, const char* what) {
   check(reader->get<uint32_t>() == magic, Code::kTransport,
-        "{}: not of this version of ringcoll; install the same on all hosts, and let no other "
-        "program use this store",
+        "{} was not written by this version of ringcoll; install the same version on all hosts, "
+        "and let no other program use this store",
         what);
 }
 
@@ -72,13 +72,15 @@ Outcome Outcome::decode(std::string_view bytes) {
   int32_t code = reader.get<int32_t>();
   if (code != 0) {
     check(code >= RC_INVALID_ARGUMENT && code <= RC_ABORTED, Code::kTransport,
-          "{}: an error with code {}", kWhat, code);
+          "{}: the error code {} is unknown; install the same version of ringcoll on all hosts",
+          kWhat, code);
     Rank rank = reader.get<Rank>();
     outcome.is_early = reader.get<uint8_t>() != 0;
     outcome.error = Error(static_cast<Code>(code), reader.get_text(kMaxErrorBytes), rank);
   } else {
     uint32_t count = reader.get<uint32_t>();
-    check(count <= uint32_t{kMostRanks}, Code::kTransport, "{}: {} ranks", kWhat, count);
+    check(count <= uint32_t{kMostRanks}, Code::kTransport, "{}: {} ranks are too many", kWhat,
+          count);
     std::string all = decompress(reader.get_view(kMaxValueBytes), kMaxValueBytes);
     WireReader records(all, kWhat);
     outcome.records.reserve(std::min<size_t>(count, all.size() / sizeof(uint32_t)));

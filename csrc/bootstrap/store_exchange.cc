@@ -75,8 +75,8 @@ class StoreExchange : public Exchange {
         rank_(rank),
         size_(size),
         claim_{fresh_token(), this_process()} {
-    check(rank >= 0 && rank < size, Code::kInvalidArgument, "rank {} of a job of size {}", rank,
-          size);
+    check(rank >= 0 && rank < size, Code::kInvalidArgument,
+          "rank {} of a job of size {}: ranks are from 0 to size - 1", rank, size);
     if (size == 1) return;  // the store is not used
     store_->while_waiting([this] { look(); });
     if (rank > 0) store_->set_waiters(size);  // all of these wait for rank 0's keys
@@ -270,7 +270,8 @@ void StoreExchange::check_record(Rank rank, const Record& record) const {
   if (record.size != size_)
     throw Error(
         Code::kInvalidArgument,
-        fmt::format("rank {} ({}) was told that the job has {} ranks, rank 0 ({}) that it has {}",
+        fmt::format("rank {} ({}) was told that the job has {} ranks, rank 0 ({}) that it has {}; "
+                    "start all with the same size",
                     rank, record.claim.process, record.size, claim_.process, size_),
         rank);
 }
@@ -490,14 +491,15 @@ std::optional<Claim> StoreExchange::read_record_claim() {
 std::optional<Outcome> StoreExchange::accept(Outcome outcome, const std::string& mine) {
   if (outcome.error) return outcome;
   check(outcome.records.size() == static_cast<size_t>(size_), Code::kInvalidArgument,
-        "rank 0 ({}) was told that the job has {} ranks, rank {} ({}) that it has {}",
+        "rank 0 ({}) was told that the job has {} ranks, rank {} ({}) that it has {}; start all "
+        "with the same size",
         session_.process, outcome.records.size(), rank_, claim_.process, size_);
   const Claim& named = outcome.records[rank_].claim;
   if (named == claim_) {
     // Otherwise peers would connect to a stranger in this rank's place, which could relay their
     // data.
     check(outcome.records[rank_].blob == mine, Code::kTransport,
-          "{} does not give back what rank {} has put there: somebody else writes to it",
+          "{} does not return what rank {} has put there: another process writes to it",
           store_->name(), rank_);
     return outcome;
   }

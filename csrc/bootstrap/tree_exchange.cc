@@ -105,14 +105,14 @@ std::vector<std::string> TreeExchange::all_gather(const std::string& mine, Deadl
     send(*child, compressed, patience);
   auto blobs = split(all);
   check(blobs[rank_] == mine, Code::kTransport,
-        "rank 0 does not give back what rank {} has said: install the same version of ringcoll on "
-        "all hosts",
+        "rank 0 did not return what rank {} had sent: install the same version of ringcoll on all "
+        "hosts",
         rank_);
   return blobs;
 }
 
 std::vector<std::string> TreeExchange::split(std::string_view all) const {
-  WireReader reader(all, "what all ranks say in a round");
+  WireReader reader(all, "the messages of all ranks at the start");
   std::vector<std::string> blobs;
   for (Rank r = 0; r < size_; r++) blobs.push_back(reader.get_text(kMaxValueBytes));
   reader.finish();
@@ -128,7 +128,8 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
   while (bytes > 0) {
     long_wait.tell(
         Clock::now(), [this] { return fmt::format("rank {}", rank_); },
-        [] { return "a round of the start"; }, [&] { return fmt::format("rank {}", link.peer); });
+        [] { return "an exchange of the start"; },
+        [&] { return fmt::format("rank {}", link.peer); });
     size_t moved = 0;
     try {
       moved = some();
@@ -142,8 +143,8 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
     if (deadline.passed())
       throw Error(
           Code::kTimeout,
-          fmt::format("rank {} has not come to a round of the start before the deadline; it "
-                      "may be stopped, or wait for another rank",
+          fmt::format("rank {} has not taken part in an exchange of the start before the deadline; "
+                      "it may be stopped, or wait for another rank",
                       link.peer),
           link.peer);
     pollfd entry{link.fd.get(), events, 0};
@@ -152,7 +153,7 @@ void TreeExchange::move(const Link& link, short events, size_t bytes, Deadline d
 }
 
 std::string TreeExchange::receive(const Link& link, Deadline deadline) {
-  std::string name = fmt::format("rounds of the start, rank {} -> {}", link.peer, rank_);
+  std::string name = fmt::format("exchanges of the start, rank {} -> {}", link.peer, rank_);
   auto fill = [&](char* place, size_t bytes) {
     move(link, POLLIN, bytes, deadline, [&, bytes]() mutable {
       size_t got = try_recv_some(link.fd.get(), place, bytes, name);
@@ -164,7 +165,8 @@ std::string TreeExchange::receive(const Link& link, Deadline deadline) {
   Header header;
   fill(reinterpret_cast<char*>(&header), sizeof header);
   check(header.magic == kTreeMagic && header.bytes <= kMaxValueBytes, Code::kTransport,
-        "{}: what came is no message of a round", name);
+        "{}: the data received is no message; do all hosts have the same version of ringcoll?",
+        name);
   std::string bytes(header.bytes, 0);
   fill(bytes.data(), bytes.size());
   return bytes;
@@ -172,7 +174,8 @@ std::string TreeExchange::receive(const Link& link, Deadline deadline) {
 
 void TreeExchange::send(const Link& link, const std::string& bytes, Deadline deadline) {
   check(bytes.size() <= kMaxValueBytes, Code::kTransport,
-        "a round of the start has {} bytes; at most {} are allowed", bytes.size(), kMaxValueBytes);
+        "a message of the start has {} bytes; at most {} are allowed", bytes.size(),
+        kMaxValueBytes);
   Header header{.bytes = static_cast<uint32_t>(bytes.size())};
   std::string message(reinterpret_cast<const char*>(&header), sizeof header);
   message += bytes;
@@ -181,7 +184,7 @@ void TreeExchange::send(const Link& link, const std::string& bytes, Deadline dea
     ssize_t now = ::send(link.fd.get(), message.data() + sent, message.size() - sent,
                          MSG_DONTWAIT | MSG_NOSIGNAL);
     if (now < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    check(now >= 0, Code::kTransport, "rounds of the start, rank {} -> {}: {}", rank_, link.peer,
+    check(now >= 0, Code::kTransport, "exchanges of the start, rank {} -> {}: {}", rank_, link.peer,
           errno_text("send", errno));
     sent += static_cast<size_t>(now);
     return static_cast<size_t>(now);

@@ -140,20 +140,19 @@ const char* explain(Verdict verdict) {
     case Verdict::kAccepted:
       return "accepted";
     case Verdict::kWrongSecret:
-      return "the two do not know the same secret; RINGCOLL_SECRET must be the same on all ranks "
-             "of "
-             "the job, or set on none";
+      return "the two ends have different secrets; RINGCOLL_SECRET must be the same on all ranks "
+             "of the job, or set on none";
     case Verdict::kOtherGroup:
       return "it belongs to another communicator or another job with the same secret";
     case Verdict::kWrongRank:
-      return "it is of another rank than expected; two processes may claim one rank";
+      return "it belongs to another rank than expected; two processes may claim one rank";
     case Verdict::kOtherVersion:
       return "it speaks another version of ringcoll's protocol; install the same version on all "
              "hosts";
     case Verdict::kClosed:
-      return "the connection was closed before the two had proven who they are";
+      return "the connection was closed before both ends had proven who they are";
     case Verdict::kStranger:
-      return "what answers is not a rank of this job; another program has this port";
+      return "no rank of this job answers; another program has this port";
   }
   return "?";
 }

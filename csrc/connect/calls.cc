@@ -50,7 +50,7 @@ bool Connector::State::Calls::start_thread() {
     std::thread([this] { work(); }).detach();
     working_ = true;
   } catch (const std::system_error& error) {
-    log_debug("a thread for connections: {}", error.what());
+    log_debug("no thread that makes connections can be started: {}", error.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return working_;
@@ -157,7 +157,11 @@ void Connector::call(Rank peer, GroupNumber group, Deadline deadline) {
   bool begun = state.calls->begin(to, deadline, [end](Fd fd, const std::optional<Unmade>& unmade) {
     end(std::move(fd), unmade ? std::optional(unmade->why) : std::nullopt);
   });
-  if (!begun) end(Fd(), Error(Code::kTransport, "there is no thread to make a connection", peer));
+  if (!begun)
+    end(Fd(), Error(Code::kTransport,
+                    "no thread that makes the connection can be started; raise the limits of "
+                    "threads (ulimit -u, pids.max)",
+                    peer));
 }
 
 Fd Connector::take_call(Rank peer, GroupNumber group) {

@@ -35,7 +35,7 @@ std::vector<Interface> interfaces_for(const Config& config) {
   try {
     if (!told.names.empty()) return select_interfaces(told.names, told.variable, all);
   } catch (const Error& error) {
-    log_warning("{}. It is not followed", error.what());
+    log_warning("{}. The variable is ignored", error.what());
   }
   bool any_up = std::ranges::any_of(all, &Interface::up);
   if (!any_up && !look_at_links().loopback_is_up) return {};  // a local socket may suffice
@@ -197,7 +197,9 @@ void Connector::set_peers(const std::vector<std::string>& offers, std::string se
     }
   }
   state.networks = joint_networks(state.of_rank);
-  check(!state.networks.empty(), Code::kTransport, "no network joins the hosts of all ranks");
+  check(!state.networks.empty(), Code::kTransport,
+        "no network joins the hosts of all ranks; name interfaces of one network with "
+        "RINGCOLL_INTERFACE");
   // The offers have fresh ports. So their list differs between jobs, and all ranks of a job have
   // the same.
   state.group = make_group_id(all);
@@ -286,7 +288,7 @@ Error Connector::State::no_network(std::span<const Trial> trials,
       if (!found[i].why.empty()) text += fmt::format(", by {}: {}", networks[i].name, found[i].why);
   }
   return {Code::kTransport,
-          text + ". Join the hosts, or name what joins them with RINGCOLL_INTERFACE"};
+          text + ". Join the hosts, or name the network that joins them with RINGCOLL_INTERFACE"};
 }
 
 std::string Connector::network() const {

@@ -125,8 +125,8 @@ bool Connector::State::Outward::begin() {
   if (!has_passed(pause_over_)) return false;
   if (!permit_.take(permits_)) {
     check(!has_passed(end_), Code::kTimeout,
-          "{}: not begun before the deadline, for as many others as are dialled at a time did not "
-          "answer",
+          "{}: the connection was not attempted before the deadline, since too many other ranks "
+          "did not answer",
           link());
     return false;
   }
@@ -156,7 +156,7 @@ void Connector::State::Outward::throw_unless_connected(int error) {
   // The peer listened before it published its address. So "refused" means that its process has
   // ended, and "reset" that it ended just then.
   check(error != ECONNREFUSED && error != ECONNRESET, Code::kPeerLost,
-        "{}: {}; the process has ended, or a firewall rejects", link(),
+        "{}: {}; the process has ended, or a firewall rejects the connection", link(),
         errno_text("connect", error));
   std::string where = fmt::format(
       "this rank has {}, the peer {}; if the hosts have several networks, name the right ones "
@@ -224,7 +224,8 @@ bool Connector::State::Outward::hear_whether_let_in() {
   // A peer that accepts no connection any more has left.
   check(got > 0, Code::kPeerLost, "{}: {}", link(),
         got == 0 ? "closed by the peer" : errno_text("recv", errno));
-  check(word == kLetIn || word == kCrossed, Code::kTransport, "{}: it answers nonsense", link());
+  check(word == kLetIn || word == kCrossed, Code::kTransport,
+        "{}: the answer is unknown; do all hosts have the same version of ringcoll?", link());
   if (word == kLetIn) return made();
   fd_.reset();
   stage_ = Stage::kMade;
@@ -300,7 +301,7 @@ void Connector::State::Inward::throw_late() const {
   std::string strangers =
       rejected ? fmt::format(" ({} connections of strangers were rejected)", rejected) : "";
   throw Error(Code::kTimeout,
-              fmt::format("{}: it did not come before the deadline{}; it may be stopped or have "
+              fmt::format("{}: it did not connect before the deadline{}; it may be stopped or have "
                           "failed (see its log), a firewall may drop what comes to this address, "
                           "or it has no network in common with this rank: it has {}",
                           link(), strangers, describe_offers(state_.of_rank[to_.peer])));
@@ -334,8 +335,8 @@ bool Connector::State::Inward::is_refusal(int error) {
   }
   refused_.push_back(std::move(text));
   check(refused_.size() < networks_.size(), Code::kPeerLost,
-        "{}: nobody listens at {} any more; the process has ended, or a firewall rejects", link(),
-        fmt::join(refused_, ", "));
+        "{}: no process listens at {} any more; it has ended, or a firewall rejects connections",
+        link(), fmt::join(refused_, ", "));
   return true;
 }
 

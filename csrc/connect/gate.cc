@@ -131,7 +131,7 @@ struct Gate::State {
     try {
       loop.watch(number, [this, number](uint32_t) { on_readable(number); });
     } catch (const Error& error) {
-      log_warning("a connection is dropped: {}", error.what());
+      log_warning("an incoming connection is dropped: {}", error.what());
       pending.erase(number);
     }
   }

@@ -98,7 +98,7 @@ void Sink::take(Fd fd) {
   try {
     loop_.watch(number, [this, number](uint32_t) { drop_what_is_there(number); });
   } catch (const Error& error) {
-    log_warning("a trial of a network is dropped: {}", error.what());
+    log_warning("a connection that measures a network is dropped: {}", error.what());
     std::lock_guard lock(mutex_);
     open_.erase(number);
   }

@@ -164,17 +164,17 @@ Error Health::blame(Rank peer, const std::string& doing, Duration grace) {
         // first.
         if (lines.wait_for_poison(state, grace * 3 / 2)) return error();
         return timeout(asked,
-                       fmt::format("{} is what is waited for at the deadline, and nothing is "
-                                   "heard of it",
+                       fmt::format("{} has not done its part before the deadline, and this rank "
+                                   "has no connection to ask it for the reason",
                                    who));
       case Reply::kAnswered:
         break;
     }
     if (next == kNobody)
       return timeout(asked, fmt::format("{} is alive but has not done its part before the "
-                                        "deadline; it is busy with something else (raise "
-                                        "RINGCOLL_TIMEOUT_S, or the timeout of the call, if that "
-                                        "is as it should be), or its calls come in another order",
+                                        "deadline; it is busy with something else (if that is "
+                                        "intended, raise RINGCOLL_TIMEOUT_S or the timeout of the "
+                                        "call), or it makes its calls in another order",
                                         who));
     chain.push_back(asked);
     if (std::ranges::find(chain, next) != chain.end())

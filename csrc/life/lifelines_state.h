@@ -199,7 +199,8 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
   // Two ranks that cannot reach each other may each report the other, and both may hear the report.
   Error held_for_lost(const Error& error) const {
     return {error.code(),
-            fmt::format("others hold this rank for lost, and go on without it, though it lives: {}",
+            fmt::format("other ranks take this rank for lost and go on without it, although it "
+                        "runs: {}",
                         error.what()),
             rank};
   }
@@ -293,8 +294,8 @@ struct Lifelines::State : std::enable_shared_from_this<State> {
         close(peer);
         Error nonsense(
             Code::kTransport,
-            fmt::format("{} sent what is no message on its lifeline; do all hosts have the "
-                        "same version of ringcoll?",
+            fmt::format("{} sent unknown data on its lifeline; do all hosts have the same version "
+                        "of ringcoll?",
                         describe(peer)),
             peer);
         news.emplace_back([this, poisoned = take_loss(peer, nonsense)] { announce(poisoned); });

@@ -42,7 +42,7 @@ std::string why_lost(const std::string& who, int error) {
                        errno_text("recv", error));
   return fmt::format(
       "{} has ended without a goodbye ({}); it was killed, or has crashed: see its log, and the "
-      "kernel's for a lack of memory",
+      "kernel's log for a lack of memory",
       who, error == 0 ? "its lifeline has closed" : errno_text("recv", error));
 }
 

@@ -56,10 +56,10 @@ void Mesh::adopt_given_costs(const std::vector<Introduction>& introductions) {
     const std::string &file = introductions[r].costs_file, &costs = introductions[r].costs;
     if (r == 0) first_file = file, first = costs;
     check(file.empty() || costs == first, Code::kInvalidArgument,
-          "RINGCOLL_COSTS: rank {} has {} with {}, rank 0 {}: give all ranks the same file, or "
-          "rank 0 alone",
+          "RINGCOLL_COSTS differs: rank {} has {} with {}, rank 0 has {}: give all ranks the same "
+          "file, or only rank 0 one",
           r, file, costs,
-          first_file.empty() ? "none" : fmt::format("has {} with {}", first_file, first));
+          first_file.empty() ? "none" : fmt::format("{} with {}", first_file, first));
   }
   if (first.empty() || first_file.empty()) return;
   costs_file_ = "RINGCOLL_COSTS=" + first_file;
@@ -76,7 +76,7 @@ void Mesh::check_given_levels() const {
       names.push_back(topology_->level_name(level));
   for (const LevelCost& cost : costs_.levels)
     check(std::ranges::count(names, cost.level) > 0, Code::kInvalidArgument,
-          "{}: levels.{}: this job has no such level; there is {}", costs_file_, cost.level,
+          "{}: levels.{}: this job has no such level; its levels are {}", costs_file_, cost.level,
           fmt::join(names, ", "));
 }
 
@@ -104,7 +104,9 @@ void Mesh::settle_costs(Exchange& exchange) {
   for (Rank r = 0; r < size_; r++) {
     std::string_view heard = findings[r];
     check(heard.size() >= sizeof addresses, Code::kTransport,
-          "rank {} said what makes no sense in the last round", r);
+          "the measurements of rank {} cannot be read: install the same version of ringcoll on all "
+          "hosts",
+          r);
     std::memcpy(&of_messages[r], heard.data(), sizeof addresses);
     samples.push_back(decode_samples(heard.substr(sizeof addresses), wanted.size(), r));
   }

@@ -74,7 +74,7 @@ TEST_F(GivenCosts, ThatDifferAreTheSameErrorEverywhere) {
   auto said = errors_or_costs({config(one), config(one), config(two)});
   expect_all(said, "rank 2 has " + two);
   expect_all(said, one);
-  expect_all(errors_or_costs({config(""), config(two)}), "rank 0 none");
+  expect_all(errors_or_costs({config(""), config(two)}), "rank 0 has none");
 }
 
 TEST_F(GivenCosts, ThatCannotBeReadAreTheSameErrorEverywhere) {

@@ -209,7 +209,7 @@ TEST(Hosts, ByIdHaveTheLinksThatAreAskedForByName) {
 TEST(Hosts, ByIdAreNotJoinedBySharedMemory) {
   for (const std::string& error : run(on({"h1", "h2"}, "shm")))
     EXPECT_TRUE(error.starts_with("Transport no transport joins rank 0") &&
-                error.find("shm: other host") != std::string::npos)
+                error.find("shm: the peer is on another host") != std::string::npos)
         << error;
 }
 
@@ -255,7 +255,8 @@ TEST(Hosts, WithOneIdHaveToMapOneAnother) {
   for (const std::string& error : run(configs)) {
     EXPECT_TRUE(error.starts_with("InvalidArgument RINGCOLL_HOSTID=h1 is set on rank 0")) << error;
     EXPECT_NE(error.find("on rank 1"), std::string::npos) << error;
-    EXPECT_NE(error.find("Seen from rank 0: shm: not offered there"), std::string::npos) << error;
+    EXPECT_NE(error.find("Seen from rank 0: shm: the peer does not offer it"), std::string::npos)
+        << error;
   }
 }
 

@@ -132,10 +132,10 @@ TransportBits Mesh::reach_one(Rank peer, const Addresses& theirs,
                               const std::vector<const TransportRow*>& rows, std::string* reasons) {
   TransportBits reached = 0;
   for (size_t i = 0; i < rows.size(); i++) {
-    std::string reason = "not offered there";
+    std::string reason = "the peer does not offer it";
     auto address = theirs.of_transport.find(rows[i]->name);
     if (rows[i]->link == LinkClass::kHost && !topology_->same_host(peer, rank_))
-      reason = "other host";
+      reason = "the peer is on another host";
     else if (address != theirs.of_transport.end())
       reason = made_[i]->reach(peer, address->second);
     if (reason.empty())
@@ -189,7 +189,7 @@ void Mesh::settle_hosts(const Reach& reach, const std::vector<Answer>& answers) 
 std::string Mesh::reasons(Rank a, Rank b, const std::vector<Answer>& answers) {
   auto seen = [&](Rank from, Rank to) -> std::string {
     auto why = answers[from].why.find(to);
-    return why == answers[from].why.end() ? "it is reached" : why->second;
+    return why == answers[from].why.end() ? "this rank reaches the other" : why->second;
   };
   return fmt::format("Seen from rank {}: {}. Seen from rank {}: {}", a, seen(a, b), b, seen(b, a));
 }

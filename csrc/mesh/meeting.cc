@@ -95,8 +95,8 @@ std::string no_common_network(const std::vector<Rank>& ranks,
     text += fmt::format("; and {} more", ranks.size() - kMostHostsNamed);
   return fmt::format(
       "no network joins the hosts: {}. Loopback joins no two hosts, nor containers that have "
-      "networks of their own: bring an interface up on each of them, with an address, and if "
-      "RINGCOLL_INTERFACE is set, let it name such ones.",
+      "networks of their own: bring up an interface with an address on each of them, and if "
+      "RINGCOLL_INTERFACE is set, let it name these interfaces.",
       text);
 }
 
@@ -139,7 +139,7 @@ Error Mesh::refuse(Exchange& exchange, const Config& config, const Error& error)
     if (exchange.refuse(told, Deadline(seconds(patience_s)))) return told;
     exchange.all_gather(refusal(config, told).encode(), Deadline(seconds(config.timeout_s)));
   } catch (const std::exception& failure) {
-    log_debug("others could not be told why this rank does not start: {}", failure.what());
+    log_debug("other ranks could not be told why this rank does not start: {}", failure.what());
   }
   return told;
 }
@@ -171,7 +171,7 @@ void Mesh::agree(Exchange& exchange, Introduction mine, Deadline deadline) {
     if (!missing) break;
     std::string text = no_common_network(missing->first_of_stacks, met->offers, met->locations);
     check(missing->may_come, Code::kTransport, "{}", text);
-    if (rank_ == 0) log_warning("{} This is tried until the deadline", text);
+    if (rank_ == 0) log_warning("{} The ranks try again until the deadline", text);
     std::this_thread::sleep_for(kLinkPause);
     mine = introduce_again();
   }

@@ -80,7 +80,7 @@ void Mesh::finish(Exchange& exchange) {
   try {
     exchange.finish();
   } catch (const Error& error) {
-    log_debug("not all have read the last outcome: {}", error.what());
+    log_debug("some ranks have not read the result of the last exchange: {}", error.what());
     if (error.code() == Code::kPeerLost && error.rank() != kNobody) exchange.has_died(error.rank());
   }
   exchange.while_waiting({});
@@ -177,12 +177,12 @@ void Mesh::tell_neighbours(const Error& error) {
         auto made = dials.next(seconds(INFINITY));
         if (made && made->fd) lifelines_->add(made->peer, std::move(made->fd));
       } catch (const Error& failure) {
-        log_debug("a neighbour cannot be told: {}", failure.what());
+        log_debug("a neighbour cannot be told of an error: {}", failure.what());
       }
     }
     for (Rank peer : claimed) end_lifeline(peer);
   } catch (const std::exception& failure) {  // there may be no memory left
-    log_debug("the neighbours cannot be told: {}", failure.what());
+    log_debug("the neighbours cannot be told of an error: {}", failure.what());
   }
 }
 

@@ -113,7 +113,7 @@ std::string with_failure(const std::optional<Error>& failure, std::string_view s
 }
 
 std::string_view without_failure(std::string_view bytes, Rank rank) {
-  WireReader reader(bytes, "what a rank says in a round");
+  WireReader reader(bytes, "what a rank says at the start");
   if (reader.get<uint8_t>() == 0) return bytes.substr(1);
   auto code = reader.get<int32_t>();
   auto blamed = reader.get<Rank>();
@@ -159,7 +159,7 @@ std::string Answer::encode() const {
 }
 
 Answer Answer::decode(std::string_view bytes, Rank size) {
-  WireReader reader(bytes, "what a rank answers");
+  WireReader reader(bytes, "the answer of a rank at the start");
   Answer answer{.reached = Reached::decode(reader.get_text(kMaxLong), size)};
   auto count = reader.get<uint32_t>();
   for (uint32_t i = 0; i < count; i++) {

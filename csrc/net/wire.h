@@ -51,18 +51,20 @@ class WireReader {
   /// The same, as a view into the message.
   std::string_view get_view(size_t limit) {
     auto size = get<uint32_t>();
-    check(size <= limit, Code::kTransport, "{}: a field of {} bytes, at most {} are allowed", what_,
-          size, limit);
+    check(size <= limit, Code::kTransport, "{}: a field has {} bytes, at most {} are allowed; {}",
+          what_, size, limit, kRemedy);
     return take(size);
   }
   /// Throws Error(kTransport) if anything is left.
   void finish() const {
-    check(in_.empty(), Code::kTransport, "{}: {} bytes too many", what_, in_.size());
+    check(in_.empty(), Code::kTransport, "{}: {} bytes too many; {}", what_, in_.size(), kRemedy);
   }
 
  private:
+  static constexpr const char* kRemedy = "do all hosts have the same version of ringcoll?";
+
   std::string_view take(size_t size) {
-    check(size <= in_.size(), Code::kTransport, "{}: cut short", what_);
+    check(size <= in_.size(), Code::kTransport, "{}: cut short; {}", what_, kRemedy);
     std::string_view taken = in_.substr(0, size);
     in_.remove_prefix(size);
     return taken;

@@ -55,7 +55,7 @@ Parts parts_of(const Counts& counts, int64_t each, int rank, int size) {
 void check_counts(const Counts& counts, int size, const char* name) {
   if (!counts) return;
   if (static_cast<int64_t>(counts->size()) != size)
-    raise_invalid(fmt::format("{} has {} entries, and the communicator {} ranks", name,
+    raise_invalid(fmt::format("{} has {} entries, and the communicator has {} ranks", name,
                               counts->size(), size));
   for (int64_t count : *counts)
     if (count < 0 ||
@@ -141,11 +141,11 @@ Call::Call(const CallArguments& arguments, int rank, int size)
   call_.postscale = factor(arguments.postscale);
   call_.timeout_s = arguments.timeout_s;
   if (traits.has_root && (call_.root < 0 || call_.root >= size))
-    raise_invalid(fmt::format("root {} is not a rank: there are 0 to {}", call_.root, size - 1));
+    raise_invalid(fmt::format("root {} is not a rank: ranks are 0 to {}", call_.root, size - 1));
   check_counts(counts_, size, "counts");
   check_counts(recv_counts_, size, "recv_counts");
   if ((counts_ && !traits.takes_counts()) || (recv_counts_ && !traits.exchanges()))
-    raise_invalid("this collective takes no such counts");
+    raise_invalid(fmt::format("{} takes no such counts: leave them out", traits.name));
   if (traits.exchanges() && counts_.has_value() != recv_counts_.has_value())
     raise_invalid(
         fmt::format("{} takes send_counts and recv_counts together, or neither", traits.name));
@@ -160,8 +160,8 @@ void Call::borrow(const CallArguments& arguments, int rank, int size) {
   size_t n = arguments.inputs.size();
   if (n == 0 || n != arguments.outputs.size())
     raise_invalid(
-        fmt::format("there are {} inputs and {} outputs: one output for each input, and "
-                    "at least one",
+        fmt::format("there are {} inputs and {} outputs: pass one output for each input, and "
+                    "at least one of each",
                     n, arguments.outputs.size()));
   if (n > 1 && traits_of(call_.collective).takes_counts())
     raise_invalid(fmt::format("{} takes one tensor, not {}", arguments.collective, n));
@@ -196,8 +196,9 @@ void Call::borrow_pair(const py::object& input, const py::object& output, const 
 const Tensor& Call::take(py::handle object, Access access, const std::string& what) {
   const Tensor& tensor = tensors_.emplace_back(object, access, what);
   if (dtype_ && *dtype_ != tensor.dtype())
-    raise_invalid(fmt::format("{} is {}, and another tensor of the call {}: one type for all", what,
-                              name_of(tensor.dtype()), name_of(*dtype_)));
+    raise_invalid(
+        fmt::format("{} is {}, and another tensor of the call is {}: pass one type for all", what,
+                    name_of(tensor.dtype()), name_of(*dtype_)));
   dtype_ = tensor.dtype();
   return tensor;
 }

@@ -32,7 +32,8 @@ uint64_t inode_of(int fd) {
 void Bell::make() {
   int ends[2] = {-1, -1};
   read_ = Fd::made_by([&] { return ::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0 ? ends[0] : -1; });
-  check(bool(read_), Code::kTransport, "making what wakes a rank that waits for messages: {}",
+  check(bool(read_), Code::kTransport,
+        "making the pipe that wakes a rank which waits for messages: {}",
         errno_text("pipe2", errno));
   write_ = Fd(ends[1]);
   inode_ = inode_of(read_.get());
@@ -61,7 +62,8 @@ void BellRope::pull(int pid, int fd, uint64_t inode) noexcept {
       bell_ = Fd::made_by([&] { return ::open(path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK); });
     if (inode_of(bell_.get()) != inode) {
       bell_ = Fd();
-      log_debug("the bell {} is not rung: {}", path.data(), errno_text("open", errno));
+      log_debug("the pipe {} that wakes another rank cannot be used: {}", path.data(),
+                errno_text("open", errno));
       return;
     }
     inode_ = inode;

@@ -43,8 +43,8 @@ const char* remedy(int error) {
       return "not enough memory or address space; lower RINGCOLL_ARENA_BYTES, or raise the memory "
              "limit of the job (`ulimit -v`, container limit)";
     case EFBIG:
-      return "more than this process may write to a file, which this is to the kernel; raise "
-             "`ulimit -f`, or lower RINGCOLL_ARENA_BYTES";
+      return "the kernel counts this memory as a file, and this process may not write one so long; "
+             "raise `ulimit -f`, or lower RINGCOLL_ARENA_BYTES";
     case ENOSPC:
       return "the memory limit of the container is used up; raise it or lower RINGCOLL_ARENA_BYTES";
     case EACCES:

@@ -31,8 +31,8 @@ constexpr int kMostReturns = 50;
 
 void check_set(Status status, const std::string& store, const std::string& key) {
   check(status != Status::kFull, Code::kTransport,
-        "{}: it has no room for \"{}\": it keeps no more than any job needs. Does something else "
-        "write to it? With RINGCOLL_SECRET only this job can",
+        "{}: the store has no room for \"{}\". It has as much as any job needs, so another program "
+        "may write to it; with RINGCOLL_SECRET only this job can",
         store, key);
   check(status == Status::kDone, Code::kInvalidArgument,
         "{}: \"{}\" is set already, to another value", store, key);
@@ -278,7 +278,7 @@ ClientStore::Received ClientStore::receive(Deadline deadline) {
     Response response;
     recv_all(fd_.get(), &response, sizeof response, deadline, link);
     check(response.magic == kTcpStoreMagic && response.value_bytes <= kMaxValueBytes,
-          Code::kTransport, "{}: an answer that makes no sense", link);
+          Code::kTransport, "{}: the answer cannot be read", link);
     received = {static_cast<Status>(response.status), std::string(response.value_bytes, 0)};
     recv_all(fd_.get(), received.value.data(), received.value.size(), deadline, link);
   });

@@ -43,7 +43,7 @@ LevelCost parse_level(const std::string& level, const Json& json, std::string_vi
           field.name);
     double value = found->is_number() ? found->get<double>() : NAN;
     check(std::isfinite(value) && value > 0, Code::kInvalidArgument,
-          "{}: levels.{}.{} is {}: a number above 0 is wanted", origin, level, field.name,
+          "{}: levels.{}.{} is {}, and must be a number above 0", origin, level, field.name,
           found->dump());
     cost.*field.value = value;
   }
@@ -166,7 +166,7 @@ std::vector<LevelCost> parse_costs(std::string_view text, std::string_view origi
     throw Error(Code::kInvalidArgument, fmt::format("{}: not JSON: {}", origin, error.what()));
   }
   check(json.is_object() && json.contains("levels") && json["levels"].is_object(),
-        Code::kInvalidArgument, "{}: an object with an object \"levels\" is wanted", origin);
+        Code::kInvalidArgument, "{}: it must be an object with an object \"levels\"", origin);
   for (const auto& [name, unused] : json.items())
     check(name == "levels" || std::ranges::count(kRemarks, std::string_view(name)) > 0,
           Code::kInvalidArgument, "{}: \"{}\" is not known; there is \"levels\"", origin, name);

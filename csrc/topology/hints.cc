@@ -38,8 +38,8 @@ void check_files(const std::vector<Location>& locations) {
           "RINGCOLL_TOPOLOGY={} is set on {} but not on {}, which reads it for all: set it there",
           hints.file, describe(r, locations[r]), describe(0, locations[0]));
     check(!hints.digest || hints.digest == first.digest, Code::kInvalidArgument,
-          "RINGCOLL_TOPOLOGY: the file {} of {} is another than {} of {}: give all ranks the same, "
-          "or only rank 0 one",
+          "RINGCOLL_TOPOLOGY: the file {} of {} differs from {} of {}: give all ranks the same "
+          "file, or only rank 0 one",
           hints.file, describe(r, locations[r]), first.file, describe(0, locations[0]));
   }
 }
@@ -96,14 +96,14 @@ std::string placement_by_file(std::vector<Location>* locations) {
     auto* found = look_up(placements, location.host_name);
     check(
         found, Code::kInvalidArgument,
-        "{} does not name host {}, of {}; it names {}. Add the host, or have its name in the file "
-        "in RINGCOLL_HOSTID",
+        "{} does not name host {}, of {}; it names {}. Add the host, or set RINGCOLL_HOSTID to the "
+        "name that the host has in the file",
         source, location.host_name, describe(r, location), some_names(placements));
     if (!before) before = found;
     const Placement &one = before->second, &other = found->second;
     check(one.groups.size() == other.groups.size(), Code::kInvalidArgument,
-          "{}: {}: host {} has {} of switches above it, but host {} ({}) has {}: give all hosts as "
-          "many",
+          "{}: {}: host {} has {} of switches above it, but host {} ({}) has {}: give all hosts "
+          "the same number",
           source, other.why, found->first, levels(other), before->first, one.why, levels(one));
     location.placement = found->second;
   }
@@ -120,13 +120,13 @@ std::string placement_by_slurm(std::vector<Location>* locations) {
     const Location& location = (*locations)[r];
     const Hints& hints = location.hints;
     auto placement = slurm_placement(hints.slurm_address, hints.slurm_pattern);
-    if (!placement) return fmt::format("host {} has none with a switch", location.host_name);
+    if (!placement) return fmt::format("host {} has none that names a switch", location.host_name);
     if (!found.empty() && found[0].second.groups.size() != placement->groups.size())
       return fmt::format("host {} has another number of levels than host {}", location.host_name,
                          locations->front().host_name);
     auto known = machine_at.emplace(hints.slurm_address, location.machine).first;
     if (known->second != location.machine)
-      return fmt::format("{} stands on several machines, so a launcher has handed it on",
+      return fmt::format("{} is set on several machines, so a launcher has copied it",
                          hints.slurm_address);
     found.emplace_back(r, std::move(*placement));
   }

@@ -143,7 +143,7 @@ TEST_F(FindPlacements, AnAddressThatALauncherHandedOnIsNotUsed) {
   add_slurm("h1", "s0.s1.h1");
   add_slurm("h2", "s0.s1.h1");
   expect(
-      {" from host names (SLURM_TOPOLOGY_ADDR is not used: s0.s1.h1 stands on several machines"});
+      {" from host names (SLURM_TOPOLOGY_ADDR is not used: s0.s1.h1 is set on several machines"});
   ranks_[1].machine = "h1";  // two containers
   EXPECT_EQ(found(), "s0.s1 s0.s1 from SLURM_TOPOLOGY_ADDR");
 }

@@ -139,7 +139,7 @@ TEST(TopologyYaml, FaultsNameTheLine) {
   tree.replace(tree.find("node03"), 6, "node02");
   expect_fault(tree, {"line 13: host \"node02\" is named twice, first in line 11"});
   expect_fault("- topology: t\n  flat: true\n", {"line 1", "\"t\" has neither"});
-  expect_fault("- topology: t\n  tree:\n    switches: 7\n", {"line 3", "switches is to be a list"});
+  expect_fault("- topology: t\n  tree:\n    switches: 7\n", {"line 3", "switches must be a list"});
   expect_fault("- topology: t\n  tree: {switches: [{nodes: a}]}\n", {"line 2", "no \"switch\""});
   expect_fault("- topology: t\n  block: {blocks: [{block: b, nodes: a}], block_sizes: [x]}",
                {"line 2", "\"x\" is no block size"});
@@ -158,7 +158,7 @@ TEST(TopologyJson, FaultsNameTheLine) {
   expect_fault("{\"h\": \"a\",\n\"h\": \"b\"}", {"line 2: host \"h\"", "twice", "line 1"});
   expect_fault("{\"h\": \"a..b\"}", {"line 1: host \"h\"", "\"a..b\""});
   expect_fault("{\"h\": \"\"}", {"line 1: host \"h\""});
-  expect_fault("{\"h\": {\"x\": 1}}", {"line 1", "the placement of host \"h\" is to be a text"});
+  expect_fault("{\"h\": {\"x\": 1}}", {"line 1", "the placement of host \"h\" must be a text"});
   expect_fault("{\"h\": \"a\",\n\"i\": \"b\"", {"line 3", "no YAML and no JSON"});
   expect_fault("{}", {"names no host"});
   expect_fault("a word", {"line 1", "names and values"});

@@ -69,12 +69,12 @@ Node::Node(const Document* document, int id)
     : document_(document), node_(yaml_document_get_node(document->document(), id)) {}
 
 std::string_view Node::text(std::string_view what) const {
-  if (node_->type != YAML_SCALAR_NODE) throw at_line(line(), "{} is to be a text", what);
+  if (node_->type != YAML_SCALAR_NODE) throw at_line(line(), "{} must be a text", what);
   return {reinterpret_cast<const char*>(node_->data.scalar.value), node_->data.scalar.length};
 }
 
 std::vector<Node> Node::items(std::string_view what) const {
-  if (!is_list()) throw at_line(line(), "{} is to be a list", what);
+  if (!is_list()) throw at_line(line(), "{} must be a list", what);
   std::vector<Node> nodes;
   for (auto* item = node_->data.sequence.items.start; item != node_->data.sequence.items.top;
        item++)
@@ -83,7 +83,7 @@ std::vector<Node> Node::items(std::string_view what) const {
 }
 
 std::vector<std::pair<Node, Node>> Node::entries(std::string_view what) const {
-  if (!is_map()) throw at_line(line(), "{} is to have names and values", what);
+  if (!is_map()) throw at_line(line(), "{} must have names and values", what);
   std::vector<std::pair<Node, Node>> pairs;
   for (auto* pair = node_->data.mapping.pairs.start; pair != node_->data.mapping.pairs.top; pair++)
     pairs.emplace_back(Node(document_, pair->key), Node(document_, pair->value));

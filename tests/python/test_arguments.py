@@ -79,7 +79,7 @@ REFUSED = [
     ("bit", lambda w: w.allreduce(np.ones(3), "bit_and")),
     ("prescale is nan", lambda w: w.allreduce(np.ones(3), prescale=float("nan"))),
     ("postscale is inf", lambda w: w.allreduce(np.ones(3), postscale=float("inf"))),
-    ("root 2 is not a rank: there are 0 to 1", lambda w: w.broadcast(np.ones(3), root=2)),
+    ("root 2 is not a rank: ranks are 0 to 1", lambda w: w.broadcast(np.ones(3), root=2)),
     ("root -1 is not a rank", lambda w: w.gather(np.ones(3), root=-1)),
     ("3 counts.*2 ranks", lambda w: w.allgather(np.ones(3), counts=[1, 1, 1])),
     ("not be negative", lambda w: w.allgather(np.ones(3), counts=[3, -3])),

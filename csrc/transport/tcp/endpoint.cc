@@ -214,8 +214,8 @@ std::byte* TcpEndpoint::own_buffer(uint64_t bytes) {
 void TcpEndpoint::corrupt(size_t k, const std::string& what) const {
   throw Error(
       Code::kTransport,
-      fmt::format("the stream is corrupt: where message {} is expected comes {} [rank {} -> "
-                  "{}, tcp stream {}]; do all ranks run the same ringcoll?",
+      fmt::format("the stream is corrupt: message {} was expected, and {} came [rank {} -> {}, tcp "
+                  "stream {}]; do all ranks run the same version of ringcoll?",
                   received_ + 1, what, peer_, rank_, k),
       peer_);
 }

@@ -194,7 +194,7 @@ Probe probe_tcp(const Config&) {
     return {false, fmt::format("{}: a connection on 127.0.0.1 cannot be made: is the loopback "
                                "interface up, and are sockets allowed here?",
                                reason)};
-  return {true, "a connection on 127.0.0.1 carried a byte"};
+  return {true, "a connection on 127.0.0.1 works"};
 }
 
 std::unique_ptr<Transport> make_tcp(const TransportOptions& options) {

@@ -440,14 +440,15 @@ TEST_F(TwoStreams, AMessageOnceMoreIsRefused) {
   put(0, stretch(0, 100));
   receive(*link_);
   put(0, stretch(0, 100));
-  EXPECT_NE(refusal().find("message 2 is expected comes message 1 once more"), std::string::npos);
+  EXPECT_NE(refusal().find("message 2 was expected, and message 1 once more came"),
+            std::string::npos);
 }
 
 TEST_F(TwoStreams, AMessageThatIsNotTheNextIsRefused) {
   tcp::Header header = stretch(0, 100);
   header.number = 3;
   put(0, header);
-  EXPECT_NE(refusal().find("message 1 is expected comes the beginning of message 3"),
+  EXPECT_NE(refusal().find("message 1 was expected, and the beginning of message 3 came"),
             std::string::npos);
 }
 

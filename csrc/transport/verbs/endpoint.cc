@@ -74,7 +74,10 @@ std::string VerbsEndpoint::link() const {
 }
 
 void VerbsEndpoint::corrupt(const std::string& what) const {
-  throw Error(Code::kTransport, fmt::format("the peer's writes make no sense: {} {}", what, link()),
+  throw Error(Code::kTransport,
+              fmt::format("the peer has written unexpected data: {} {}; do all ranks run the same "
+                          "version of ringcoll?",
+                          what, link()),
               peer_);
 }
 
@@ -378,7 +381,7 @@ void VerbsEndpoint::take_header(uint64_t number) {
   Header header;
   std::memcpy(&header, inbox_.data() + layout_.slot(number), sizeof header);
   if (number != arrived_ + 1 || header.number != number || number > released_ + kWindow)
-    corrupt(fmt::format("message {} ({}) where {} was due", number, header.number, arrived_ + 1));
+    corrupt(fmt::format("message {} ({}) instead of {}", number, header.number, arrived_ + 1));
   bool here = header.form == Header::kHere, placed = header.form == Header::kPlaced;
   bool fits = here     ? header.bytes <= layout_.most_here()
               : placed ? header.bytes <= in(number).place.bytes
@@ -396,7 +399,7 @@ void VerbsEndpoint::take_place(uint64_t number) {
   Place place;
   std::memcpy(&place, inbox_.data() + layout_.place(number), sizeof place);
   if (place.number != number || number > peer_released_ + 2 * kWindow)
-    corrupt(fmt::format("a place for message {} ({})", number, place.number));
+    corrupt(fmt::format("the memory for message {} ({})", number, place.number));
   named_[number % kWindow] = place;
 }
 

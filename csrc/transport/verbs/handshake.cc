@@ -117,7 +117,7 @@ bool VerbsEndpoint::setup_has_ended() {
   try {
     if (!hear(&word, 1)) return false;
   } catch (const Error& error) {
-    log_debug("it needs nothing any more: {}", error.what());
+    log_debug("the peer has closed the socket of the setup: {}", error.what());
   }
   socket_.reset();
   return true;

@@ -41,7 +41,8 @@ void OpenPort::hear(const verbs::Event& event) {
            event.kind == kQueuePairRequest)
     log_warning("{}", event.text());  // its endpoint finds the completions that failed
   else if (event.kind == kPortDown)
-    log_warning("{}; it is given up after {:.1f} s", event.text(), retry_seconds_);
+    log_warning("{}; connections over it are given up after {:.1f} s", event.text(),
+                retry_seconds_);
   else
     log_debug("{}", event.text());
 }

@@ -31,7 +31,7 @@ void Registrations::add(const verbs::ProtectionDomain& domain) {
     try {
       register_all(domain);
     } catch (const Error& error) {
-      log_debug("what this call does not use is not registered any more: {}", error.what());
+      log_debug("memory that this call does not use is registered no longer: {}", error.what());
       forget_unused(0);
       register_all(domain);
     }
@@ -130,7 +130,8 @@ bool Registrations::add(const Loan& loan) {
     entries_[first] = {loan.bytes, written, call_, std::move(regions)};
   } catch (const Error& error) {
     // Most likely the limit of locked memory is reached. What is registered stays in use.
-    log_debug("{} bytes are packed and not sent as they lie: {}", loan.bytes, error.what());
+    log_debug("{} bytes are not registered, and are copied before they are sent: {}", loan.bytes,
+              error.what());
     most_bytes_ = registered_bytes_;
     return false;
   }
@@ -156,7 +157,7 @@ bool Registrations::watch(const Loan& loan) {
   try {
     return watch_.watch(loan.data, loan.bytes);
   } catch (const Error& error) {
-    log_debug("tensors are packed and not sent as they lie: {}", error.what());
+    log_debug("tensors are not registered, and are copied before they are sent: {}", error.what());
     most_bytes_ = 0;
     return false;
   }
