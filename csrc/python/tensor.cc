@@ -146,7 +146,7 @@ void refuse_masked(py::handle object, const std::string& what) {
   py::object masked = loaded_module("numpy.ma");
   if (masked && py::isinstance(object, masked.attr("MaskedArray")))
     raise_invalid(fmt::format(
-        "{} is a masked array, and a mask is not computed with. Pass an array that has a value "
+        "{} is a masked array, and collectives ignore masks. Pass an array that has a value "
         "everywhere: x.filled(value)",
         what));
 }

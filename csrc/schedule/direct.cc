@@ -156,7 +156,7 @@ ScheduleRow allgather_direct() {
 ScheduleRow alltoall_direct() {
   return {.collective = RC_ALLTOALL,
           .name = "direct",
-          .summary = "a different partner each round, the own block copied",
+          .summary = "a different partner each round; each rank copies its own block",
           .cost = "steps P-1, bytes n(P-1)/P",
           .make = make_alltoall,
           .traffic = alltoall_traffic};

@@ -48,7 +48,7 @@ Schedule make_over_hosts(const Problem& problem) {
 ScheduleRow barrier_dissemination() {
   return {.collective = RC_BARRIER,
           .name = "dissemination",
-          .summary = "empty messages to the ranks 1, 2, 4 ... after",
+          .summary = "empty messages to the ranks 1, 2, 4 ... after this one",
           .cost = "steps ceil(lg P), bytes 0",
           .make = [](const Problem& problem) { return dissemination(Circle(problem)); }};
 }
@@ -56,7 +56,7 @@ ScheduleRow barrier_dissemination() {
 ScheduleRow barrier_binomial_dissemination() {
   return {.collective = RC_BARRIER,
           .name = "binomial/dissemination",
-          .summary = "up a tree in each host, between one rank of each, down again",
+          .summary = "up a tree in each host, among one rank of each, down again",
           .cost = "steps 2ceil(lg R)+ceil(lg H), bytes 0",
           .make = make_over_hosts,
           .where = Where::kHosts};

@@ -177,7 +177,7 @@ std::vector<Traffic> traffic(const Problem& problem) {
 ScheduleRow alltoall_direct_direct() {
   return {.collective = RC_ALLTOALL,
           .name = "direct/direct",
-          .summary = "what a host sends to a rank of another is collected, and goes as one message",
+          .summary = "each host collects what it sends to a rank of another host into one message",
           .cost = "steps P-1, bytes n(R-1)/R+n(H-1)/H",
           .make = make,
           .traffic = traffic,

@@ -166,7 +166,7 @@ ScheduleRow reduce_scatter_direct_ring() {
 ScheduleRow allgather_binomial_doubling() {
   return {.collective = RC_ALLGATHER,
           .name = "binomial/doubling",
-          .summary = "up a tree in each host, exchanged by one rank of each, down again",
+          .summary = "up a tree in each host, exchanged among one rank of each, down again",
           .cost =
               "steps at most 3ceil(lg R)+3ceil(lg H)-2floor(lg H), "
               "bytes at most n(H-1)/H+2n(ceil(lg H)-floor(lg H))+n ceil(lg R)",
@@ -178,7 +178,7 @@ ScheduleRow reduce_scatter_binomial_halving() {
   return {
       .collective = RC_REDUCE_SCATTER,
       .name = "binomial/halving",
-      .summary = "up a tree in each host, halved by one rank of each, down again",
+      .summary = "up a tree in each host, halved among one rank of each, down again",
       .cost = "steps at most 3ceil(lg R)+3ceil(lg H)-2floor(lg H), bytes n(P-1)/P",
       .make = [](const Problem& problem) { return transposed(make_binomial_doubling(problem)); },
       .where = Where::kHosts};

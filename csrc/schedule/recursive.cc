@@ -220,7 +220,7 @@ ScheduleRow allreduce_halving_doubling() {
 ScheduleRow allgather_doubling() {
   return {.collective = RC_ALLGATHER,
           .name = "doubling",
-          .summary = "what each has is exchanged with partners at distances 1, 2, 4 ...",
+          .summary = "each rank exchanges all that it has with partners at distances 1, 2, 4 ...",
           .cost =
               "steps at most 3ceil(lg P)-2floor(lg P), "
               "bytes at most n(P-1)/P+2n(ceil(lg P)-floor(lg P))",
@@ -231,7 +231,7 @@ ScheduleRow allgather_doubling() {
 ScheduleRow reduce_scatter_halving() {
   return {.collective = RC_REDUCE_SCATTER,
           .name = "halving",
-          .summary = "what each still cares for is halved with partners at distances ... 4, 2, 1",
+          .summary = "each rank halves what it reduces with partners at distances ... 4, 2, 1",
           .cost = "steps at most 3ceil(lg P)-2floor(lg P), bytes n(P-1)/P",
           .make = [](const Problem& problem) { return transposed(make_allgather(problem)); },
           .traffic = [](const Problem& problem) { return transposed(allgather_traffic(problem)); }};

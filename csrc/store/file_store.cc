@@ -137,7 +137,7 @@ class FileStore : public Store {
   }
   const std::string& name() const override { return name_; }
   std::string remark() const override {
-    return fmt::format("only processes of user {} can come there", describe_user(user_));
+    return fmt::format("only processes of user {} can use this store", describe_user(user_));
   }
 
  private:
@@ -371,7 +371,8 @@ void FileStore::check_is_set_to(const std::string& key, const std::string& value
       return check(read_all(found.fd.get()) == value, Code::kInvalidArgument,
                    "{}: \"{}\" is set already, to another value", name_, key);
     check(!deadline.passed(), Code::kTransport,
-          "{}: {} has {} names: somebody links files there; give the job a directory of its own",
+          "{}: {} has {} names: another process links files there; give the job a directory of "
+          "its own",
           name_, file_of(key), found.names);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
