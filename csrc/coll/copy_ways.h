@@ -23,14 +23,22 @@ struct CopyWays {
   /// has one of its own, without which times say who was run when.
   explicit CopyWays(bool by_cores) {
     if (!by_cores) return;
-    pack =
-        FasterWay({{1, kOfPastFromCaches}, kLeastPacked, kTurnBytes, kRestBytes, kRestOfPastBytes});
-    pack_from_memory = FasterWay(
-        {{1, 1, kOfPastFromMemory}, kLeastFetched, kTurnBytes, kRestBytes, kRestOfPastBytes});
+    pack = FasterWay({{1, kOfPastFromCaches},
+                      kLeastPacked,
+                      kTurnBytes,
+                      kTurnBytes,
+                      kRestBytes,
+                      kRestOfPastBytes});
+    pack_from_memory = FasterWay({{1, 1, kOfPastFromMemory},
+                                  kLeastFetched,
+                                  kTurnBytes,
+                                  kTurnBytes,
+                                  kRestBytes,
+                                  kRestOfPastBytes});
   }
 
   /// Of End, for messages of about so many bytes, by what the call takes.
-  FasterWayInStep& ends_of(Collective collective, uint64_t bytes) {
+  FasterWay& ends_of(Collective collective, uint64_t bytes) {
     return ends_[collective].about(bytes);
   }
   // Of Store: to the arena, from caches.
@@ -43,15 +51,17 @@ struct CopyWays {
   // The first time, ways to pack are tried meanwhile, as long each, of pieces that are no longer
   // than this; what a call takes says nothing until then.
   static constexpr uint64_t kMostOfAPiece = 1 << 20;
-  static FasterWayInStep ends_about(uint64_t bytes) {
+  static FasterWay ends_about(uint64_t bytes) {
     uint64_t of_packing = kTurnBytes + FasterWay::kTrials * std::min(bytes, kMostOfAPiece);
     uint64_t warm_up = warm_up_bytes_of(bytes);
-    return FasterWayInStep({.first_warm_up_bytes = warm_up + kFetches * of_packing,
-                            .warm_up_bytes = warm_up,
-                            .rest_bytes = rest_bytes_of(bytes)});
+    return FasterWay({.weights = {1, 1},
+                      .first_warm_up_bytes = warm_up + kFetches * of_packing,
+                      .warm_up_bytes = warm_up,
+                      .rest_bytes = rest_bytes_of(bytes),
+                      .rest_of_others_bytes = rest_bytes_of(bytes)});
   }
-  struct EndsBySize : BySize<FasterWayInStep> {
-    EndsBySize() : BySize(ends_about) {}
+  struct EndsBySize : FasterWayBySize {
+    EndsBySize() : FasterWayBySize(ends_about) {}
   };
   std::array<EndsBySize, RC_COLLECTIVE_COUNT> ends_;
 

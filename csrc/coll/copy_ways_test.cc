@@ -14,41 +14,41 @@ constexpr uint64_t kBytes = 32 << 10;
 
 TEST(CopyWays, EndsAreChosenForEachCollectiveAndSize) {
   CopyWays ways(true);
-  FasterWayInStep& little = ways.ends_of(RC_ALLGATHER, kBytes);
+  FasterWay& little = ways.ends_of(RC_ALLGATHER, kBytes);
   EXPECT_NE(&ways.ends_of(RC_ALLGATHER, 2 * kBytes), &little);
   EXPECT_NE(&ways.ends_of(RC_BROADCAST, kBytes), &little);
-  EXPECT_EQ(little.next(), CopyWays::kFromCaller);
+  EXPECT_EQ(little.next(kBytes), CopyWays::kFromCaller);
 }
 
 // A broadcast of all parameters at the start of a job, say.
 TEST(CopyWays, EndsOfLongCallsAreKnownAfterFew) {
   constexpr uint64_t kLong = 200 << 20;
   CopyWays ways(true);
-  FasterWayInStep& ends = ways.ends_of(RC_BROADCAST, kLong);
-  for (size_t call = 0; call < 2 * (FasterWayInStep::kTrials + 6) && ends.is_trying(); call++)
-    ends.did(kLong, microseconds(ends.next() == CopyWays::kFromCaller ? 20'000 : 10'000));
-  EXPECT_FALSE(ends.is_trying());
-  EXPECT_EQ(ends.next(), CopyWays::kFromArena);
+  FasterWay& ends = ways.ends_of(RC_BROADCAST, kLong);
+  for (size_t call = 0; call < 2 * (FasterWay::kTrials + 6) && ends.is_trying(kLong); call++)
+    ends.did(kLong, microseconds(ends.next(kLong) == CopyWays::kFromCaller ? 20'000 : 10'000));
+  EXPECT_FALSE(ends.is_trying(kLong));
+  EXPECT_EQ(ends.next(kLong), CopyWays::kFromArena);
 }
 
 // What packing takes says nothing until its own ways have been tried.
 TEST(CopyWays, EndsAreTimedWhenWaysToPackAreKnown) {
   for (uint64_t bytes : {64 << 10, 512 << 10}) {
     CopyWays ways(true);
-    FasterWayInStep& ends = ways.ends_of(RC_BROADCAST, bytes);
+    FasterWay& ends = ways.ends_of(RC_BROADCAST, bytes);
     size_t timed = 0;
-    for (int call = 0; call < 10'000 && ends.is_trying();
+    for (int call = 0; call < 10'000 && ends.is_trying(bytes);
          call++, ends.did(bytes, microseconds(10))) {
-      if (ends.asks() && ends.next() == CopyWays::kFromArena) {
+      if (ends.asks(bytes) && ends.next(bytes) == CopyWays::kFromArena) {
         timed++;
         EXPECT_FALSE(ways.pack_from_memory.is_trying(bytes)) << bytes;
         EXPECT_FALSE(ways.pack.is_trying(bytes)) << bytes;
       }
-      if (ends.next() == CopyWays::kFromCaller) continue;
+      if (ends.next(bytes) == CopyWays::kFromCaller) continue;
       ways.pack_from_memory.did(bytes, microseconds(10));
       ways.pack.did(bytes, microseconds(10));
     }
-    EXPECT_EQ(timed, FasterWayInStep::kTrials) << bytes;
+    EXPECT_EQ(timed, FasterWay::kTrials) << bytes;
   }
 }
 
@@ -67,7 +67,7 @@ TEST(CopyWays, WhatTheKernelOrACardReadsIsNotStoredPastTheCaches) {
 /// The way that is found when each takes so long for a MiB, of which a few warm up.
 size_t found(FasterWay ways, const std::vector<microseconds>& times) {
   constexpr uint64_t kMiB = 1 << 20;
-  for (int i = 0; i < 64; i++) ways.did(kMiB, times.at(ways.next(kMiB)));
+  for (int i = 0; i < 100; i++) ways.did(kMiB, times.at(ways.next(kMiB)));
   return ways.best(kMiB);
 }
 

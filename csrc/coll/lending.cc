@@ -51,9 +51,9 @@ void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bo
 // long as they take, and tells nothing.
 void Lending::choose_within_host(bool alone) {
   way_ = &ways_.ends_of(call_->collective, bytes_);
-  lends_ = way_->next() == CopyWays::kFromCaller;
+  lends_ = way_->next(bytes_) == CopyWays::kFromCaller;
   asked_at_.reset();
-  if (alone && way_->asks()) asked_at_ = Clock::now();
+  if (alone && way_->asks(bytes_)) asked_at_ = Clock::now();
 }
 
 // A vector's piece that spans several tensors cannot be lent, for a message lies in one place. In
@@ -74,7 +74,7 @@ bool Lending::is_taken_by(std::span<const Rank> peers) const {
 }
 
 void Lending::end(bool packed_on_trial) {
-  FasterWayInStep* way = std::exchange(way_, nullptr);
+  FasterWay* way = std::exchange(way_, nullptr);
   if (!way) return;
   std::optional<Duration> took;
   if (asked_at_ && !packed_on_trial) took = Clock::now() - *asked_at_;

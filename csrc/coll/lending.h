@@ -70,7 +70,7 @@ class Lending {
   // Of this one.
   const Call* call_ = nullptr;
   bool lends_ = false;
-  FasterWayInStep* way_ = nullptr;  // that has chosen so, or not; null: there was no choice
+  FasterWay* way_ = nullptr;  // that has chosen so, or not; null: there was no choice
   std::optional<Clock::time_point> asked_at_;  // how long it takes is asked for
 };
 

@@ -391,10 +391,10 @@ TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
       buffers[runner->rank()] = {mine.data(), mine.data(), static_cast<int64_t>(mine.size())};
     }
     CopyWays& of_root = runners[0]->ways();
-    FasterWayInStep& ends = of_root.ends_of(RC_BROADCAST, kBytes);
+    FasterWay& ends = of_root.ends_of(RC_BROADCAST, kBytes);
     std::mt19937 random(1);
     int calls = 0, usual = 0;  // of which so many began when the way to pack was known
-    for (; ends.is_trying() && calls < kMostCalls; calls++) {
+    for (; ends.is_trying(kBytes) && calls < kMostCalls; calls++) {
       usual += !of_root.pack.is_trying(kBytes);
       for (auto& runner : runners)
         runner->begin(
@@ -402,7 +402,7 @@ TEST(ARun, IsNotTimedWhileWaysToPackAreTried) {
       run_all(runners, random);
     }
     EXPECT_LT(calls, kMostCalls);
-    EXPECT_GE(usual, static_cast<int>(FasterWayInStep::kTrials)) << "of " << calls;
+    EXPECT_GE(usual, static_cast<int>(FasterWay::kTrials)) << "of " << calls;
   });
 }
 

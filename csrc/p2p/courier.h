@@ -256,8 +256,8 @@ class Courier {
   size_t owed_ = 0;  // notes to peers that are still there
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
-  BySize<FasterWay> ways_{FasterWay::of_two};   // of Way, by what a send takes
-  BySize<FasterWay> reads_{FasterWay::of_two};  // of Read, by what reading takes
+  FasterWayBySize ways_;   // of Way, by what a send takes
+  FasterWayBySize reads_;  // of Read, by what reading takes
   MessageCounts counts_;
   Seal seal_;
 };

@@ -22,6 +22,8 @@ namespace {
 constexpr double kOfPastCaches = 2;
 // A shorter copy is too short to be timed.
 constexpr uint64_t kLeastTimedBytes = 8 << 10;
+// Trials cost less than a hundredth.
+constexpr uint64_t kWarmUpBytes = 4 << 20, kRestBytes = uint64_t{1} << 30;
 
 bool meets(const SharedMemory& memory, const void* at, size_t bytes) {
   std::less<const std::byte*> before;  // of pointers into any memory
@@ -39,7 +41,11 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair),
       peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
       buffers_(pair.my_buffers, pair.their_buffers, pair.leads),
-      copies_({.weights = {1, kOfPastCaches}, .least_bytes = kLeastTimedBytes}) {
+      copies_({.weights = {1, kOfPastCaches},
+               .least_bytes = kLeastTimedBytes,
+               .first_warm_up_bytes = kWarmUpBytes,
+               .warm_up_bytes = kWarmUpBytes,
+               .rest_bytes = kRestBytes}) {
   // Each tells by itself what it tells: no order with others.
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
