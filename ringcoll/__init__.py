@@ -14,7 +14,7 @@ if _importlib_util.find_spec("ringcoll._core") is None:
     )
 
 from ringcoll._version import __version__
-from ringcoll.communicator import Communicator, Handle
+from ringcoll.communicator import Communicator
 from ringcoll.errors import (
     Aborted,
     Error,
@@ -26,6 +26,7 @@ from ringcoll.errors import (
     Timeout,
     TransportError,
 )
+from ringcoll.handles import Handle
 from ringcoll.job import init, shutdown, world
 from ringcoll.messages import ANY_SOURCE, ANY_TAG, Received
 

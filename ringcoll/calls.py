@@ -42,10 +42,11 @@ class Seat(NamedTuple):
     size: int
 
 
-def allreduce(x: Any, op: str, out: Any, prescale: float, postscale: float) -> Plan:
+def combine(collective: str, x: Any, op: str, out: Any, prescale: float, postscale: float) -> Plan:
+    """Any collective in which each rank gives a vector and gets a combined one."""
     inputs, outputs, result = _pair_up(x, out)
     return Plan(
-        Call("allreduce", inputs, outputs, op, prescale=prescale, postscale=postscale), result
+        Call(collective, inputs, outputs, op, prescale=prescale, postscale=postscale), result
     )
 
 

@@ -3,91 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 from array import array
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ringcoll import _core, calls
 from ringcoll.errors import InvalidArgument
+from ringcoll.handles import Handle, Receipt
 from ringcoll.messages import Received
 
 T = TypeVar("T")
-
-_log = logging.getLogger("ringcoll")
-
-
-class Handle(Generic[T]):
-    """A collective call or a message in flight. The methods whose names end in ``_async``,
-    :meth:`Communicator.isend` and :meth:`Communicator.irecv` return handles.
-
-    The call borrows its tensors until it has ended. Until then the program must not write to any of
-    them, nor read the output. A program may drop a handle before that: the call goes on, and the
-    library keeps the tensors until the call has ended, at the latest when the communicator is
-    closed. Any thread may use a handle.
-    """
-
-    def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
-        self._request = request
-        self._result = result
-        self._communicator = communicator  # keeps it alive while calls are in flight
-
-    def wait(self, timeout: float | None = None) -> T:
-        """Waits until the call has ended, and returns its output. Raises the error that ended the
-        call.
-
-        ``timeout`` is in seconds. If it passes first, the builtin ``TimeoutError`` is raised and
-        the call goes on, so wait again. Without it, only the call's own deadline ends the wait,
-        with :class:`ringcoll.Timeout`. In the main thread Ctrl-C ends the wait within a fraction of
-        a second, and the call goes on.
-        """
-        if not self._request.wait(-1.0 if timeout is None else max(0.0, timeout)):
-            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on")
-        return self._result
-
-    def done(self) -> bool:
-        """Whether the call has ended, with or without an error. Does not block."""
-        return self._request.done()
-
-    def add_done_callback(self, fn: Callable[[Handle[T]], object]) -> None:
-        """Registers ``fn``: ``fn(handle)`` is called when the call has ended, with or without an
-        error. If it has ended already, this thread calls ``fn`` at once.
-
-        Otherwise a thread of the library calls ``fn``. The communicator's later asynchronous calls
-        wait until ``fn`` returns, and so do messages that no thread waits for. So ``fn`` must not
-        block. For a message, a thread that waits for this very handle may call ``fn`` instead.
-
-        ``fn`` may start calls and close the communicator. A blocking call on the communicator
-        raises :class:`ringcoll.InvalidArgument` in ``fn``, and so does waiting for another of its
-        handles that has not ended. In other threads, :meth:`wait` returns after ``fn`` has
-        returned.
-
-        Functions are called in the order in which they were added. An exception of ``fn`` is logged
-        (logger ``ringcoll``). The program need not keep the handle until ``fn`` is called. A call
-        that ends because :meth:`Communicator.close` or :func:`ringcoll.shutdown` closes the
-        communicator also calls its functions. A call that has not ended when the interpreter ends
-        does not.
-        """
-        callback = partial(_call_back, fn, self)
-        if not self._request.add_done_callback(callback):
-            callback()
-
-
-class _Receipt(Handle[Received]):
-    """A receive in flight."""
-
-    def wait(self, timeout: float | None = None) -> Received:
-        super().wait(timeout)
-        return Received(*self._request.received())
-
-
-def _call_back(fn: Callable[[Handle[T]], object], handle: Handle[T]) -> None:
-    try:
-        fn(handle)
-    except Exception:  # no caller can catch it
-        _log.exception("the done callback %r of a handle failed", fn)
 
 
 def seconds_of(timeout: float | None) -> float:
@@ -108,8 +34,8 @@ class Communicator:
     a ``bytearray``. It must be contiguous and in host memory. Its type is one of int8 to int64,
     uint8 to uint64, float16, bfloat16, float32, float64 or bool. A method with ``out`` writes the
     result there and returns it; ``out=x`` works in place. Without ``out`` the result is a new
-    tensor: of torch for a torch tensor, of NumPy for all others. allreduce, reduce and broadcast
-    also take a list of tensors of one type, which are sent as one vector.
+    tensor: of torch for a torch tensor, of NumPy for all others. allreduce, reduce, broadcast,
+    scan and exscan also take a list of tensors of one type, which are sent as one vector.
 
     ``op`` is sum, average, min, max, product, bit_and or bit_or. Inputs are multiplied by
     ``prescale`` before they are combined, and results by ``postscale`` afterwards. Counts are
@@ -193,7 +119,9 @@ class Communicator:
     ) -> T:
         """Combines the tensors of all ranks element by element. All ranks get the result, identical
         to the last bit. ``x`` has the same type and number of elements on all ranks."""
-        return cast(T, self._run(calls.allreduce(x, op, out, prescale, postscale), timeout))
+        return cast(
+            T, self._run(calls.combine("allreduce", x, op, out, prescale, postscale), timeout)
+        )
 
     def allreduce_async(
         self,
@@ -206,7 +134,7 @@ class Communicator:
         timeout: float | None = None,
     ) -> Handle[T]:
         """:meth:`allreduce`, without waiting."""
-        return self._start(calls.allreduce(x, op, out, prescale, postscale), timeout)
+        return self._start(calls.combine("allreduce", x, op, out, prescale, postscale), timeout)
 
     def reduce(
         self,
@@ -400,6 +328,63 @@ class Communicator:
         neither."""
         return self._start(calls.alltoall(self._seat, x, send_counts, recv_counts, out), timeout)
 
+    def scan(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """Combines the tensors of ranks 0 to this one, element by element and in rank order (an
+        inclusive prefix reduction). ``x`` has the same type and number of elements on all ranks.
+        ``op`` is any but average."""
+        return cast(T, self._run(calls.combine("scan", x, op, out, prescale, postscale), timeout))
+
+    def scan_async(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
+    ) -> Handle[T]:
+        """:meth:`scan`, without waiting."""
+        return self._start(calls.combine("scan", x, op, out, prescale, postscale), timeout)
+
+    def exscan(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """Like :meth:`scan`, without this rank's own tensor (an exclusive prefix reduction). Rank 0
+        gets the neutral element of ``op``: 0 for sum and bit_or, 1 for product, all bits for
+        bit_and, and for min and max the largest and the least value of the type (infinities of
+        floats). ``postscale`` does not apply to it."""
+        return cast(T, self._run(calls.combine("exscan", x, op, out, prescale, postscale), timeout))
+
+    def exscan_async(
+        self,
+        x: T,
+        op: str = "sum",
+        out: T | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        *,
+        timeout: float | None = None,
+    ) -> Handle[T]:
+        """:meth:`exscan`, without waiting."""
+        return self._start(calls.combine("exscan", x, op, out, prescale, postscale), timeout)
+
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns once all ranks have called it."""
         self._run(calls.Plan(calls.Call("barrier"), None), timeout)
@@ -455,7 +440,7 @@ class Communicator:
     ) -> Handle[Received]:
         """:meth:`recv`, without waiting."""
         request = self._core.irecv(buffer, peer, tag, seconds_of(timeout))
-        return _Receipt(request, Received(-1, -1, -1, -1), self)
+        return Receipt(request, Received(-1, -1, -1, -1), self)
 
     # The communicator itself.
 

@@ -25,17 +25,7 @@ from ringcoll.info import wide_console
 from ringcoll.outputs import check_picture, write_picture
 
 DEFAULT_SIZES = "1K..256M"
-COLLECTIVES = (
-    "allreduce",
-    "allgather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "alltoall",
-    "barrier",
-)
+COLLECTIVES = tuple(_core.collectives())
 _BELOW_HOSTS = ("socket", "numa_node", "cache")  # the library's names of levels
 _SIZE_STEP = 4
 _BYTES_PER_US = {"mbit": 0.125, "gbit": 125.0}

@@ -15,6 +15,8 @@ namespace ringcoll {
 enum class Extent : uint8_t { kNone, kVector, kOwnChunk, kAllChunks, kReceived };
 /// Which ranks use a buffer.
 enum class Whose : uint8_t { kAll, kRoot, kAllButRoot };
+/// Which ranks give the inputs that are combined into the output of a rank.
+enum class Combines : uint8_t { kNothing, kAllRanks, kRanksUpToOwn, kRanksBeforeOwn };
 
 struct CollectiveTraits {
   const char* name;
@@ -22,11 +24,16 @@ struct CollectiveTraits {
   Whose reads;  // these ranks have an input
   Extent output;
   Whose writes;  // these ranks have an output; the root of a broadcast may have one
-  bool reduces;
+  Combines combines;
   bool has_root;
 
   constexpr bool has_data() const { return input != Extent::kNone; }
   constexpr bool is_vector() const { return input == Extent::kVector; }
+  constexpr bool reduces() const { return combines != Combines::kNothing; }
+  /// The result of a rank depends on which rank it is.
+  constexpr bool is_prefix() const { return excludes_own() || combines == Combines::kRanksUpToOwn; }
+  /// Nothing is combined for rank 0, which gets the neutral element of the operation.
+  constexpr bool excludes_own() const { return combines == Combines::kRanksBeforeOwn; }
   /// Chunks may differ in length, as `counts` says.
   constexpr bool takes_counts() const {
     return input == Extent::kOwnChunk || input == Extent::kAllChunks;
@@ -38,22 +45,33 @@ struct CollectiveTraits {
   constexpr bool exchanges() const { return output == Extent::kReceived; }
   /// All ranks get the whole result of a reduction.
   constexpr bool shares_result() const {
-    return reduces && output == Extent::kVector && writes == Whose::kAll;
+    return combines == Combines::kAllRanks && output == Extent::kVector && writes == Whose::kAll;
   }
 };
 
 /// Indexed by rc_collective.
 inline constexpr std::array<CollectiveTraits, RC_COLLECTIVE_COUNT> kCollectiveTraits = {{
-    {"allreduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll, true, false},
-    {"allgather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kAll, false, false},
-    {"reduce_scatter", Extent::kAllChunks, Whose::kAll, Extent::kOwnChunk, Whose::kAll, true,
+    {"allreduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll, Combines::kAllRanks,
      false},
-    {"broadcast", Extent::kVector, Whose::kRoot, Extent::kVector, Whose::kAllButRoot, false, true},
-    {"reduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kRoot, true, true},
-    {"gather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kRoot, false, true},
-    {"scatter", Extent::kAllChunks, Whose::kRoot, Extent::kOwnChunk, Whose::kAll, false, true},
-    {"alltoall", Extent::kAllChunks, Whose::kAll, Extent::kReceived, Whose::kAll, false, false},
-    {"barrier", Extent::kNone, Whose::kAll, Extent::kNone, Whose::kAll, false, false},
+    {"allgather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kAll,
+     Combines::kNothing, false},
+    {"reduce_scatter", Extent::kAllChunks, Whose::kAll, Extent::kOwnChunk, Whose::kAll,
+     Combines::kAllRanks, false},
+    {"broadcast", Extent::kVector, Whose::kRoot, Extent::kVector, Whose::kAllButRoot,
+     Combines::kNothing, true},
+    {"reduce", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kRoot, Combines::kAllRanks,
+     true},
+    {"gather", Extent::kOwnChunk, Whose::kAll, Extent::kAllChunks, Whose::kRoot, Combines::kNothing,
+     true},
+    {"scatter", Extent::kAllChunks, Whose::kRoot, Extent::kOwnChunk, Whose::kAll,
+     Combines::kNothing, true},
+    {"alltoall", Extent::kAllChunks, Whose::kAll, Extent::kReceived, Whose::kAll,
+     Combines::kNothing, false},
+    {"barrier", Extent::kNone, Whose::kAll, Extent::kNone, Whose::kAll, Combines::kNothing, false},
+    {"scan", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll, Combines::kRanksUpToOwn,
+     false},
+    {"exscan", Extent::kVector, Whose::kAll, Extent::kVector, Whose::kAll,
+     Combines::kRanksBeforeOwn, false},
 }};
 
 /// Precondition: the collective exists, which check_call() validates.

@@ -272,6 +272,10 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   check_buffers(call, rank, size);
   if (call.reduces()) {
     combine_kernel(call.dtype, call.op);
+    check(!traits.is_prefix() || call.op != RC_AVERAGE, Code::kInvalidArgument,
+          "{} has no average, as each rank combines another number of inputs: pass sum, and divide "
+          "the result",
+          traits.name);
     if (call.op == RC_AVERAGE) call.postscale /= size;
   }
   return call;
@@ -367,7 +371,7 @@ std::string describe(const Signature& s) {
     text += fmt::format(" of {}", name_of(static_cast<DataType>(s.dtype)));
   else
     text += fmt::format(" of {} {}", s.count, name_of(static_cast<DataType>(s.dtype)));
-  if (traits.reduces) text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
+  if (traits.reduces()) text += fmt::format(", {}", name_of(static_cast<ReduceOp>(s.op)));
   if (traits.has_root) text += fmt::format(", root {}", s.root);
   return text;
 }

@@ -31,7 +31,7 @@ struct Call {
   uint64_t form = 0;
 
   bool is_vector() const { return traits_of(collective).is_vector(); }
-  bool reduces() const { return traits_of(collective).reduces; }
+  bool reduces() const { return traits_of(collective).reduces(); }
   bool has_data() const { return traits_of(collective).has_data(); }
   bool exchanges() const { return traits_of(collective).exchanges(); }
   /// Of a collective with chunks: as many elements for each rank, and every rank knows that.

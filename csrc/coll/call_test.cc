@@ -200,6 +200,8 @@ TEST(Call, RefusesMemoryThatIsMissing) {
                         {RC_REDUCE, false, true, false},
                         {RC_GATHER, true, true, true},
                         {RC_GATHER, false, true, false},
+                        {RC_SCAN, true, true, true},
+                        {RC_EXSCAN, true, true, true},
                         {RC_SCATTER, true, true, true},
                         {RC_SCATTER, false, false, true}}) {
     SCOPED_TRACE(fmt::format("{}, root {}", name_of(c.collective), c.root));
@@ -216,6 +218,21 @@ TEST(Call, RefusesMemoryThatIsMissing) {
   EXPECT_FALSE(allowed(RC_ALLTOALL, true, nullptr, &value, 0, {0, 1}, {0, 1}));
 }
 
+TEST(Call, AverageOfAPrefixIsRefused) {
+  float value = 0;
+  rc_buffer buffer{&value, &value, 1};
+  for (Collective collective : {RC_SCAN, RC_EXSCAN}) {
+    rc_call raw = call_of(collective, RC_FLOAT32, RC_AVERAGE, {&buffer, 1});
+    try {
+      check_call(raw, 0, 2);
+      ADD_FAILURE() << name_of(collective);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("pass sum"), std::string::npos) << error.what();
+    }
+  }
+}
+
 // `input` and `output` are elements of one array; rank 1 of 3, chunks of 1, 2 and 3 elements.
 bool may_lie(Collective collective, int64_t input, int64_t output, Rank root = 1,
              std::vector<int64_t> recv_counts = {1, 2, 3}) {
@@ -224,7 +241,7 @@ bool may_lie(Collective collective, int64_t input, int64_t output, Rank root = 1
   rc_buffer buffer{memory.data() + input, memory.data() + output, 6};
   rc_call raw = call_of(collective, RC_FLOAT32, RC_SUM, {&buffer, 1});
   raw.root = root;
-  if (collective != RC_ALLREDUCE) raw.counts = counts.data();
+  if (!traits_of(collective).is_vector()) raw.counts = counts.data();
   if (collective == RC_ALLTOALL) raw.recv_counts = recv_counts.data();
   try {
     check_call(raw, 1, 3);
@@ -237,11 +254,13 @@ bool may_lie(Collective collective, int64_t input, int64_t output, Rank root = 1
 }
 
 TEST(Call, OverlapOtherThanInPlaceIsRefused) {
-  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 8));
-  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 14));
-  EXPECT_TRUE(may_lie(RC_ALLREDUCE, 8, 2));
-  EXPECT_FALSE(may_lie(RC_ALLREDUCE, 8, 13));
-  EXPECT_FALSE(may_lie(RC_ALLREDUCE, 8, 3));
+  for (Collective vectors : {RC_ALLREDUCE, RC_SCAN, RC_EXSCAN}) {
+    EXPECT_TRUE(may_lie(vectors, 8, 8));
+    EXPECT_TRUE(may_lie(vectors, 8, 14));
+    EXPECT_TRUE(may_lie(vectors, 8, 2));
+    EXPECT_FALSE(may_lie(vectors, 8, 13));
+    EXPECT_FALSE(may_lie(vectors, 8, 3));
+  }
   for (Collective gathers : {RC_ALLGATHER, RC_GATHER}) {
     EXPECT_TRUE(may_lie(gathers, 9, 8)) << "own chunk, at its place";
     EXPECT_FALSE(may_lie(gathers, 8, 8));

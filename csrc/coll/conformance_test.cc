@@ -33,6 +33,7 @@ class Trial {
   Trial(Member& m, const ScheduleRow& row, Rank root, Variant variant)
       : m_(m),
         collective_(row.collective),
+        traits_(traits_of(row.collective)),
         equal_counts_(row.equal_counts),
         root_(root),
         in_place_(variant == Variant::kInPlace),
@@ -42,22 +43,10 @@ class Trial {
     counts_ = std::move(counts);
     total_ = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
     first_ = std::accumulate(counts_.begin(), counts_.begin() + m_.rank, int64_t{0});
-    switch (collective_) {
-      case RC_ALLREDUCE:
-      case RC_REDUCE:
-      case RC_BROADCAST:
-        return vector();
-      case RC_ALLGATHER:
-      case RC_GATHER:
-        return gathered();
-      case RC_REDUCE_SCATTER:
-      case RC_SCATTER:
-        return scattered();
-      case RC_ALLTOALL:
-        return alltoall();
-      case RC_BARRIER:
-        return call(nullptr, nullptr, 0, false);
-    }
+    if (!traits_.has_data()) return call(nullptr, nullptr, 0, false);
+    if (traits_.is_vector()) return vector();
+    if (traits_.exchanges()) return alltoall();
+    return traits_.gathers() ? gathered() : scattered();
   }
 
  private:
@@ -94,31 +83,32 @@ class Trial {
     raw.prescale = scaled_ ? kPrescale : 1;
     raw.postscale = scaled_ ? kPostscale : 1;
     raw.buffers = &buffer;
-    raw.buffer_count = collective_ == RC_BARRIER ? 0 : 1;
+    raw.buffer_count = traits_.has_data() ? 1 : 0;
     if (with_counts) raw.counts = counts_.data();
-    if (with_counts && collective_ == RC_ALLTOALL) raw.recv_counts = recv_counts_.data();
+    if (with_counts && traits_.exchanges()) raw.recv_counts = recv_counts_.data();
     m_.executor.run(check_call(raw, m_.rank, m_.size));
   }
 
   void vector() {
-    bool is_root = m_.rank == root_, reduces = collective_ != RC_BROADCAST;
+    bool is_root = m_.rank == root_;
     auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
     Bytes input = filled(total_, mine), output = filled(total_, [](int64_t) { return 77; });
     if (in_place_) output = input;
     const void* in = in_place_ ? output.data() : input.data();
-    bool no_output = collective_ == RC_REDUCE && !is_root;
+    bool no_output = traits_.writes == Whose::kRoot && !is_root;
     call(in, no_output ? nullptr : output.data(), total_, false);
     if (!no_output)
       expect_result(output, total_, [&](int64_t i) {
-        return reduces ? testing::combined(kOp, kType, m_.size, i)
-                       : testing::contribution(kOp, root_, i);
+        if (!traits_.reduces()) return testing::contribution(kOp, root_, i);
+        Rank inputs = traits_.is_prefix() ? m_.rank + !traits_.excludes_own() : m_.size;
+        return inputs > 0 ? testing::combined(kOp, kType, inputs, i) : 0;
       });
     if (!in_place_) expect(input, total_, mine);
   }
 
   void gathered() {
     int64_t own = counts_[m_.rank];
-    bool whole = collective_ == RC_ALLGATHER || m_.rank == root_;
+    bool whole = !traits_.has_root || m_.rank == root_;
     auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
     Bytes input = filled(own, mine);
     Bytes output(whole ? total_ * size_of(kType) : 0);
@@ -137,7 +127,7 @@ class Trial {
   }
 
   void scattered() {
-    bool reduces = collective_ == RC_REDUCE_SCATTER, whole = reduces || m_.rank == root_;
+    bool reduces = traits_.reduces(), whole = reduces || m_.rank == root_;
     int64_t own = counts_[m_.rank];
     auto mine = [&](int64_t i) { return testing::contribution(kOp, m_.rank, i); };
     Bytes input = filled(whole ? total_ : 0, mine), output(own * size_of(kType));
@@ -187,6 +177,7 @@ class Trial {
 
   Member& m_;
   Collective collective_;
+  const CollectiveTraits& traits_;
   bool equal_counts_;  // and none are given
   Rank root_;
   bool in_place_;

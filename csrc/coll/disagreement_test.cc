@@ -56,25 +56,26 @@ class Generator {
   Generator(Collective collective, Rank size, int64_t count, Rank deviating)
       : size_(size), deviating_(deviating), traits_(traits_of(collective)) {
     form_.collective = collective;
-    if (collective != RC_BARRIER) form_.count = count;
+    if (traits_.has_data()) form_.count = count;
   }
 
   std::vector<Disagreement> all() {
     collectives();
-    if (form_.collective == RC_BARRIER) return std::move(found_);
+    if (!traits_.has_data()) return std::move(found_);
     add("the count", [](Form& f) { f.count++; },
         {of_elements(form_.count), of_elements(form_.count + 1)});
     add("the type", [](Form& f) { f.dtype = RC_INT32; }, {"float32", "int32"});
     add("the type", [](Form& f) { f.dtype = RC_FLOAT64; }, {"float32", "float64"});
     add("the prescale", [](Form& f) { f.prescale = 2; }, {"prescale 1", "prescale 2"});
     add("the postscale", [](Form& f) { f.postscale = 0.5; }, {"postscale 1", "postscale 0.5"});
-    if (traits_.reduces) {
+    if (traits_.reduces()) {
       add("the op", [](Form& f) { f.op = RC_MAX; }, {"sum", "max"});
-      add("the op", [](Form& f) { f.op = RC_AVERAGE; }, {"sum", "average"});
+      ReduceOp third = traits_.is_prefix() ? RC_PRODUCT : RC_AVERAGE;
+      add("the op", [&](Form& f) { f.op = third; }, {"sum", name_of(third)});
     }
     for (Rank root = 1; root < size_ && traits_.has_root; root++)
       add("the root", [&](Form& f) { f.root = root; }, {"root 0", fmt::format("root {}", root)});
-    if (form_.collective == RC_ALLTOALL)
+    if (traits_.exchanges())
       splits();
     else if (traits_.takes_counts())
       counts();

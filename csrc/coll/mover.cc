@@ -240,6 +240,11 @@ void Mover::reduce(const PieceMemory& memory, const Receipt& receipt, const std:
                     [&](const Fragment&, Range range) { blocks(range); });
 }
 
+void Mover::fill_neutral(const Call& call) {
+  for (const rc_buffer& buffer : call.buffers)
+    ringcoll::fill_neutral(call.dtype, call.op, buffer.output, buffer.count);
+}
+
 void Mover::move_own(const PieceMemory& memory, const Move& move) {
   if (move.from != Storage::kInput)
     return to_output(memory, {move.to_first, move.range.count},

@@ -4,7 +4,8 @@
 //
 // The postscale of an allreduce is applied once, by the rank that completes a value: the others get
 // the scaled one, which they can take, and pass on, as it is. Elsewhere values are scaled where
-// they reach an output, since who completes one may not know that it is wanted.
+// they reach an output, since who completes one may not know that it is wanted, and in a scan other
+// ranks combine it further.
 #pragma once
 
 #include <array>
@@ -42,6 +43,8 @@ class Mover {
              bool own_first);
   /// This rank's own input, which lies in `storage`, joins what it holds, on the right.
   void fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage);
+  /// The neutral element of the operation to all outputs.
+  static void fill_neutral(const Call& call);
   /// Input to the output.
   void move_own(const PieceMemory& memory, const Move& move);
   /// The first element of what is sent from `storage`. The caller's memory is contiguous there.

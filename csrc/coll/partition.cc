@@ -32,6 +32,7 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
     if (traits.writes == Whose::kAllButRoot && rank == call.root)
       writes = std::ranges::all_of(call.buffers,
                                    [](const rc_buffer& b) { return b.output || b.count == 0; });
+    if (traits.excludes_own() && rank == 0) writes = false;  // the run writes that output
     int64_t at = 0;
     for (const rc_buffer& b : call.buffers) {
       if (b.count == 0) continue;

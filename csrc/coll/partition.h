@@ -1,9 +1,9 @@
 // How a call is cut into pieces: from the index space that schedules work on to the caller's
 // memory.
 //
-// A call is cut into pieces, and a piece is what one run of a schedule handles. A vector
-// (allreduce, broadcast, reduce) is one strip, cut into consecutive pieces. A chunked collective
-// has a strip for every rank's chunk, in ring order (alltoall: the strips to send, then those to
+// A call is cut into pieces, and a piece is what one run of a schedule handles. A vector, as of an
+// allreduce or a broadcast, is one strip, cut into consecutive pieces. A chunked collective has a
+// strip for every rank's chunk, in ring order (alltoall: the strips to send, then those to
 // receive), and piece k takes the k-th stretch of every strip. So the piece of a chunked collective
 // is a small instance of the same collective.
 #pragma once

@@ -15,8 +15,9 @@ std::vector<Rank> positions_of(const std::vector<Rank>& order) {
   return position;
 }
 
-Terrain checked(Terrain terrain) {
+Terrain checked(Terrain terrain, const std::vector<Rank>& order) {
   check_algorithm(terrain.algorithm);
+  terrain.positions = positions_of(order);
   return terrain;
 }
 
@@ -25,11 +26,10 @@ Terrain checked(Terrain terrain) {
 PlanCache::PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to,
                      const CopiedMessages& copied, Terrain terrain)
     : order_(std::move(order)),
-      position_(positions_of(order_)),
-      self_(position_[rank]),
+      self_(positions_of(order_)[rank]),
       lent_to_(std::move(lent_to)),
       copied_(copied),
-      selector_(checked(std::move(terrain))),
+      selector_(checked(std::move(terrain), order_)),
       choices_(kMostCallsKept),
       plans_(kMostCallsKept) {}
 
@@ -61,9 +61,10 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
   auto size = static_cast<Rank>(order_.size());
   Problem problem{.rank = self_,
                   .size = size,
-                  .root = position_[call.root],
+                  .root = position()[call.root],
                   .counts = counts,
-                  .levels = selector_.terrain().fabric.levels()};
+                  .levels = selector_.terrain().fabric.levels(),
+                  .positions = position()};
   if (call.exchanges()) {
     problem.counts = counts.first(size);
     problem.recv_counts = counts.last(size);

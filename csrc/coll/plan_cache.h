@@ -63,8 +63,9 @@ class PlanCache {
   Planned make(const Call& call, const ScheduleRow& row, const Partition& partition,
                std::span<const int64_t> counts, SentFrom from, bool pack_all) const;
 
-  std::vector<Rank> order_;     // position to rank
-  std::vector<Rank> position_;  // rank to position
+  const std::vector<Rank>& position() const { return selector_.terrain().positions; }
+
+  std::vector<Rank> order_;  // position to rank
   Rank self_;
   std::vector<bool> lent_to_;
   CopiedMessages copied_;

@@ -113,6 +113,7 @@ bool Run::advance() {
     end_tick();
   }
   if (!all_completed(lent_)) return false;  // the caller's memory is the caller's again
+  if (traits_of(call_->collective).excludes_own() && comm_.rank() == 0) Mover::fill_neutral(*call_);
   lending_.end(mover_->has_tried());
   return true;
 }

@@ -149,7 +149,7 @@ int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profi
     auto most = static_cast<double>(terrain_.copied_bytes);
     return static_cast<int64_t>(most / profile->longest_message);
   }
-  if (traits_of(collective).reduces) {
+  if (traits_of(collective).reduces()) {
     int64_t combined = terrain_.oversubscribed
                            ? kCombinedBytesOfSharedCore * terrain_.fabric.ranks()
                            : terrain_.core_cache_bytes / 2;
@@ -183,7 +183,9 @@ const Selector::Price* Selector::price_of(const ScheduleRow& row) {
 // and that change is work of the core: pieces in flight hide nothing. So they go one by one with a
 // row that waits in fewer rounds if messages go before their own, as those of a single piece may.
 std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
-  Problem problem{.size = terrain_.fabric.ranks(), .levels = terrain_.fabric.levels()};
+  Problem problem{.size = terrain_.fabric.ranks(),
+                  .levels = terrain_.fabric.levels(),
+                  .positions = terrain_.positions};
   auto priced = [&](const std::vector<Traffic>& traffic) -> std::optional<Price> {
     if (traffic.empty() && problem.size > 1) return {};
     return Price{profile_of(traffic, terrain_.fabric)};
@@ -222,7 +224,7 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   const ScheduleRow* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const ScheduleRow& row : schedules()) {
-    if (!serves(row, call)) continue;
+    if (row.by_name_only || !serves(row, call)) continue;
     auto price = estimate(row, bytes);
     // Counting has its limit (kMostStepsWalked): where no row has a price, the first is taken.
     if (!best && !price && row.where == Where::kAnywhere) best = &row;

@@ -25,6 +25,7 @@ constexpr int64_t pieces_in_flight(int64_t slots) {
 /// What the choice depends on besides the call.
 struct Terrain {
   Fabric fabric;
+  std::vector<Rank> positions;   // in the ring, by rank; empty: each rank is at its own number
   bool one_domain = false;       // all pairs by shared memory
   bool oversubscribed = false;   // more ranks than cores on some host
   int64_t core_cache_bytes = 0;  // second-level, of the core that has the least; 0: unknown

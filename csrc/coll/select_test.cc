@@ -300,6 +300,34 @@ TEST(Select, NamedRowsAreTaken) {
   EXPECT_EQ(choose(terrain, RC_ALLGATHER, 4).row->name, "direct/ring");
 }
 
+TEST(Select, LongScansAreChainsAndShortOnesAreNot) {
+  for (Collective collective : {RC_SCAN, RC_EXSCAN}) {
+    EXPECT_EQ(choose(cluster(8, 1, 10), collective, 64 * kMiB).row->name, "chain");
+    EXPECT_EQ(choose(cluster(8, 1, 10), collective, 4).row->name, "recursive_doubling");
+  }
+}
+
+// What a chain costs goes by where its ranks are. Ranks that alternate between two hosts cross at
+// every hop.
+TEST(Select, ScansArePricedInTheOrderOfRanks) {
+  Terrain terrain = cluster(2, 4, 1);
+  const ScheduleRow& chain = *find_schedule(RC_SCAN, "chain");
+  double in_order = Selector(terrain).estimate(chain, 4)->microseconds;
+  terrain.positions = {0, 4, 1, 5, 2, 6, 3, 7};
+  EXPECT_NEAR(Selector(terrain).estimate(chain, 4)->microseconds, in_order + 6 * 29.5, 1);
+}
+
+TEST(Select, TakesRowsThatAreForOneNameOnlyByThatName) {
+  for (const ScheduleRow& row : schedules()) {
+    if (!row.by_name_only) continue;
+    Terrain terrain = cluster(2, 2, 1);
+    for (int64_t bytes = 4; bytes <= 256 * kMiB; bytes *= 16)
+      EXPECT_NE(choose(terrain, row.collective, bytes).row->name, row.name) << bytes;
+    terrain.algorithm = row.name;
+    EXPECT_EQ(choose(terrain, row.collective, 4).row->name, row.name);
+  }
+}
+
 TEST(Select, RowsOfSeveralPartsCanBeNamed) {
   check_algorithm("allreduce=direct/ring,broadcast=binomial/binomial");
   EXPECT_THROW(check_algorithm("allreduce=direct/none"), Error);

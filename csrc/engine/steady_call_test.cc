@@ -13,10 +13,11 @@ namespace ringcoll::testing {
 namespace {
 
 constexpr int kSize = 3;
-constexpr rc_collective kOfAllRanks[] = {RC_ALLREDUCE, RC_BROADCAST, RC_ALLGATHER,
-                                         RC_REDUCE_SCATTER, RC_ALLTOALL};
+constexpr rc_collective kOfAllRanks[] = {
+    RC_ALLREDUCE, RC_BROADCAST, RC_ALLGATHER, RC_REDUCE_SCATTER, RC_ALLTOALL, RC_SCAN, RC_EXSCAN};
 constexpr rc_collective kWithBuffers[] = {RC_ALLREDUCE,      RC_BROADCAST, RC_REDUCE, RC_ALLGATHER,
-                                          RC_REDUCE_SCATTER, RC_ALLTOALL,  RC_GATHER, RC_SCATTER};
+                                          RC_REDUCE_SCATTER, RC_ALLTOALL,  RC_GATHER, RC_SCATTER,
+                                          RC_SCAN,           RC_EXSCAN};
 
 TEST(SteadyCall, AllocatesNothing) {
   world(2, [](rc_comm* comm, int) {
@@ -63,9 +64,9 @@ Extents extents_of(rc_collective collective, int64_t count) {
 float input_of(int turn, int rank, int64_t i) { return static_cast<float>(turn + 100 * rank + i); }
 
 float expected_of(rc_collective collective, int turn, int rank, int64_t count, int64_t i) {
-  auto sum = [&](int64_t at) {
+  auto sum = [&](int64_t at, int ranks = kSize) {
     float all = 0;
-    for (int r = 0; r < kSize; r++) all += input_of(turn, r, at);
+    for (int r = 0; r < ranks; r++) all += input_of(turn, r, at);
     return all;
   };
   switch (collective) {
@@ -80,6 +81,10 @@ float expected_of(rc_collective collective, int turn, int rank, int64_t count, i
       return input_of(turn, 0, rank * count + i);
     case RC_ALLTOALL:
       return input_of(turn, static_cast<int>(i / count), rank * count + i % count);
+    case RC_SCAN:
+      return sum(i, rank + 1);
+    case RC_EXSCAN:
+      return sum(i, rank);
     default:
       return sum(i);
   }

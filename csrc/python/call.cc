@@ -130,6 +130,8 @@ void* sized(const Tensor* tensor, int64_t expected, bool needed, const std::stri
 
 }  // namespace
 
+std::vector<std::string> collectives() { return {kCollectives.begin(), kCollectives.end()}; }
+
 Call::Call(const CallArguments& arguments, int rank, int size)
     : counts_(arguments.counts), recv_counts_(arguments.recv_counts) {
   call_.struct_size = sizeof(call_);

@@ -14,6 +14,9 @@
 
 namespace ringcoll::python {
 
+/// The names of all collectives.
+std::vector<std::string> collectives();
+
 /// Elements of each rank's part, by rank. Empty optional: all parts are equal.
 using Counts = std::optional<std::vector<int64_t>>;
 

@@ -107,6 +107,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());
+  module.def("collectives", &collectives);
   module.def("simulate", &simulate, py::arg("request"), Guard());
   module.def(
       "dtype_of",

@@ -32,6 +32,9 @@ enum class Operands : uint8_t { kInCaches, kInMemory };
 /// on floats, or does not exist. RC_AVERAGE combines as RC_SUM; its caller divides.
 CombineKernel combine_kernel(DataType dtype, ReduceOp op, Operands operands = Operands::kInCaches);
 ScaleKernel scale_kernel(DataType dtype);
+/// Fills `out` with the value that changes no other when it is combined with it. Precondition: the
+/// type has the operation, which is not RC_AVERAGE.
+void fill_neutral(DataType dtype, ReduceOp op, void* out, int64_t count);
 
 /// The instruction set in use, such as "AVX3" or "NEON".
 const char* simd_target();

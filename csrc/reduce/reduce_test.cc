@@ -460,6 +460,46 @@ TEST(Lookup, HasEveryOtherKernel) {
   EXPECT_THROW(scale_kernel(static_cast<DataType>(99)), Error);
 }
 
+TEST(Neutral, ChangesNothingItIsCombinedWith) {
+  constexpr int64_t kCount = 5;
+  for (int d = 0; d < RC_DTYPE_COUNT; d++)
+    for (ReduceOp op : {RC_SUM, RC_MIN, RC_MAX, RC_PRODUCT, RC_BIT_AND, RC_BIT_OR}) {
+      auto dtype = static_cast<DataType>(d);
+      bool is_float = dtype >= RC_FLOAT16 && dtype <= RC_FLOAT64;
+      if (is_float && (op == RC_BIT_AND || op == RC_BIT_OR)) continue;
+      size_t bytes = kCount * size_of(dtype);
+      // Of floats, infinities too; no NaN, which is what it is with any other.
+      std::vector<uint64_t> values = {0, 1, ~uint64_t{0}, uint64_t{1} << (8 * size_of(dtype) - 1)};
+      if (is_float) values = {0, 0x3c3c3c3c3c3c3c3c, 0x8080808080808080, 0x7000700070007000};
+      if (dtype == RC_BOOL) values = {0, 1};
+      for (uint64_t value : values) {
+        std::vector<std::byte> some(bytes), neutral(bytes + 1, std::byte{77}), out(bytes);
+        for (size_t at = 0; at < bytes; at++)
+          some[at] = static_cast<std::byte>(value >> 8 * (at % size_of(dtype)));
+        fill_neutral(dtype, op, neutral.data(), kCount);
+        EXPECT_EQ(neutral[bytes], std::byte{77});
+        combine_kernel(dtype, op)(out.data(), neutral.data(), some.data(), kCount);
+        EXPECT_EQ(out, some) << name_of(dtype) << " " << name_of(op) << " " << value;
+      }
+    }
+  fill_neutral(RC_INT8, RC_SUM, nullptr, 0);
+}
+
+// The extremes of floats are infinities.
+TEST(Neutral, IsAnInfinityForExtremesOfFloats) {
+  float single = 0;
+  double twice = 0;
+  fill_neutral(RC_FLOAT32, RC_MIN, &single, 1);
+  fill_neutral(RC_FLOAT64, RC_MAX, &twice, 1);
+  EXPECT_EQ(single, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(twice, -std::numeric_limits<double>::infinity());
+  uint16_t half = 0;
+  fill_neutral(RC_FLOAT16, RC_MIN, &half, 1);
+  EXPECT_EQ(half, kFloat16.infinity());
+  fill_neutral(RC_BFLOAT16, RC_MIN, &half, 1);
+  EXPECT_EQ(half, kBfloat16.infinity());
+}
+
 TEST(Lookup, NamesTheInstructionSet) { EXPECT_GT(std::strlen(simd_target()), 2u); }
 
 // Bytes that tell where they come from: no two pages and no two lines of a page are alike.

@@ -152,6 +152,10 @@ ScheduleRow gather_binomial();
 ScheduleRow scatter_direct();
 ScheduleRow scatter_binomial();
 ScheduleRow barrier_dissemination();
+ScheduleRow scan_chain();
+ScheduleRow scan_recursive_doubling();
+ScheduleRow exscan_chain();
+ScheduleRow exscan_recursive_doubling();
 // Within hosts / between hosts.
 ScheduleRow allreduce_direct_ring();
 ScheduleRow allreduce_direct_halving_doubling();

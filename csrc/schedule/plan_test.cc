@@ -20,18 +20,17 @@ using simulator::ZeroCopy;
 
 std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
   if (row.equal_counts) return {std::vector<int64_t>(size, 1), std::vector<int64_t>(size, 2)};
-  switch (row.collective) {
-    case RC_BARRIER:
-      return {{}};
-    case RC_ALLREDUCE:
-    case RC_BROADCAST:
-    case RC_REDUCE:
-      return {{0}, {1}, {size - 1}, {size + 1}, {2 * size + 3}};
-    default:
-      std::vector<int64_t> uneven(size);
-      for (Rank r = 0; r < size; r++) uneven[r] = r * 7 % 5;
-      return {uneven, std::vector<int64_t>(size, 2)};
-  }
+  if (!traits_of(row.collective).has_data()) return {{}};
+  if (traits_of(row.collective).is_vector())
+    return {{0}, {1}, {size - 1}, {size + 1}, {2 * size + 3}};
+  std::vector<int64_t> uneven(size);
+  for (Rank r = 0; r < size; r++) uneven[r] = r * 7 % 5;
+  return {uneven, std::vector<int64_t>(size, 2)};
+}
+
+std::vector<Rank> positions_to_try(const ScheduleRow& row, Rank size) {
+  if (!traits_of(row.collective).is_prefix() || size % 3 == 0) return {};
+  return simulator::shuffled_positions(size);
 }
 
 // Links copy every message, or only short ones, and of those that several peers are sent fewer.
@@ -88,6 +87,7 @@ TEST_P(EveryPlan, ComputesTheCollectiveWithoutCopies) {
           if (!all && turn++ % 2 == 0) continue;
           Call call = simulator::make_call(GetParam().collective, size, root, counts);
           call.levels = levels;
+          call.positions = positions_to_try(GetParam(), size);
           std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
           for (size_t mode = 0; mode < kModes.size(); mode++) {
             if (!all && mode != turn / 2 % kModes.size()) continue;
@@ -102,6 +102,7 @@ TEST_P(EveryPlan, HoldsForManyOrdersOfRunning) {
     auto counts = counts_to_try(GetParam(), size).back();
     Call call = simulator::make_call(GetParam().collective, size, 1, counts);
     call.levels = simulator::clusters(GetParam(), size).front();
+    call.positions = positions_to_try(GetParam(), size);
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     for (unsigned shuffle = 0; shuffle < 20; shuffle++)
       for (ZeroCopy zero_copy : {ZeroCopy::kNone, ZeroCopy::kAll})
@@ -119,8 +120,7 @@ TEST_P(EveryPlan, IsMadeForThousandsOfRanks) {
   constexpr Rank kSize = 4096;
   Collective collective = GetParam().collective;
   std::vector<int64_t> counts = {1 << 20};
-  if (collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE)
-    counts.assign(kSize, 3);
+  if (!traits_of(collective).is_vector()) counts.assign(kSize, 3);
   std::vector<Groups> levels = simulator::cluster_of(kSize, 8, 32);
   Problem problem = {.rank = 1234,
                      .size = kSize,

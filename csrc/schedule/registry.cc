@@ -46,6 +46,10 @@ std::span<const ScheduleRow> schedules() {
       alltoall_direct_direct(),
       barrier_dissemination(),
       barrier_binomial_dissemination(),
+      scan_chain(),
+      scan_recursive_doubling(),
+      exscan_chain(),
+      exscan_recursive_doubling(),
   };
   return kRows;
 }

@@ -9,7 +9,8 @@
 // positions in ring order. coll/run.h translates them, and lays out the caller's chunks in that
 // order.
 //
-//   allreduce, broadcast, reduce     one vector of counts[0] elements
+//   allreduce, broadcast, reduce,
+//   scan, exscan                     one vector of counts[0] elements
 //   allgather, gather                chunk i, of counts[i] elements, comes from rank i
 //   reduce_scatter, scatter          chunk i, of counts[i] elements, goes to rank i
 //   alltoall                         counts[i] elements for each rank i, then recv_counts[i] from i
@@ -78,6 +79,10 @@ struct Problem {
   /// the level before, and the last level has one group of all ranks. Empty if nothing is known:
   /// all ranks then count as one host.
   std::span<const Groups> levels;
+  /// The position of each rank of the communicator, by rank. Only scan and exscan depend on it:
+  /// other results are the same for all ranks, or move with the caller's chunks. Empty: each rank
+  /// is at its own number.
+  std::span<const Rank> positions;
 };
 
 /// A message from one rank to another. `share` is its part of the whole vector.
@@ -119,6 +124,8 @@ struct ScheduleRow {
   Where where = Where::kAnywhere;
   /// Alltoall only: the row needs equal counts on all ranks, and all ranks must know that.
   bool equal_counts = false;
+  /// The row runs only where RINGCOLL_ALGORITHM names it, whatever its price.
+  bool by_name_only = false;
 };
 
 std::span<const ScheduleRow> schedules();

@@ -22,15 +22,11 @@ using simulator::Call;
 constexpr Rank kLargestSize = 64;
 constexpr int64_t kPrime = 67;
 
-bool has_chunks(Collective collective) {
-  return collective != RC_ALLREDUCE && collective != RC_BROADCAST && collective != RC_REDUCE;
-}
-
 std::vector<std::vector<int64_t>> counts_to_try(const ScheduleRow& row, Rank size) {
   Collective collective = row.collective;
   if (collective == RC_BARRIER) return {{}};
   std::vector<std::vector<int64_t>> tries;
-  if (!has_chunks(collective)) {
+  if (traits_of(collective).is_vector()) {
     for (int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{size - 1}, int64_t{size}, int64_t{size + 1}, kPrime})
       tries.push_back({count});
@@ -78,10 +74,23 @@ void for_each_call(const ScheduleRow& row, Check&& check) {
 }
 
 TEST_P(EveryRow, ComputesTheCollective) {
-  for_each_call(GetParam(), [&](const Call& call) {
+  for_each_call(GetParam(), [&](Call call) {
+    if (traits_of(call.collective).is_prefix() && call.counts[0][0] % 2 == 1)
+      call.positions = simulator::shuffled_positions(call.size);
     std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
     EXPECT_EQ(simulator::check_schedules(call, made), "") << call.name();
   });
+}
+
+TEST_P(EveryRow, ComputesTheCollectiveOfMoreRanks) {
+  for (Rank size : {65, 100, 130}) {
+    std::vector<int64_t> counts(traits_of(GetParam().collective).is_vector() ? 1 : size, 2);
+    if (!traits_of(GetParam().collective).has_data()) counts.clear();
+    Call call = simulator::make_call(GetParam().collective, size, size / 3, counts);
+    call.levels = simulator::clusters(GetParam(), size).front();
+    std::vector<Schedule> made = simulator::make_schedules(GetParam(), call);
+    ASSERT_EQ(simulator::check_schedules(call, made), "") << call.name();
+  }
 }
 
 void expect_cost(std::string_view formula, double n, const simulator::Sizes& sizes, int64_t cost) {
@@ -120,7 +129,7 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       // Enough for every chunk to be as long as every other, in halves too.
       int64_t per_rank = 64, count = per_rank * size;
       std::vector<int64_t> counts = {count};
-      if (has_chunks(row.collective)) counts.assign(size, per_rank);
+      if (!traits_of(row.collective).is_vector()) counts.assign(size, per_rank);
       if (row.collective == RC_BARRIER) counts.clear();
       Call call = simulator::make_call(row.collective, size,
                                        traits_of(row.collective).has_root ? size / 2 : 0, counts);
@@ -129,6 +138,34 @@ TEST_P(EveryRow, CostsWhatItsLineSays) {
       simulator::Sizes sizes = {static_cast<double>(size), static_cast<double>(size / per_host)};
       expect_cost(line.steps, static_cast<double>(count), sizes, cost.steps);
       expect_cost(line.bytes, static_cast<double>(count), sizes, cost.elements);
+    }
+}
+
+// Whatever the ring order, the chain adds in rank order, and no result depends on later ranks.
+TEST(Prefixes, AreCombinedInRankOrder) {
+  for (Collective collective : {RC_SCAN, RC_EXSCAN})
+    for (const char* name : {"chain", "recursive_doubling"}) {
+      for (Rank size : {9, 6}) {
+        std::vector<int64_t> counts = {3};
+        std::vector<Rank> positions = simulator::shuffled_positions(size);
+        for (Rank rank = 0; rank < size; rank++) {
+          Problem problem{.rank = positions[rank], .size = size, .counts = counts};
+          problem.positions = positions;
+          std::vector<Rank> sources;  // in rank order, of what this rank receives
+          for (const Step& step : find_schedule(collective, name)->make(problem))
+            if (step.recv_from != kNobody)
+              sources.push_back(static_cast<Rank>(std::ranges::find(positions, step.recv_from) -
+                                                  positions.begin()));
+          std::vector<Rank> expected;
+          Rank first = collective == RC_EXSCAN;
+          if (first && rank > 0) expected.push_back(rank - 1);
+          for (Rank distance = 1; rank - distance >= first; distance *= 2) {
+            expected.push_back(rank - distance);
+            if (std::string_view(name) == "chain") break;
+          }
+          EXPECT_EQ(sources, expected) << name << ", rank " << rank << " of " << size;
+        }
+      }
     }
 }
 
@@ -151,7 +188,7 @@ TEST_P(EveryRow, ServesThousandsOfRanks) {
   const ScheduleRow& row = GetParam();
   constexpr Rank kSize = 4096;
   std::vector<int64_t> counts = {1 << 20};
-  if (has_chunks(row.collective)) counts.assign(kSize, 3);
+  if (!traits_of(row.collective).is_vector()) counts.assign(kSize, 3);
   std::vector<Groups> levels = simulator::cluster_of(kSize, 8, 32);
   Problem problem = {.rank = 1234,
                      .size = kSize,

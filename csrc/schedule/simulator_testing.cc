@@ -8,7 +8,6 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <random>
 
 namespace ringcoll::simulator {
@@ -58,13 +57,22 @@ std::pair<Rank, int64_t> origin(const Call& call, Rank rank, int64_t element) {
   return {from, offsets_of(call.counts[from])[rank] + within};
 }
 
+/// Whether the result of `rank` has the input of `other`.
+bool has_input_of(const Call& call, Rank rank, Rank other) {
+  const CollectiveTraits& traits = traits_of(call.collective);
+  if (!traits.is_prefix()) return true;
+  Rank own = call.number_of(rank), theirs = call.number_of(other);
+  return theirs < own || (theirs == own && !traits.excludes_own());
+}
+
 uint64_t expected_sum(const Call& call, Rank rank, int64_t element) {
-  if (!traits_of(call.collective).reduces) {
+  if (!traits_of(call.collective).reduces()) {
     auto [from, at] = origin(call, rank, element);
     return contribution(from, at).sum;
   }
   uint64_t sum = 0;
-  for (Rank r = 0; r < call.size; r++) sum += contribution(r, element).sum;
+  for (Rank r = 0; r < call.size; r++)
+    if (has_input_of(call, rank, r)) sum += contribution(r, element).sum;
   return sum;
 }
 
@@ -90,7 +98,7 @@ std::string check_outputs(const Call& call, const std::vector<Memory>& outputs) 
     for_each(call.ends(rank).outputs, [&](int64_t e) {
       const Value& value = outputs[rank][e];
       uint64_t expected = 0;
-      if (traits_of(call.collective).reduces) {
+      if (traits_of(call.collective).reduces() && !traits_of(call.collective).is_prefix()) {
         auto [known, is_new] = sums.try_emplace(e, 0);
         if (is_new) known->second = expected_sum(call, rank, e);
         expected = known->second;
@@ -103,7 +111,7 @@ std::string check_outputs(const Call& call, const std::vector<Memory>& outputs) 
       else if (value.sum != expected)
         wrong =
             fmt::format("rank {}, element {}: not the contributions that belong there", rank, e);
-      else if (call.collective == RC_ALLREDUCE && !value.same_bits(outputs[0][e]))
+      else if (traits_of(call.collective).shares_result() && !value.same_bits(outputs[0][e]))
         wrong = fmt::format("element {} differs between ranks 0 and {}", e, rank);
     });
   return wrong;
@@ -176,110 +184,6 @@ std::string run_round(const Call& call, const std::vector<Schedule>& schedules, 
 }
 
 }  // namespace
-
-Problem Call::problem(Rank rank) const {
-  // Where there is no root, each rank is told another: a schedule that looks at it goes wrong.
-  Problem problem = {
-      .rank = rank, .size = size, .root = traits_of(collective).has_root ? root : rank};
-  if (!counts.empty()) problem.counts = counts.size() == 1 ? counts[0] : counts[rank];
-  if (!recv_counts.empty()) problem.recv_counts = recv_counts[rank];
-  problem.levels = levels;
-  return problem;
-}
-
-int64_t Call::space(Rank rank) const { return space_of(collective, problem(rank)); }
-
-Ends Call::ends(Rank rank, ZeroCopy zero_copy) const {
-  Ends found = ends_of(rank);
-  if (zero_copy == ZeroCopy::kNone) return found;
-  for (Rank peer = 0; peer < size; peer++)
-    found.zero_copy.push_back(zero_copy == ZeroCopy::kAll || peer / 2 != rank / 2);
-  return found;
-}
-
-Ends Call::ends_of(Rank rank) const {
-  int64_t whole = space(rank);
-  std::vector<Range> all = {{0, whole}}, none;
-  auto own_chunk = [&] {
-    return std::vector<Range>{{offsets_of(counts[0])[rank], counts[0][rank]}};
-  };
-  bool is_root = rank == root;
-  switch (collective) {
-    case RC_ALLREDUCE:
-      return {all, all, {}};
-    case RC_ALLGATHER:
-      return {own_chunk(), all, {}};
-    case RC_REDUCE_SCATTER:
-      return {all, own_chunk(), {}};
-    case RC_BROADCAST:
-      return {is_root ? all : none, all, {}};
-    case RC_REDUCE:
-      return {all, is_root ? all : none, {}};
-    case RC_GATHER:
-      return {own_chunk(), is_root ? all : none, {}};
-    case RC_SCATTER:
-      return {is_root ? all : none, own_chunk(), {}};
-    case RC_ALLTOALL: {
-      int64_t sent = offsets_of(counts[rank]).back();
-      return {{{0, sent}}, {{sent, whole - sent}}, {}};
-    }
-    case RC_BARRIER:
-      break;
-  }
-  return {};
-}
-
-std::string Call::name() const {
-  std::string hosts;
-  for (const Groups& level : levels) {
-    hosts += hosts.empty() ? ", hosts" : ", leaves";
-    for (Rank g = 0; g < level.count(); g++) hosts += fmt::format(" {}", level.size_of(g));
-  }
-  std::string from = traits_of(collective).has_root ? fmt::format(", root {}", root) : "";
-  return fmt::format("{} of {} ranks{}{}, counts {}", name_of(collective), size, hosts, from,
-                     counts.empty() ? std::vector<int64_t>{} : counts[0]);
-}
-
-Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts) {
-  Call call = {.collective = collective, .size = size, .root = root};
-  if (collective != RC_ALLTOALL) {
-    call.counts.push_back(std::move(counts));
-    return call;
-  }
-  call.counts.assign(size, std::vector<int64_t>(size));
-  call.recv_counts.assign(size, std::vector<int64_t>(size));
-  for (Rank from = 0; from < size; from++)
-    for (Rank to = 0; to < size; to++)
-      call.counts[from][to] = call.recv_counts[to][from] = counts[(from + to) % size];
-  return call;
-}
-
-std::vector<Groups> cluster_of(Rank size, Rank ranks, Rank hosts) {
-  std::vector<Groups> levels;
-  for (Rank length : {ranks, ranks * hosts}) {
-    std::vector<Rank> firsts;
-    for (Rank first = 0; length > 0 && first < size; first += length) firsts.push_back(first);
-    if (length > 0) levels.emplace_back(std::move(firsts), size);
-  }
-  levels.emplace_back(std::vector<Rank>{0}, size);
-  return levels;
-}
-
-std::vector<std::vector<Groups>> clusters(const ScheduleRow& row, Rank size) {
-  if (row.where != Where::kHosts) return {{}};
-  std::vector<Rank> uneven;
-  for (Rank first = 0, host = 0; first < size; first += 1 + host++ * 5 % 7) uneven.push_back(first);
-  std::vector<std::vector<Groups>> all = {{Groups(uneven, size), Groups({0}, size)},
-                                          cluster_of(size, 2, 0),
-                                          cluster_of(size, 4, 3),
-                                          cluster_of(size, 1, 0),
-                                          cluster_of(size, 3, 2),
-                                          {}};
-  if (size <= 9) return all;
-  std::rotate(all.begin(), all.begin() + size % 6, all.end());
-  all.resize(2);
-  return all;
-}
 
 std::vector<Schedule> make_schedules(const ScheduleRow& row, const Call& call) {
   std::vector<Schedule> schedules;
@@ -552,7 +456,9 @@ class PlanRunner {
       fail(machine, fmt::format("overwrites the result in element {}, which a peer may still read",
                                 element));
     size_t left = machine.sent[index_of(Storage::kInput)][element].size();
-    bool contained = traits_of(call_.collective).reduces && receipt.combine == Combine::kCopy &&
+    bool contained = traits_of(call_.collective).reduces() &&
+                     !traits_of(call_.collective).excludes_own() &&
+                     receipt.combine == Combine::kCopy &&
                      value.sum == expected_sum(call_, machine.rank, element);
     if (left > 1 || (left == 1 && !contained))
       fail(machine,

@@ -29,7 +29,11 @@ struct Call {
   std::vector<std::vector<int64_t>> counts;
   std::vector<std::vector<int64_t>> recv_counts;
   std::vector<Groups> levels;  // as in Problem
+  /// As in Problem. Ranks are positions elsewhere in this header.
+  std::vector<Rank> positions;
 
+  /// The rank of the communicator that is at a position.
+  Rank number_of(Rank position) const;
   Problem problem(Rank rank) const;
   int64_t space(Rank rank) const;
   Ends ends(Rank rank, ZeroCopy zero_copy = ZeroCopy::kNone) const;
@@ -41,6 +45,9 @@ struct Call {
 
 /// A call with one list of counts; for alltoall, rank r sends counts[(r + to) % size] to each `to`.
 Call make_call(Collective collective, Rank size, Rank root, std::vector<int64_t> counts);
+
+/// Positions for ranks of a communicator that are not in the order of the ring.
+std::vector<Rank> shuffled_positions(Rank size);
 
 /// Clusters of `size` ranks on which a row is tried, as in Problem::levels: none for rows that do
 /// not look at them; else hosts of one size, of many, and in leaves.

@@ -36,7 +36,8 @@ Extents extents(const rc_call& call, const Place& place, int64_t count,
   const Extents table[RC_COLLECTIVE_COUNT] = {
       {count, count},        {own, all, before}, {all, own, 0, before},
       {count, count},        {count, count},     {own, all, before},
-      {all, own, 0, before}, {all, sum(from)},   {}};
+      {all, own, 0, before}, {all, sum(from)},   {},
+      {count, count},        {count, count}};
   Extents needed = table[call.collective];
   if (call.root == place.rank) return needed;
   bool root_reads = call.collective == RC_BROADCAST || call.collective == RC_SCATTER;
@@ -109,7 +110,8 @@ bool has_root(const rc_call& call) {
 
 bool takes_counts(const rc_call& call) {
   return call.collective != RC_ALLREDUCE && call.collective != RC_BROADCAST &&
-         call.collective != RC_REDUCE && call.collective != RC_BARRIER;
+         call.collective != RC_REDUCE && call.collective != RC_BARRIER &&
+         call.collective != RC_SCAN && call.collective != RC_EXSCAN;
 }
 
 bool is_possible(const Collective& asked, const Place& place) {

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ringcoll
+
 ml_dtypes = pytest.importorskip("ml_dtypes")
 torch = pytest.importorskip("torch")
 
@@ -112,6 +114,44 @@ def test_allreduce_and_reduce(run_ranks, size):
                         same(result, wanted, ("reduce", op, dtype, shape))
                     else:
                         assert result is None
+
+    run_ranks(size, body)
+
+
+def neutral(op: str, dtype: np.dtype) -> Any:
+    if dtype.kind == "b":
+        return op in ("min", "product", "bit_and")
+    if op in ("min", "max"):
+        if dtype.kind in "iu":
+            return np.iinfo(dtype).max if op == "min" else np.iinfo(dtype).min
+        return np.inf if op == "min" else -np.inf
+    return {"sum": 0, "product": 1, "bit_and": -1, "bit_or": 0}[op]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_scan_and_exscan(run_ranks, size):
+    def body(world):
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                parts = [values(shape, rank, dtype) for rank in range(size)]
+                for op in ops_of(dtype):
+                    x = parts[world.rank].copy()
+                    wanted = combined(op, parts[: world.rank + 1])
+                    same(world.scan(x, op), wanted, ("scan", op, dtype, shape))
+                    same(world.scan_async(x, op).wait(), wanted, ("scan_async", op))
+                    if world.rank:
+                        wanted = combined(op, parts[: world.rank])
+                    else:
+                        wanted = np.full(shape, neutral(op, dtype)).astype(dtype)
+                    same(world.exscan(x, op), wanted, ("exscan", op, dtype, shape))
+                    same(x, parts[world.rank], "the input is unchanged")
+                    assert world.exscan(x, op, out=x) is x
+                    same(x, wanted, (op, "in place"))
+        for call in (world.scan, world.exscan, world.scan_async, world.exscan_async):
+            with pytest.raises(ringcoll.InvalidArgument, match="pass sum"):
+                call(np.ones(1), "average")
+        offset = world.exscan(np.array([world.rank + 1]))
+        assert offset.tolist() == [world.rank * (world.rank + 1) // 2]
 
     run_ranks(size, body)
 

@@ -55,6 +55,8 @@ def test_every_collective_takes_one(run_ranks):
             "scatter": {"out": np.ones(2)},
             "reduce_scatter": {},
             "alltoall": {},
+            "scan": {},
+            "exscan": {},
         }.items():
             getattr(world, name)(x, timeout=10, **more)
             getattr(world, f"{name}_async")(x, timeout=10, **more).wait()

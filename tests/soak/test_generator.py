@@ -161,7 +161,7 @@ def test_everything_there_is_comes_up():
     ops = ("sum", "average", "min", "max", "product", "bit_and", "bit_or")
     assert {f"op {op}" for op in ops} <= seen
     collectives = {"allreduce", "reduce", "broadcast", "allgather", "gather", "scatter"}
-    assert collectives | {"reduce_scatter", "alltoall", "barrier"} <= seen
+    assert collectives | {"reduce_scatter", "alltoall", "barrier", "scan", "exscan"} <= seen
     kinds = {"Call", "Wait", "Split", "Regroup", "Close", "Exchange", "Starve", "Threads"}
     assert kinds | {"Pause", "Fork", "Stats", "Die", "Renew"} <= seen
     assert {"any source", "any tag", "too short", "kept"} <= seen

@@ -14,6 +14,7 @@ import pytest
 from support.soak import mail, script
 from support.soak.buffers import Buffer, Wrong
 from support.soak.collectives import Made
+from support.soak.data import DTYPES
 from support.soak.job import Job
 from support.soak.oracle import Oracle, reduced
 from support.soak.rank import Verdict, check_growth
@@ -55,6 +56,8 @@ CALLS = [
     Call(7, 0, "gather", "int16", root=1, counts=(2, 2, 2), in_place=True),
     Call(8, 0, "scatter", "bool", root=0, counts=(3, 3, 3)),
     Call(9, 0, "reduce_scatter", "float64", "min", counts=(1, 5, 0), equal=False),
+    Call(12, 0, "scan", "int64", "product", tensors=(4, 3), fused=True),
+    Call(13, 0, "exscan", "float32", "min", tensors=(6,)),
     Call(11, 0, "alltoall", "uint8", matrix=((1, 2, 3), (4, 5, 6), (7, 8, 9)), equal=False),
 ]
 
@@ -121,6 +124,24 @@ def test_reductions_are_those_that_are_documented(dtype, op, scales, parts, want
     found = reduced(call, [np.array(part).astype(kind) for part in parts])
     assert found.dtype == kind
     assert found.tolist() == np.array(wanted).astype(kind).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "first", "second"),
+    [
+        ("int8", "sum", 0, 3),
+        ("uint64", "min", 2**64 - 1, 3),
+        ("int16", "max", -(2**15), 3),
+        ("bfloat16", "max", -np.inf, 3),
+        ("uint8", "bit_and", 255, 3),
+        ("bool", "product", True, True),
+    ],
+)
+def test_the_first_rank_of_an_exscan_has_what_changes_nothing(dtype, op, first, second):
+    call = Call(0, 0, "exscan", dtype, op, postscale=1, tensors=(1,))
+    oracle = Oracle(call, 3, 0)
+    oracle.inputs = lambda rank: [np.array([3 + rank]).astype(DTYPES[dtype])]
+    assert [oracle.outputs(rank)[0].tolist() for rank in (0, 1)] == [[first], [second]]
 
 
 MESSAGES = (

@@ -60,7 +60,7 @@ class Made:
     # What each collective is called with.
 
     def vectors(self) -> None:
-        """allreduce, reduce and broadcast: as many tensors come out as go in."""
+        """allreduce, reduce, broadcast, scan and exscan: as many tensors come out as go in."""
         call, rank = self._call, self._comm.rank
         buffers = [Buffer.of(x, call.offset) for x in self._oracle.inputs(rank)]
         rooted = call.collective in ("reduce", "broadcast")
@@ -174,4 +174,6 @@ _PREPARE = {
     "reduce_scatter": Made.scatters,
     "alltoall": Made.alltoall,
     "barrier": Made.barrier,
+    "scan": Made.vectors,
+    "exscan": Made.vectors,
 }

@@ -95,7 +95,10 @@ _COLLECTIVES = (
     "reduce_scatter",
     "alltoall",
     "barrier",
+    "scan",
+    "exscan",
 )
+_PREFIXES = ("scan", "exscan")
 _OPS = ("sum", "sum", "average", "min", "max", "product", "bit_and", "bit_or")
 
 
@@ -184,7 +187,8 @@ def some_call(state: State, group: Group, *, started: bool = False) -> script.Ca
     dtype = rng.choice(list(data.DTYPES))
     equal = rng.random() < 0.5
     how = _shares(rng, collective, dtype, size, equal)
-    how |= _operation(rng, dtype) if "reduce" in collective else {}
+    if "reduce" in collective or collective in _PREFIXES:
+        how |= _operation(rng, dtype, averages=collective not in _PREFIXES)
     return script.Call(
         number=state.number(),
         comm=group.comm,
@@ -204,7 +208,7 @@ def _shares(rng: Random, collective: str, dtype: str, size: int, equal: bool) ->
     """How many elements the ranks pass."""
     width = data.DTYPES[dtype].itemsize
     limit = _MOST_BYTES // size
-    if collective in ("allreduce", "reduce", "broadcast"):
+    if collective in ("allreduce", "reduce", "broadcast", *_PREFIXES):
         fused = rng.random() < 0.2
         return {"tensors": _tensors(rng, limit, width, fused), "fused": fused}
     if collective in ("allgather", "gather", "scatter", "reduce_scatter"):
@@ -216,9 +220,10 @@ def _shares(rng: Random, collective: str, dtype: str, size: int, equal: bool) ->
     return {}
 
 
-def _operation(rng: Random, dtype: str) -> dict[str, Any]:
+def _operation(rng: Random, dtype: str, *, averages: bool) -> dict[str, Any]:
     """How the ranks' elements are combined."""
-    op = rng.choice([op for op in _OPS if dtype not in data.FLOATS or not op.startswith("bit")])
+    ops = [op for op in _OPS if averages or op != "average"]
+    op = rng.choice([op for op in ops if dtype not in data.FLOATS or not op.startswith("bit")])
     if op.startswith("bit") or rng.random() < 0.75:
         return {"op": op}
     factors = {"prescale": rng.choice([0.5, 1.0, 2.0])}

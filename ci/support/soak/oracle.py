@@ -8,6 +8,7 @@ max are "or", product and min "and".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,19 @@ def reduced(call: Call, parts: Sequence[Array]) -> Array:
     return scaled(total, call.dtype, factor)
 
 
+def neutral(call: Call, count: int) -> Array:
+    """What changes nothing when it is combined."""
+    values: dict[str, Any] = {"sum": 0, "bit_or": 0, "product": 1, "bit_and": -1}
+    if call.dtype == "bool":
+        values |= {"min": 1, "max": 0, "bit_and": 1}
+    elif call.dtype in data.FLOATS or call.dtype in _HALVES:
+        values |= {"min": np.inf, "max": -np.inf}
+    else:
+        limits = np.iinfo(data.DTYPES[call.dtype])
+        values |= {"min": limits.max, "max": limits.min}
+    return np.full(count, values[call.op]).astype(data.DTYPES[call.dtype])
+
+
 def edges(counts: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(counts, dtype=np.int64).tolist()]
 
@@ -85,7 +99,7 @@ class Oracle:
     def inputs(self, rank: int) -> list[Array]:
         """What a rank contributes: the tensors of a fused call, or one."""
         call = self._call
-        if call.collective in ("allreduce", "reduce"):
+        if call.collective in ("allreduce", "reduce", "scan", "exscan"):
             return [self._combined(rank, i, n) for i, n in enumerate(call.tensors)]
         if call.collective == "broadcast":
             return [self._moved(rank, i, n) for i, n in enumerate(call.tensors)]
@@ -104,9 +118,8 @@ class Oracle:
         call = self._call
         if call.collective in ("reduce", "gather") and rank != call.root:
             return []
-        if call.collective in ("allreduce", "reduce"):
-            everyone = [self.inputs(r) for r in range(self._size)]
-            return [reduced(call, parts) for parts in zip(*everyone, strict=True)]
+        if call.collective in ("allreduce", "reduce", "scan", "exscan"):
+            return self._all_combined(rank)
         if call.collective == "broadcast":
             return self.inputs(call.root)
         if call.collective in ("allgather", "gather"):
@@ -119,6 +132,15 @@ class Oracle:
         if call.collective == "scatter":
             return [self.inputs(call.root)[0][first:last]]
         return [reduced(call, [self.inputs(r)[0][first:last] for r in range(self._size)])]
+
+    def _all_combined(self, rank: int) -> list[Array]:
+        """The vectors of all ranks that count for this one."""
+        call = self._call
+        end = {"scan": rank + 1, "exscan": rank}.get(call.collective, self._size)
+        if end == 0:
+            return [neutral(call, n) for n in call.tensors]
+        everyone = [self.inputs(r) for r in range(end)]
+        return [reduced(call, parts) for parts in zip(*everyone, strict=True)]
 
     def _sent(self, source: int, target: int) -> Array:
         first, last = edges(self._call.matrix[source])[target : target + 2]

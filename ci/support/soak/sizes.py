@@ -64,6 +64,8 @@ _ALGORITHMS = {
     "reduce": ["binomial", "chain", "scatter_gather"],
     "gather": ["direct", "binomial"],
     "scatter": ["direct", "binomial"],
+    "scan": ["chain", "recursive_doubling"],
+    "exscan": ["chain", "recursive_doubling"],
 }
 
 

@@ -100,9 +100,12 @@ typedef enum rc_collective {
   RC_GATHER = 5,
   RC_SCATTER = 6,
   RC_ALLTOALL = 7,
-  RC_BARRIER = 8
+  RC_BARRIER = 8,
+  /* Since revision 2. */
+  RC_SCAN = 9,   /* rank r gets the combination of ranks 0 to r */
+  RC_EXSCAN = 10 /* rank r gets that of ranks 0 to r-1, and rank 0 the neutral element */
 } rc_collective;
-#define RC_COLLECTIVE_COUNT 9
+#define RC_COLLECTIVE_COUNT 11
 
 typedef struct rc_comm rc_comm;
 typedef struct rc_request rc_request;
@@ -171,6 +174,12 @@ typedef int (*rc_interrupted_fn)(void* state);
  *   ALLTOALL        1        sum(counts), by           sum(recv_counts), by         size, or NULL
  *                            destination               source
  *   BARRIER         0        -                         -                            -
+ *   SCAN, EXSCAN    any      count                     count                        -
+ *
+ * SCAN and EXSCAN combine in the order of ranks, and take every op but RC_AVERAGE. The output of
+ * EXSCAN on rank 0 is the neutral element of the op, to which no factor applies: 0 for sum and bit
+ * or, 1 for product, all bits for bit and, and for min and max the largest and the least value of
+ * the type (infinities of floats; of bool, 1 and 0).
  *
  * counts == NULL: every chunk has the buffer's `count` elements. Several buffers are one vector,
  * which the library fuses: the caller need not copy them together. For ALLTOALL, `counts` are what
