@@ -15,7 +15,7 @@ from pathlib import Path
 FILE_LINES = 600
 FUNCTION_LINES = 80
 COMPLEXITY = 15
-FOLDERS = ["csrc", "ringcoll", "compat", "tests", "perf", "ci", "examples"]
+FOLDERS = ["csrc", "ringcoll", "compat", "tests", "perf", "ci", "examples", "docs"]
 SUFFIXES = {".h", ".cc", ".cpp", ".c", ".py", ""}
 
 

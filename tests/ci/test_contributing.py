@@ -26,7 +26,10 @@ from ringcoll import cli
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "contributing.md"
-EXAMPLES = ["A schedule", "A transport", "A knob", "A front end"]
+EXAMPLES = ["A schedule", "A transport", "A front end"]
+# Sections with tables of files and of the names that are in them.
+WALKS = ["A schedule", "A collective", "A transport", "A front end"]
+SOURCES_OF_EXAMPLES = ROOT / "docs" / "examples"  # which a command of the page copies to csrc/
 # What is made, and no part of the tree.
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "build", "dist", ".*cache*", "__pycache__")
 _PLACE = re.compile(r"`([^`]+)`, (?:(a new file)|(after|in place of) (`+) ?(.+?) ?\4):\Z")
@@ -151,6 +154,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / edit.file, path)
         edit.apply(tree)
+    shutil.copytree(SOURCES_OF_EXAMPLES, tree / "csrc", dirs_exist_ok=True)
     return tree
 
 
@@ -186,13 +190,19 @@ def test_the_page_has_an_example_of_each():
 
 def test_edits_fit_and_are_formatted(edited):
     tool = Path(sys.executable).parent / "clang-format"
-    files = sorted({edit.file for edit in ALL_EDITS if edit.file.endswith((".h", ".cc"))})
+    files = sorted({str(path) for path in edited.rglob("*") if path.suffix in (".h", ".cc")})
     command = [tool, f"--style=file:{ROOT / '.clang-format'}", "--dry-run", "-Werror", *files]
     done = subprocess.run(command, cwd=edited, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-SOURCES = sorted({edit.file for edit in ALL_EDITS if edit.file.endswith(".cc")})
+SOURCES = sorted(
+    {edit.file for edit in ALL_EDITS if edit.file.endswith(".cc")}
+    | {
+        f"csrc/{path.relative_to(SOURCES_OF_EXAMPLES)}"
+        for path in SOURCES_OF_EXAMPLES.rglob("*.cc")
+    }
+)
 
 
 @pytest.mark.parametrize("file", SOURCES)
@@ -241,6 +251,20 @@ def test_files_without_a_folder_exist(names):
     assert len(found) > 4
     bare = {Path(name).name for name in names}
     assert [name for name in found if not fnmatch.filter(bare, name)] == []
+
+
+@pytest.mark.parametrize("title", WALKS)
+def test_names_of_a_walk_are_in_their_files(title):
+    tables = SECTIONS[title].text.split("| file |")[1:]
+    rows = [
+        row for table in tables for row in re.findall(r"^\| `([^`|]+)` \| (.*) \|$", table, re.M)
+    ]
+    assert rows, f"{title} has no table of files"
+    for file, said in rows:
+        text = (ROOT / file).read_text()
+        for name in re.findall(r"`([^`]+)`", said):
+            if "/" not in name:
+                assert name in text, f"{title}: {file} has no {name}"
 
 
 def test_links_lead_somewhere():
@@ -423,9 +447,9 @@ def test_what_the_examples_add_is_in_the_package(checkout):
         list(checkout.follow(title))
     info = json.loads(checkout.run(".venv/bin/ringcoll info --json"))
     rows = [(row["collective"], row["name"]) for row in info["schedules"]]
-    assert rows.count(("broadcast", "two_chains")) == 1
-    assert [row["usable"] for row in info["transports"] if row["name"] == "mailbox"] == [True]
-    (knob,) = (row for row in info["knobs"] if row["name"] == "RINGCOLL_MAILBOX_DEPTH")
-    assert (knob["type"], knob["default"]) == ("integer", "32")
-    assert (knob["owner"], knob["agreement"]) == ("mailbox", "own")
+    assert rows.count(("allreduce", "tree")) == 1
+    assert [row["usable"] for row in info["transports"] if row["name"] == "plain"] == [True]
+    (knob,) = (row for row in info["knobs"] if row["name"] == "RINGCOLL_PLAIN_DEPTH")
+    assert (knob["type"], knob["default"]) == ("integer", "64")
+    assert (knob["owner"], knob["agreement"]) == ("plain", "own")
     checkout.run(".venv/bin/python ci/check_layers.py && .venv/bin/python ci/check_sizes.py")
