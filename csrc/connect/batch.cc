@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <utility>
 
 #include "base/error.h"
-#include "connect/dials.h"
 
 namespace ringcoll {
 namespace {
@@ -19,28 +19,21 @@ constexpr Duration kBlind = std::chrono::milliseconds(5);
 
 }  // namespace
 
-Connector::State::Batch::Batch(State& state, GroupNumber group, Deadline deadline)
-    : state_(state), group_(group), deadline_(deadline), permits_(Dials::kMostInFlight) {}
-
 Connector::State::Batch::~Batch() {
   std::lock_guard lock(state_.mutex);
   state_.waiting.erase(news_.get());
 }
 
-void Connector::State::Batch::dial(Rank peer, uint64_t channel) {
-  if (peer > state_.rank) return call(peer, channel);
-  add(std::make_unique<Inward>(state_, target(peer, channel), deadline_, permits_));
-}
-
-void Connector::State::Batch::call(const Target& to, Deadline deadline) {
+void Connector::State::Batch::add(const Target& to, Ends ends, Deadline deadline) {
+  if (ends == Ends::kLower && to.peer < state_.rank)
+    return add(std::make_unique<Inward>(state_, to, deadline, permits_));
   add(std::make_unique<Outward>(state_, to, state_.networks_for(to.peer, to.channel), deadline,
                                 deadline, permits_));
 }
 
-void Connector::State::Batch::try_network(Rank peer, uint64_t channel, int network,
-                                          Deadline reach) {
-  add(std::make_unique<Outward>(state_, target(peer, channel), std::vector<int>{network}, reach,
-                                deadline_, permits_));
+void Connector::State::Batch::try_network(const Target& to, int network, Deadline reach,
+                                          Deadline deadline) {
+  add(std::make_unique<Outward>(state_, to, std::vector<int>{network}, reach, deadline, permits_));
 }
 
 // The eventfd is made with the first dial, so that an empty batch takes no descriptor.
@@ -50,57 +43,38 @@ void Connector::State::Batch::add(std::unique_ptr<Dial> dial) {
     std::lock_guard lock(state_.mutex);
     if (news_) state_.waiting.insert(news_.get());
   }
-  size_t turn = turns_.try_emplace(dial->to().peer, turns_.size()).first->second;
-  dials_[{turn, begun_++}].dial = std::move(dial);
+  dials_[begun_++].dial = std::move(dial);
   has_news_ = true;
 }
 
-std::optional<Connector::State::Batch::Ended> Connector::State::Batch::pop() {
+std::optional<Connector::State::Batch::Ended> Connector::State::Batch::step() {
+  if (has_news_) end_interrupted();
+  if (ended_.empty()) advance_all();
+  if (ended_.empty() && !dials_.empty()) sleep();
   if (ended_.empty()) return {};
   Ended first = std::move(ended_.front());
   ended_.pop_front();
   return first;
 }
 
-std::optional<Connector::State::Batch::Made> Connector::State::Batch::next(Duration limit) {
-  Clock::time_point until = Clock::now() + limit;
-  while (ended_.empty() && !dials_.empty()) {
-    throw_if_interrupted(*dials_.begin()->second.dial);
-    advance_all();
-    if (!ended_.empty()) break;
-    if (Clock::now() >= until) return {};
-    sleep(until);
+Fd Connector::State::Batch::only() {
+  while (true) {
+    auto ended = step();
+    if (ended && ended->unmade) throw Error(ended->unmade->why);
+    if (ended) return std::move(ended->fd);
   }
-  auto first = pop();
-  if (!first) return {};
-  if (first->unmade) throw Error(first->unmade->why);
-  return Made{first->to.peer, first->to.channel, std::move(first->fd)};
 }
 
-std::optional<Connector::State::Batch::Ended> Connector::State::Batch::step() {
-  if (has_news_) end_interrupted();
-  if (ended_.empty()) advance_all();
-  if (ended_.empty() && !dials_.empty()) sleep(Clock::now() + seconds(INFINITY));
-  return pop();
-}
-
-Fd Connector::State::Batch::only() { return std::move(next(seconds(INFINITY)).value().fd); }
-
-void Connector::State::Batch::throw_if_interrupted(const Dial& dial) const {
-  if (state_.is_interrupted(dial.to().group))
-    throw Error(Code::kTransport,
-                fmt::format("{}: given up, for the communicator has failed", dial.link()),
-                dial.to().peer);
-}
-
+// A lifeline that the peer may have accepted goes on, unless the connector ends. If it were closed
+// without a goodbye, the peer would believe that this rank was killed.
 void Connector::State::Batch::end_interrupted() {
   for (auto entry = dials_.begin(); entry != dials_.end();) {
+    const Dial& dial = *entry->second.dial;
     auto next = std::next(entry);
-    try {
-      throw_if_interrupted(*entry->second.dial);
-    } catch (const Error& error) {
-      end(entry, error);
-    }
+    bool goes_on = dial.to().channel == kLifelineChannel && dial.is_nearly_made();
+    if (state_.is_interrupted(goes_on ? kNoGroup : dial.to().group))
+      end(entry, Error(Code::kTransport,
+                       fmt::format("{}: given up, for the communicator has failed", dial.link())));
     entry = next;
   }
 }
@@ -108,12 +82,11 @@ void Connector::State::Batch::end_interrupted() {
 void Connector::State::Batch::end(Entries::iterator entry, const Error& error) {
   const Dial& dial = *entry->second.dial;
   Error named(error.code(), error.what(), dial.to().peer);
-  ended_.push_back({dial.to(), Fd(), Unmade{named, dial.says_of_peer()}});
+  ended_.push_back({entry->first, Fd(), Unmade{named, dial.says_of_peer()}});
   dials_.erase(entry);
+  has_news_ = true;  // another dial may wait for this one
 }
 
-// Advances in the order in which peers were named. So at the deadline, the missing peer that was
-// named first ends first, and its error counts.
 void Connector::State::Batch::advance_all() {
   bool has_news = std::exchange(has_news_, false);
   Clock::time_point now = Clock::now();
@@ -124,8 +97,9 @@ void Connector::State::Batch::advance_all() {
     if (events != 0 || (has_news && dial.is_awaited()) || now >= dial.due()) {
       try {
         if (dial.advance(events)) {
-          ended_.push_back({dial.to(), dial.take(), {}});
+          ended_.push_back({entry->first, dial.take(), {}});
           dials_.erase(entry);
+          has_news_ = true;
         }
       } catch (const Error& error) {
         end(entry, error);
@@ -135,11 +109,12 @@ void Connector::State::Batch::advance_all() {
   }
 }
 
-void Connector::State::Batch::sleep(Clock::time_point until) {
+void Connector::State::Batch::sleep() {
+  Clock::time_point until = Clock::now() + seconds(INFINITY);
   fds_.assign(1, {news_.get(), POLLIN, 0});
   if (!news_) until = std::min(until, Clock::now() + kBlind);
   polled_.clear();
-  for (auto& [key, entry] : dials_) {
+  for (auto& [number, entry] : dials_) {
     until = std::min(until, entry.dial->due());
     pollfd polled = entry.dial->polled();
     if (polled.fd < 0) continue;  // many have none, and poll() limits the number of entries
@@ -154,66 +129,6 @@ void Connector::State::Batch::sleep(Clock::time_point until) {
   for (size_t i = 0; i < polled_.size(); i++) polled_[i]->events = fds_[i + 1].revents;
   uint64_t count = 0;
   has_news_ = !news_ || (fds_[0].revents != 0 && ::read(news_.get(), &count, sizeof count) > 0);
-}
-
-std::vector<Connector::State::Batch::Made> Connector::State::Batch::settle_lifelines(
-    Duration limit) {
-  auto is_lifeline = [](uint64_t channel) { return channel == kLifelineChannel; };
-  std::erase_if(dials_, [&](const auto& entry) {
-    const Dial& dial = *entry.second.dial;
-    return !is_lifeline(dial.to().channel) || !dial.is_nearly_made();
-  });
-  Clock::time_point until = Clock::now() + limit;
-  while (!dials_.empty() && Clock::now() < until) {
-    advance_all();
-    if (!dials_.empty()) sleep(until);
-  }
-  dials_.clear();
-  std::vector<Made> lifelines;
-  while (auto ended = pop()) {
-    auto& [to, fd, unmade] = *ended;
-    if (!unmade && is_lifeline(to.channel))
-      lifelines.push_back({to.peer, to.channel, std::move(fd)});
-  }
-  return lifelines;
-}
-
-// ---- Dials: the interface for other files ----
-
-struct Dials::State {
-  Connector::State::Batch batch;
-  const GroupNumber group;
-};
-
-Dials::Dials(Connector& connector, GroupNumber group, Deadline deadline)
-    : state_(new State{{*connector.state_, group, deadline}, group}) {}
-Dials::~Dials() = default;
-
-void Dials::dial(Rank peer, uint32_t channel) {
-  state_->batch.dial(peer, channel_of(state_->group, channel));
-}
-void Dials::dial_lifeline(Rank peer) { state_->batch.dial(peer, channel_of(0, kLifelineChannel)); }
-bool Dials::empty() const { return state_->batch.empty(); }
-
-namespace {
-
-Dials::Made without_group(auto made) {
-  return {made.peer, static_cast<uint32_t>(made.channel % kChannelsOfGroup), std::move(made.fd)};
-}
-
-}  // namespace
-
-std::optional<Dials::Made> Dials::next(Duration limit) {
-  auto made = state_->batch.next(limit);
-  if (!made) return {};
-  return without_group(std::move(*made));
-}
-
-std::vector<Dials::Made> Dials::settle_lifelines(Duration limit) {
-  std::vector<Made> lifelines;
-  for (auto& made : state_->batch.settle_lifelines(limit))
-    lifelines.push_back(without_group(std::move(made)));
-  return lifelines;
 }
 
 }  // namespace ringcoll

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -13,7 +15,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "connect/batch.h"
-#include "connect/calls.h"
+#include "connect/worker.h"
 #include "net/interfaces.h"
 
 namespace ringcoll {
@@ -59,7 +61,7 @@ std::string describe_finding(const Trial::Finding& found) {
 }  // namespace
 
 Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& loop)
-    : rank(own), sink(loop), calls(std::make_unique<Calls>(*this)) {
+    : rank(own), sink(loop), worker(std::make_unique<Worker>(*this)) {
   std::ranges::stable_sort(interfaces, std::ranges::greater(), &Interface::speed_mbps);
   std::string causes;
   for (const Interface& i : interfaces) {
@@ -164,16 +166,12 @@ void Connector::State::tell_waiting() {
   }
 }
 
-void Connector::interrupt(GroupNumber group) {
-  state_->interrupt(group);
-  state_->interrupt(messages_of(group));
-}
+void Connector::interrupt(GroupNumber group) { state_->interrupt(group); }
 
 void Connector::forget(GroupNumber group) {
   std::lock_guard lock(state_->mutex);
   state_->ended.add(group);
   state_->interrupted.erase(group);
-  state_->interrupted.erase(messages_of(group));
   auto is_its = [&](const auto& entry) { return entry.first.second / kChannelsOfGroup == group; };
   std::erase_if(state_->parked, is_its);
   std::erase_if(state_->either, is_its);
@@ -221,8 +219,8 @@ void Connector::State::try_peer(Rank peer, bool measure, Deadline deadline, Tria
       std::optional<double> told;
       for (int tries = 0; !told && tries < (measure ? kRateTries : 1); tries++) {
         Deadline reach(std::min(kReach, deadline.left()));
-        Batch batch(*this, 0, deadline);
-        batch.try_network(peer, channel, network, reach);
+        Batch batch(*this);
+        batch.try_network({peer, channel, 0}, network, reach, deadline);
         Fd fd = batch.only();
         if (measure) told = measure_rate(fd.get());
       }
@@ -302,13 +300,31 @@ std::string Connector::network() const {
   return fmt::format("{}", fmt::join(texts, " and "));
 }
 
-Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
+void Connector::begin(const Wanted& wanted, Deadline deadline, Done done) {
   State& state = *state_;
+  auto [peer, channel, group, ends] = wanted;
   invariant(peer >= 0 && peer < static_cast<Rank>(state.of_rank.size()) && peer != state.rank,
             "rank {} dials rank {}", state.rank, peer);
-  State::Batch batch(state, group, deadline);
-  batch.dial(peer, channel_of(group, channel));
-  return batch.only();
+  bool is_lifeline = channel == kLifelineChannel;
+  State::Target to{peer, is_lifeline ? channel : channel_of(group, channel), group};
+  Fd fd;
+  bool is_made = false;
+  {
+    std::lock_guard lock(state.mutex);
+    is_made = state.take_made(to, &fd);
+  }
+  if (is_made) return done(std::move(fd), {});
+  state.worker->begin(to, ends, deadline, std::move(done));
+}
+
+Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
+  auto made = std::make_shared<std::promise<Fd>>();
+  begin({peer, channel, group, Ends::kLower}, deadline,
+        [made](Fd fd, const std::optional<Unmade>& unmade) {
+          if (unmade) return made->set_exception(std::make_exception_ptr(unmade->why));
+          made->set_value(std::move(fd));
+        });
+  return made->get_future().get();
 }
 
 }  // namespace ringcoll

@@ -30,6 +30,8 @@ struct Interface;
 /// all ranks.
 using GroupNumber = uint64_t;
 inline constexpr GroupNumber kGroupNumbers = GroupNumber{1} << 58;
+/// For connections that no group interrupts.
+inline constexpr GroupNumber kNoGroup = kGroupNumbers;
 
 /// Why a connection was not made, and what that tells about the peer.
 struct Unmade {
@@ -79,38 +81,56 @@ class Connector : public Dialer {
   /// measured.
   std::string network() const;
 
-  /// Makes one connection; for several at once see connect/dials.h. Throws Error(kTimeout),
-  /// Error(kTransport), or Error(kPeerLost) if nobody listens at the peer's address any more.
-  /// Errors name peer, address, channel and cause. If the secrets differ, both ends throw
-  /// Error(kInvalidArgument). The socket is non-blocking and tuned. Any thread but the loop's.
+  /// Which end connects.
+  enum class Ends : uint8_t {
+    kLower,   // both ranks begin the connection; the lower one connects, the higher one waits
+    kEither,  // this rank connects, and the peer may; for lifelines and messages
+  };
+  /// A connection to a peer.
+  struct Wanted {
+    Rank peer;
+    uint32_t channel;   // each group has channels of its own, but for kLifelineChannel
+    GroupNumber group;  // interrupt() of this group ends the dial
+    Ends ends;
+  };
+  /// Gets the connection, or why it was not made. The socket is non-blocking and tuned; it is empty
+  /// for a lifeline that the peer has made and that was adopted. Must not throw.
+  using Done = std::function<void(Fd, const std::optional<Unmade>&)>;
+  /// Begins to make a connection in the background, and never blocks. All connections are made at
+  /// the same time, kMostInFlight of them at most. `done` is called once, on any thread, maybe
+  /// before this returns; at the latest when the deadline has passed. The error is Error(kTimeout),
+  /// Error(kTransport), or Error(kPeerLost) if nobody listens at the peer's address any more. It
+  /// names peer, address, channel and cause. If the secrets differ, both ends get
+  /// Error(kInvalidArgument). Any thread.
+  ///
+  /// Once a connection of kEither is made, both ends have it. If both ends connect at once, one
+  /// connection is kept. The lower rank accepts the one of the higher rank only if it has not begun
+  /// its own, and tells the higher rank which.
+  void begin(const Wanted& wanted, Deadline deadline, Done done);
+  /// Most descriptors in flight at a time. Each may hold one of the 128 unproven places at the gate
+  /// of a peer, and two such ranks may dial one peer at once. With more, gates would put
+  /// connections off. With far fewer, jobs of hundreds of ranks would wait for round trips one
+  /// after another. A connection that the peer makes takes one only while this rank probes whether
+  /// the peer still listens.
+  static constexpr size_t kMostInFlight = 64;
+
+  /// Makes one connection (Ends::kLower) and waits for it. Throws the error that begin() reports.
+  /// Any thread but the loop's.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
     return dial(peer, channel, deadline, 0);
   }
-  /// The same for a group; each group has channels of its own.
+  /// The same for a group.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group);
 
-  // Connections that either end may make: lifelines, and those for messages. Once made, both ends
-  // have it. If both ends connect at once, one connection is kept. The lower rank accepts the one
-  // of the higher rank only if it has not begun its own, and tells the higher rank which.
+  /// Peers that have made the group's connection for messages, which this rank has not begun yet.
+  /// begin() hands it over at once.
+  std::vector<Rank> peers_with_messages(GroupNumber group);
+  /// Calls `news`, on any thread, when there is one more. One listener a group.
+  void listen_for_messages(GroupNumber group, std::function<void()> news);
+  /// Ends the group's connections for messages: interrupts the group, and closes the connections
+  /// that nobody took.
+  void end_messages(GroupNumber group);
 
-  /// Begins to make the group's connection for messages in the background, if there is none. It
-  /// tries until the deadline. Never blocks. Any thread.
-  void call(Rank peer, GroupNumber group, Deadline deadline);
-  /// Hands over the connection for messages once it exists, whichever end made it; else an empty
-  /// Fd. Throws the error that call() has met, as dial() would.
-  Fd take_call(Rank peer, GroupNumber group);
-  /// Peers whose connections take_call() would hand over now.
-  std::vector<Rank> callers(GroupNumber group);
-  /// Calls `news`, on any thread, when take_call() has something new. One listener a group.
-  void listen_for_calls(GroupNumber group, std::function<void()> news);
-  /// Ends the group's connections for messages: interrupts those being made, waits for them, and
-  /// closes those that nobody took.
-  void end_calls(GroupNumber group);
-
-  /// Begins to make a lifeline in the same way. `adopt` gets it on any thread, unless the peer made
-  /// it. `done` is called last, with the reason if none was made. False: neither is called.
-  bool call_lifeline(Rank peer, Deadline deadline, std::function<void(Fd)> adopt,
-                     std::function<void(const std::optional<Unmade>&)> done);
   /// Sets the receiver of lifelines that peers make; it runs on the event loop's thread. Call it
   /// before any rank dials a lifeline.
   void adopt_lifelines(std::function<void(Rank, Fd)> adopt);
@@ -128,7 +148,6 @@ class Connector : public Dialer {
   uint64_t rejected() const;
 
  private:
-  friend class Dials;
   struct State;
 
   std::unique_ptr<State> state_;

@@ -1,7 +1,6 @@
 // The state of a Connector, which the sources of its parts share.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,10 +28,9 @@ inline constexpr uint64_t kTrialChannel = uint64_t{1} << 63;
 /// Channels of a group for each pair: those for the streams of a transport, and one for messages.
 inline constexpr uint64_t kChannelsOfGroup = 32;
 static_assert(kGroupNumbers * kChannelsOfGroup <= kTrialChannel);
-inline constexpr uint32_t kMessageChannel = kMeetingChannel - 1;
 static_assert(kMeetingChannel < kChannelsOfGroup);
 
-/// What the lower rank answers to a connection that the higher rank made (calls.cc): accepted, or
+/// What the lower rank answers to a connection that the higher rank made (either.cc): accepted, or
 /// dropped since the lower rank makes its own.
 inline constexpr char kLetIn = 'T';
 inline constexpr char kCrossed = 'X';
@@ -53,10 +51,6 @@ inline bool is_either(uint64_t channel) {
   return channel == kLifelineChannel ||
          (channel < kTrialChannel && channel % kChannelsOfGroup == kMessageChannel);
 }
-/// Stands for the lifelines that no group asked for when dials are interrupted. Not a group.
-inline constexpr GroupNumber kLifelines = 2 * kGroupNumbers;
-/// Stands for the message connections of a group when dials are interrupted. Not a group.
-inline GroupNumber messages_of(GroupNumber group) { return kGroupNumbers + group; }
 
 struct Connector::State {
   State(Rank own, std::vector<Interface> interfaces, EventLoop& loop);
@@ -73,7 +67,6 @@ struct Connector::State {
   std::vector<NetworkChoice> used;  // empty until the networks are chosen
 
   std::mutex mutex;
-  std::condition_variable changed;                 // notified when `calling` changes
   std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted and not yet taken
   std::map<Rank, std::string> refusals;            // ranks of this job that were refused, and why
   std::set<GroupNumber> interrupted;
@@ -83,24 +76,21 @@ struct Connector::State {
   std::set<int> waiting;         // eventfds of the threads that wait (batch.h)
   uint64_t rejected_before = 0;  // counted by gates that are closed now
 
-  /// A connection that either rank of a pair may make (calls.cc).
+  /// A connection that either rank of a pair may make (either.cc).
   struct Either {
     bool dialled = false;  // this rank has begun to make it
-    bool there = false;    // it was made, by either end
-    Fd fd;                 // until it is taken
-    std::optional<Error> error;
+    bool there = false;    // it was made, by either end, and nobody will make it again
   };
   std::map<std::pair<Rank, uint64_t>, Either> either;      // by peer and channel
-  std::map<GroupNumber, std::function<void()>> listeners;  // called when one can be taken
-  std::map<GroupNumber, size_t> calling;  // connections of each group that are being made
+  std::map<GroupNumber, std::function<void()>> listeners;  // called when a peer has made one
   bool stopping = false;
   std::mutex adopting;  // guards `adopt` and its calls; locked before `mutex`
   std::function<void(Rank, Fd)> adopt;
 
   Sink sink;
   std::vector<std::unique_ptr<Gate>> gates;  // by offer; their callbacks use the members above
-  class Calls;                               // calls.h
-  std::unique_ptr<Calls> calls;              // the last member: it uses all others
+  class Worker;                              // worker.h
+  std::unique_ptr<Worker> worker;            // the last member: it uses all others
 
   void on_accepted(const Identity& identity, Fd fd);
   void on_refused(const Gate::Refusal& refusal);
@@ -120,7 +110,7 @@ struct Connector::State {
   }
   bool is_interrupted(GroupNumber for_group) {
     std::lock_guard lock(mutex);
-    return interrupted.contains(for_group) || stopping;
+    return interrupted.contains(for_group) || ended.find(for_group) || stopping;
   }
   /// Wakes all threads that wait, so that they look for accepted connections and interrupts.
   void tell_waiting();
@@ -137,13 +127,16 @@ struct Connector::State {
   class Inward;
   class Batch;  // batch.h
   void interrupt(GroupNumber for_group);
-  // Defined in calls.cc.
+  // Defined in either.cc.
   void take_either(const Identity& identity, Fd fd);
   void tell_listener(GroupNumber group);
-  /// Requires `mutex`.
-  bool is_there(const Target& to) const {
+  /// Takes the connection if the peer has made it. True also if it was taken before. Requires
+  /// `mutex`.
+  bool take_made(const Target& to, Fd* fd) {
+    auto accepted = parked.extract({to.peer, to.channel});
+    if (accepted) *fd = std::move(accepted.mapped());
     auto found = either.find({to.peer, to.channel});
-    return found != either.end() && found->second.there;
+    return accepted || (found != either.end() && found->second.there);
   }
   void try_peer(Rank peer, bool measure, Deadline deadline, Trial* trial);
   Error no_network(std::span<const Trial> trials,

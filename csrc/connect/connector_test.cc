@@ -13,7 +13,6 @@
 
 #include "base/error_testing.h"
 #include "connect/auth.h"
-#include "connect/dials.h"
 #include "connect/gate.h"
 #include "connect/networks.h"
 #include "connect/rate.h"
@@ -259,12 +258,6 @@ TEST(Connector, GroupsHaveChannelsOfTheirOwn) {
   higher.join();
 }
 
-std::optional<Dials::Made> lifeline_to(Rank peer, Connector& connector, GroupNumber group) {
-  Dials dials(connector, group, Deadline(seconds(20)));
-  dials.dial_lifeline(peer);
-  return dials.next(seconds(20));
-}
-
 // The others go on.
 TEST(Connector, AnInterruptIsOfOneGroup) {
   Job job(2);
@@ -272,11 +265,11 @@ TEST(Connector, AnInterruptIsOfOneGroup) {
     Error error = error_of([&] { job.connectors[1]->dial(0, 1, Deadline(seconds(60)), 7); });
     EXPECT_TRUE(contains(error, "the communicator has failed")) << error.what();
     EXPECT_TRUE(job.connectors[1]->dial(0, 1, Deadline(seconds(20)), 8));
-    EXPECT_TRUE(lifeline_to(0, *job.connectors[1], 8)->fd);
+    EXPECT_TRUE(job.connectors[1]->dial(0, kLifelineChannel, Deadline(seconds(20)), 8));
   });
   job.connectors[1]->interrupt(7);
   EXPECT_TRUE(job.connectors[0]->dial(1, 1, Deadline(seconds(20)), 8));
-  EXPECT_TRUE(lifeline_to(1, *job.connectors[0], 8)->fd);
+  EXPECT_TRUE(job.connectors[0]->dial(1, kLifelineChannel, Deadline(seconds(20)), 8));
   higher.join();
 }
 

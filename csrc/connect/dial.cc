@@ -56,7 +56,8 @@ Connector::State::Outward::Outward(State& state, const Target& to, std::vector<i
 Connector::State::Outward::~Outward() {
   if (!entered_ || stage_ == Stage::kMade) return;
   std::lock_guard lock(state_.mutex);
-  state_.either[{to_.peer, to_.channel}].dialled = false;
+  auto found = state_.either.find({to_.peer, to_.channel});
+  if (found != state_.either.end()) found->second.dialled = false;
 }
 
 std::string Connector::State::Outward::link() const {
@@ -98,7 +99,7 @@ bool Connector::State::Outward::advance(short events) {
 bool Connector::State::Outward::step(short events) {
   switch (stage_) {
     case Stage::kIdle:
-      return enter() ? begin() : made();
+      return begin();
     case Stage::kConnecting:
       return end(events);
     case Stage::kProving:
@@ -111,18 +112,27 @@ bool Connector::State::Outward::step(short events) {
   return true;
 }
 
-// Records a connection that either end may make as dialled by this rank. False: the peer has made
-// it.
-bool Connector::State::Outward::enter() {
-  if (entered_ || !is_either(to_.channel)) return true;
-  std::lock_guard lock(state_.mutex);
-  Either& one = state_.either[{to_.peer, to_.channel}];
-  if (one.there) return false;
-  return one.dialled = entered_ = true;
+bool Connector::State::Outward::begin() {
+  if (is_either(to_.channel) && !enter()) return stage_ == Stage::kMade;
+  return has_passed(pause_over_) && connect();
 }
 
-bool Connector::State::Outward::begin() {
-  if (!has_passed(pause_over_)) return false;
+// For a connection that either end may make. False: the peer has made it, so this dial is over, or
+// another dial of this rank makes it.
+bool Connector::State::Outward::enter() {
+  {
+    std::lock_guard lock(state_.mutex);
+    if (state_.take_made(to_, &fd_)) {
+      stage_ = Stage::kMade;
+      return false;
+    }
+    if (entered_) return true;
+    entered_ = !std::exchange(state_.either[{to_.peer, to_.channel}].dialled, true);
+  }
+  return entered_ || wait_for_the_peers();
+}
+
+bool Connector::State::Outward::connect() {
   if (!permit_.take(permits_)) {
     check(!has_passed(end_), Code::kTimeout,
           "{}: the connection was not attempted before the deadline, since too many other ranks "
@@ -213,7 +223,7 @@ bool Connector::State::Outward::try_again() {
   return true;
 }
 
-// Reads the byte by which the lower rank accepts or drops this connection (connect/calls.cc).
+// Reads the byte by which the lower rank accepts or drops this connection (connect/either.cc).
 bool Connector::State::Outward::hear_whether_let_in() {
   char word = 0;
   ssize_t got = ::recv(fd_.get(), &word, 1, MSG_DONTWAIT);
@@ -226,17 +236,26 @@ bool Connector::State::Outward::hear_whether_let_in() {
         got == 0 ? "closed by the peer" : errno_text("recv", errno));
   check(word == kLetIn || word == kCrossed, Code::kTransport,
         "{}: the answer is unknown; do all hosts have the same version of ringcoll?", link());
-  if (word == kLetIn) return made();
+  return word == kLetIn ? made() : wait_for_the_peers();
+}
+
+// A connection of the peer, or of another dial, is under way. If that fails, this dial goes on.
+bool Connector::State::Outward::wait_for_the_peers() {
+  throw_at_deadline();
   fd_.reset();
-  stage_ = Stage::kMade;
-  return true;
+  permit_.give_back();
+  pause_over_ = std::min(Clock::now() + kRetryPause, end_);
+  stage_ = Stage::kIdle;
+  return false;
 }
 
 bool Connector::State::Outward::made() {
   stage_ = Stage::kMade;
   if (!entered_) return true;
   std::lock_guard lock(state_.mutex);
-  return state_.either[{to_.peer, to_.channel}].there = true;
+  if (!state_.ended.find(to_.channel / kChannelsOfGroup))
+    state_.either[{to_.peer, to_.channel}].there = true;
+  return true;
 }
 
 // Goes on to the next network. After the last one it starts again, as long as one of them has
@@ -284,12 +303,7 @@ bool Connector::State::Inward::advance(short events) {
 
 bool Connector::State::Inward::has_come() {
   std::lock_guard lock(state_.mutex);
-  if (state_.is_there(to_)) return true;
-  auto found = state_.parked.find({to_.peer, to_.channel});
-  if (found != state_.parked.end()) {
-    fd_ = std::move(state_.parked.extract(found).mapped());
-    return true;
-  }
+  if (state_.take_made(to_, &fd_)) return true;
   auto refused = state_.refusals.find(to_.peer);
   if (refused != state_.refusals.end())
     throw Error(Code::kInvalidArgument, fmt::format("{}: {}", link(), refused->second));

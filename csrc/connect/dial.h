@@ -66,7 +66,7 @@ class Connector::State::Dial {
   virtual pollfd polled() const = 0;
   /// When to call advance() although poll() has reported nothing.
   virtual Clock::time_point due() const = 0;
-  /// Whether it waits for a connection that this rank accepts.
+  /// Whether advance() may succeed when this rank accepts a connection or another dial ends.
   virtual bool is_awaited() const = 0;
   /// Whether the peer may have accepted already while this end does not know it yet.
   virtual bool is_nearly_made() const = 0;
@@ -74,8 +74,8 @@ class Connector::State::Dial {
   virtual Unmade::Peer says_of_peer() const { return Unmade::Peer::kUnknown; }
   /// Names the connection: "connecting rank 0 -> 3 …".
   virtual std::string link() const = 0;
-  /// The connection, after advance() has returned true. Empty if the peer has made it and this rank
-  /// already has it.
+  /// The connection, after advance() has returned true. Empty for a lifeline that the peer has made
+  /// and that was adopted.
   Fd take() { return std::move(fd_); }
   const Target& to() const { return to_; }
 
@@ -98,7 +98,7 @@ class Connector::State::Outward final : public Dial {
   bool advance(short events) override;
   pollfd polled() const override;
   Clock::time_point due() const override;
-  bool is_awaited() const override { return false; }
+  bool is_awaited() const override { return stage_ == Stage::kIdle && is_either(to_.channel); }
   bool is_nearly_made() const override;
   Unmade::Peer says_of_peer() const override { return peer_; }
   std::string link() const override;
@@ -108,13 +108,15 @@ class Connector::State::Outward final : public Dial {
 
   const Offer& offer() const { return state_.offer_of(to_.peer, networks_[at_]); }
   bool step(short events);
-  bool enter();
   bool begin();
+  bool enter();
+  bool connect();
   bool end(short events);
   void throw_unless_connected(int error);
   bool prove();
   bool say(const std::string& message);
   bool try_again();
+  bool wait_for_the_peers();
   bool hear_whether_let_in();
   bool made();
   void throw_at_deadline() const;

@@ -15,10 +15,11 @@ class Dialer {
   virtual ~Dialer() = default;
   virtual Fd dial(Rank peer, uint32_t channel, Deadline deadline) = 0;
 };
-/// Channels of a pair: 0 is the lifeline, and the connections of a link follow. An exchange over
-/// connections between the ranks has one of its own.
+/// Channels of a pair: 0 is the lifeline, and the connections of a link for calls follow. Messages
+/// have one, and so has an exchange over connections between the ranks.
 inline constexpr uint32_t kLifelineChannel = 0;
 inline constexpr uint32_t kFirstDataChannel = 1;
 inline constexpr uint32_t kMeetingChannel = 31;
+inline constexpr uint32_t kMessageChannel = kMeetingChannel - 1;
 
 }  // namespace ringcoll

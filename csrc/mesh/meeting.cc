@@ -200,13 +200,7 @@ void Mesh::watch_health() {
   // The loop's thread may call it while the hosts are settled, so it keeps its own topology.
   auto describe = [topology = topology_](Rank rank) { return topology->describe(rank); };
   lifelines_ = std::make_unique<Lifelines>(rank_, size_, *loop_, describe);
-  connector_->adopt_lifelines([this](Rank peer, Fd fd) {
-    try {
-      lifelines_->add(peer, std::move(fd));
-    } catch (const std::exception& error) {  // such as a second lifeline: it is closed
-      log_debug("a lifeline of rank {} is not taken: {}", peer, error.what());
-    }
-  });
+  connector_->adopt_lifelines([this](Rank peer, Fd fd) { add_lifeline(peer, std::move(fd)); });
   std::vector<Rank> all(size_);
   std::iota(all.begin(), all.end(), 0);
   health_ =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <set>
 #include <thread>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "connect/dials.h"
 #include "mesh/group/group.h"
 #include "mesh/group/opening.h"
 #include "mesh/saying.h"
@@ -19,8 +19,6 @@
 namespace ringcoll {
 namespace {
 
-// How long a lifeline is tried if nobody depends on it.
-constexpr Duration kPatience = std::chrono::seconds(2);
 // How long a rank that fails during the start stays for late neighbours.
 constexpr Duration kFarewell = std::chrono::seconds(5);
 // How long the cause of a failure may travel along the ring, and how often a rank checks for it.
@@ -108,18 +106,9 @@ void Mesh::wake_whole() {
 // all ranks, so that errors and deaths during the start reach all of them.
 void Mesh::join_ring() {
   Deadline deadline(seconds(config_.timeout_s));
-  Opening opening(*this, 0, *health_, deadline, [] { return "joining the ranks of the job"; });
-  for (Rank peer : neighbours()) opening.add(peer, peer, 0);
-  try {
-    while (opening.next()) {
-    }
-  } catch (const std::exception& error) {
-    // A late peer may already have one of these lifelines. If this rank closed it without a word,
-    // the peer would think that this rank was killed.
-    Error raised = fail(as_error(error));
-    opening.settle(kFarewell);
-    throw raised;
-  }
+  Openings lifelines(*this, 0, *health_, deadline, [] { return "joining the ranks of the job"; });
+  for (Rank peer : neighbours()) lifelines.add({peer, peer}, nullptr);
+  lifelines.await([](Opening&) {});
 }
 
 // The neighbours in the ring, the highest rank first.
@@ -165,62 +154,40 @@ Error Mesh::fail(const Error& error) {
 // rank. So this rank stays until both neighbours know why it leaves, or have ended.
 void Mesh::tell_neighbours(const Error& error) {
   try {
-    Dials dials(*connector_, new_group_number(), Deadline(kFarewell));
-    std::vector<Rank> claimed;
+    std::vector<std::future<void>> attempts;
     for (Rank peer : neighbours()) {
-      if (peer == error.rank() || claim_lifeline(peer) != Line::kClaimed) continue;
-      claimed.push_back(peer);
-      dials.dial_lifeline(peer);
+      if (peer == error.rank() || lifelines_->has(peer)) continue;
+      auto over = std::make_shared<std::promise<void>>();
+      attempts.push_back(over->get_future());
+      begin_lifeline(peer, kNoGroup, Connector::Ends::kLower, Deadline(kFarewell),
+                     [over](const auto& /*unmade*/) { over->set_value(); });
     }
-    while (!dials.empty()) {
-      try {
-        auto made = dials.next(seconds(INFINITY));
-        if (made && made->fd) lifelines_->add(made->peer, std::move(made->fd));
-      } catch (const Error& failure) {
-        log_debug("a neighbour cannot be told of an error: {}", failure.what());
-      }
-    }
-    for (Rank peer : claimed) end_lifeline(peer);
+    for (auto& attempt : attempts) attempt.wait();
   } catch (const std::exception& failure) {  // there may be no memory left
     log_debug("the neighbours cannot be told of an error: {}", failure.what());
   }
 }
 
-Mesh::Line Mesh::claim_lifeline(Rank peer) {
-  std::lock_guard lock(lines_mutex_);
-  if (lifelines_->has(peer)) return Line::kThere;
-  return dialling_.insert(peer).second ? Line::kClaimed : Line::kAnothers;
+void Mesh::begin_lifeline(Rank peer, GroupNumber group, Connector::Ends ends, Deadline deadline,
+                          LifelineDone done) {
+  connector_->begin({peer, kLifelineChannel, group, ends}, deadline,
+                    [this, peer, done = std::move(done)](Fd fd, const auto& unmade) {
+                      if (unmade) log_debug("no lifeline to {}: {}", peer, unmade->why.what());
+                      if (fd) add_lifeline(peer, std::move(fd));
+                      done(unmade);
+                    });
 }
 
-void Mesh::wait_for_lifelines(Duration limit) {
-  std::unique_lock lock(lines_mutex_);
-  lines_changed_.wait_for(lock, limit);
+void Mesh::add_lifeline(Rank peer, Fd fd) {
+  try {
+    lifelines_->add(peer, std::move(fd));
+  } catch (const std::exception& error) {  // such as a second lifeline: it is closed
+    log_debug("a lifeline of rank {} is not taken: {}", peer, error.what());
+  }
 }
 
-bool Mesh::call_lifeline(Rank peer, Duration patience, Called done) {
-  if (claim_lifeline(peer) != Line::kClaimed) return false;
-  bool begun = connector_->call_lifeline(
-      peer, Deadline(patience), [this, peer](Fd fd) { lifelines_->add(peer, std::move(fd)); },
-      [this, peer, done = std::move(done)](const std::optional<Unmade>& unmade) {
-        end_lifeline(peer);
-        done(unmade);
-      });
-  if (!begun) end_lifeline(peer);
-  return begun;
-}
-
-void Mesh::call_lifeline(Rank peer) {
-  call_lifeline(peer, kPatience, [](const std::optional<Unmade>&) {});
-}
-
-Mesh::EndOfCalls::~EndOfCalls() {
+Mesh::EndOfConnections::~EndOfConnections() {
   if (connector) connector->stop();
-}
-
-void Mesh::end_lifeline(Rank peer) {
-  std::lock_guard lock(lines_mutex_);
-  dialling_.erase(peer);
-  lines_changed_.notify_all();
 }
 
 GroupNumber Mesh::new_group_number() {

@@ -3,13 +3,11 @@
 // The mesh itself knows only the group of all ranks.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -96,22 +94,12 @@ class Mesh {
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
   Connector& connector() { return *connector_; }
-  /// Says whether the lifeline to the peer exists, or another thread is making it, or the caller is
-  /// to make it. A caller that gets kClaimed must call end_lifeline() when the lifeline is made or
-  /// given up (mesh/group/opening.h).
-  enum class Line : uint8_t { kThere, kAnothers, kClaimed };
-  Line claim_lifeline(Rank peer);
-  void end_lifeline(Rank peer);
-  /// Blocks until any claimed lifeline is made or given up, or `limit` has passed. May return
-  /// early.
-  void wait_for_lifelines(Duration limit);
-  /// Starts to make a lifeline that no group needs, unless it exists, and never blocks. Either rank
-  /// of the pair may ask first. `done` is called on any thread when the lifeline is made or given
-  /// up. Returns false, and never calls `done`, if the lifeline exists or is already being made.
-  using Called = std::function<void(const std::optional<Unmade>&)>;
-  bool call_lifeline(Rank peer, Duration patience, Called done);
-  /// The same with a patience of 2 s and without a callback; failure is ignored.
-  void call_lifeline(Rank peer);
+  /// Begins to make the lifeline of the pair, and never blocks. It counts for all groups, but
+  /// Connector::interrupt() of `group` ends the attempt. `done` is called once, on any thread, when
+  /// there is a lifeline or the attempt has failed. There may be several attempts at a time.
+  using LifelineDone = std::function<void(const std::optional<Unmade>&)>;
+  void begin_lifeline(Rank peer, GroupNumber group, Connector::Ends ends, Deadline deadline,
+                      LifelineDone done);
   /// The port through which a rank reaches other hosts, "mlx5_0:1"; "" if links have no ports.
   std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
 
@@ -129,6 +117,7 @@ class Mesh {
   void agree(Exchange& exchange, Introduction mine, Deadline deadline);
   Introduction introduce_again();
   void tell_neighbours(const Error& error);
+  void add_lifeline(Rank peer, Fd fd);
   void watch_health();
   void make_arena(const GroupSizes& sizes);
   Seats seats() const;
@@ -179,14 +168,11 @@ class Mesh {
 
   mutable std::mutex groups_mutex_;
   uint32_t groups_made_ = 0;
-  std::mutex lines_mutex_;
-  std::condition_variable lines_changed_;
-  std::set<Rank> dialling_;  // peers whose lifelines are claimed
-  /// The last member: lifelines in the making use all others, so their end is awaited first.
-  struct EndOfCalls {
+  /// The last member: connections in the making use all others, so their end is awaited first.
+  struct EndOfConnections {
     std::unique_ptr<Connector>& connector;
-    ~EndOfCalls();
-  } end_of_calls_{connector_};
+    ~EndOfConnections();
+  } end_of_connections_{connector_};
 };
 
 }  // namespace ringcoll

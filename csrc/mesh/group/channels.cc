@@ -98,11 +98,11 @@ void Channels::connect(std::span<const Rank> peers, const std::function<std::str
       fresh.push_back(peer);
     }
   if (fresh.empty()) return;
-  group_.open(fresh, deadline, doing, [this](Rank peer, std::unique_ptr<Endpoint> channel) {
-    add(peer, std::move(channel));
-  });
-  for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
-    for (Rank peer : fresh) set_up(peer, step, deadline);
+  Openings links(group_.mesh(), group_.number(), group_.health(), deadline, doing);
+  for (Rank peer : fresh) links.add({peer, group_.members()[peer]}, &group_.part_to(peer));
+  links.await([this](Opening& link) { add(link.peer(), link.take_link()); });
+  for (auto state : {Opening::State::kProving, Opening::State::kOpen})
+    for (const auto& link : links.all()) set_up(*link, state);
 }
 
 void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
@@ -111,11 +111,11 @@ void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
   connected_.push_back(peer);
 }
 
-void Channels::set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline) {
+void Channels::set_up(Opening& link, Opening::State state) {
   group_.health().throw_if_poisoned();
   wait(
-      peer, [&] { return ((*channels_[peer]).*step)(deadline); },
-      [&] { return fmt::format("setting up the link to rank {}", peer); });
+      link.peer(), [&] { return link.advance() >= state; },
+      [&] { return fmt::format("setting up the link to rank {}", link.peer()); });
 }
 
 bool Channels::progress_others(const Endpoint* but) {

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "mesh/group/opening.h"
 #include "transport/transport.h"
 
 namespace ringcoll {
@@ -119,7 +120,7 @@ class Channels {
   static constexpr uint64_t kMostAtOnce = 4096;
 
   void add(Rank peer, std::unique_ptr<Endpoint> channel);
-  void set_up(Rank peer, bool (Endpoint::*step)(Deadline), Deadline deadline);
+  void set_up(Opening& link, Opening::State state);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
   bool progress_others(const Endpoint* but);

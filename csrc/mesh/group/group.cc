@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "mesh/group/opening.h"
 
 namespace ringcoll {
 namespace {
@@ -158,18 +157,6 @@ void Group::enter(std::span<const Offer> offers) {
 
 std::string Group::port_of(Rank rank) const {
   return one_domain_ ? "" : mesh_.port_of(members_[rank]);
-}
-
-void Group::open(std::span<const Rank> peers, Deadline deadline,
-                 const std::function<std::string()>& doing, const Opened& opened) {
-  Opening opening(mesh_, number(), *health_, deadline, doing);
-  for (Rank peer : peers)
-    opening.add(peer, members_[peer], links_[peer].transport->sockets_to(peer));
-  while (auto one = opening.next())
-    health_->waiting_for(one->peer, [&] {
-      Transport& transport = *links_[one->peer].transport;
-      opened(one->peer, transport.connect(one->peer, std::move(one->sockets), deadline));
-    });
 }
 
 Error Group::fail(const Error& error) {

@@ -103,13 +103,8 @@ class Group {
   /// Makes waits for calls and for messages in other threads check their condition again. Any
   /// thread.
   void wake();
-  /// Opens the channels to all these peers at the same time, and blocks until all are open. Each
-  /// peer first gets a lifeline if it has none. `opened` gets each channel when it exists; the
-  /// caller still has to set it up. At the deadline the error names the first missing rank of
-  /// `peers`.
-  using Opened = std::function<void(Rank peer, std::unique_ptr<Endpoint> channel)>;
-  void open(std::span<const Rank> peers, Deadline deadline,
-            const std::function<std::string()>& doing, const Opened& opened);
+  /// The part that links a peer. Precondition: the peer is not this rank.
+  Transport& part_to(Rank peer) const { return *links_[peer].transport; }
   /// Offers memory of a call to the network's transport, or to the host's if there is no network.
   /// On links that take it (Endpoint::takes_lent), granted memory is sent from and received into
   /// without a copy. See Transport::lend().

@@ -31,7 +31,7 @@ timespec to_timespec(Duration time) {
 
 }  // namespace
 
-// Shared with the connector, which may still notify while the channels are being closed.
+// Shared with the connector, which may still notify when the channels have been closed.
 struct GroupMessages::News {
   std::atomic<bool> any{true};  // peers may have called before
   std::mutex mutex;
@@ -82,7 +82,7 @@ void GroupMessages::begin() {
   bell_.make();
   news_->bell = &bell_;
   peers_.resize(size());
-  group_.mesh().connector().listen_for_calls(group_.number(), [news = news_] { news->tell(); });
+  group_.mesh().connector().listen_for_messages(group_.number(), [news = news_] { news->tell(); });
 }
 
 Rank GroupMessages::rank() const { return group_.rank(); }
@@ -116,67 +116,45 @@ void GroupMessages::revoke() noexcept {
 bool GroupMessages::try_open(Rank rank) {
   group_.health().throw_if_poisoned();
   Peer& peer = peers_[rank];
-  if (peer.state == State::kOpen) return true;
-  if (peer.state == State::kClosed) begin_opening(rank);
+  if (peer.why) throw Error(*peer.why);
+  if (peer.channel) return true;
+  if (!peer.opening) {
+    check(!group_.health().gone(rank), Code::kPeerLost, "{} has left the communicator",
+          group_.topology().describe(rank));
+    begin_opening(rank);
+  }
   return advance(rank);
 }
 
 void GroupMessages::begin_opening(Rank rank) {
-  check(!group_.health().gone(rank), Code::kPeerLost, "{} has left the communicator",
-        group_.topology().describe(rank));
-  Peer& peer = peers_[rank];
-  peer.deadline = Deadline(seconds(group_.config().timeout_s));
-  group_.mesh().call_lifeline(group_.members()[rank]);
-  if (parts_.links()[rank].row->link == LinkClass::kNetwork) {
-    group_.mesh().connector().call(group_.members()[rank], group_.number(), peer.deadline);
-    peer.state = State::kCalling;
-  } else {
-    connect(rank);
-  }
-  opening_.push_back(rank);
-}
-
-void GroupMessages::connect(Rank rank) {
-  Peer& peer = peers_[rank];
-  peer.state = State::kEstablishing;
+  Opening::Of messages{group_.mesh(),   group_.number(),
+                       group_.health(), Connector::Ends::kEither,
+                       kMessageChannel, [news = news_] { news->tell(); }};
+  peers_[rank].opening = std::make_unique<Opening>(
+      messages, Opening::Peer{rank, group_.members()[rank]}, parts_.links()[rank].transport,
+      Deadline(seconds(group_.config().timeout_s)));
   std::erase(near_closed_, rank);
-  peer.channel =
-      parts_.links()[rank].transport->connect(rank, std::move(peer.sockets), peer.deadline);
+  opening_.push_back(rank);
 }
 
 // Advances as far as possible. Returns true if the channel is open.
 bool GroupMessages::advance(Rank rank) {
   Peer& peer = peers_[rank];
-  if (peer.state == State::kFailed) throw *peer.why;
   try {
-    step(rank);
-    check(peer.state == State::kOpen || !peer.deadline.passed(), Code::kTimeout,
+    auto state = peer.opening->advance();
+    if (state < Opening::State::kEstablishing) return false;  // the connector has the deadline
+    check(state == Opening::State::kOpen || !peer.opening->is_late(), Code::kTimeout,
           "opening a channel for messages: {} does not answer", group_.topology().describe(rank));
+    if (state != Opening::State::kOpen) return false;
+    peer.channel = peer.opening->take_link();
+    open_.push_back(rank);
   } catch (const Error& error) {
     peer.why = Error(error.code(), error.what(), rank);
-    peer.state = State::kFailed;
-    peer.channel.reset();
-    std::erase(opening_, rank);
-    throw *peer.why;
   }
-  return peer.state == State::kOpen;
-}
-
-void GroupMessages::step(Rank rank) {
-  Peer& peer = peers_[rank];
-  if (peer.state == State::kCalling) {
-    Fd socket = group_.mesh().connector().take_call(group_.members()[rank], group_.number());
-    if (!socket) return;
-    peer.sockets.push_back(std::move(socket));  // each link of a part takes one
-    connect(rank);
-  }
-  if (peer.state == State::kEstablishing && peer.channel->try_establish(peer.deadline))
-    peer.state = State::kProving;
-  if (peer.state == State::kProving && peer.channel->try_prove(peer.deadline)) {
-    peer.state = State::kOpen;
-    std::erase(opening_, rank);
-    open_.push_back(rank);
-  }
+  peer.opening.reset();
+  std::erase(opening_, rank);
+  if (peer.why) throw Error(*peer.why);
+  return true;
 }
 
 // Errors are kept for try_open() of that channel.
@@ -184,45 +162,40 @@ bool GroupMessages::advance_all() {
   bool moved = false;
   for (size_t i = 0; i < opening_.size();) {
     Rank rank = opening_[i];
-    State before = peers_[rank].state;
+    auto before = peers_[rank].opening->state();
     try {
       advance(rank);
     } catch (const Error& error) {
       log_debug("{}", error.what());
     }
-    moved |= peers_[rank].state != before;
-    if (i < opening_.size() && opening_[i] == rank) i++;
+    bool is_over = !peers_[rank].opening;
+    moved |= is_over || peers_[rank].opening->state() != before;
+    if (!is_over) i++;
   }
   return moved;
 }
 
 // Opens the channels that peers have opened.
-bool GroupMessages::take_calls() {
-  std::vector<Rank> callers;
+bool GroupMessages::answer() {
+  std::vector<Rank> ranks;
   for (Rank rank : near_closed_)
-    if (parts_.links()[rank].transport->called_by(rank)) callers.push_back(rank);
-  for (Rank rank : callers) {
-    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
-    connect(rank);
-    opening_.push_back(rank);
+    if (parts_.links()[rank].transport->called_by(rank)) ranks.push_back(rank);
+  if (news_->any.load(std::memory_order_relaxed)) {
+    news_->any.exchange(false);  // before the peers are read
+    for (Rank member : group_.mesh().connector().peers_with_messages(group_.number()))
+      ranks.push_back(static_cast<Rank>(std::ranges::find(group_.members(), member) -
+                                        group_.members().begin()));
   }
-  if (!news_->any.load(std::memory_order_relaxed)) return !callers.empty();
-  news_->any.exchange(false);  // before the callers are read
-  for (Rank member : group_.mesh().connector().callers(group_.number())) {
-    auto rank =
-        static_cast<Rank>(std::ranges::find(group_.members(), member) - group_.members().begin());
-    if (rank == size() || peers_[rank].state != State::kClosed) continue;
-    peers_[rank].deadline = Deadline(seconds(group_.config().timeout_s));
-    peers_[rank].state = State::kCalling;
-    opening_.push_back(rank);
-    callers.push_back(rank);
-  }
-  return !callers.empty();
+  std::erase_if(ranks, [this](Rank rank) {
+    return rank == size() || peers_[rank].opening || peers_[rank].channel || peers_[rank].why;
+  });
+  for (Rank rank : ranks) begin_opening(rank);
+  return !ranks.empty();
 }
 
 bool GroupMessages::progress() {
   group_.health().throw_if_poisoned();
-  bool moved = take_calls();
+  bool moved = answer();
   if (!opening_.empty()) moved |= advance_all();
   for (Rank rank : open_) {
     Endpoint* channel = peers_[rank].channel.get();
@@ -233,7 +206,6 @@ bool GroupMessages::progress() {
 
 void GroupMessages::drop(Rank rank) {
   Peer& peer = peers_[rank];
-  peer.state = State::kFailed;
   peer.why = Error(Code::kPeerLost,
                    fmt::format("{}: its channel for messages has failed, or it has left",
                                group_.topology().describe(rank)),
@@ -330,7 +302,7 @@ void GroupMessages::finish() {
 
 void GroupMessages::close() {
   if (peers_.empty()) return;  // begin() was not called
-  group_.mesh().connector().end_calls(group_.number());
+  group_.mesh().connector().end_messages(group_.number());
   {
     std::lock_guard lock(news_->mutex);
     news_->bell = nullptr;

@@ -1,10 +1,8 @@
 // The channels of a group for messages. They use parts of the mesh's transports that nothing else
 // uses.
 //
-// Opening. Inside a host this rank connects its part at once, and the peer notices when it polls
-// (Transport::called_by). A network link needs a connection, which either end may ask for
-// (Connector::call). The executing thread never waits for it. The opener also starts a lifeline to
-// the peer if there is none.
+// Opening. Either end may begin (mesh/group/opening.h). Inside a host the peer then notices when it
+// polls (Transport::called_by), over a network by the connection. No thread waits for a link.
 //
 // Waiting. A wait polls like one for a call. Then it sleeps on a pipe and on the descriptors that
 // the transports name, for all links at once (Transport::stirs).
@@ -24,6 +22,7 @@
 #include "base/error.h"
 #include "mesh/extents.h"
 #include "mesh/group/messages.h"
+#include "mesh/group/opening.h"
 #include "mesh/group/parts.h"
 #include "shm/bell.h"
 
@@ -69,24 +68,19 @@ class GroupMessages final : public MessageChannels {
   void wake() override;
 
  private:
-  /// The states of a channel, in order.
-  enum class State : uint8_t { kClosed, kCalling, kEstablishing, kProving, kOpen, kFailed };
+  /// Without any of these the channel is closed. Later there is one of the first two.
   struct Peer {
-    State state = State::kClosed;
-    Deadline deadline{Duration::zero()};  // of the opening
-    std::vector<Fd> sockets;              // of the link
-    std::unique_ptr<Endpoint> channel;
-    std::optional<Error> why;  // why it failed
+    std::unique_ptr<Opening> opening;
+    std::unique_ptr<Endpoint> channel;  // once it is open, until it fails
+    std::optional<Error> why;           // why it failed
   };
-  /// Set by other threads when a peer has asked for a connection.
+  /// Set by other threads when a connection was made.
   struct News;
 
   void begin_opening(Rank peer);
-  void connect(Rank peer);
   bool advance(Rank peer);
-  void step(Rank peer);
   bool advance_all();
-  bool take_calls();
+  bool answer();
   bool is_called() const;
   bool stirs(std::vector<pollfd>* sleep);
   bool is_roused();
@@ -114,7 +108,7 @@ class GroupMessages final : public MessageChannels {
   std::vector<Parts::Addresses> addresses_;
   std::vector<Transport*> used_;   // each part once
   std::vector<Peer> peers_;        // after the parts: destroyed before them
-  std::vector<Rank> near_closed_;  // within this host, not connected
+  std::vector<Rank> near_closed_;  // within this host, not being opened
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
   uint64_t lent_ = 0;  // loans offered to the network's transport

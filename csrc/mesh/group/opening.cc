@@ -6,151 +6,195 @@
 #include <utility>
 
 #include "base/interruption.h"
-#include "base/log.h"
 #include "mesh/mesh.h"
 
 namespace ringcoll {
 namespace {
 
-// How often a rank checks for another thread's lifeline, or for a peer that has left.
+// How often a rank that waits for connections looks for peers that have left, for errors of the
+// group, and whether to log the wait.
 constexpr Duration kOpeningLook = std::chrono::milliseconds(20);
-// How often a rank that waits for its own connections wakes up to log the wait.
-constexpr Duration kLongestLook = std::chrono::seconds(1);
-// Long enough for a lifeline to a peer that answers.
-constexpr Duration kMomentForLines = std::chrono::milliseconds(200);
 
 }  // namespace
 
-Opening::Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
-                 std::function<std::string()> doing)
+// ---- One link ----
+
+struct Opening::Inbox {
+  std::mutex mutex;
+  bool has_lifeline = false;
+  std::vector<Fd> sockets;
+  size_t missing = 0;  // sockets still to come
+  std::optional<Error> why;
+
+  void take_lifeline(const std::optional<Unmade>& unmade) {
+    std::lock_guard lock(mutex);
+    if (unmade) why = unmade->why;
+    has_lifeline = true;
+  }
+  void take_socket(size_t which, Fd socket, const std::optional<Unmade>& unmade) {
+    std::lock_guard lock(mutex);
+    if (unmade && !why) why = unmade->why;
+    sockets[which] = std::move(socket);
+    missing--;
+  }
+};
+
+Opening::Opening(const Of& of, Peer peer, Transport* transport, Deadline deadline)
+    : of_(of),
+      peer_(peer),
+      transport_(transport),
+      deadline_(deadline),
+      inbox_(std::make_shared<Inbox>()) {}
+
+Opening::State Opening::advance() {
+  if (why_) throw Error(*why_);
+  try {
+    step();
+  } catch (const Error& error) {
+    why_ = Error(error.code(), error.what(), peer_.rank);
+    throw Error(*why_);
+  }
+  return state_;
+}
+
+void Opening::step() {
+  if (state_ == State::kLifeline && has_lifeline()) begin_sockets();
+  if (state_ == State::kSockets && has_sockets()) connect();
+  if (state_ < State::kEstablishing) look_for_gone();
+  if (state_ == State::kEstablishing && endpoint_->try_establish(deadline_))
+    state_ = State::kProving;
+  if (state_ == State::kProving && endpoint_->try_prove(deadline_)) state_ = State::kOpen;
+}
+
+// A peer that left without opening the link makes no connection, so waiting for one would last
+// until the deadline.
+void Opening::look_for_gone() {
+  if (farewell_.is_over(of_.health, peer_.rank))
+    throw Error(Code::kPeerLost, fmt::format("{} has left the communicator",
+                                             of_.mesh.topology().describe(peer_.in_mesh)));
+}
+
+// The lifeline comes first, so that the peer's death is noticed while the sockets are made.
+bool Opening::has_lifeline() {
+  if (of_.mesh.lifelines().has(peer_.in_mesh)) return true;
+  if (!std::exchange(dials_, true))
+    of_.mesh.begin_lifeline(peer_.in_mesh, of_.group, of_.ends, deadline_,
+                            [inbox = inbox_, notify = of_.notify](const auto& unmade) {
+                              inbox->take_lifeline(unmade);
+                              notify();
+                            });
+  std::lock_guard lock(inbox_->mutex);
+  if (inbox_->why) throw Error(*inbox_->why);
+  return inbox_->has_lifeline;
+}
+
+void Opening::begin_sockets() {
+  state_ = transport_ ? State::kSockets : State::kOpen;
+  if (!transport_) return;
+  size_t sockets = transport_->sockets_to(peer_.rank);
+  {
+    std::lock_guard lock(inbox_->mutex);
+    inbox_->why.reset();  // there is a lifeline, though this rank may not have made one
+    inbox_->sockets.resize(sockets);
+    inbox_->missing = sockets;
+  }
+  for (uint32_t i = 0; i < sockets; i++)
+    of_.mesh.connector().begin(
+        {peer_.in_mesh, of_.first_channel + i, of_.group, of_.ends}, deadline_,
+        [inbox = inbox_, notify = of_.notify, i](Fd socket, const std::optional<Unmade>& unmade) {
+          inbox->take_socket(i, std::move(socket), unmade);
+          notify();
+        });
+}
+
+bool Opening::has_sockets() {
+  std::lock_guard lock(inbox_->mutex);
+  if (inbox_->why) throw Error(*inbox_->why);
+  return inbox_->missing == 0;
+}
+
+void Opening::connect() {
+  link_ = transport_->connect(peer_.rank, std::move(inbox_->sockets), deadline_);
+  endpoint_ = link_.get();
+  state_ = State::kEstablishing;
+}
+
+// ---- Those of a call ----
+
+struct Openings::News {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool any = false;
+
+  void tell() {
+    std::lock_guard lock(mutex);
+    any = true;
+    changed.notify_all();
+  }
+  void await(Duration limit) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, limit, [this] { return any; });
+    any = false;
+  }
+};
+
+Openings::Openings(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
+                   std::function<std::string()> doing)
     : mesh_(mesh),
       health_(health),
       deadline_(deadline),
-      dials_(mesh.connector(), group, deadline),
-      doing_(std::move(doing)) {}
+      doing_(std::move(doing)),
+      news_(std::make_shared<News>()),
+      of_{mesh,
+          group,
+          health,
+          Connector::Ends::kLower,
+          kFirstDataChannel,
+          [news = news_] { news->tell(); }} {}
 
-void Opening::settle(Duration limit) {
-  try {
-    for (Dials::Made& made : dials_.settle_lifelines(limit))
-      if (made.fd) mesh_.lifelines().add(made.peer, std::move(made.fd));
-  } catch (const std::exception& error) {  // there may be no memory left
-    log_debug("lifelines are given up: {}", error.what());
-  }
+void Openings::add(Opening::Peer peer, Transport* transport) {
+  openings_.push_back(std::make_unique<Opening>(of_, peer, transport, deadline_));
 }
 
-Opening::~Opening() {
-  settle(kMomentForLines);
-  for (const Peer& peer : peers_)
-    if (peer.state == Peer::State::kLine) mesh_.end_lifeline(peer.in_mesh);
-}
-
-void Opening::add(Rank peer, Rank in_mesh, size_t sockets) {
-  by_mesh_[in_mesh] = peers_.size();
-  Peer& added = peers_.emplace_back();
-  added = {.rank = peer, .in_mesh = in_mesh, .missing = sockets};
-  added.sockets.resize(sockets);
-  others_lines_++;  // begin_line() finds out who makes it
-}
-
-std::optional<Opening::Opened> Opening::next() {
+void Openings::await(const std::function<void(Opening&)>& connected) {
   health_.throw_if_poisoned();
   try {
-    while (open_.empty() && opened_ < peers_.size()) advance();
+    while (const Opening* missing = advance(connected)) {
+      tell_of(*missing);
+      news_->await(kOpeningLook);
+      Interruption::look();
+      health_.throw_if_poisoned();
+    }
   } catch (const Error& error) {
     health_.throw_if_poisoned();
-    throw named(error);
+    throw Error(error);
   }
   health_.set_waiting_for(kNobody);
-  if (open_.empty()) return {};
-  Peer& peer = peers_[open_.front()];
-  open_.pop_front();
-  return Opened{peer.rank, std::move(peer.sockets)};
 }
 
-void Opening::advance() {
-  Interruption::look();
-  health_.throw_if_poisoned();
-  if (others_lines_ > 0)
-    for (Peer& peer : peers_)
-      if (peer.state == Peer::State::kOthersLine) begin_line(peer);
-  if (!open_.empty()) return;
-  auto missing = std::ranges::find_if(
-      peers_, [](const Peer& peer) { return peer.state != Peer::State::kOpen; });
-  health_.set_waiting_for(missing->rank);
+// Returns the first peer that is missing, or null. At the deadline the dials end one by one, in any
+// order, and the error of the first missing peer counts.
+Opening* Openings::advance(const std::function<void(Opening&)>& connected) {
+  Opening* missing = nullptr;
+  for (const auto& opening : openings_) {
+    bool was_connected = opening->state() >= Opening::State::kEstablishing;
+    try {
+      if (opening->advance() < Opening::State::kEstablishing)
+        missing = missing ? missing : opening.get();
+      else if (!was_connected)
+        connected(*opening);
+    } catch (const Error& error) {
+      if (!missing || error.code() != Code::kTimeout || !deadline_.passed()) throw;
+    }
+  }
+  return missing;
+}
+
+void Openings::tell_of(const Opening& missing) {
+  health_.set_waiting_for(missing.peer());
   long_wait_.tell(
       Clock::now(), [&] { return mesh_.topology().describe(mesh_.rank()); }, doing_,
-      [&] { return mesh_.topology().describe(missing->in_mesh); });
-  bool looks_often = look_for_gone() || others_lines_ > 0;
-  if (dials_.empty()) return mesh_.wait_for_lifelines(kOpeningLook);
-  Duration look = Interruption::watches() ? Interruption::kEvery : kLongestLook;
-  if (auto made = dials_.next(looks_often ? kOpeningLook : look)) take(std::move(*made));
-}
-
-// A peer that left without a call of this group makes no connection, so waiting for one would last
-// until the deadline. Returns true if some peer has left, since its connection may have been made
-// before.
-bool Opening::look_for_gone() {
-  bool any = false;
-  for (Peer& peer : peers_) {
-    if (peer.state == Peer::State::kOpen) continue;
-    if (peer.farewell.is_over(health_, peer.rank))
-      throw Error(
-          Code::kPeerLost,
-          fmt::format("{} has left the communicator", mesh_.topology().describe(peer.in_mesh)),
-          peer.in_mesh);
-    any |= peer.farewell.has_begun();
-  }
-  return any;
-}
-
-void Opening::begin_line(Peer& peer) {
-  switch (mesh_.claim_lifeline(peer.in_mesh)) {
-    case Mesh::Line::kAnothers:
-      if (deadline_.passed())
-        throw Error(Code::kTimeout,
-                    fmt::format("another group's lifeline to {} is not made before the deadline",
-                                mesh_.topology().describe(peer.in_mesh)),
-                    peer.in_mesh);
-      return;
-    case Mesh::Line::kClaimed:
-      peer.state = Peer::State::kLine;
-      dials_.dial_lifeline(peer.in_mesh);
-      break;
-    case Mesh::Line::kThere:
-      begin_sockets(peer);
-      break;
-  }
-  others_lines_--;
-}
-
-void Opening::begin_sockets(Peer& peer) {
-  peer.state = Peer::State::kSockets;
-  for (uint32_t i = 0; i < peer.missing; i++) dials_.dial(peer.in_mesh, kFirstDataChannel + i);
-  if (peer.missing == 0) end(peer);
-}
-
-void Opening::take(Dials::Made made) {
-  Peer& peer = peers_[by_mesh_.at(made.peer)];
-  if (peer.state == Peer::State::kLine) {
-    if (made.fd) mesh_.lifelines().add(made.peer, std::move(made.fd));
-    mesh_.end_lifeline(made.peer);
-    return begin_sockets(peer);
-  }
-  peer.sockets.at(made.channel - kFirstDataChannel) = std::move(made.fd);
-  if (--peer.missing == 0) end(peer);
-}
-
-void Opening::end(Peer& peer) {
-  peer.state = Peer::State::kOpen;
-  open_.push_back(static_cast<size_t>(&peer - peers_.data()));
-  opened_++;
-}
-
-// Converts an error that blames a mesh rank to the group's rank numbers.
-Error Opening::named(const Error& error) const {
-  auto peer = by_mesh_.find(error.rank());
-  if (peer == by_mesh_.end()) return error;
-  return {error.code(), error.what(), peers_[peer->second].rank};
+      [&] { return mesh_.topology().describe(missing.in_mesh()); });
 }
 
 }  // namespace ringcoll

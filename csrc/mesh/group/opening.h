@@ -1,12 +1,15 @@
-// Opens links to several peers at the same time: a lifeline for each if there is none, then the
-// sockets of the link. No peer waits for another.
+// Links that are being made: for each the lifeline if there is none, then its sockets, then the
+// steps of its endpoint. An Opening never blocks. Messages advance theirs one at a time, as they
+// are needed. A call advances several at once and waits for them (Openings).
 #pragma once
 
-#include <cstddef>
-#include <deque>
+#include <condition_variable>
+#include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,72 +17,106 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "base/long_wait.h"
-#include "connect/dials.h"
+#include "connect/connector.h"
 #include "life/farewell.h"
 #include "life/lifelines.h"
+#include "transport/transport.h"
 
 namespace ringcoll {
 
 class Mesh;
 
-/// One thread. Ranks are group ranks, unless a comment says mesh ranks.
+/// One link of a group. One thread at a time.
 class Opening {
  public:
-  /// For the group with this number and health. `doing` describes the caller for the log.
-  Opening(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
-          std::function<std::string()> doing);
-  /// Gives up what is not made, but waits a moment for lifelines that peers may have already.
-  ~Opening();
-  /// Called after an error. Stops dialling, but waits up to `limit` for lifelines that peers may
-  /// have already.
-  void settle(Duration limit);
+  /// What a link waits for, in order. A link without a transport is open when the lifeline is
+  /// there.
+  enum class State : uint8_t { kLifeline, kSockets, kEstablishing, kProving, kOpen };
+
+  /// What the links of a group have in common.
+  struct Of {
+    Mesh& mesh;
+    GroupNumber group;
+    Health& health;
+    Connector::Ends ends;
+    uint32_t first_channel;  // of the sockets of a link
+    /// Called on any thread when advance() may have more to do, except by the peer's endpoint.
+    std::function<void()> notify;
+  };
+  /// The peer's ranks in the group and in the mesh.
+  struct Peer {
+    Rank rank = kNobody;
+    Rank in_mesh = kNobody;
+  };
+
+  Opening(const Of& of, Peer peer, Transport* transport, Deadline deadline);
   Opening(const Opening&) = delete;
   Opening& operator=(const Opening&) = delete;
 
-  /// Adds a peer, before next(). `in_mesh`: its mesh rank. Its lifeline comes first, so that its
-  /// death is noticed while its sockets are made.
-  void add(Rank peer, Rank in_mesh, size_t sockets);
-
-  struct Opened {
-    Rank peer = kNobody;
-    std::vector<Fd> sockets;
-  };
-  /// The next peer that has everything; none if all peers were returned. Blocks until the deadline.
-  /// Other ranks are told that this rank waits for the first added peer that is missing, and the
-  /// error at the deadline names it. Throws as Connector::dial(), or the group's error, or
-  /// Error(kPeerLost) if a missing peer has left the group.
-  std::optional<Opened> next();
+  Rank peer() const { return peer_.rank; }
+  Rank in_mesh() const { return peer_.in_mesh; }
+  State state() const { return state_; }
+  /// Advances as far as it can without blocking. Throws what the connector or the endpoint reports,
+  /// or Error(kPeerLost) if the peer has left the group before its sockets came, and the same error
+  /// from then on. Errors name the peer. Whoever waits for the peer's endpoint knows its deadline.
+  State advance();
+  bool is_late() const { return deadline_.passed(); }
+  /// The link, from State::kEstablishing on; the caller keeps it until the Opening has ended.
+  std::unique_ptr<Endpoint> take_link() { return std::move(link_); }
 
  private:
-  struct Peer {
-    enum class State : uint8_t { kOthersLine, kLine, kSockets, kOpen };
-    Rank rank = kNobody;
-    Rank in_mesh = kNobody;
-    State state = State::kOthersLine;
-    std::vector<Fd> sockets;
-    size_t missing = 0;  // sockets still to come
-    Farewell farewell;
-  };
+  /// What the connector reports, on other threads and maybe after this object has ended.
+  struct Inbox;
 
-  void advance();
-  bool look_for_gone();
-  void begin_line(Peer& peer);
-  void begin_sockets(Peer& peer);
-  void take(Dials::Made made);
-  void end(Peer& peer);
-  Error named(const Error& error) const;
+  void step();
+  void look_for_gone();
+  bool has_lifeline();
+  void begin_sockets();
+  bool has_sockets();
+  void connect();
+
+  const Of of_;
+  const Peer peer_;
+  Transport* const transport_;
+  const Deadline deadline_;
+  State state_ = State::kLifeline;
+  Farewell farewell_;
+  bool dials_ = false;  // the lifeline
+  const std::shared_ptr<Inbox> inbox_;
+  std::unique_ptr<Endpoint> link_;
+  Endpoint* endpoint_ = nullptr;  // of link_, also after take_link()
+  std::optional<Error> why_;      // it failed
+};
+
+/// The links that a call opens at the same time; both ends open them. One thread.
+class Openings {
+ public:
+  /// For the group with this number and health. `doing` describes the caller for the log.
+  Openings(Mesh& mesh, GroupNumber group, Health& health, Deadline deadline,
+           std::function<std::string()> doing);
+
+  /// Null transport: the lifeline alone.
+  void add(Opening::Peer peer, Transport* transport);
+  /// Blocks until all links have their sockets, and passes each to `connected` when it has. Other
+  /// ranks are told that this rank waits for the first added peer that is missing, and the error at
+  /// the deadline names it. Throws as Opening::advance(), or the group's error.
+  void await(const std::function<void(Opening&)>& connected);
+  std::span<const std::unique_ptr<Opening>> all() const { return openings_; }
+
+ private:
+  struct News;
+
+  Opening* advance(const std::function<void(Opening&)>& connected);
+  void tell_of(const Opening& missing);
 
   Mesh& mesh_;
   Health& health_;
   const Deadline deadline_;
-  Dials dials_;
   const std::function<std::string()> doing_;
+  const std::shared_ptr<News> news_;
+  const Opening::Of of_;
   LongWait long_wait_;
-  std::vector<Peer> peers_;  // in the order of add()
-  std::map<Rank, size_t> by_mesh_;
-  size_t opened_ = 0;        // peers that have everything
-  size_t others_lines_ = 0;  // peers not known to have or get a lifeline here
-  std::deque<size_t> open_;  // those that next() has not returned
+  std::vector<std::unique_ptr<Opening>> openings_;  // in the order of add()
 };
 
 }  // namespace ringcoll

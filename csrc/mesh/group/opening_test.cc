@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,7 +21,7 @@ namespace {
 
 /// Of seven in a ring, rank 0 and those in the middle have nothing to do with one another yet.
 constexpr Rank kRanks = 7, kLate = 3, kPrompt = 4, kCaller = 6;
-constexpr GroupNumber kNoGroup = 1234567;
+constexpr GroupNumber kBusyGroup = 1234567;
 
 size_t descriptors() {
   auto all = std::filesystem::directory_iterator("/proc/self/fd");
@@ -39,13 +40,16 @@ class ALateRank : public ::testing::Test {
   std::vector<std::string> run(const std::function<void(Mesh&)>& body) {
     return testing::run_ranks({kRanks, testing::config_of("tcp")}, [&](Mesh& mesh) {
       if (mesh.rank() == kLate)
-        mesh.connector().listen_for_calls(kNoGroup, [this] {
+        mesh.connector().listen_for_messages(kBusyGroup, [this] {
           busy_ = true;
           await(may_go_on_);
         });
       if (++ready_ == kRanks) all_ready_ = true;
       await(all_ready_);
-      if (mesh.rank() == kCaller) mesh.connector().call(kLate, kNoGroup, Deadline(seconds(60)));
+      if (mesh.rank() == kCaller)
+        mesh.connector().begin({kLate, kMessageChannel, kBusyGroup, Connector::Ends::kEither},
+                               Deadline(seconds(60)),
+                               [](const Fd&, const std::optional<Unmade>&) {});
       await(busy_);
       try {
         body(mesh);
@@ -62,7 +66,7 @@ class ALateRank : public ::testing::Test {
     if (++done_ == kRanks) all_done_ = true;
     await(all_done_);
     let_it_go_on();
-    if (mesh.rank() == kLate || mesh.rank() == kCaller) mesh.connector().end_calls(kNoGroup);
+    if (mesh.rank() == kLate || mesh.rank() == kCaller) mesh.connector().end_messages(kBusyGroup);
   }
   static void connect(Mesh& mesh, const std::vector<Rank>& peers) {
     mesh.whole().channels().connect(peers);

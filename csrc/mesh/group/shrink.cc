@@ -204,10 +204,9 @@ class Shrink::Part {
     if (now - tried->begun < kRetryPause) return;
     tried->begun = now;
     tried->state = Try::State::kCalling;
-    bool calls = mesh_->call_lifeline(
-        group_.members()[rank], kReachHost,
+    mesh_->begin_lifeline(
+        group_.members()[rank], kNoGroup, Connector::Ends::kEither, Deadline(kReachHost),
         [tried](const std::optional<Unmade>& unmade) { tried->state = state_of(unmade); });
-    if (!calls) tried->state = Try::State::kAnswered;  // another thread makes it: check again
   }
 
   // In a cut network each side may reach an answer. At most one side has more than half of the
@@ -234,7 +233,8 @@ class Shrink::Part {
 
   std::vector<Rank> awaited_others() const {
     std::vector<Rank> ranks = survivors_.awaited();
-    std::erase(ranks, group_.rank());  // it may not have voted while some rank is still tried
+    std::erase(ranks,
+               group_.rank());  // it may not have voted while some rank is still tried
     return ranks;
   }
 

@@ -1,6 +1,4 @@
 // Connections that are made at the same time, to peers that answer late, never, or die.
-#include "connect/dials.h"
-
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -8,9 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +20,7 @@
 
 #include "base/error_testing.h"
 #include "connect/auth.h"
+#include "connect/connector.h"
 #include "connect/networks.h"
 #include "net/event_loop.h"
 #include "net/socket.h"
@@ -123,6 +126,53 @@ struct Hub {
   EventLoop loop{"test"};
   Connector connector{0, on_loopback(), loop};
   GroupId group{};
+};
+
+/// Connections of one group, which are begun together and given as they come.
+class Dials {
+ public:
+  struct Made {
+    Rank peer;
+    Fd fd;
+    std::optional<Unmade> unmade;
+  };
+
+  Dials(Connector& connector, GroupNumber group, Deadline deadline)
+      : connector_(connector), group_(group), deadline_(deadline) {}
+  void dial(Rank peer, uint32_t channel) {
+    left_++;
+    connector_.begin({peer, channel, group_, Connector::Ends::kLower}, deadline_,
+                     [inbox = inbox_, peer](Fd fd, const std::optional<Unmade>& unmade) {
+                       std::lock_guard lock(inbox->mutex);
+                       inbox->made.push_back({peer, std::move(fd), unmade});
+                       inbox->changed.notify_all();
+                     });
+  }
+  /// Nothing within `limit`, or if there is nothing left. Throws the first error.
+  std::optional<Made> next(Duration limit) {
+    std::unique_lock lock(inbox_->mutex);
+    auto until = Clock::now() + std::min(limit, seconds(100));
+    auto is_any = [this] { return !inbox_->made.empty(); };
+    if (left_ == 0 || !inbox_->changed.wait_until(lock, until, is_any)) return {};
+    Made made = std::move(inbox_->made.front());
+    inbox_->made.pop_front();
+    left_--;
+    if (made.unmade) throw Error(made.unmade->why);
+    return made;
+  }
+
+ private:
+  struct Inbox {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Made> made;
+  };
+
+  Connector& connector_;
+  const GroupNumber group_;
+  const Deadline deadline_;
+  size_t left_ = 0;
+  std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
 };
 
 /// The peers of all that is made until there is nothing more, or an error.
@@ -262,14 +312,14 @@ TEST(Dials, AnInterruptEndsAll) {
 TEST(Dials, SoManyAreInFlightAndNoMore) {
   constexpr uint32_t kChannels = 29;
   constexpr Rank kPeers = 3;
-  static_assert(kChannels * kPeers > Dials::kMostInFlight);
+  static_assert(kChannels * kPeers > Connector::kMostInFlight);
   Hub hub(kPeers);
   size_t before = descriptors();
   Dials dials(hub.connector, kGroup, Deadline(seconds(60)));
   for (Rank peer = 1; peer <= kPeers; peer++)
     for (uint32_t channel = 1; channel <= kChannels; channel++) dials.dial(peer, channel);
   EXPECT_FALSE(dials.next(kLate));  // nobody answers yet
-  EXPECT_EQ(descriptors() - before, Dials::kMostInFlight + 1) << "and one to be told by";
+  EXPECT_EQ(descriptors() - before, Connector::kMostInFlight + 1) << "and one to be told by";
   for (Rank peer = 1; peer <= kPeers; peer++) hub.answer(peer, Duration::zero());
   EXPECT_EQ(all_of(dials).size(), kChannels * kPeers);
 }
@@ -279,17 +329,33 @@ TEST(Dials, ALifelineThatThePeerMayHaveIsNotGivenUp) {
   Hub hub(2);
   hub.answer(1, kLate);
   Dials dials(hub.connector, kGroup, Deadline(seconds(60)));
-  for (Rank peer : {1, 2}) dials.dial_lifeline(peer);
+  for (Rank peer : {1, 2}) dials.dial(peer, kLifelineChannel);
   for (Deadline soon(seconds(20)); hub[1].proofs() == 0 && !soon.passed();)
     EXPECT_FALSE(dials.next(std::chrono::milliseconds(1)));
   hub.connector.interrupt(kGroup);
-  Error error = error_of([&] { dials.next(kForEver); });
+  std::optional<Dials::Made> made;
+  Error error = error_of([&] {
+    while (auto one = dials.next(kForEver)) made = std::move(one);
+  });
   EXPECT_EQ(error.code(), Code::kTransport) << error.what();
-  auto lifelines = dials.settle_lifelines(seconds(0.2));
-  ASSERT_EQ(lifelines.size(), 1u);
-  EXPECT_EQ(lifelines[0].peer, 1);
-  EXPECT_TRUE(lifelines[0].fd);
-  EXPECT_TRUE(dials.empty());
+  EXPECT_EQ(error.rank(), 2);
+  if (!made) made = dials.next(kForEver);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->peer, 1);
+  EXPECT_TRUE(made->fd);
+}
+
+// Such a peer may be stopped.
+TEST(Dials, ALifelineThatThePeerMayHaveDoesNotKeepTheConnectorFromEnding) {
+  Hub hub(1);
+  hub.answer(1, seconds(3));
+  Dials dials(hub.connector, kGroup, Deadline(seconds(60)));
+  dials.dial(1, kLifelineChannel);
+  for (Deadline soon(seconds(20)); hub[1].proofs() == 0 && !soon.passed();)
+    EXPECT_FALSE(dials.next(std::chrono::milliseconds(1)));
+  auto start = Clock::now();
+  hub.connector.stop();
+  EXPECT_LT(to_seconds(Clock::now() - start), 2);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -12,13 +14,15 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/error_testing.h"
 #include "connect/connector.h"
-#include "connect/dials.h"
 #include "net/event_loop.h"
 #include "net/socket.h"
 
 namespace ringcoll {
 namespace {
+
+using testing::error_of;
 
 Config on_loopback() {
   Config config;
@@ -42,12 +46,27 @@ struct Couple {
   std::vector<std::unique_ptr<Connector>> connectors;
 };
 
+std::future<Fd> begin(Connector& connector, Rank peer, GroupNumber group,
+                      Deadline deadline = Deadline(seconds(20))) {
+  auto made = std::make_shared<std::promise<Fd>>();
+  connector.begin({peer, kMessageChannel, group, Connector::Ends::kEither}, deadline,
+                  [made](Fd fd, const std::optional<Unmade>& unmade) {
+                    if (unmade) return made->set_exception(std::make_exception_ptr(unmade->why));
+                    made->set_value(std::move(fd));
+                  });
+  return made->get_future();
+}
+
+/// Of one that the peer makes: this rank does nothing until it is there.
 Fd taken(Connector& connector, Rank peer, GroupNumber group) {
-  for (Deadline deadline(seconds(20)); !deadline.passed();) {
-    if (Fd fd = connector.take_call(peer, group)) return fd;
+  for (Deadline deadline(seconds(20)); connector.peers_with_messages(group).empty();) {
+    check(!deadline.passed(), Code::kTimeout, "no connection comes");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  throw Error(Code::kTimeout, "no connection comes");
+  auto made = begin(connector, peer, group);
+  EXPECT_EQ(made.wait_for(Duration::zero()), std::future_status::ready) << "it is there";
+  EXPECT_EQ(connector.peers_with_messages(group), std::vector<Rank>());
+  return made.get();
 }
 
 /// Whether they are the ends of one connection, on which nothing else was said.
@@ -62,25 +81,22 @@ bool are_joined(const Fd& a, const Fd& b) {
   return true;
 }
 
-TEST(Calls, OfEitherAreTakenByBoth) {
+TEST(Either, IsTakenByBoth) {
   Couple couple;
   for (Rank caller : {0, 1}) {
     auto group = static_cast<GroupNumber>(caller + 5);
     std::atomic<int> news{0};
-    couple[1 - caller].listen_for_calls(group, [&] { news++; });
-    EXPECT_FALSE(couple[caller].take_call(1 - caller, group));
-    couple[caller].call(1 - caller, group, Deadline(seconds(20)));
-    Fd mine = taken(couple[caller], 1 - caller, group);
+    couple[1 - caller].listen_for_messages(group, [&] { news++; });
+    Fd mine = begin(couple[caller], 1 - caller, group).get();
     Fd theirs = taken(couple[1 - caller], caller, group);
     EXPECT_TRUE(are_joined(mine, theirs));
     EXPECT_GE(news, 1);
-    EXPECT_EQ(couple[caller].callers(group), std::vector<Rank>());
-    couple[1 - caller].end_calls(group);
+    couple[1 - caller].end_messages(group);
   }
 }
 
 // However the two meet: one connection is made, and the same on both sides.
-TEST(Calls, OfBothAtOnceAreOne) {
+TEST(Either, OfBothAtOnceIsOne) {
   Couple couple;
   for (GroupNumber group = 1; group <= 200; group++) {
     std::vector<std::future<Fd>> ends;
@@ -88,86 +104,75 @@ TEST(Calls, OfBothAtOnceAreOne) {
       ends.push_back(std::async(std::launch::async, [&, rank] {
         if (static_cast<Rank>(group % 2) == rank)
           std::this_thread::sleep_for(std::chrono::microseconds(group % 40 * 20));
-        couple[rank].call(1 - rank, group, Deadline(seconds(20)));
-        return taken(couple[rank], 1 - rank, group);
+        return begin(couple[rank], 1 - rank, group).get();
       }));
     Fd a = ends[0].get(), b = ends[1].get();
     ASSERT_TRUE(are_joined(a, b)) << group;
     for (Rank rank : {0, 1}) {
-      couple[rank].end_calls(group);
+      couple[rank].end_messages(group);
       couple[rank].forget(group);
     }
   }
 }
 
-TEST(Calls, ThatNobodyTookEndWithTheirGroup) {
+TEST(Either, ThatNobodyTookEndsWithItsGroup) {
   Couple couple;
-  couple[1].call(0, 7, Deadline(seconds(20)));
-  Fd mine = taken(couple[1], 0, 7);
-  couple[0].end_calls(7);
+  Fd mine = begin(couple[1], 0, 7).get();
+  couple[0].end_messages(7);
   couple[0].forget(7);
   char byte = 0;
   EXPECT_THROW(recv_all(mine.get(), &byte, 1, Deadline(seconds(20)), "test"), Error);
-  couple[1].call(0, 8, Deadline(seconds(20)));
-  EXPECT_TRUE(taken(couple[1], 0, 8)) << "others do not mind";
+  EXPECT_TRUE(begin(couple[1], 0, 8).get()) << "others do not mind";
 }
 
 // Its group goes next, with all that it refers to.
-TEST(Calls, WhoListensIsForgottenWhenTheyEnd) {
+TEST(Either, WhoListensIsForgottenWhenTheGroupEnds) {
   Couple couple;
   auto listener = std::make_shared<std::atomic<int>>(0);
   std::weak_ptr<std::atomic<int>> left = listener;
-  couple[0].listen_for_calls(7, [listener = std::move(listener)] { (*listener)++; });
-  couple[1].call(0, 7, Deadline(seconds(20)));
+  couple[0].listen_for_messages(7, [listener = std::move(listener)] { (*listener)++; });
+  Fd mine = begin(couple[1], 0, 7).get();
   EXPECT_TRUE(taken(couple[0], 1, 7));
   EXPECT_FALSE(left.expired());
-  couple[0].end_calls(7);
-  Deadline deadline(seconds(20));  // the thread that told of the call may still hold it
+  couple[0].end_messages(7);
+  Deadline deadline(seconds(20));  // the thread that told of the connection may still hold it
   while (!left.expired() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   EXPECT_TRUE(left.expired());
 }
 
 // To one that has left the group, or ended.
-TEST(Calls, ThatCannotBeMadeSayWhy) {
+TEST(Either, ThatCannotBeMadeSaysWhy) {
   Couple couple;
-  auto error_of = [&](GroupNumber group) {
-    couple[1].call(0, group, Deadline(seconds(20)));
-    try {
-      taken(couple[1], 0, group);
-      return Error(Code::kInternal, "no error");
-    } catch (const Error& error) {
-      return error;
-    }
-  };
   couple[0].forget(3);
-  Error left = error_of(3);
+  Error left = error_of([&] { begin(couple[1], 0, 3).get(); });
   EXPECT_EQ(left.code(), Code::kPeerLost) << left.what();
   EXPECT_EQ(left.rank(), 0);
   couple.connectors[0].reset();
-  Error ended = error_of(4);
+  Error ended = error_of([&] { begin(couple[1], 0, 4).get(); });
   EXPECT_EQ(ended.code(), Code::kPeerLost) << ended.what();
   EXPECT_EQ(ended.rank(), 0);
 }
 
 // One that does not answer is no reason to wait.
-TEST(Calls, EndAtOnceThoughThePeerDoesNotAnswer) {
+TEST(Either, EndsAtOnceThoughThePeerDoesNotAnswer) {
   EventLoop loop("test");
   Connector caller(0, on_loopback(), loop);
   std::string offers = caller.offers();
   Connector other(1, on_loopback(), loop);  // listens, and lets nobody in yet
   caller.set_peers({offers, other.offers()}, "sesame");
   auto start = Clock::now();
-  caller.call(1, 5, Deadline(seconds(60)));
-  caller.end_calls(5);
-  EXPECT_LT(to_seconds(Clock::now() - start), 20);
-  caller.call(1, 6, Deadline(seconds(60)));
+  auto made = begin(caller, 1, 5, Deadline(seconds(60)));
+  caller.end_messages(5);
+  caller.forget(5);
+  EXPECT_THROW(made.get(), Error);
+  begin(caller, 1, 6, Deadline(seconds(60)));
   caller.stop();
   EXPECT_LT(to_seconds(Clock::now() - start), 20);
 }
 
 // As those of ranks that are stopped: more of them than are dialled at a time.
-TEST(Calls, DoNotWaitForPeersThatDoNotAnswer) {
+TEST(Either, DoesNotWaitForPeersThatDoNotAnswer) {
   constexpr Rank kSilent = 80, kSize = kSilent + 2;
   EventLoop loop("test");
   std::vector<std::unique_ptr<Connector>> connectors;
@@ -179,13 +184,26 @@ TEST(Calls, DoNotWaitForPeersThatDoNotAnswer) {
   Connector &caller = *connectors.front(), &other = *connectors.back();
   for (Connector* connector : {&caller, &other}) connector->set_peers(offers, "sesame");
   auto start = Clock::now();
-  for (Rank peer = 1; peer < kSize; peer++) caller.call(peer, 5, Deadline(seconds(60)));
-  EXPECT_TRUE(are_joined(taken(caller, kSize - 1, 5), taken(other, 0, 5)));
+  std::future<Fd> last;
+  for (Rank peer = 1; peer < kSize; peer++) last = begin(caller, peer, 5, Deadline(seconds(60)));
+  EXPECT_TRUE(are_joined(last.get(), taken(other, 0, 5)));
   EXPECT_LT(to_seconds(Clock::now() - start), 15);
-  caller.end_calls(5);
+  caller.end_messages(5);
 }
 
-TEST(Calls, OfLifelinesSayWhatHasBecomeOfThePeer) {
+/// Begins the lifeline, and waits for the outcome.
+std::optional<Unmade> try_lifeline(Connector& connector, Rank peer, double patience,
+                                   const std::function<void(Fd)>& adopt) {
+  std::promise<std::optional<Unmade>> done;
+  connector.begin({peer, kLifelineChannel, kNoGroup, Connector::Ends::kEither},
+                  Deadline(seconds(patience)), [&](Fd fd, const std::optional<Unmade>& unmade) {
+                    if (fd) adopt(std::move(fd));
+                    done.set_value(unmade);
+                  });
+  return done.get_future().get();
+}
+
+TEST(Lifeline, SaysWhatHasBecomeOfThePeer) {
   Couple couple;
   EventLoop loop("test");
   Connector silent(2, on_loopback(), loop);
@@ -193,21 +211,15 @@ TEST(Calls, OfLifelinesSayWhatHasBecomeOfThePeer) {
   Connector caller(0, on_loopback(), loop);
   caller.set_peers(offers, "sesame");
   couple.connectors[1].reset();
-  auto outcome = [&](Rank peer, double patience) {
-    std::promise<std::optional<Unmade>> done;
-    EXPECT_TRUE(caller.call_lifeline(
-        peer, Deadline(seconds(patience)), [](Fd) {},
-        [&](const std::optional<Unmade>& unmade) { done.set_value(unmade); }));
-    return done.get_future().get();
-  };
-  auto ended = outcome(1, 20), stopped = outcome(2, 0.2);
+  auto ended = try_lifeline(caller, 1, 20, [](const Fd&) {});
+  auto stopped = try_lifeline(caller, 2, 0.2, [](const Fd&) {});
   ASSERT_TRUE(ended && stopped);
   EXPECT_EQ(ended->peer, Unmade::Peer::kEnded) << ended->why.what();
   EXPECT_EQ(stopped->peer, Unmade::Peer::kUnknown) << stopped->why.what();
   EXPECT_EQ(stopped->why.code(), Code::kTimeout);
 }
 
-TEST(Calls, OfLifelinesAreAdopted) {
+TEST(Lifeline, IsAdopted) {
   for (Rank caller : {0, 1}) {
     Couple couple;
     std::vector<std::promise<Fd>> adopted(2);
@@ -216,25 +228,52 @@ TEST(Calls, OfLifelinesAreAdopted) {
         EXPECT_EQ(peer, 1 - rank);
         adopted[rank].set_value(std::move(fd));
       });
-    std::promise<void> done;
-    EXPECT_TRUE(couple[caller].call_lifeline(
-        1 - caller, Deadline(seconds(20)), [&](Fd fd) { adopted[caller].set_value(std::move(fd)); },
-        [&](const std::optional<Unmade>& unmade) {
-          EXPECT_FALSE(unmade);
-          done.set_value();
-        }));
-    done.get_future().get();
+    EXPECT_FALSE(try_lifeline(couple[caller], 1 - caller, 20,
+                              [&](Fd fd) { adopted[caller].set_value(std::move(fd)); }));
     Fd a = adopted[0].get_future().get(), b = adopted[1].get_future().get();
     EXPECT_TRUE(are_joined(a, b));
     // Who dials it later finds that it is there.
-    for (Rank rank : {0, 1}) {
-      Dials dials(couple[rank], 3, Deadline(seconds(20)));
-      dials.dial_lifeline(1 - rank);
-      std::optional<Dials::Made> made = dials.next(seconds(20));
-      ASSERT_TRUE(made);
-      EXPECT_FALSE(made->fd);
-    }
+    for (Rank rank : {0, 1})
+      EXPECT_FALSE(couple[rank].dial(1 - rank, kLifelineChannel, Deadline(seconds(20))));
   }
+}
+
+// Of several groups, each with its own deadline. The first to be made is everybody's.
+TEST(Lifeline, ThatSeveralWantIsMadeOnce) {
+  Couple couple;
+  std::atomic<int> adopted{0}, made{0};
+  couple[1].adopt_lifelines([&](Rank, const Fd&) { adopted++; });
+  std::vector<std::future<std::optional<Unmade>>> all;
+  for (int i = 0; i < 8; i++)
+    all.push_back(std::async(std::launch::async, [&, i] {
+      return try_lifeline(couple[0], 1, 20 + i, [&](const Fd&) { made++; });
+    }));
+  for (auto& one : all) EXPECT_FALSE(one.get());
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(adopted, 1);
+}
+
+// The first attempt, which the second waits for, gives up.
+TEST(Lifeline, ThatOneGivesUpIsMadeByAnother) {
+  EventLoop loop("test");
+  Connector caller(0, on_loopback(), loop);
+  Connector other(1, on_loopback(), loop);  // lets nobody in yet
+  std::vector<std::string> offers = {caller.offers(), other.offers()};
+  caller.set_peers(offers, "sesame");
+  auto begun = [&](double patience) {
+    return std::async(std::launch::async, [&, patience] {
+      return try_lifeline(caller, 1, patience, [](const Fd&) {});
+    });
+  };
+  auto first = begun(0.3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto second = begun(20);
+  auto late = first.get();
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->why.code(), Code::kTimeout) << late->why.what();
+  other.adopt_lifelines([](Rank, const Fd&) {});
+  other.set_peers(offers, "sesame");
+  EXPECT_FALSE(second.get());
 }
 
 }  // namespace
