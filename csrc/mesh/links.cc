@@ -160,7 +160,7 @@ void Mesh::assign_links(std::vector<Answer> answers, const std::vector<const Tra
     const TransportRow* row = Reach::row_of(reach.common(*topology_, rank_, peer), links.networks);
     auto mine = std::ranges::find(rows, row) - rows.begin();
     links_[peer] = {row, made_[mine].get()};
-    if (row->link == LinkClass::kNetwork) far_ = made_[mine].get();
+    if (row->link == LinkClass::kNetwork) far_.insert(made_[mine].get());
   }
   log_debug("rank {}: {} pairs of ranks were looked at one by one", rank_, reach.pairs_visited());
   make_whole(topology_->hosts() <= 1 && !links.needs_network);
@@ -183,6 +183,12 @@ void Mesh::settle_hosts(const Reach& reach, const std::vector<Answer>& answers) 
                               reasons(a, b, answers)));
     return maps;
   }));
+}
+
+std::string Mesh::port_of(Rank rank) const {
+  for (Transport* transport : far_)
+    if (std::string port = transport->port_of(rank); !port.empty()) return port;
+  return "";
 }
 
 // Why two ranks have no link, as both see it.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -101,7 +102,7 @@ class Mesh {
   void begin_lifeline(Rank peer, GroupNumber group, Connector::Ends ends, Deadline deadline,
                       LifelineDone done);
   /// The port through which a rank reaches other hosts, "mlx5_0:1"; "" if links have no ports.
-  std::string port_of(Rank rank) const { return far_ ? far_->port_of(rank) : ""; }
+  std::string port_of(Rank rank) const;
 
  private:
   void join_ring();
@@ -158,7 +159,7 @@ class Mesh {
   std::unique_ptr<Connector> connector_;
   std::vector<std::unique_ptr<Transport>> made_;
   std::vector<Link> links_;
-  Transport* far_ = nullptr;  // of links of class kNetwork; null: there are none
+  std::set<Transport*> far_;  // those of links of class kNetwork
   bool oversubscribed_ = false;
   std::unique_ptr<Group> whole_;
   std::mutex whole_mutex_;  // orders its construction and wake_whole()

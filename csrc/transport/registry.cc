@@ -23,6 +23,8 @@ constexpr TransportRow kTransports[] = {
      make_loopback},
 };
 
+static_assert(std::size(kTransports) <= kMostTransports);
+
 }  // namespace
 
 uint64_t Endpoint::try_copy(const Envelope&, std::span<const Slice>, uint64_t) {

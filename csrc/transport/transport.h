@@ -336,6 +336,8 @@ struct TransportRow {
   const std::vector<KnobRow>& (*knobs)() = nullptr;
 };
 
+/// The most rows of the registry. Each takes some bytes of what ranks tell when they make a group.
+inline constexpr size_t kMostTransports = 6;
 /// In order of preference: a pair uses the first that both ends reach.
 std::span<const TransportRow> transports();
 const TransportRow* find_transport(std::string_view name);

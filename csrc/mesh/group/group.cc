@@ -53,7 +53,7 @@ Group::Group(std::shared_ptr<Mesh> mesh, std::vector<Rank> members)
   find_links();
   messages_ = std::make_unique<GroupMessages>(*this, std::span<std::byte>());
   own_->offer = {mesh_.new_group_number(), own_->parts->addresses(), messages_->addresses(),
-                 far_ ? uint64_t{0} : uint64_t{1}};
+                 has_network() ? uint64_t{0} : uint64_t{1}};
 }
 
 Group::~Group() {
@@ -97,15 +97,19 @@ void Group::find_links() {
     const Mesh::Link& of_mesh = mesh_.link(members_[peer]);
     links_.push_back(own_ ? own_->parts->links()[peer]
                           : Parts::Link{of_mesh.row, of_mesh.transport});
-    auto [row, transport] = links_.back();
-    if (!row) continue;
-    // All links of a class use the same transport.
-    if (row->link == LinkClass::kNetwork) far_ = transport;
-    if (row->link == LinkClass::kHost) near_ = transport;
-    wants_places_ |= transport->wants_places();
+    if (links_.back().row) wants_places_ |= links_.back().transport->wants_places();
   }
+  lenders_ = transports_of(links_, has_network() ? LinkClass::kNetwork : LinkClass::kHost);
   for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);
 }
+
+uint64_t Group::copies_up_to() const {
+  uint64_t least = lenders_.empty() ? 0 : UINT64_MAX;
+  for (const Transport* transport : lenders_) least = std::min(least, transport->copies_up_to());
+  return least;
+}
+
+bool Group::has_network() const { return !transports_of(links_, LinkClass::kNetwork).empty(); }
 
 // Only the rank itself has no link.
 void Group::reach(std::span<const Offer> offers) {
@@ -161,7 +165,7 @@ std::string Group::port_of(Rank rank) const {
 
 Error Group::fail(const Error& error) {
   health_->fail(error);
-  if (far_) far_->revoke();
+  for (Transport* transport : lenders_) transport->revoke();
   channels_->revoke();
   return health_->error();
 }

@@ -78,8 +78,9 @@ class Group {
   bool registers_extents() const { return registered_; }
   /// True if channels want to know ahead where a payload is to go (Endpoint::expect).
   bool wants_places() const { return wants_places_; }
-  /// The longest message that all links within the host copy when it is sent (Endpoint::try_copy).
-  uint64_t copies_up_to() const { return near_ ? near_->copies_up_to() : 0; }
+  /// The longest message that the links copy when it is sent (Endpoint::try_copy): those of the
+  /// network, or those of the host if there is no network.
+  uint64_t copies_up_to() const;
   /// The memory that calls are sent from.
   CallMemory& memory() { return memory_; }
   const CallMemory& memory() const { return memory_; }
@@ -105,12 +106,10 @@ class Group {
   void wake();
   /// The part that links a peer. Precondition: the peer is not this rank.
   Transport& part_to(Rank peer) const { return *links_[peer].transport; }
-  /// Offers memory of a call to the network's transport, or to the host's if there is no network.
-  /// On links that take it (Endpoint::takes_lent), granted memory is sent from and received into
-  /// without a copy. See Transport::lend().
-  void lend(std::span<Loan> loans, size_t in_flight) {
-    if (Transport* transport = far_ ? far_ : near_) transport->lend(loans, in_flight);
-  }
+  /// Offers memory of a call to the transports of the network, or to those of the host if there is
+  /// no network. On links that take it (Endpoint::takes_lent), granted memory is sent from and
+  /// received into without a copy. See Transport::lend().
+  void lend(std::span<Loan> loans, size_t in_flight) { lend_to(lenders_, loans, in_flight); }
   /// Poisons the group with `error`. If the error may follow from another (a peer closed after an
   /// error of its own), that cause may arrive first and then counts. Nobody touches lent memory
   /// after this. Returns the error to raise.
@@ -147,6 +146,7 @@ class Group {
   bool has_device() const;
   ReaderList readers() const;
   void find_links();
+  bool has_network() const;
   void reach(std::span<const Offer> offers);
   void enter(std::span<const Offer> offers);
   std::string describe(Rank rank) const { return topology().describe(rank); }
@@ -157,8 +157,7 @@ class Group {
   std::unique_ptr<Own> own_;  // null: the group of all ranks
   Health* health_ = nullptr;
   std::vector<Parts::Link> links_;
-  Transport* far_ = nullptr;   // of links of class kNetwork; null: there are none
-  Transport* near_ = nullptr;  // of links of class kHost; null: there are none
+  std::vector<Transport*> lenders_;  // those of links_ that calls lend memory to
   bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
   const bool registered_ = false;
   Kept kept_{*this, {}};

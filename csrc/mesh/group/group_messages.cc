@@ -72,12 +72,12 @@ void GroupMessages::begin() {
   for (Rank peer = 0; peer < size(); peer++) {
     auto [row, part] = parts_.links()[peer];
     if (!row) continue;
-    if (std::ranges::find(used_, part) == used_.end()) used_.push_back(part);
     if (row->link != LinkClass::kNetwork) near_closed_.push_back(peer);
     std::string why = parts_.reach(peer, addresses_.at(peer));
     check(why.empty(), Code::kTransport, "{} is not reached by {} for messages: {}",
           group_.topology().describe(peer), row->name, why);
   }
+  used_ = transports_of(parts_.links());
   if (staging_.empty()) take_staging();
   bell_.make();
   news_->bell = &bell_;
@@ -97,7 +97,7 @@ bool GroupMessages::sends_from_anywhere(Rank peer) const {
   return parts_.links()[peer].transport->sends_from_anywhere();
 }
 
-// Between hosts all links use one transport (mesh/reach.h), and only messages call its lend() here.
+// Loans are counted over all transports, so one of them may keep more than it has to.
 uint64_t GroupMessages::lend(Rank peer, Loan loan, uint64_t oldest) {
   const Parts::Link& link = parts_.links()[peer];
   if (link.row->link != LinkClass::kNetwork) return 0;

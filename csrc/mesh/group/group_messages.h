@@ -111,7 +111,7 @@ class GroupMessages final : public MessageChannels {
   std::vector<Rank> near_closed_;  // within this host, not being opened
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
-  uint64_t lent_ = 0;  // loans offered to the network's transport
+  uint64_t lent_ = 0;  // loans offered to transports of the network
   std::vector<pollfd> fds_;
   std::shared_ptr<News> news_;
   std::atomic<bool> woken_{false};

@@ -51,4 +51,25 @@ void Parts::add_readers(std::vector<std::unique_ptr<Readers>>* readers) const {
     if (auto of_part = part->readers()) readers->push_back(std::move(of_part));
 }
 
+std::vector<Transport*> transports_of(std::span<const Parts::Link> links,
+                                      std::optional<LinkClass> of_class) {
+  std::vector<Transport*> transports;
+  for (const auto& [row, transport] : links) {
+    if (!row || (of_class && row->link != *of_class)) continue;
+    if (std::ranges::find(transports, transport) == transports.end())
+      transports.push_back(transport);
+  }
+  return transports;
+}
+
+void lend_to(std::span<Transport* const> transports, std::span<Loan> loans, size_t in_flight) {
+  if (transports.empty()) return;
+  transports.front()->lend(loans, in_flight);
+  for (Transport* transport : transports.subspan(1)) {
+    std::vector<Loan> again(loans.begin(), loans.end());
+    transport->lend(again, in_flight);
+    for (size_t i = 0; i < loans.size(); i++) loans[i].granted &= again[i].granted;
+  }
+}
+
 }  // namespace ringcoll

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +26,8 @@ class Parts {
     uint8_t bytes = 0;
     std::array<char, kMaxPartAddressBytes> text{};
   };
-  /// At most two: within hosts and between them.
-  using Addresses = std::array<Address, 2>;
+  /// A list, at the end of which are empty ones. Several may be of one class.
+  using Addresses = std::array<Address, kMostTransports>;
   struct Link {
     const TransportRow* row = nullptr;  // null: the rank itself
     Transport* transport = nullptr;     // the part
@@ -49,5 +51,11 @@ class Parts {
   std::vector<Link> links_;
   Addresses addresses_;
 };
+
+/// The transports of these links, or of those of one class, each once.
+std::vector<Transport*> transports_of(std::span<const Parts::Link> links,
+                                      std::optional<LinkClass> of_class = {});
+/// Offers memory to all of them. A loan is granted if each of them grants it.
+void lend_to(std::span<Transport* const> transports, std::span<Loan> loans, size_t in_flight);
 
 }  // namespace ringcoll

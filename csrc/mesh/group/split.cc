@@ -58,7 +58,7 @@ struct Saying {
   uint32_t refuses = 0;
   Group::Offer offer;
 };
-static_assert(sizeof(Saying) == 112 && std::has_unique_object_representations_v<Saying>);
+static_assert(sizeof(Saying) == 256 && std::has_unique_object_representations_v<Saying>);
 
 Hash hash_of(std::span<const Rank> group) {
   auto whole = make_group_id({reinterpret_cast<const char*>(group.data()), group.size_bytes()});
