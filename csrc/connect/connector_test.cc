@@ -324,6 +324,39 @@ std::vector<Interface> interfaces(const std::vector<std::string>& addresses) {
   return all;
 }
 
+// Streams of a group of some ranks go where those of the group of all ranks go.
+TEST(Connector, TheStreamsOfEachGroupUseAllNetworks) {
+  EventLoop loop("test");
+  auto both = interfaces({"127.0.0.1", "127.0.0.2"});
+  both[1].name = "lo:1";
+  for (Interface& one : both) one.prefix_bits = 32;
+  std::vector<std::unique_ptr<Connector>> connectors;
+  std::vector<std::string> offers;
+  for (Rank rank : {0, 1}) {
+    connectors.push_back(std::make_unique<Connector>(rank, both, loop));
+    offers.push_back(connectors.back()->offers());
+  }
+  Trial trial;
+  trial.findings = {{100, ""}, {100, ""}};
+  for (auto& connector : connectors) {
+    connector->set_peers(offers, "sesame");
+    connector->settle_networks(std::vector{trial.encode(), std::string()},
+                               [](Rank) { return std::string(); });
+  }
+  auto address_of = [&](uint32_t channel, GroupNumber group) {
+    Deadline soon(seconds(20));
+    Fd lower;
+    std::thread other([&] { lower = connectors[0]->dial(1, channel, soon, group); });
+    Fd higher = connectors[1]->dial(0, channel, soon, group);
+    other.join();
+    return local_address(higher.get()).host();
+  };
+  for (GroupNumber group : {0, 7}) {
+    EXPECT_EQ(address_of(kFirstDataChannel, group), "127.0.0.1") << group;
+    EXPECT_EQ(address_of(kFirstDataChannel + 1, group), "127.0.0.2") << group;
+  }
+}
+
 // Say an IPv6 address that the kernel still looks for duplicates of. 198.51.100.0/24 is for
 // documents.
 TEST(Connector, AnAddressThatCannotBeBoundIsLeftOut) {

@@ -308,9 +308,9 @@ TEST_P(Parts, LendAndRevokeTheirOwn) {
   exchange(*world, 0, 1, 1, 20);
 }
 
-// A link of a part is at most one descriptor, and a part of RDMA two more (what wakes a waiter, and
-// a completion channel); in memory that is shared, none at all. What waits of tcp end by is there
-// once one has waited.
+// A link of a part is as many sockets as one of the whole, and a part of RDMA two descriptors more
+// (what wakes a waiter, and a completion channel); in memory that is shared, none at all. What
+// waits of tcp end by is there once one has waited.
 TEST_P(Parts, NeedFewDescriptors) {
   auto world = world_of(2);
   for (Rank r : {0, 1}) (*world)[r][1 - r].wait(milliseconds(0));
@@ -319,7 +319,8 @@ TEST_P(Parts, NeedFewDescriptors) {
   for (Rank r : {0, 1}) (*part)[r][1 - r].wait(milliseconds(0));
   exchange(*part, 1, 1);
   int each = (open_descriptors() - before) / 2;  // of two ranks
-  int most = row().link == LinkClass::kNetwork ? (row().name == "tcp" ? 1 : 3) : 0;
+  auto most = static_cast<int>((*world)[0].transport->sockets_to(1));
+  if (row().name == "verbs") most += 2;
   EXPECT_LE(each, most);
   part.reset();
   EXPECT_EQ(open_descriptors(), before);

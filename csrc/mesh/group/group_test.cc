@@ -290,8 +290,11 @@ TEST_P(Groups, NeedNoThreadAndHardlyADescriptor) {
     talk(*half, 2);
     Used used = Used::count(mesh, meeting);
     EXPECT_EQ(used.threads, before.threads);
-    // Over tcp one for each pair that has talked, both ends of which are here.
-    size_t more = GetParam() == "tcp" && mesh.rank() == 0 ? size_t{kRanks} : 0;
+    // Over tcp as many as in the group of all ranks, for each pair that has talked, both ends of
+    // which are here.
+    size_t streams = mesh.link(3 - mesh.rank()).transport->sockets_to(3 - mesh.rank());
+    EXPECT_EQ(streams, GetParam() == "tcp" ? 4u : 0u);
+    size_t more = mesh.rank() == 0 ? kRanks * streams : 0;
     EXPECT_EQ(used.descriptors, before.descriptors + more);
     half.reset();
     EXPECT_EQ(Used::count(mesh, meeting).descriptors, before.descriptors);

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,17 +37,43 @@ static_assert(sizeof(TcpAddress) == 12 && sizeof(TcpAddress) <= kMaxPartAddressB
 // The most streams of a link if no number is asked for. More gained nothing (perf/README.md,
 // "Decisions that rest on a measurement").
 constexpr uint32_t kMostMeasured = 4;
-// A job may use one in so many of the process's descriptors for links.
-constexpr rlim_t kDescriptorShare = 2;
+// A job may use one in so many of the process's descriptors for links. Half as many more are for
+// links of parts that have more than one stream.
+constexpr size_t kDescriptorShare = 2;
+constexpr size_t kShareOfParts = 4;
+
+size_t most_descriptors() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<size_t>(limit.rlim_cur) : 0;
+}
 
 // How many streams a link may have if there is one to every rank. A link takes the lifeline, the
 // streams, and one descriptor for a part.
 uint32_t affordable_streams(Rank size) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
-  rlim_t a_link = limit.rlim_cur / kDescriptorShare / static_cast<rlim_t>(std::max(size, 1));
-  return static_cast<uint32_t>(std::clamp<rlim_t>(a_link, 3, 2 + kMostMeasured) - 2);
+  size_t a_link = most_descriptors() / kDescriptorShare / static_cast<size_t>(std::max(size, 1));
+  return static_cast<uint32_t>(std::clamp<size_t>(a_link, 3, 2 + kMostMeasured) - 2);
 }
+
+/// The descriptors for further streams of parts. A job may have thousands of parts, so links of
+/// those that are made when few are left have fewer streams. Any thread.
+class SpareDescriptors {
+ public:
+  /// Takes up to `each` for each of so many links, and as many for all of them. Returns how many.
+  size_t take(size_t links, size_t each) {
+    std::lock_guard lock(mutex_);
+    size_t taken = links > 0 ? std::min(each, left_ / links) * links : 0;
+    left_ -= taken;
+    return taken;
+  }
+  void give_back(size_t count) {
+    std::lock_guard lock(mutex_);
+    left_ += count;
+  }
+
+ private:
+  std::mutex mutex_;
+  size_t left_ = most_descriptors() / kShareOfParts;
+};
 
 // Bytes that are read ahead after a header, so that a small message takes one system call. What is
 // read ahead is copied once more.
@@ -77,17 +104,26 @@ Streams streams_of(const TransportOptions& options) {
   return {wanted, wanted > 0 ? wanted : affordable_streams(options.size)};
 }
 
+/// What parts use of the whole, which outlives them.
+struct Shared {
+  tcp::WakeFds wake_fds;
+  SpareDescriptors spare;
+};
+
 class TcpTransport final : public Transport {
  public:
-  /// `fds`: those of the whole, for a part; null: this is the whole.
+  /// `whole`: for a part, that of the whole; null: this is the whole. `spare`: what a part has
+  /// taken of the spare descriptors.
   TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing,
-               tcp::WakeFds* fds = nullptr)
+               Shared* whole = nullptr, size_t spare = 0)
       : rank_(rank),
         streams_(streams),
         framing_(framing),
         most_of_(size, 1),
-        own_fds_(fds ? nullptr : std::make_unique<tcp::WakeFds>()),
-        fds_(fds ? *fds : *own_fds_) {}
+        own_shared_(whole ? nullptr : std::make_unique<Shared>()),
+        shared_(whole ? *whole : *own_shared_),
+        spare_(spare) {}
+  ~TcpTransport() override { shared_.spare.give_back(spare_); }
 
   std::string address() const override {
     TcpAddress address{.streams = static_cast<uint8_t>(streams_.wanted),
@@ -140,11 +176,15 @@ class TcpTransport final : public Transport {
     for (Loan& loan : loans) loan.granted = true;
   }
 
-  // A part is a transport like any other, with one stream for a link. Calls that want the bandwidth
-  // of several use the whole, and a job has many parts but few descriptors.
+  // A part is a transport like any other. For calls a link has as many streams as one of the whole,
+  // while there are descriptors. Messages have one, since a job has many parts.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
-    return std::make_unique<TcpTransport>(part.rank, part.members.size(), Streams{1, 1}, framing_,
-                                          &fds_);
+    size_t links = part.members.size() - 1;
+    uint32_t most = part.bell ? 1 : streams_.most;
+    size_t spare = shared_.spare.take(links, most - 1);
+    if (links > 0) most = static_cast<uint32_t>(1 + spare / links);
+    return std::make_unique<TcpTransport>(
+        part.rank, part.members.size(), Streams{streams_.wanted, most}, framing_, &shared_, spare);
   }
 
  private:
@@ -152,9 +192,10 @@ class TcpTransport final : public Transport {
   const Streams streams_;
   const Framing framing_;
   std::vector<uint32_t> most_of_;  // by peer: the fewer of both ends' streams
-  const std::unique_ptr<tcp::WakeFds> own_fds_;
-  tcp::WakeFds& fds_;
-  tcp::Endpoints endpoints_{fds_};
+  const std::unique_ptr<Shared> own_shared_;
+  Shared& shared_;
+  const size_t spare_;
+  tcp::Endpoints endpoints_{shared_.wake_fds};
 };
 
 // Makes a connection to this process, and sends one byte through it. "" if that worked.
