@@ -48,7 +48,7 @@ Executor::~Executor() {
       for (const Sent& sent : slot.unread)
         while (!sent.complete() && !deadline.passed() && !comm_.poisoned()) {
           sent.link->progress();
-          sent.link->wait(std::chrono::milliseconds(1));
+          comm_.channels().rest();
         }
   } catch (const Error& error) {
     log_debug("closing {}: {}", comm_.name(), error.what());

@@ -24,6 +24,7 @@
 #include "mesh/group_sizes.h"
 #include "mesh/reach.h"
 #include "net/event_loop.h"
+#include "shm/bell.h"
 #include "shm/shared_memory.h"
 #include "topology/costs.h"
 #include "topology/topology.h"
@@ -95,6 +96,8 @@ class Mesh {
   GroupNumber new_group_number();
   Lifelines& lifelines() { return *lifelines_; }
   Connector& connector() { return *connector_; }
+  /// What peers on the host wake this process by, for all groups.
+  Bells& bells() { return bells_; }
   /// Begins to make the lifeline of the pair, and never blocks. It counts for all groups, but
   /// Connector::interrupt() of `group` ends the attempt. `done` is called once, on any thread, when
   /// there is a lifeline or the attempt has failed. There may be several attempts at a time.
@@ -154,6 +157,7 @@ class Mesh {
   double measuring_ms_ = 0;
   size_t group_bytes_ = 0;  // agreed: address space that each rank affords for groups
   SharedMemory arena_;
+  Bells bells_;
   std::unique_ptr<Extents> short_extents_, call_extents_, message_extents_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Connector> connector_;

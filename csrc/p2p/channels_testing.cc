@@ -36,8 +36,6 @@ class FakeWorld::Channel final : public Endpoint {
   void release() override;
   bool progress() override;
   bool busy() const override;
-  void wait(Duration) override {}
-  void wake() override {}
   bool reads_peer() const override { return world_.behaviour_.reads_peer; }
   bool takes_lent() const override { return world_.behaviour_.takes_lent; }
   void revoke() noexcept override;

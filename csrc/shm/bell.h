@@ -3,9 +3,17 @@
 // its end for writing through /proc/<pid>/fd, as they do with memory. A futex would be cheaper. But
 // no thread can wait for a futex and a socket at once, nor for several futexes before Linux 5.16.
 // An eventfd cannot be opened through /proc.
+//
+// A bell belongs to a sleep. A job has many groups, few of them sleep at one time, and a process
+// has few descriptors.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "base/fd.h"
 
@@ -14,12 +22,11 @@ namespace ringcoll {
 /// Wakes up the one thread that sleeps on it. Any thread may ring it.
 class Bell {
  public:
-  /// Makes the pipe. Before that, nobody can ring the bell or sleep on it. Throws
-  /// Error(kTransport).
-  void make();
-  /// For poll(): readable when somebody has rung. -1 before make().
+  /// Without a pipe, if the process may open no more descriptors: nobody can ring it then.
+  Bell();
+  /// For poll(), which skips -1: readable when somebody has rung. -1: there is no pipe.
   int fd() const { return read_.get(); }
-  /// Tells the pipe from others that had the same descriptor before.
+  /// Tells the pipe from others that had the same descriptor before. 0: there is no pipe.
   uint64_t inode() const { return inode_; }
   void ring() const noexcept;
   /// Empties the pipe, so that fd() is not readable until the bell is rung again.
@@ -30,8 +37,21 @@ class Bell {
   uint64_t inode_ = 0;
 };
 
-/// Rings the bell of another process. One thread at a time.
-class BellRope {
+/// The bells of a process: as many as there were sleeps at one time. Any thread.
+class Bells {
+ public:
+  /// Returns a bell on which nobody else sleeps.
+  std::unique_ptr<Bell> take();
+  void give_back(std::unique_ptr<Bell> bell);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Bell>> free_;
+  size_t made_ = 0;
+};
+
+/// Rings the bells of another process, and keeps the last few open. Any thread.
+class BellRopes {
  public:
   /// Rings the bell that process `pid` has as descriptor `fd`, with this inode; 0: none. Does
   /// nothing if the descriptor is not that bell (any more), or cannot be opened. So a sleeper also
@@ -39,8 +59,13 @@ class BellRope {
   void pull(int pid, int fd, uint64_t inode) noexcept;
 
  private:
-  Fd bell_;
-  uint64_t inode_ = 0;
+  struct Rope {
+    Fd bell;
+    uint64_t inode = 0;
+  };
+  std::mutex mutex_;
+  std::array<Rope, 4> ropes_;  // most processes have one bell
+  size_t next_ = 0;            // the rope that is replaced next
 };
 
 }  // namespace ringcoll

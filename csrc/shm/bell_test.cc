@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <utility>
 
 namespace ringcoll {
 namespace {
@@ -18,7 +21,6 @@ bool rings(const Bell& bell, int limit_ms) {
 
 TEST(Bell, IsRungUntilItIsSilenced) {
   Bell bell;
-  bell.make();
   EXPECT_FALSE(rings(bell, 0));
   for (int i = 0; i < 100'000; i++) bell.ring();  // more than it holds
   EXPECT_TRUE(rings(bell, 0));
@@ -30,14 +32,13 @@ TEST(Bell, IsRungUntilItIsSilenced) {
 
 TEST(Bell, IsRungByAnotherProcess) {
   Bell bell;
-  bell.make();
   pid_t owner = ::getpid();
   int fd = bell.fd();
   uint64_t inode = bell.inode();
   pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    BellRope rope;
+    BellRopes rope;
     rope.pull(owner, fd, inode);
     ::_exit(0);
   }
@@ -47,12 +48,11 @@ TEST(Bell, IsRungByAnotherProcess) {
 
 // Nor does what has the descriptor now hear of it.
 TEST(Bell, OfOneWhoHasEndedIsRungWithoutHarm) {
-  BellRope rope;
+  BellRopes rope;
   int fd = -1;
   uint64_t inode = 0;
   {
     Bell bell;
-    bell.make();
     fd = bell.fd();
     inode = bell.inode();
     rope.pull(::getpid(), fd, inode);
@@ -60,14 +60,59 @@ TEST(Bell, OfOneWhoHasEndedIsRungWithoutHarm) {
   }
   for (int i = 0; i < 3; i++) rope.pull(::getpid(), fd, inode);  // no SIGPIPE
   Bell other;
-  other.make();
-  BellRope late;
+  BellRopes late;
   late.pull(::getpid(), other.fd(), other.inode() + 1);
   late.pull(::getpid(), 1 << 20, other.inode());
   late.pull(::getpid(), other.fd(), 0);
   EXPECT_FALSE(rings(other, 0));
   late.pull(::getpid(), other.fd(), other.inode());
   EXPECT_TRUE(rings(other, 0));
+}
+
+// A rank whose groups sleep one after another in turn, and one with many.
+TEST(BellRopes, RingAnyBellOfAProcess) {
+  constexpr int kBells = 10;
+  std::array<Bell, kBells> bells;
+  BellRopes ropes;
+  for (int turn = 0; turn < 3; turn++)
+    for (const Bell& bell : bells) {
+      ropes.pull(::getpid(), bell.fd(), bell.inode());
+      for (const Bell& each : bells) EXPECT_EQ(rings(each, 0), &each == &bell);
+      bell.silence();
+    }
+}
+
+// Descriptors belong to sleeps: as many as there are at one time, whatever the number of those who
+// might sleep.
+TEST(Bells, AreAsManyAsAreTaken) {
+  Bells bells;
+  auto one = bells.take();
+  const Bell* first = one.get();
+  bells.give_back(std::move(one));
+  one = bells.take();
+  EXPECT_EQ(one.get(), first);
+  auto other = bells.take();
+  EXPECT_NE(other->fd(), one->fd()) << "both are in use";
+  other->ring();
+  EXPECT_FALSE(rings(*one, 0));
+  bells.give_back(std::move(other));
+  bells.give_back(std::move(one));
+  EXPECT_EQ(bells.take().get(), first) << "the one that peers have open";
+}
+
+TEST(Bells, HaveNoPipeWhereThereAreNoDescriptors) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  Bells bells;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  auto bell = bells.take();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(bell->fd(), -1);
+  EXPECT_EQ(bell->inode(), 0u);
+  bell->ring();
+  bells.give_back(std::move(bell));
+  EXPECT_GE(bells.take()->fd(), 0) << "there are some again";
 }
 
 }  // namespace

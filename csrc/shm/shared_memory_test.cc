@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "shm/futex.h"
 
 namespace ringcoll {
 namespace {
@@ -206,49 +205,6 @@ TEST(SharedMemory, AForkedChildThatEndsHurtsNobody) {
 TEST(BootId, IsStable) {
   EXPECT_EQ(boot_id().size(), 36u);
   EXPECT_EQ(boot_id(), boot_id());
-}
-
-TEST(Futex, WaitAndWakeWorkOnAReadOnlyMappingOfAnotherProcess) {
-  auto memory = SharedMemory::create(4096);
-  auto* word = new (memory.data()) FutexWord(0);
-  auto* asleep = new (memory.data() + 128) FutexWord(0);
-  int parent = ::getpid();
-  pid_t child = ::fork();
-  if (child == 0) {
-    auto view = SharedMemory::open(parent, memory.fd(), 4096, false);
-    auto* theirs = reinterpret_cast<const FutexWord*>(view.data());
-    asleep->store(1);
-    Deadline deadline(seconds(20));
-    while (theirs->load() == 0 && !deadline.passed()) futex_wait(*theirs, 0, seconds(20));
-    bool woken = !deadline.passed();
-    asleep->store(2);
-    futex_wait(*theirs, 1, seconds(20));  // ended by a wake alone: the word does not change
-    ::_exit(woken && !deadline.passed() ? 0 : 1);
-  }
-  while (asleep->load() != 1) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  word->store(1);
-  futex_wake(*word);
-  while (asleep->load() != 2) std::this_thread::yield();
-  auto view = SharedMemory::open(parent, memory.fd(), 4096, false);
-  int status = -1;
-  Deadline deadline(seconds(20));
-  while (::waitpid(child, &status, WNOHANG) == 0 && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    futex_wake(*reinterpret_cast<const FutexWord*>(view.data()));
-  }
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-}
-
-TEST(Futex, WaitEndsAtTheLimit) {
-  FutexWord word(3);
-  auto start = Clock::now();
-  futex_wait(word, 3, std::chrono::milliseconds(30));
-  EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(29));
-  start = Clock::now();
-  futex_wait(word, 4, seconds(10));
-  futex_wait(word, 3, Duration(-1));
-  EXPECT_LT(Clock::now() - start, seconds(5));
 }
 
 }  // namespace

@@ -392,7 +392,7 @@ TEST_P(Conformance, PeerGoneWithWorkPending) {
       if (link.try_recv(nullptr, 100000, &view)) link.release();
       link.completed();
       link.progress();
-      link.wait(milliseconds(10));
+      sleep_on(link, milliseconds(10));
     }
   } catch (const Error& error) {
     lost = true;
@@ -412,12 +412,12 @@ TEST_P(Conformance, WaitEndsAtItsLimitAndSleepsUntilThen) {
   int turns = 0;
   for (; Clock::now() - start < milliseconds(60); turns++) {
     EXPECT_FALSE(world[0][1].try_recv(nullptr, 100, &view));
-    world[0][1].wait(milliseconds(20));
+    world[0].waits.sleep(milliseconds(20));
   }
   EXPECT_LT(Clock::now() - start, seconds(5));
   EXPECT_LT(turns, 10) << "it does not sleep";
-  world[0][1].wait(Duration::zero());
-  world[0][1].wait(Duration(-5));
+  world[0].waits.sleep(Duration::zero());
+  world[0].waits.sleep(Duration(-5));
 }
 
 TEST_P(Conformance, WaitEndsWhenAMessageComes) {
@@ -432,7 +432,7 @@ TEST_P(Conformance, WaitEndsWhenAMessageComes) {
   auto start = Clock::now();
   for (uint64_t n = 1; n <= 20; n++) {
     View view;
-    while (!world[0][1].try_recv(nullptr, 8, &view)) world[0][1].wait(seconds(10));
+    while (!world[0][1].try_recv(nullptr, 8, &view)) world[0].waits.sleep(seconds(10));
     world[0][1].release();
   }
   sender.get();
@@ -456,7 +456,7 @@ TEST_P(Conformance, WaitForCreditSleepsThoughAMessageIsThere) {
       world[1][0].release();
     }
   });
-  for (; link.completed() <= reached; turns++) link.wait(seconds(10));
+  for (; link.completed() <= reached; turns++) sleep_on(link, seconds(10));
   EXPECT_LT(Clock::now() - start, seconds(5));
   EXPECT_LT(turns, 25) << "it does not sleep";
   complete(link, sent);
@@ -475,17 +475,17 @@ TEST_P(Conformance, WakeEndsAWaitOfAnotherThread) {
       View view;
       while (!stop) {
         link.try_recv(nullptr, 10, &view);
-        link.wait(seconds(10));
+        sleep_on(link, seconds(10));
       }
     });
     std::this_thread::sleep_for(milliseconds(turn % 3));
     stop = true;
-    link.wake();
+    world[0].waits.wake();
     waiter.get();
   }
-  link.wake();
-  link.wake();
-  link.wait(seconds(10));  // a wake that came before is not lost
+  world[0].waits.wake();
+  world[0].waits.wake();
+  sleep_on(link, seconds(10));  // a wake that came before is not lost
   EXPECT_LT(Clock::now() - start, seconds(5));
 }
 
@@ -528,7 +528,7 @@ TEST_P(Conformance, TwoThreadsHammering) {
       }
       if (moved) continue;
       auto since = Clock::now();
-      link.wait(seconds(10));
+      sleep_on(link, seconds(10));
       check(Clock::now() - since < seconds(10), Code::kInternal,
             "slept through what came: sent {}, received {}", sent, received);
     }

@@ -55,7 +55,7 @@ TEST_F(Faulty, WithoutFaultsChangesNothing) {
 
 TEST_F(Faulty, WhatTheContractAllowsIsSurvived) {
   break_link(0, {.refuse_send_every = 2, .hide_recv_every = 3, .lag_completed_polls = 2});
-  break_link(1, {.repeat_polls = 2, .wait_returns_early = true});
+  break_link(1, {.repeat_polls = 2});
   exchange();
 }
 
@@ -76,8 +76,7 @@ TEST_F(Faulty, FailsTheNthAndStaysBroken) {
   View view;
   for (auto call : {+[](Endpoint& link, View* view) { link.try_send({}, view, 1); },
                     +[](Endpoint& link, View* view) { link.try_recv(nullptr, 0, view); },
-                    +[](Endpoint& link, View*) { link.completed(); },
-                    +[](Endpoint& link, View*) { link.wait(milliseconds(1)); }}) {
+                    +[](Endpoint& link, View*) { link.completed(); }}) {
     try {
       call(at(0), &view);
       ADD_FAILURE() << "no error";
@@ -90,17 +89,14 @@ TEST_F(Faulty, FailsTheNthAndStaysBroken) {
   EXPECT_FALSE(at(1).try_recv(nullptr, 8, &view)) << "the third was not sent";
 }
 
-TEST_F(Faulty, FailsTheNthReceiveOrWait) {
-  break_link(0, {.fail_recv = 2, .fail_wait = 0});
-  break_link(1, {.fail_wait = 2});
+TEST_F(Faulty, FailsTheNthReceive) {
+  break_link(0, {.fail_recv = 2});
   std::byte data[8] = {};
   for (int i = 0; i < 2; i++) send(at(1), {}, data, sizeof data);
   View view;
   EXPECT_TRUE(at(0).try_recv(nullptr, 8, &view));
   at(0).release();
   EXPECT_THROW(at(0).try_recv(nullptr, 8, &view), Error);
-  at(1).wait(milliseconds(1));
-  EXPECT_THROW(at(1).wait(milliseconds(1)), Error);
 }
 
 TEST(FaultyTransport, MakesFaultyLinksToTheChosenPeers) {

@@ -21,7 +21,6 @@ struct Faults {
   uint64_t hide_recv_every = 0;       // every n-th try_recv finds nothing
   uint64_t lag_completed_polls = 0;   // completed() shows news only after so many calls
   uint64_t repeat_polls = 0;          // every poll is made so many times more than asked for
-  bool wait_returns_early = false;    // wait() does not sleep
   Duration delay_send{};              // before a message is handed on
   Duration delay_recv{};              // before a message that has come is shown,
   uint64_t delay_recvs = UINT64_MAX;  // for the first so many
@@ -30,7 +29,6 @@ struct Faults {
   // Failures: thrown instead of doing it, and ever after, as a broken link would.
   uint64_t fail_send = 0;  // at the n-th message sent
   uint64_t fail_recv = 0;  // at the n-th message received
-  uint64_t fail_wait = 0;  // at the n-th wait
   Code code = Code::kTransport;
   Rank rank = kNobody;  // whom the failure blames
 };
@@ -106,18 +104,6 @@ class FaultyEndpoint final : public Endpoint {
 
   bool busy() const override { return inner_->busy(); }
 
-  // A fault that hid something has left nothing for the inner endpoint to wait for, so it must not
-  // sleep long.
-  void wait(Duration limit) override {
-    fail_if(broken_ || ++waits_ == faults_.fail_wait, "wait");
-    if (faults_.wait_returns_early) return std::this_thread::yield();
-    bool hides =
-        faults_.refuse_send_every || faults_.hide_recv_every || faults_.lag_completed_polls;
-    inner_->wait(hides ? std::min<Duration>(limit, std::chrono::milliseconds(1)) : limit);
-  }
-
-  void wake() override { inner_->wake(); }
-
   uint64_t messages_sent() const { return sent_; }
   uint64_t messages_received() const { return received_; }
 
@@ -139,7 +125,6 @@ class FaultyEndpoint final : public Endpoint {
   bool broken_ = false;
   uint64_t send_polls_ = 0;
   uint64_t recv_polls_ = 0;
-  uint64_t waits_ = 0;
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
   uint64_t shown_ = 0;
@@ -174,7 +159,7 @@ class FaultyTransport final : public Transport {
     return std::make_unique<FaultyTransport>(inner_->part(part), choose_);
   }
   bool called_by(Rank peer) override { return inner_->called_by(peer); }
-  bool stirs(std::vector<pollfd>* sleep) override { return inner_->stirs(sleep); }
+  bool stirs(Sleep* sleep) override { return inner_->stirs(sleep); }
   void rested() override { inner_->rested(); }
 
  private:

@@ -1,7 +1,6 @@
 // What messages that come in any order need of a transport, asked of every row of the registry: to
 // see what comes before it is taken, and to sleep until something comes on any of several links.
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <array>
 #include <atomic>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "shm/bell.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
@@ -27,9 +25,9 @@ constexpr size_t kExtentBytes = 1 << 20;
 constexpr uint64_t kSizes[] = {
     0, 1, kTestInlineBytes - 1, kTestInlineBytes, kTestInlineBytes + 1, 4096, 70001, 300000};
 
-// Those that know whether anything stirs. Others may always say so, and be polled.
-bool sleeps(std::string_view name) {
-  constexpr std::string_view kNames[] = {"loopback", "shm", "tcp", "verbs"};
+// Those that know whether a peer has connected. Others may always say so.
+bool knows_callers(std::string_view name) {
+  constexpr std::string_view kNames[] = {"loopback", "shm"};
   return std::ranges::count(kNames, name) > 0;
 }
 
@@ -110,47 +108,19 @@ TEST_P(Messages, GoFromAnyMemoryWhereTheTransportSaysSo) {
   sender.get();
 }
 
-/// Ranks of a part with a bell each.
-struct Belled {
-  Belled(World& world, const std::vector<Rank>& members) {
-    for (size_t r = 0; r < members.size(); r++) {
-      TestRank& whole = world[members[r]];
-      bells.push_back(std::make_unique<Bell>());
-      bells.back()->make();
-      ranks.push_back(std::make_unique<PartRank>(
-          whole, static_cast<Rank>(r), members, board,
-          std::span(whole.arena.data() + kOwnBytes, kExtentBytes), bells.back().get()));
-    }
-  }
-  ~Belled() { ranks.clear(); }
-  PartRank& operator[](Rank rank) { return *ranks[static_cast<size_t>(rank)]; }
-  void connect(Rank rank, Rank peer) {
+/// A part whose ranks sleep.
+struct Sleepers : PartWorld {
+  Sleepers(World& world, const std::vector<Rank>& members, bool connected = true)
+      : PartWorld(world, members, kOwnBytes, kExtentBytes, connected) {}
+  void connect_one(Rank rank, Rank peer) {
     (*this)[rank].connect(peer, (*this)[peer].transport->address());
-  }
-  /// Every pair, both ends.
-  void connect_all() {
-    auto size = static_cast<Rank>(ranks.size());
-    for (Rank r = 0; r < size; r++)
-      for (Rank p = 0; p < size; p++)
-        if (p != r) connect(r, p);
-    for (auto step : {&Endpoint::try_establish, &Endpoint::try_prove})
-      for (auto& rank : ranks) rank->each(step);
   }
   /// Until something stirs on any link of the rank, or `called`. False: nothing woke it.
   bool sleep(Rank rank, const std::function<bool()>& called = {}) {
-    Transport& part = *(*this)[rank].transport;
-    const Bell& bell = *bells[static_cast<size_t>(rank)];
-    std::vector<pollfd> fds = {{bell.fd(), POLLIN, 0}};
-    bool woken =
-        part.stirs(&fds) || (called && called()) || ::poll(fds.data(), fds.size(), 20'000) > 0;
-    bell.silence();
-    part.rested();
-    return woken;
+    Deadline limit(seconds(20));
+    (*this)[rank].waits.sleep(limit.left(), called);
+    return !limit.passed();
   }
-
-  Switchboard board;
-  std::vector<std::unique_ptr<Bell>> bells;
-  std::vector<std::unique_ptr<PartRank>> ranks;
 };
 
 std::unique_ptr<World> world_of(const TransportRow& row, Rank size) {
@@ -161,8 +131,7 @@ std::unique_ptr<World> world_of(const TransportRow& row, Rank size) {
 TEST_P(Messages, WakeWhoWaitsForAnyLink) {
   constexpr uint64_t kMessages = 200;
   auto world = world_of(row(), 4);
-  Belled part(*world, {0, 3, 1});
-  part.connect_all();
+  Sleepers part(*world, {0, 3, 1});
   std::vector<std::future<void>> senders;
   for (Rank from : {1, 2})
     senders.push_back(std::async(std::launch::async, [&, from] {
@@ -201,33 +170,27 @@ TEST_P(Messages, WakeWhoWaitsForAnyLink) {
 
 TEST_P(Messages, LeaveASleeperAsleepWhoHasSeenThem) {
   auto world = world_of(row(), 2);
-  Belled part(*world, {0, 1});
-  part.connect_all();
+  Sleepers part(*world, {0, 1});
   send(part[1][0], envelope_of(1), "x", 1);
   peek(part[0][1]);
   receive(part[0][1]);
   part[0][1].release();
-  Transport& mine = *part[0].transport;
   View view;
   int slept = 0;
   for (int turn = 0; turn < 10; turn++) {
     EXPECT_FALSE(part[0][1].try_recv(nullptr, 100, &view));
-    std::vector<pollfd> fds = {{part.bells[0]->fd(), POLLIN, 0}};
-    slept += !mine.stirs(&fds) && ::poll(fds.data(), fds.size(), 2) == 0;
-    part.bells[0]->silence();
-    mine.rested();
+    Deadline limit(milliseconds(2));
+    part[0].waits.sleep(limit.left());
+    slept += limit.passed();
   }
-  if (sleeps(row().name)) {
-    EXPECT_GE(slept, 5);
-  }
+  EXPECT_GE(slept, 5);
 }
 
-TEST_P(Messages, ASleepEndsWhenTheOwnBellRings) {
+TEST_P(Messages, ASleepEndsWhenItIsWoken) {
   auto world = world_of(row(), 2);
-  Belled part(*world, {0, 1});
-  part.connect_all();
+  Sleepers part(*world, {0, 1});
   for (int turn = 0; turn < 20; turn++) {
-    auto ringer = std::async(std::launch::async, [&] { part.bells[0]->ring(); });
+    auto ringer = std::async(std::launch::async, [&] { part[0].waits.wake(); });
     View view;
     EXPECT_FALSE(part[0][1].try_recv(nullptr, 10, &view));
     EXPECT_TRUE(part.sleep(0));
@@ -240,19 +203,19 @@ TEST_P(Messages, APeerThatConnectsIsSeen) {
   if (row().link == LinkClass::kNetwork) return;  // its connection is
   auto world = world_of(row(), 3);
   for (Rank first : {0, 1}) {
-    Belled part(*world, {2, 0});
+    Sleepers part(*world, {2, 0}, false);
     Rank second = 1 - first;
     part[second].transport->reach(first, part[first].transport->address());
-    if (sleeps(row().name)) {
+    if (knows_callers(row().name)) {
       EXPECT_FALSE(part[second].transport->called_by(first));
     }
     auto caller = std::async(std::launch::async, [&] {
-      part.connect(first, second);
+      part.connect_one(first, second);
       send(part[first][second], envelope_of(7), "hello", 5);
     });
     auto called = [&] { return part[second].transport->called_by(first); };
     while (!called()) ASSERT_TRUE(part.sleep(second, called));
-    part.connect(second, first);
+    part.connect_one(second, first);
     Peeked next;
     while (!part[second][first].try_peek(&next.envelope, &next.bytes))
       ASSERT_TRUE(part.sleep(second));

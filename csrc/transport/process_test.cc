@@ -158,8 +158,8 @@ TEST_P(Processes, SleepersAreWokenAcrossProcesses) {
   });
   auto start = Clock::now();
   for (uint64_t n = 1; n <= kMessages; n++) {
-    while (!link().try_send(envelope_of(n), arena(), 5000)) link().wait(seconds(10));
-    while (link().completed() + 2 < n) link().wait(seconds(10));
+    while (!link().try_send(envelope_of(n), arena(), 5000)) sleep_on(link(), seconds(10));
+    while (link().completed() + 2 < n) sleep_on(link(), seconds(10));
   }
   complete(link(), kMessages);
   EXPECT_EQ(wait_for_child(), 0);
@@ -265,7 +265,7 @@ TEST(PeersMemory, AWordIsReadAfterTheRest) {
 TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
   start([](Endpoint& link, SharedMemory& arena) {
     send(link, envelope_of(1), arena.data(), 1000);
-    for (;;) link.wait(seconds(10));
+    for (;;) sleep_on(link, seconds(10));
     return true;
   });
   View view = receive(link());
@@ -279,7 +279,7 @@ TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
   try {
     for (int turn = 0; turn < 5; turn++) {
       EXPECT_FALSE(link().try_recv(nullptr, 1000, &view));
-      link().wait(milliseconds(20));
+      sleep_on(link(), milliseconds(20));
     }
   } catch (const Error& error) {
     lost = true;
@@ -292,7 +292,7 @@ TEST_P(Processes, AKilledPeerIsNoticedOrAtLeastDoesNotHang) {
 
 TEST_P(Processes, AKilledPeerEndsASendThatIsUnderWay) {
   start([](Endpoint& link, SharedMemory&) {
-    for (;;) link.wait(seconds(10));
+    for (;;) sleep_on(link, seconds(10));
     return true;
   });
   uint64_t sent = 0;
@@ -301,7 +301,8 @@ TEST_P(Processes, AKilledPeerEndsASendThatIsUnderWay) {
   bool lost = false;
   auto start = Clock::now();
   try {
-    for (int turn = 0; turn < 5 && link().completed() < sent; turn++) link().wait(milliseconds(20));
+    for (int turn = 0; turn < 5 && link().completed() < sent; turn++)
+      sleep_on(link(), milliseconds(20));
   } catch (const Error& error) {
     lost = true;
     EXPECT_EQ(error.code(), Code::kPeerLost);

@@ -4,12 +4,11 @@
 //
 // Thread rule: one thread at a time calls the endpoints of one transport. For calls that is the
 // thread that executes them, and for messages the thread that moves them (docs/design.md, "Threads
-// and waiting"). Any thread may call wake(). A part of a transport (Transport::part) counts as a
-// transport of its own.
+// and waiting"). A part of a transport (Transport::part) counts as a transport of its own.
 //
-// No function calls back. Only wait() waits for a peer, and never longer than its limit. Every
-// other function returns at once, or throws Error(kTransport / kPeerLost) that names the call, the
-// reason and the link.
+// No function calls back, and none waits for a peer. Every function returns at once, or throws
+// Error(kTransport / kPeerLost) that names the call, the reason and the link. Who waits polls, or
+// sleeps for all links of its transports at once (wait_set.h).
 #pragma once
 
 #include <array>
@@ -90,7 +89,7 @@ class Endpoint {
   /// needs what the peer's connect() sent. The step try_prove() needs what the peer's
   /// try_establish() did, and shows that the link carries data.
   ///
-  /// False: not yet; call wait(), then try again. After the deadline, a step that knows the cause
+  /// False: not yet; wait, then try again. After the deadline, a step that knows the cause
   /// throws Error(kTimeout) with cause and remedy. Otherwise the caller handles the timeout, since
   /// it knows which rank to blame.
   virtual bool try_establish(Deadline /*deadline*/) { return true; }
@@ -134,16 +133,11 @@ class Endpoint {
   /// Moves what can move without waiting: queued sends and credits. True if anything moved.
   virtual bool progress() = 0;
   /// Whether the peer has everything that it needs from this end. Before it leaves, a caller
-  /// alternates drained() and wait() until this is true or the peer is gone. The destructor does
-  /// not wait for it.
+  /// waits until this is true or the peer is gone. The destructor does not wait for it.
   virtual bool drained() { return true; }
   /// True while sends are queued that only progress() moves. The caller calls it before it stops
   /// using the link.
   virtual bool busy() const { return false; }
-  /// Blocks until a message or a credit of this peer may be there, wake() is called, or `limit` has
-  /// passed. May return early. Precondition: try_recv() or completed() has just not advanced. In a
-  /// part with a bell it may just yield: the owner waits by stirs().
-  virtual void wait(Duration limit) = 0;
   /// Whether lent memory can be sent to the peer without a copy. If not, its payload goes through
   /// the arena. May become true with time, never false.
   virtual bool takes_lent() const { return true; }
@@ -165,10 +159,6 @@ class Endpoint {
   bool read_peer(uint64_t address, void* place, uint64_t bytes) {
     return read_peer(address, place, bytes, 0, nullptr);
   }
-  /// Makes a wait() in another thread return soon, at the latest after its limit; if none runs, the
-  /// next one. Where endpoints of a transport share what wakes them up, the wait() of another
-  /// endpoint may return instead. So after a wait a caller looks at everything that it waits for.
-  virtual void wake() = 0;
 };
 
 /// Where ranks are, for transports whose ranks share parts of a machine.
@@ -206,9 +196,15 @@ struct TransportPart {
   /// transport registers it (Transport::registers_extents), it is no longer than what the part
   /// uses.
   std::span<std::byte> extent;
-  /// Wakes up the owner of the part, which waits for all links at once (Transport::stirs). Null:
-  /// the owner waits for one link at a time (Endpoint::wait).
-  Bell* bell = nullptr;
+  /// Whether links have as many streams as those of the whole, where a transport has several. Not
+  /// those for messages, since a job has many parts.
+  bool has_streams = true;
+};
+
+/// A sleep for all links of some transports at once (wait_set.h).
+struct Sleep {
+  const Bell& bell;          // which peers on the host ring
+  std::vector<pollfd>& fds;  // what is polled, the bell included
 };
 
 /// Memory of the caller, offered to a transport for one call.
@@ -290,22 +286,20 @@ class Transport {
   /// once.
   virtual void ended(Rank /*peer*/) {}
 
-  // The functions below are for a part with a bell. One end of such a part may begin to connect a
-  // link alone. A link that takes sockets is connected when its sockets are there; the peer will
-  // get the other ends. Another link is connected at any time.
-
-  /// Whether the peer has connected to this rank, or may have, as far as is seen without a message.
-  /// If so, this rank connects, too. Not for links of class kNetwork.
+  /// One end of a part may begin to connect a link alone. A link that takes sockets is connected
+  /// when its sockets are there; the peer will get the other ends. Another link is connected at any
+  /// time. This says whether the peer has connected to this rank, or may have, as far as is seen
+  /// without a message. If so, this rank connects, too. Not for links of class kNetwork.
   virtual bool called_by(Rank /*peer*/) { return true; }
-  /// Whether any link may be ready, that is, something that was looked for in vain may be there
-  /// now. Takes no message, but moves queued sends. A link that fails, or whose peer has gone, is
-  /// ready once: looking at it throws.
+  /// Whether any link may be ready: something that was looked for in vain since rested() may be
+  /// there now. That is a message, a credit, a completion or a step of the setup. Takes no message,
+  /// but moves queued sends, those of other links, too. A link that fails, or whose peer has gone,
+  /// is ready once: looking at it throws.
   ///
   /// With `sleep`, the caller prepares to sleep: from here until rested(), peers notify it through
   /// the bell. If this returns false, and called_by(), asked afterwards, is false for all other
-  /// peers, the caller may poll(). It polls the bell and the descriptors that were added to
-  /// `sleep`.
-  virtual bool stirs(std::vector<pollfd>* /*sleep*/) { return true; }
+  /// peers of a part, the caller may poll() the bell and the descriptors that were added.
+  virtual bool stirs(Sleep* sleep) = 0;
   /// Reports that the wait is over, whether or not the caller slept.
   virtual void rested() {}
 };

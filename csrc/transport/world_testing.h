@@ -13,11 +13,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "base/error.h"
+#include "shm/bell.h"
 #include "transport/transport.h"
+#include "transport/wait_set.h"
 
 namespace ringcoll::testing {
 
@@ -85,16 +88,57 @@ inline Config test_config() {
   return config;
 }
 
-/// A transport, and the links that were made by it.
+/// The wait set of each link. Links that a test makes by itself have none.
+class WaitSets {
+ public:
+  static WaitSets& get() {
+    static WaitSets all;
+    return all;
+  }
+  void add(const Endpoint* link, WaitSet* set) {
+    std::lock_guard lock(mutex_);
+    of_[link] = set;
+  }
+  void remove(const WaitSet* set) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(of_, [&](const auto& item) { return item.second == set; });
+  }
+  WaitSet* find(const Endpoint* link) {
+    std::lock_guard lock(mutex_);
+    auto found = of_.find(link);
+    return found != of_.end() ? found->second : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const Endpoint*, WaitSet*> of_;
+};
+
+/// Sleeps as the owner of the link does, who has just looked in vain. Without a wait set, lets
+/// others run.
+inline void sleep_on(Endpoint& link, Duration limit) {
+  if (WaitSet* set = WaitSets::get().find(&link)) return set->sleep(limit);
+  std::this_thread::yield();
+}
+
+/// A transport, its wait set, and the links that were made by it.
 struct Linked {
+  Linked(Bells& bells, Switchboard& board, Rank own, size_t peers)
+      : board(board), own(own), waits(bells), links(peers) {}
+  ~Linked() { WaitSets::get().remove(&waits); }
+  void use(std::unique_ptr<Transport> made) {
+    transport = std::move(made);
+    waits.add(*transport);
+  }
   void connect(Rank peer, std::string_view address) {
     std::string reason = transport->reach(peer, address);
     check(reason.empty(), Code::kTransport, "rank {} is out of reach: {}", peer, reason);
     std::vector<Fd> sockets;
     for (size_t i = 0; i < transport->sockets_to(peer); i++)
       sockets.push_back(board.take(own, peer, i));
-    links[static_cast<size_t>(peer)] =
-        transport->connect(peer, std::move(sockets), Deadline(seconds(20)));
+    auto& link = links[static_cast<size_t>(peer)];
+    link = transport->connect(peer, std::move(sockets), Deadline(seconds(20)));
+    WaitSets::get().add(link.get(), &waits);
   }
   /// Makes a step of the setup on all links.
   void each(bool (Endpoint::*step)(Deadline)) {
@@ -102,13 +146,14 @@ struct Linked {
     for (auto& link : links)
       while (link && !((*link).*step)(deadline)) {
         check(!deadline.passed(), Code::kTimeout, "a link is not set up");
-        link->wait(std::min<Duration>(deadline.left(), seconds(1)));
+        waits.sleep(std::min<Duration>(deadline.left(), seconds(1)));
       }
   }
   Endpoint& operator[](Rank peer) { return *links[static_cast<size_t>(peer)]; }
 
   Switchboard& board;
   const Rank own;
+  WaitSet waits;
   std::unique_ptr<Transport> transport;
   std::vector<std::unique_ptr<Endpoint>> links;  // destroyed before the transport
 };
@@ -117,6 +162,7 @@ struct Linked {
 struct Ground {
   Config config;
   SharedMemory arena;
+  Bells bells = {};
 };
 
 /// One rank: what a communicator would give a transport.
@@ -124,10 +170,10 @@ struct TestRank : Ground, Linked {
   /// The first `own_bytes` of the arena are the transport's own; 0: all.
   TestRank(const TransportRow& row, Rank rank, Rank size, Switchboard& board, size_t arena_bytes,
            const Config& config = test_config(), const Seats& seats = {}, size_t own_bytes = 0)
-      : Ground{config, SharedMemory::create(arena_bytes)}, Linked{board, rank} {
+      : Ground{config, SharedMemory::create(arena_bytes)},
+        Linked(bells, board, rank, static_cast<size_t>(size)) {
     Deadline deadline(seconds(config.timeout_s));
-    transport = row.make({rank, size, this->config, arena, deadline, seats, own_bytes});
-    links.resize(static_cast<size_t>(size));
+    use(row.make({rank, size, this->config, arena, deadline, seats, own_bytes}));
   }
 };
 
@@ -159,10 +205,9 @@ class World {
 /// One rank of a part.
 struct PartRank : Linked {
   PartRank(TestRank& whole, Rank rank, const std::vector<Rank>& members, Switchboard& board,
-           std::span<std::byte> part_extent, Bell* bell = nullptr)
-      : Linked{board, rank}, extent(part_extent) {
-    transport = whole.transport->part({rank, members, extent, bell});
-    links.resize(members.size());
+           std::span<std::byte> part_extent)
+      : Linked(whole.bells, board, rank, members.size()), extent(part_extent) {
+    use(whole.transport->part({rank, members, extent}));
   }
   std::span<std::byte> extent;
 };
@@ -216,13 +261,13 @@ inline bool filled(const std::byte* from, uint64_t bytes, uint64_t seed) {
 
 inline Envelope envelope_of(uint64_t number) { return {{number, number * 3, ~number}}; }
 
-/// Repeats `ready` until it is true, sleeping on the link in between; throws Timeout after 20 s.
+/// Repeats `ready` until it is true, sleeping in between; throws Timeout after 20 s.
 template <typename Ready>
 void until(Endpoint& link, const char* what, Ready&& ready) {
   Deadline deadline(seconds(20));
   while (!ready()) {
     check(!deadline.passed(), Code::kTimeout, "{}", what);
-    link.wait(std::min<Duration>(deadline.left(), seconds(1)));
+    sleep_on(link, std::min<Duration>(deadline.left(), seconds(1)));
   }
 }
 inline void send(Endpoint& link, const Envelope& envelope, const void* data, uint64_t bytes) {

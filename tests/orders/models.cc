@@ -45,7 +45,6 @@ namespace shm = ringcoll::shm;
 using ringcoll::observe;
 using ringcoll::publish;
 using std::memory_order_relaxed;
-using std::memory_order_seq_cst;
 
 rl::memory_order relacys(std::memory_order order) {
   switch (order) {
@@ -65,9 +64,6 @@ class Word {
  public:
   uint64_t load(std::memory_order order) const { return word_.load(relacys(order), $); }
   void store(uint64_t value, std::memory_order order) { word_.store(value, relacys(order), $); }
-  uint64_t fetch_add(uint64_t more, std::memory_order order) {
-    return word_.fetch_add(more, relacys(order), $);
-  }
 
  private:
   rl::atomic<uint64_t> word_{0};
@@ -93,38 +89,16 @@ struct NoFence {
   void operator()() const {}
 };
 
-/// ShmEndpoint::try_send() or release(), and wait(). The sleep itself is the kernel's: it does not
-/// begin if `event` is no longer what it was.
+/// LinkSet::stirs(), and ShmEndpoint::try_send() or release() with wake_peer(). So are
+/// ShmPart::called_by(), asked afterwards, and call_peer().
 template <typename WakersOrder>
-struct Sleep : rl::test_suite<Sleep<WakersOrder>, 2> {
-  Word stamp, waiting, event;
-  uint64_t event_before = 0;
-  bool ready = false;
+struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
+  Word stamp, waiting, bell_fd, bell_inode;
+  bool rung = false, ready = false;
 
   void thread(unsigned rank) {
     if (rank == 0) {
       publish(stamp, 1);
-      if (shm::sleeps(waiting, WakersOrder())) publish(event, 1);
-    } else {
-      event_before = shm::fall_asleep_on(event, waiting, Fence());
-      ready = observe(stamp) == 1;
-    }
-  }
-  void after() {
-    // Who sleeps on is waited for by nobody any more.
-    RL_ASSERT(ready || event.load(memory_order_relaxed) != event_before);
-  }
-};
-
-/// ShmPart::stirs() and called_by(), and ShmEndpoint::call_peer() with wake_peer().
-template <typename WakersOrder>
-struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
-  Word connected, waiting, bell_fd, bell_inode;
-  bool rung = false, called = false;
-
-  void thread(unsigned rank) {
-    if (rank == 0) {
-      publish(connected, 1);
       if (!shm::sleeps(waiting, WakersOrder())) return;
       RL_ASSERT(bell_fd.load(memory_order_relaxed) == 7);
       RL_ASSERT(bell_inode.load(memory_order_relaxed) == 9);
@@ -133,10 +107,10 @@ struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
       bell_fd.store(7, memory_order_relaxed);
       bell_inode.store(9, memory_order_relaxed);
       shm::fall_asleep(waiting, Fence());
-      called = observe(connected) == 1;
+      ready = observe(stamp) == 1;
     }
   }
-  void after() { RL_ASSERT(rung || called); }
+  void after() { RL_ASSERT(rung || ready); }
 };
 
 /// One entry of a ring, used twice: try_send() with load_released(), try_recv() and release().
@@ -226,24 +200,6 @@ struct Log : rl::test_suite<Log<Stored, Loaded>, 2> {
   }
 };
 
-/// ShmEndpoint::wake() by another thread of the rank, and wait(): what was done before is seen.
-template <std::memory_order kSet>
-struct Woken : rl::test_suite<Woken<kSet>, 2> {
-  Word woken, turn;
-  bool seen = false, told = false;
-
-  void thread(unsigned rank) {
-    if (rank == 0) {
-      woken.store(1, kSet);
-      told = turn.load(kSet) % 2 != 0;  // then it wakes until the turn is over
-    } else {
-      turn.fetch_add(1, memory_order_seq_cst);
-      seen = woken.load(kSet) != 0;
-    }
-  }
-  void after() { RL_ASSERT(seen || told); }
-};
-
 template <typename Model>
 bool is_right() {
   rl::test_params parameters;
@@ -256,8 +212,6 @@ bool is_right() {
 }
 
 const std::map<std::string, std::function<bool()>> kModels = {
-    {"sleep", is_right<Sleep<Fence>>},
-    {"sleep_not", is_right<Sleep<NoFence>>},
     {"bell", is_right<Bell<Fence>>},
     {"bell_not", is_right<Bell<NoFence>>},
     {"entry", is_right<Entry<Ordered, Ordered>>},
@@ -270,8 +224,6 @@ const std::map<std::string, std::function<bool()>> kModels = {
     {"log", is_right<Log<Ordered, Ordered>>},
     {"log_stored_not", is_right<Log<Unordered, Ordered>>},
     {"log_loaded_not", is_right<Log<Ordered, Unordered>>},
-    {"woken", is_right<Woken<memory_order_seq_cst>>},
-    {"woken_not", is_right<Woken<memory_order_relaxed>>},
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "mesh/group/channels.h"
 
 #include <fmt/core.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -15,12 +14,8 @@
 namespace ringcoll {
 namespace {
 
-// A blocked wait checks again after this time, in case a race lost its wake-up.
-constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
-// The same while other links have queued sends that only this thread moves.
-constexpr Duration kShortestBlock = std::chrono::microseconds(200);
-// Polls of the awaited link before the wait looks at anything else.
-constexpr int kPolls = 64;
+// How long a rank that leaves sleeps before it looks whether its peer has left.
+constexpr Duration kLongestRest = std::chrono::milliseconds(1);
 // How many times longer a wait polls where ranks share CPUs. Other ranks run between two polls, and
 // a busy CPU is slow to wake a sleeper up.
 constexpr int kMoreYielding = 16;
@@ -31,7 +26,7 @@ constexpr Duration kCopyOfAMiB = std::chrono::microseconds(150);
 // At its deadline a rank first lets ranks that are nearer to the cause report it for this long.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
 
-// An iteration of a wait blocks for kLongestBlock at most. If it took this long, the process was
+// An iteration of a wait sleeps for kLongestSleep at most. If it took this long, the process was
 // stopped.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 
@@ -44,23 +39,20 @@ void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
   *seen = now;
 }
 
-bool poll(const std::function<bool()>& ready, int times) {
-  for (int i = 0; i < times; i++)
-    if (ready()) return true;
-  return false;
-}
-
 }  // namespace
 
 Channels::Channels(Group& group)
     : group_(group),
       channels_(group.size()),
-      yield_(group.mesh().topology().crowded(group.mesh().rank())),
-      spin_(std::chrono::microseconds(group.config().spin_us) * (yield_ ? kMoreYielding : 1)) {
-  for (Rank peer = 0; peer < group.size(); peer++)
+      set_(group.mesh().bells(), group.mesh().topology().crowded(group.mesh().rank())),
+      spin_(std::chrono::microseconds(group.config().spin_us) * (yields() ? kMoreYielding : 1)) {
+  for (Rank peer = 0; peer < group.size(); peer++) {
     by_network_.push_back(group.link_of(peer) == LinkClass::kNetwork);
-  gives_way_ = yield_ && std::ranges::none_of(by_network_, std::identity());
+    if (Transport* part = group.part_to(peer)) set_.add(*part);
+  }
 }
+
+void Channels::rest() { set_.sleep(kLongestRest); }
 
 void Channels::finish() {
   const Health& health = group_.health();
@@ -79,7 +71,7 @@ void Channels::drain(Rank peer, Deadline deadline) {
   const Health& health = group_.health();
   try {
     while (!health.poisoned() && !health.gone(peer) && !deadline.passed() && !channel.drained())
-      channel.wait(kShortestBlock);
+      rest();
   } catch (const Error& error) {
     log_debug("leaving: {}", error.what());
   }
@@ -99,14 +91,13 @@ void Channels::connect(std::span<const Rank> peers, const std::function<std::str
     }
   if (fresh.empty()) return;
   Openings links(group_.mesh(), group_.number(), group_.health(), deadline, doing);
-  for (Rank peer : fresh) links.add({peer, group_.members()[peer]}, &group_.part_to(peer));
+  for (Rank peer : fresh) links.add({peer, group_.members()[peer]}, group_.part_to(peer));
   links.await([this](Opening& link) { add(link.peer(), link.take_link()); });
   for (auto state : {Opening::State::kProving, Opening::State::kOpen})
     for (const auto& link : links.all()) set_up(*link, state);
 }
 
 void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
-  std::lock_guard lock(mutex_);
   channels_[peer] = std::move(channel);
   connected_.push_back(peer);
 }
@@ -154,28 +145,36 @@ Duration Channels::spin(uint64_t bytes) const {
 
 void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
                            const std::function<std::string()>& doing, uint64_t bytes) {
-  Endpoint& channel = *channels_[peer];
-  Health& health = group_.health();
-  health.set_waiting_for(peer);
+  auto begun = Clock::now();
+  group_.health().set_waiting_for(peer);
   Deadline own(seconds(group_.config().timeout_s));
   Deadline& deadline = deadline_ ? *deadline_ : own;
-  Deadline spinning(std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left()));
-  Farewell farewell;
-  auto seen = Clock::now();
-  LongWait long_wait(seen);
-  bool blocking = false;
   blocked_ = false;
-  while (!poll(ready, blocking || yield_ ? 1 : kPolls)) {
+  auto between = [&] {
     Interruption::look();
     group_.health().throw_if_poisoned();
-    bool busy = progress_others(&channel);
-    if (!blocking) {
-      if (yield_) ::sched_yield();
-      blocking = spinning.passed();
-      blocked_waits_ += blocking;
-      blocked_ = blocking;  // and then checks once more
-      continue;
-    }
+    progress_others(channels_[peer].get());
+  };
+  Duration spinning = std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left());
+  if (!set_.spin(spinning, ready, between)) block(peer, ready, doing, deadline, begun);
+  blocked_ = false;
+  group_.health().set_waiting_for(kNobody);
+}
+
+// Looks at what is awaited between setting blocked_ and the first sleep, so wake_if_blocked() of
+// another thread comes in time.
+void Channels::block(Rank peer, const std::function<bool()>& ready,
+                     const std::function<std::string()>& doing, Deadline& deadline,
+                     Clock::time_point seen) {
+  Health& health = group_.health();
+  Farewell farewell;
+  LongWait long_wait(seen);
+  blocked_waits_ += 1;
+  blocked_ = true;
+  while (!ready()) {
+    Interruption::look();
+    health.throw_if_poisoned();
+    progress_others(channels_[peer].get());
     if (farewell.is_over(health, peer))
       throw Error(Code::kPeerLost,
                   fmt::format("{} has left the communicator", group_.topology().describe(peer)),
@@ -186,22 +185,14 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
         [&] { return group_.topology().describe(peer); });
     if (deadline.passed()) {
       health.poison(health.blame(peer, doing(), kBlameGrace));
-      group_.health().throw_if_poisoned();
+      health.throw_if_poisoned();
     }
-    channel.wait(std::min({deadline.left(), busy ? kShortestBlock : kLongestBlock}));
+    set_.sleep(std::min<Duration>(deadline.left(), WaitSet::kLongestSleep));
   }
-  blocked_ = false;
-  health.set_waiting_for(kNobody);
 }
 
 void Channels::revoke() noexcept {
-  std::lock_guard lock(mutex_);
   for (Rank peer : connected_) channels_[peer]->revoke();
-}
-
-void Channels::wake() {
-  std::lock_guard lock(mutex_);
-  for (Rank peer : connected_) channels_[peer]->wake();
 }
 
 }  // namespace ringcoll

@@ -2,13 +2,10 @@
 // deadlines.
 #pragma once
 
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +15,7 @@
 #include "base/error.h"
 #include "mesh/group/opening.h"
 #include "transport/transport.h"
+#include "transport/wait_set.h"
 
 namespace ringcoll {
 
@@ -78,15 +76,14 @@ class Channels {
   /// wait polls longer for it.
   template <typename Ready, typename Doing>
   void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
-    bool gives_way = gives_way_ && bytes <= kMostAtOnce;
-    for (int i = gives_way ? kFirstTurns : first_polls(peer); i > 0; i--) {
+    for (int i = yields() ? 1 : kFirstPolls; i > 0; i--)
       if (ready()) return;
-      if (gives_way) ::sched_yield();
-    }
     wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
+  /// Sleeps until something that was just looked for in vain may be there, at most 1 ms.
+  void rest();
   /// Makes a wait in another thread check its condition again. Any thread.
-  void wake();
+  void wake() { set_.wake(); }
   /// The same, but only if that wait has stopped polling.
   void wake_if_blocked() {
     if (blocked_) wake();
@@ -103,26 +100,21 @@ class Channels {
   Duration spin(uint64_t bytes = 0) const;
   void set_spin(Duration spin) { spin_ = spin; }
   /// True if this rank shares CPUs with others. Its waits then yield the CPU between polls.
-  bool yields() const { return yield_; }
+  bool yields() const { return set_.yields(); }
   // Any thread may read the counter.
   const Count& blocked_waits() const { return blocked_waits_; }  // waits that stopped polling
   void forget_counts() { blocked_waits_ = {}; }
 
  private:
+  /// Polls before the first look at the clock.
   static constexpr int kFirstPolls = 64;
-  /// Polls before the first look at the clock. A poll of tcp is a system call. On a shared CPU, 64
-  /// of them would keep the peer from running for 100 us.
-  int first_polls(Rank peer) const { return yield_ && by_network_[peer] ? 1 : kFirstPolls; }
-  /// Yields before a wait looks at anything else, where ranks share CPUs and all links are memory.
-  /// A short message has arrived, or its sender has to run first. A longer message may be in the
-  /// middle of its copy, so polling is worth while.
-  static constexpr int kFirstTurns = 8;
-  static constexpr uint64_t kMostAtOnce = 4096;
 
   void add(Rank peer, std::unique_ptr<Endpoint> channel);
   void set_up(Opening& link, Opening::State state);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
                    const std::function<std::string()>& doing, uint64_t bytes);
+  void block(Rank peer, const std::function<bool()>& ready,
+             const std::function<std::string()>& doing, Deadline& deadline, Clock::time_point seen);
   bool progress_others(const Endpoint* but);
   void drain(Rank peer, Deadline deadline);
 
@@ -130,9 +122,7 @@ class Channels {
   std::vector<std::unique_ptr<Endpoint>> channels_;  // by peer
   std::vector<Rank> connected_;
   std::vector<bool> by_network_;  // by peer
-  mutable std::mutex mutex_;      // orders adding a channel and wake() of another thread
-  bool yield_;
-  bool gives_way_ = false;
+  WaitSet set_;                   // of all transports of the group
   Duration spin_;
   std::optional<Deadline> deadline_;  // of all waits of a call
   std::atomic<bool> blocked_ = false;

@@ -179,8 +179,7 @@ MessageChannels& Group::messages() {
 
 void Group::wake() {
   channels_->wake();
-  std::lock_guard lock(beginning_);
-  if (begun_) messages_->wake();
+  messages_->wake();
 }
 
 void Group::leave() {

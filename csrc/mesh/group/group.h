@@ -1,5 +1,5 @@
 // A group: some ranks of a mesh in an order, with their own channels and their own error state.
-// Transports, memory and lifelines are the mesh's. A group has no thread, and on one host no
+// Transports, memory, lifelines and bells are the mesh's. A group has no thread, and on one host no
 // descriptor.
 #pragma once
 
@@ -69,6 +69,8 @@ class Group {
   LinkClass link_of(Rank peer) const {
     return links_[peer].row ? links_[peer].row->link : LinkClass::kProcess;
   }
+  /// The transport, or the part of it, by which calls reach the peer; null: the rank itself.
+  Transport* part_to(Rank peer) const { return links_[peer].transport; }
   /// The port through which a rank reaches other hosts, "mlx5_0:1"; "" if links have no ports.
   std::string port_of(Rank rank) const;
   /// True if every pair talks through shared memory or inside one process.
@@ -104,8 +106,6 @@ class Group {
   /// Makes waits for calls and for messages in other threads check their condition again. Any
   /// thread.
   void wake();
-  /// The part that links a peer. Precondition: the peer is not this rank.
-  Transport& part_to(Rank peer) const { return *links_[peer].transport; }
   /// Offers memory of a call to the transports of the network, or to those of the host if there is
   /// no network. On links that take it (Endpoint::takes_lent), granted memory is sent from and
   /// received into without a copy. See Transport::lend().
@@ -164,7 +164,7 @@ class Group {
   CallMemory memory_;
   std::unique_ptr<Channels> channels_;  // the last two members use the others
   std::unique_ptr<GroupMessages> messages_;
-  std::mutex beginning_;  // orders begin() of messages and wake()
+  std::mutex beginning_;  // orders the first calls of messages()
   bool begun_ = false;
 };
 

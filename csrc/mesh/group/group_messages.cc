@@ -1,10 +1,9 @@
 #include "mesh/group/group_messages.h"
 
 #include <fmt/core.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <ctime>
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <utility>
@@ -15,19 +14,10 @@
 namespace ringcoll {
 namespace {
 
-// A sleep checks again after this time, in case a notification was lost: a peer may be out of
-// descriptors.
-constexpr Duration kLongestSleep = std::chrono::milliseconds(50);
-// Polls between two looks at the clock. Where ranks share CPUs, each poll yields instead.
-constexpr int kPollsAClock = 64;
 // How long a rank that leaves moves its queued sends.
 constexpr Duration kLongestFlush = std::chrono::seconds(5);
-
-timespec to_timespec(Duration time) {
-  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::max(time, Duration::zero()));
-  return {static_cast<time_t>(ns.count() / 1'000'000'000),
-          static_cast<long>(ns.count() % 1'000'000'000)};
-}
+// How often it looks whether peers have left meanwhile.
+constexpr Duration kLook = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -35,12 +25,12 @@ timespec to_timespec(Duration time) {
 struct GroupMessages::News {
   std::atomic<bool> any{true};  // peers may have called before
   std::mutex mutex;
-  const Bell* bell = nullptr;  // null: closed
+  WaitSet* set = nullptr;  // null: closed
 
   void tell() {
     std::lock_guard lock(mutex);
     any = true;
-    if (bell) bell->ring();
+    if (set) set->wake();
   }
 };
 
@@ -48,13 +38,17 @@ GroupMessages::GroupMessages(Group& group, std::span<std::byte> staging)
     : group_(group),
       staging_(staging),
       parts_(group.mesh(), part_of_mesh()),
+      set_(group.mesh().bells(), group.mesh().topology().crowded(group.mesh().rank())),
       news_(std::make_shared<News>()) {}
 
 // The extent is the memory that messages are sent from. If a device registers it, it is taken here.
 TransportPart GroupMessages::part_of_mesh() {
   Extents& extents = group_.mesh().message_extents();
   if (staging_.empty() && group_.registers_extents()) take_staging();
-  return {group_.rank(), group_.members(), staging_.empty() ? extents.region() : staging_, &bell_};
+  return {.rank = group_.rank(),
+          .members = group_.members(),
+          .extent = staging_.empty() ? extents.region() : staging_,
+          .has_streams = false};
 }
 
 void GroupMessages::take_staging() {
@@ -72,15 +66,14 @@ void GroupMessages::begin() {
   for (Rank peer = 0; peer < size(); peer++) {
     auto [row, part] = parts_.links()[peer];
     if (!row) continue;
+    set_.add(*part);
     if (row->link != LinkClass::kNetwork) near_closed_.push_back(peer);
     std::string why = parts_.reach(peer, addresses_.at(peer));
     check(why.empty(), Code::kTransport, "{} is not reached by {} for messages: {}",
           group_.topology().describe(peer), row->name, why);
   }
-  used_ = transports_of(parts_.links());
   if (staging_.empty()) take_staging();
-  bell_.make();
-  news_->bell = &bell_;
+  news_->set = &set_;
   peers_.resize(size());
   group_.mesh().connector().listen_for_messages(group_.number(), [news = news_] { news->tell(); });
 }
@@ -108,7 +101,7 @@ uint64_t GroupMessages::lend(Rank peer, Loan loan, uint64_t oldest) {
 }
 
 void GroupMessages::revoke() noexcept {
-  for (Transport* part : used_) part->revoke();
+  for (Transport* part : set_.parts()) part->revoke();
 }
 
 // ---- Opening ----
@@ -215,60 +208,20 @@ void GroupMessages::drop(Rank rank) {
 
 // ---- Waiting ----
 
-bool GroupMessages::stirs(std::vector<pollfd>* sleep) {
-  bool any = false;
-  for (Transport* part : used_) any |= part->stirs(sleep);
-  return any || is_called() || is_roused();
-}
-
-bool GroupMessages::is_called() const {
-  return std::ranges::any_of(
-      near_closed_, [this](Rank rank) { return parts_.links()[rank].transport->called_by(rank); });
-}
-
-bool GroupMessages::is_roused() {
-  return news_->any.load(std::memory_order_relaxed) || woken_.load(std::memory_order_relaxed) ||
-         group_.health().poisoned();
-}
-
-void GroupMessages::rested() {
-  for (Transport* part : used_) part->rested();
-  // An exchange, not a store: it reads the flag that wake() set, so this thread sees what was done
-  // before. With a store it might sleep through that.
-  woken_.exchange(false);
+// Whether there is anything but links to look at.
+bool GroupMessages::is_roused() const {
+  return news_->any.load(std::memory_order_relaxed) || set_.woken() || group_.health().poisoned() ||
+         std::ranges::any_of(near_closed_, [this](Rank rank) {
+           return parts_.links()[rank].transport->called_by(rank);
+         });
 }
 
 void GroupMessages::wait(Duration limit, uint64_t bytes) {
   Deadline over(limit);
-  if (spin(over, bytes)) return rested();
-  sleep(std::min(over.left(), kLongestSleep));
-}
-
-// Returns false if nothing was ready during the time that a wait polls.
-bool GroupMessages::spin(Deadline over, uint64_t bytes) {
-  Deadline spinning(std::min(group_.channels().spin(bytes), over.left()));
-  bool yields = group_.channels().yields();
-  for (int turn = 1;; turn++) {
-    if (stirs(nullptr)) return true;
-    if (yields) ::sched_yield();
-    if ((yields || turn % kPollsAClock == 0) && spinning.passed()) return false;
-  }
-}
-
-// A peer writes what stirs() looks for before it notifies, so no notification is lost.
-void GroupMessages::sleep(Duration limit) {
-  fds_.assign(1, {bell_.fd(), POLLIN, 0});
-  if (!stirs(&fds_)) {
-    timespec timeout = to_timespec(limit);
-    ::ppoll(fds_.data(), fds_.size(), &timeout, nullptr);
-  }
-  bell_.silence();
-  rested();
-}
-
-void GroupMessages::wake() {
-  woken_ = true;
-  bell_.ring();
+  Duration spinning = std::min(group_.channels().spin(bytes), over.left());
+  auto ready = [this] { return set_.stirs() || is_roused(); };
+  if (set_.spin(spinning, ready, [] {})) return set_.rested();
+  set_.sleep(std::min(over.left(), WaitSet::kLongestSleep), [this] { return is_roused(); });
 }
 
 // ---- Leaving ----
@@ -289,7 +242,7 @@ void GroupMessages::finish() {
           drop(rank);
         }
       }
-      ::sched_yield();
+      if (!all) set_.sleep(kLook);
     }
   };
   each(std::min<Duration>(seconds(group_.config().timeout_s), kLongestFlush),
@@ -305,7 +258,7 @@ void GroupMessages::close() {
   group_.mesh().connector().end_messages(group_.number());
   {
     std::lock_guard lock(news_->mutex);
-    news_->bell = nullptr;
+    news_->set = nullptr;
   }
   peers_.clear();
 }

@@ -4,13 +4,9 @@
 // Opening. Either end may begin (mesh/group/opening.h). Inside a host the peer then notices when it
 // polls (Transport::called_by), over a network by the connection. No thread waits for a link.
 //
-// Waiting. A wait polls like one for a call. Then it sleeps on a pipe and on the descriptors that
-// the transports name, for all links at once (Transport::stirs).
+// Waiting. A wait is for all links at once, while it polls, too (transport/wait_set.h).
 #pragma once
 
-#include <poll.h>
-
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,7 +20,7 @@
 #include "mesh/group/messages.h"
 #include "mesh/group/opening.h"
 #include "mesh/group/parts.h"
-#include "shm/bell.h"
+#include "transport/wait_set.h"
 
 namespace ringcoll {
 
@@ -65,7 +61,7 @@ class GroupMessages final : public MessageChannels {
   uint64_t lend(Rank peer, Loan loan, uint64_t oldest) override;
   void revoke() noexcept override;
   void wait(Duration limit, uint64_t bytes) override;
-  void wake() override;
+  void wake() override { set_.wake(); }
 
  private:
   /// Without any of these the channel is closed. Later there is one of the first two.
@@ -81,12 +77,7 @@ class GroupMessages final : public MessageChannels {
   bool advance(Rank peer);
   bool advance_all();
   bool answer();
-  bool is_called() const;
-  bool stirs(std::vector<pollfd>* sleep);
-  bool is_roused();
-  void rested();
-  bool spin(Deadline over, uint64_t bytes);
-  void sleep(Duration limit);
+  bool is_roused() const;
 
   /// An extent, held from its creation until its readers have finished.
   struct Staging {
@@ -103,18 +94,15 @@ class GroupMessages final : public MessageChannels {
   Group& group_;
   std::unique_ptr<Staging> own_staging_;  // before the parts, which use it
   std::span<std::byte> staging_;
-  Bell bell_;
   Parts parts_;
   std::vector<Parts::Addresses> addresses_;
-  std::vector<Transport*> used_;   // each part once
+  WaitSet set_;                    // of all parts
   std::vector<Peer> peers_;        // after the parts: destroyed before them
   std::vector<Rank> near_closed_;  // within this host, not being opened
   std::vector<Rank> opening_;
   std::vector<Rank> open_;
   uint64_t lent_ = 0;  // loans offered to transports of the network
-  std::vector<pollfd> fds_;
   std::shared_ptr<News> news_;
-  std::atomic<bool> woken_{false};
 };
 
 }  // namespace ringcoll

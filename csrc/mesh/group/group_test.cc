@@ -280,8 +280,7 @@ TEST(GroupsWithShortFiles, HaveLessOfTheArena) {
 
 TEST_P(Groups, NeedNoThreadAndHardlyADescriptor) {
   run([](Mesh& mesh, Meeting& meeting) {
-    talk(mesh.whole(), 1);  // so that there are all lifelines,
-    mesh.whole().channels()[(mesh.rank() + 1) % kRanks].wait(Duration::zero());  // and what wakes
+    testing::wake_all(mesh.whole(), meeting);  // so that there are all lifelines, and what wakes
     Used before = Used::count(mesh, meeting);
     auto half = meeting.make(mesh, half_of(mesh.rank()));
     Used made = Used::count(mesh, meeting);

@@ -368,7 +368,7 @@ TEST_P(MessagesTest, CostNothingUnlessTheyAreUsed) {
     auto warm = offers.make(mesh, {0, 1, 2, 3});
     exchange(*warm, 1);  // all lifelines are there, soon
     await_lifelines(mesh);
-    offers.wait();
+    wake_all(mesh.whole(), offers);
     warm.reset();
     Used before = Used::count(mesh, offers);
     std::vector<std::unique_ptr<Group>> groups;

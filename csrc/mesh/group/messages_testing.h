@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -214,6 +215,30 @@ class Offers {
   std::vector<Group::Offer> offers_;
   std::barrier<> all_;
 };
+
+/// Each rank wakes each other one, so each has a bell, and has those of the others open.
+inline void wake_all(Group& group, Offers& offers) {
+  std::vector<Rank> others;
+  for (Rank rank = 0; rank < group.size(); rank++)
+    if (rank != group.rank()) others.push_back(rank);
+  group.channels().connect(others);
+  for (Rank waker = 0; waker < group.size(); waker++) {
+    offers.wait();
+    if (waker == group.rank()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // by then the others sleep
+      for (Rank rank : others) send(group.channels()[rank], {}, nullptr, 0);
+      group.channels().flush([] { return "a test"; });
+      continue;
+    }
+    Endpoint& channel = group.channels()[waker];
+    if (group.wants_places()) channel.expect(nullptr, 0);
+    View view;
+    group.channels().wait(
+        waker, [&] { return channel.try_recv(nullptr, 0, &view); }, [] { return "a test"; });
+    channel.release();
+  }
+  offers.wait();
+}
 
 /// Of this process, in which all ranks are: threads and descriptors, counted while nobody does
 /// anything.

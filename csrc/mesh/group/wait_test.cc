@@ -7,7 +7,6 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,17 +28,17 @@ class WaitOnASharedCpu : public ::testing::Test {
     ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
   }
   void TearDown() override { ASSERT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
-  static void run(const std::function<void(Mesh&)>& body, const char* transport = "tcp") {
+  static void run(const std::function<void(Mesh&)>& body, const char* transport) {
     auto errors = testing::run_ranks({2, testing::config_of(transport)}, body);
     EXPECT_EQ(errors, std::vector<std::string>(2));
   }
   template <typename Ready>
-  static void wait(Mesh& mesh, Ready&& ready, uint64_t bytes = 0) {
+  static void wait(Mesh& mesh, Ready&& ready) {
     Rank peer = 1 - mesh.rank();
-    mesh.whole().channels().wait(peer, ready, [] { return std::string("testing"); }, bytes);
+    mesh.whole().channels().wait(peer, ready, [] { return std::string("testing"); });
   }
-  /// Polls of the median wait of ranks that wait for one another in turn, for so many bytes.
-  static int median_polls(Mesh& mesh, std::atomic<int>& turn, uint64_t bytes = 0) {
+  /// Polls of the median wait of ranks that wait for one another in turn.
+  static int median_polls(Mesh& mesh, std::atomic<int>& turn) {
     constexpr int kTurns = 200;
     std::vector<int> polls;
     // Who came early would sleep, and who sleeps is not told here that it is its turn.
@@ -47,7 +46,7 @@ class WaitOnASharedCpu : public ::testing::Test {
     for (turn++; turn < 0 && !deadline.passed();) ::sched_yield();
     for (int mine = mesh.rank(); mine < kTurns; mine += 2) {
       int count = 0;
-      wait(mesh, [&] { return count++, turn == mine; }, bytes);
+      wait(mesh, [&] { return count++, turn == mine; });
       polls.push_back(count);
       turn = mine + 1;
     }
@@ -59,22 +58,11 @@ class WaitOnASharedCpu : public ::testing::Test {
   cpu_set_t before_{};
 };
 
-// A poll of tcp is a system call: many in a row keep the peer, which is waited for, from running.
-TEST_F(WaitOnASharedCpu, GivesWayAfterEachPollOfTheNetwork) {
-  std::atomic<int> turn{-2};
-  run([&](Mesh& mesh) { EXPECT_LE(median_polls(mesh, turn), 8); });
-}
-
-// What is short is there, or its sender has to run first; what is long may be being copied.
-TEST_F(WaitOnASharedCpu, GivesWayAtOnceForWhatIsShort) {
-  for (auto [bytes, at_once] : {std::pair<uint64_t, bool>{0, true}, {4096, true}, {4097, false}}) {
+// Many polls in a row keep the peer, which is waited for, from running.
+TEST_F(WaitOnASharedCpu, GivesWayAfterEachPoll) {
+  for (const char* transport : {"tcp", "shm"}) {
     std::atomic<int> turn{-2};
-    run(
-        [&](Mesh& mesh) {
-          int polls = median_polls(mesh, turn, bytes);
-          EXPECT_EQ(polls <= 8, at_once) << polls << " polls for " << bytes << " bytes";
-        },
-        "shm");
+    run([&](Mesh& mesh) { EXPECT_LE(median_polls(mesh, turn), 8) << transport; }, transport);
   }
 }
 
@@ -82,20 +70,22 @@ TEST_F(WaitOnASharedCpu, GivesWayAtOnceForWhatIsShort) {
 // longer than it would have polled may block: such waits say nothing.
 TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
   constexpr int kWaits = 10;
-  run([&](Mesh& mesh) {
-    const auto spin = std::chrono::microseconds(mesh.config().spin_us);
-    auto blocked_waits = [&] { return mesh.whole().channels().blocked_waits(); };
-    int counted = 0;
-    for (Deadline enough(std::chrono::seconds(20)); counted < kWaits && !enough.passed();) {
-      uint64_t blocked = blocked_waits();
-      auto begun = Clock::now();
-      wait(mesh, [&] { return Clock::now() - begun > 3 * spin; });
-      if (Clock::now() - begun > 5 * spin) continue;
-      counted++;
-      EXPECT_EQ(blocked_waits(), blocked);
-    }
-    EXPECT_EQ(counted, kWaits) << "never ran for so long at a time";
-  });
+  run(
+      [&](Mesh& mesh) {
+        const auto spin = std::chrono::microseconds(mesh.config().spin_us);
+        auto blocked_waits = [&] { return mesh.whole().channels().blocked_waits(); };
+        int counted = 0;
+        for (Deadline enough(std::chrono::seconds(20)); counted < kWaits && !enough.passed();) {
+          uint64_t blocked = blocked_waits();
+          auto begun = Clock::now();
+          wait(mesh, [&] { return Clock::now() - begun > 3 * spin; });
+          if (Clock::now() - begun > 5 * spin) continue;
+          counted++;
+          EXPECT_EQ(blocked_waits(), blocked);
+        }
+        EXPECT_EQ(counted, kWaits) << "never ran for so long at a time";
+      },
+      "tcp");
 }
 
 // It is at work, and comes soon.

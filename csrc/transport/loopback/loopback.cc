@@ -32,17 +32,16 @@ struct Message {
   std::vector<std::byte> copy;
 };
 
-/// One side of a pair: the messages that it has sent, and how it sleeps. Guarded by Pair::mutex.
+/// One side of a pair: the messages that it has sent, and how it waits. Guarded by Pair::mutex.
 struct Side {
   std::array<Message, kCredits> outbox;  // message n at n modulo kCredits
   uint64_t sent = 0;
   uint64_t taken = 0;     // by the other side's try_recv
   uint64_t released = 0;  // by the other side
   bool closed = false;
-  bool woken = false;
-  Bell* bell = nullptr;  // while its owner sleeps on it
-  uint64_t events = 0;   // number of events that this side may wait for
-  std::condition_variable changed;
+  const Bell* bell = nullptr;       // while its owner sleeps on it
+  uint64_t events = 0;              // number of events that this side may wait for
+  std::condition_variable changed;  // for its destructor
 };
 
 struct Pair {
@@ -109,7 +108,7 @@ class Registry {
     return pairs_.contains(std::minmax(mine, theirs));
   }
   /// From now on, a peer that makes a pair with this transport rings `bell`; null: no more.
-  void set_asleep(uint64_t nonce, Bell* bell) {
+  void set_asleep(uint64_t nonce, const Bell* bell) {
     std::lock_guard lock(mutex_);
     if (bell)
       asleep_[nonce] = bell;
@@ -120,7 +119,7 @@ class Registry {
  private:
   std::mutex mutex_;
   std::map<uint64_t, Rank> ranks_;
-  std::map<uint64_t, Bell*> asleep_;
+  std::map<uint64_t, const Bell*> asleep_;
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<Pair>> pairs_;
 };
 
@@ -148,10 +147,8 @@ class LoopbackEndpoint final : public Endpoint {
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool progress() override { return false; }  // nothing is ever queued
-  void wait(Duration limit) override;
-  void wake() override;
   /// As Transport::stirs() and rested(); a null bell: no sleep.
-  bool stirs(Bell* bell);
+  bool stirs(const Bell* bell);
   void rested();
 
  private:
@@ -174,7 +171,7 @@ class LoopbackEndpoint final : public Endpoint {
   Side& in_;   // the other
   All& all_;
   uint64_t completed_ = 0;
-  // Events of this side when the caller first looked for something in vain since the last wait().
+  // Events of this side when the caller first looked for something in vain since rested().
   uint64_t seen_events_ = 0;
   bool looked_ = false;
 };
@@ -228,10 +225,8 @@ uint64_t LoopbackEndpoint::completed() {
   uint64_t before = completed_;
   auto left = [&](uint64_t n) { return n <= out_.released || !out_.outbox[n % kCredits].borrowed; };
   while (completed_ < out_.sent && left(completed_ + 1)) completed_++;
-  if (completed_ == before && completed_ < out_.sent) {
-    if (in_.closed) throw peer_lost();
-    looked_in_vain();
-  }
+  if (completed_ == before && completed_ < out_.sent && in_.closed) throw peer_lost();
+  if (completed_ < out_.sent) looked_in_vain();
   return completed_;
 }
 
@@ -271,40 +266,24 @@ void LoopbackEndpoint::release() {
   Pair::notify(in_);
 }
 
-void LoopbackEndpoint::wait(Duration limit) {
-  std::unique_lock lock(pair_.mutex);
-  out_.changed.wait_for(lock, limit, [&] { return out_.woken || out_.events != seen_events_; });
-  out_.woken = false;
-  seen_events_ = out_.events;
-  looked_ = false;
-}
-
-void LoopbackEndpoint::wake() {
-  std::lock_guard lock(pair_.mutex);
-  out_.woken = true;
-  out_.changed.notify_all();
-}
-
-bool LoopbackEndpoint::stirs(Bell* bell) {
+bool LoopbackEndpoint::stirs(const Bell* bell) {
   std::lock_guard lock(pair_.mutex);
   out_.bell = bell;
-  return out_.events != seen_events_;
+  return looked_ && out_.events != seen_events_;
 }
 
 void LoopbackEndpoint::rested() {
   std::lock_guard lock(pair_.mutex);
   out_.bell = nullptr;
-  seen_events_ = out_.events;
   looked_ = false;
 }
 
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(Rank rank, size_t size, uint64_t inline_bytes, const TransportPart* part)
+  LoopbackTransport(Rank rank, size_t size, uint64_t inline_bytes, bool is_part)
       : rank_(rank),
         inline_bytes_(inline_bytes),
-        is_part_(part != nullptr),
-        bell_(part ? part->bell : nullptr),
+        is_part_(is_part),
         nonce_(random_nonce()),
         peers_(size) {
     Registry::get().add(nonce_, rank_);
@@ -340,21 +319,19 @@ class LoopbackTransport final : public Transport {
 
   // A part has a nonce of its own, and so is a transport like any other.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
-    return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_,
-                                               &part);
+    return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_, true);
   }
 
   bool called_by(Rank peer) override {
     return Registry::get().has_pair(nonce_, peers_.at(static_cast<size_t>(peer)));
   }
-  bool stirs(std::vector<pollfd>* sleep) override;
+  bool stirs(Sleep* sleep) override;
   void rested() override;
 
  private:
   const Rank rank_;
   const uint64_t inline_bytes_;
   const bool is_part_;
-  Bell* const bell_;
   const uint64_t nonce_;
   std::vector<uint64_t> peers_;
   LoopbackEndpoint::All endpoints_;
@@ -362,10 +339,11 @@ class LoopbackTransport final : public Transport {
 
 // A peer that connects from now on rings. The caller itself looks for a peer that has connected
 // before.
-bool LoopbackTransport::stirs(std::vector<pollfd>* sleep) {
-  if (sleep) Registry::get().set_asleep(nonce_, bell_);
+bool LoopbackTransport::stirs(Sleep* sleep) {
+  const Bell* bell = sleep ? &sleep->bell : nullptr;
+  if (bell) Registry::get().set_asleep(nonce_, bell);
   bool any = false;
-  for (LoopbackEndpoint* endpoint : endpoints_) any |= endpoint->stirs(sleep ? bell_ : nullptr);
+  for (LoopbackEndpoint* endpoint : endpoints_) any |= endpoint->stirs(bell);
   return any;
 }
 
@@ -381,7 +359,7 @@ Probe probe_loopback(const Config&) { return {true, "threads of one process need
 std::unique_ptr<Transport> make_loopback(const TransportOptions& options) {
   return std::make_unique<LoopbackTransport>(options.rank, static_cast<size_t>(options.size),
                                              static_cast<uint64_t>(options.config.inline_bytes),
-                                             nullptr);
+                                             false);
 }
 
 }  // namespace ringcoll

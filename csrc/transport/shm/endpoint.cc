@@ -1,12 +1,10 @@
 #include "transport/shm/endpoint.h"
 
 #include <fmt/core.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <thread>
 
 #include "base/copy.h"
 #include "base/error.h"
@@ -39,7 +37,6 @@ std::string ShmEndpoint::link() const {
 
 ShmEndpoint::ShmEndpoint(const Pair& pair)
     : pair_(pair),
-      peer_waiting_(pair.tower ? &pair.their_lead->waiting : &pair.theirs->waiting),
       buffers_(pair.my_buffers, pair.their_buffers, pair.leads),
       copies_({.weights = {1, kOfPastCaches},
                .least_bytes = kLeastTimedBytes,
@@ -49,16 +46,12 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
   // Each tells by itself what it tells: no order with others.
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
-  if (pair_.tower) {
-    pair_.tower->links.push_back(this);
-    return;
-  }
-  pair_.mine->waiting.store(0, std::memory_order_relaxed);
+  pair_.set->links.push_back(this);
 }
 
 ShmEndpoint::~ShmEndpoint() {
   if (pair_.on_end) pair_.on_end(last_unread());
-  if (pair_.tower) std::erase(pair_.tower->links, this);
+  std::erase(pair_.set->links, this);
 }
 
 // What stands where the peer's message `number` is due: its number when it is there.
@@ -194,7 +187,7 @@ uint64_t ShmEndpoint::completed() {
   if (completed_ == sent_) return completed_;
   uint64_t done = std::max(completed_, load_released());
   while (done < sent_ && !kept_[(done + 1) % kEntries]) done++;
-  wants_credit_ |= done == completed_;
+  wants_credit_ |= done < sent_;
   return completed_ = done;
 }
 
@@ -344,56 +337,32 @@ void ShmEndpoint::call_peer() {
   if (sleeps(peer_waiting(), FullFence())) wake_peer();
 }
 
+// The peer has stored these words before `waiting`, which has been observed.
 void ShmEndpoint::wake_peer() {
-  if (pair_.tower) {
-    const PeerLines& lead = *pair_.their_lead;
-    // Stored before `waiting`, which has been observed.
-    return rope_.pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
-                      lead.bell_inode.load(std::memory_order_relaxed));
-  }
-  // This thread alone writes it. Before the wake, so that a peer that is only about to sleep does
-  // not: the kernel compares under its lock of the word.
-  uint32_t event = pair_.mine->event.load(std::memory_order_relaxed);
-  publish(pair_.mine->event, event + 1);
-  futex_wake(pair_.mine->event);
+  const PeerLines& lead = *pair_.their_lead;
+  pair_.ropes->pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
+                    lead.bell_inode.load(std::memory_order_relaxed));
 }
 
 bool ShmEndpoint::something_new() const {
-  bool any = !wants_message_ && !wants_credit_;
-  if ((wants_message_ || any) && stamp_of(received_ + 1) == received_ + 1) return true;
-  if (!wants_credit_ && !any) return false;
-  return released_by_peer() != peer_released_ || returned_by_peer() != buffers_.taken_back();
+  if (wants_message_ && stamp_of(received_ + 1) == received_ + 1) return true;
+  return wants_credit_ &&
+         (released_by_peer() != peer_released_ || returned_by_peer() != buffers_.taken_back());
 }
 
-void ShmEndpoint::wait(Duration limit) {
-  if (pair_.tower) {  // its owner waits for all links
-    ::sched_yield();
-    return;
-  }
-  turn_.fetch_add(1, std::memory_order_seq_cst);
-  uint32_t event = fall_asleep_on(pair_.theirs->event, pair_.mine->waiting);
-  // woken_ is looked at after turn_ became odd, and wake() looks at turn_ after it set woken_.
-  auto ready = [this] { return something_new() || woken_.load(std::memory_order_seq_cst); };
-  if (!is_ready_after_all(ready)) futex_wait(pair_.theirs->event, event, limit);
-  pair_.mine->waiting.store(0, std::memory_order_relaxed);  // a peer that sees 1 wakes in vain
-  // Not a store: who is woken has to see what was done before wake(), or would sleep through it.
-  woken_.exchange(false);
-  wants_message_ = wants_credit_ = false;
-  turn_.fetch_add(1, std::memory_order_relaxed);  // a wake that sees it late rings once more
+bool LinkSet::stirs(Sleep* sleep) {
+  auto any = [this] { return std::ranges::any_of(links, &ShmEndpoint::something_new); };
+  if (!sleep) return any();
+  mine->bell_fd.store(sleep->bell.fd(), std::memory_order_relaxed);
+  mine->bell_inode.store(sleep->bell.inode(), std::memory_order_relaxed);
+  fall_asleep(mine->waiting);
+  return is_ready_after_all(any);
 }
 
-void ShmEndpoint::wake() {
-  // The word that wait() sleeps on is the peer's: it cannot be changed here, so a wake that comes
-  // between wait()'s look at woken_ and its sleep is lost. Hence again, until wait() has ended; the
-  // bound is for a thread that gets no processor.
-  constexpr int kTries = 100'000;
-  woken_.store(true, std::memory_order_seq_cst);
-  uint32_t turn = turn_.load(std::memory_order_seq_cst);
-  if (turn % 2 == 0) return;  // the next wait() finds woken_
-  for (int i = 0; i < kTries && turn_.load(std::memory_order_relaxed) == turn; i++) {
-    futex_wake(pair_.theirs->event);
-    std::this_thread::yield();
-  }
+void LinkSet::rested() {
+  if (mine->waiting.load(std::memory_order_relaxed) != 0)  // only then is the line written
+    mine->waiting.store(0, std::memory_order_relaxed);
+  for (ShmEndpoint* link : links) link->forget_wishes();
 }
 
 }  // namespace ringcoll::shm

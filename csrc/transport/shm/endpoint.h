@@ -12,12 +12,9 @@
 // A message that is copied when it is sent goes into a buffer that becomes the receiver's
 // (handed.h), or beside its entry if it is very short.
 //
-// Sleeping: each side sleeps on `event` in the other's memory, since only the other can change it.
-// The one that sleeps: set own `waiting`, look once more, sleep. The other: stamp or release, look
-// at `waiting`, count `event` up and wake. In which order each sees the other's: sleep.h.
-//
-// In a part with a bell a rank sleeps for all of its links at once: there is one `waiting` for
-// them, and peers ring the bell instead of counting `event` up.
+// Sleeping: a rank sleeps for all of its links at once. It says how peers wake it, sets `waiting`,
+// looks at the links once more, and sleeps. A peer stamps or releases, looks at `waiting`, and
+// rings the rank's bell. Why one of the two sees the other's word: sleep.h.
 #pragma once
 
 #include <atomic>
@@ -42,9 +39,12 @@ class ShmEndpoint;
 /// of a Xeon: 32 B 0.28 us there and 0.33 in a buffer, 128 B 0.36 and 0.35, 1 KiB 0.65 and 0.44).
 inline constexpr uint64_t kLeastHandedBytes = 128;
 
-/// A part's own bell, and its links.
-struct BellTower {
-  Bell* bell = nullptr;
+/// The links of the whole or of a part, for which one thread sleeps.
+struct LinkSet {
+  /// Transport::stirs() and rested().
+  bool stirs(Sleep* sleep);
+  void rested();
+
   PeerLines* mine = nullptr;  // the first unit of this rank
   std::vector<ShmEndpoint*> links;
 };
@@ -71,14 +71,15 @@ struct Pair {
   const SharedMemory* their_arena = nullptr;
   int pid = 0;                                  // of the peer
   const PeerMemory* memory = nullptr;           // of the peer; null: cannot be read
-  BellTower* tower = nullptr;                   // null: no bell
-  const PeerLines* their_lead = nullptr;        // with a bell: the first unit of the peer
+  LinkSet* set = nullptr;                       // this link's
+  const PeerLines* their_lead = nullptr;        // the first unit of the peer
+  BellRopes* ropes = nullptr;                   // to the peer's bells
   std::function<void(uint64_t unread)> on_end;  // told last_unread() then; null: nobody asks
 };
 
 class ShmEndpoint final : public Endpoint {
  public:
-  /// One of its tower's links while it lives.
+  /// One of its set's links while it lives.
   explicit ShmEndpoint(const Pair& pair);
   ~ShmEndpoint() override;
 
@@ -98,12 +99,7 @@ class ShmEndpoint final : public Endpoint {
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
                  uint64_t* word) override;
   bool progress() override { return false; }  // nothing is ever queued
-  /// With a bell; who makes calls waits by itself for those who read its arena.
-  bool drained() override { return !pair_.tower || completed() == sent_; }
-  void wait(Duration limit) override;
-  void wake() override;
-  // With a bell.
-
+  bool drained() override { return completed() == sent_; }
   /// The peer may find itself called (PeerLines::connected).
   void call_peer();
   /// Whether there is what the caller has looked for in vain.
@@ -134,7 +130,7 @@ class ShmEndpoint final : public Endpoint {
   const std::byte* in_buffer(uint64_t number, uint64_t offset, uint64_t bytes);
   const std::byte* fetch(uint64_t address, void* place, uint64_t bytes);
   bool next_is_there();
-  const std::atomic<uint32_t>& peer_waiting() const { return *peer_waiting_; }
+  const std::atomic<uint32_t>& peer_waiting() const { return pair_.their_lead->waiting; }
   void wake_peer();
   std::string link() const;
 
@@ -142,8 +138,6 @@ class ShmEndpoint final : public Endpoint {
   /// How what is copied is stored: processors differ in which is faster, and so do distances.
   enum Store : size_t { kThroughCaches, kPastCaches };
   const Pair pair_;
-  const std::atomic<uint32_t>* peer_waiting_;
-  BellRope rope_;
   HandedBuffers buffers_;
   FasterWay copies_;  // of Store
   uint64_t sent_ = 0;
@@ -155,13 +149,10 @@ class ShmEndpoint final : public Endpoint {
   int8_t buffer_of_[kEntries] = {};  // of a view: the number of the buffer it is in, or kNoBuffer
   uint64_t told_ = 0;                // the last of them that the peer knows of
   std::vector<std::byte> fetched_;   // of a view of what was lent that had no place of its own
-  // What the caller looked for in vain since the last wait(), hence what wait() waits for. A
-  // message that it does not want yet must not keep a wait for credit from sleeping.
+  // What the caller looked for in vain since it rested last. A message that it does not want yet
+  // must not keep it from sleeping.
   bool wants_message_ = false;
   bool wants_credit_ = false;
-  // Shared with wake(), on lines of their own. turn_ is odd while wait() runs.
-  alignas(kApartBytes) std::atomic<bool> woken_{false};
-  std::atomic<uint32_t> turn_{0};
 };
 
 }  // namespace ringcoll::shm

@@ -16,8 +16,8 @@
 // A unit serves many pairs, one after another. What its owner writes there for one of them is never
 // taken for another's, since each word that tells a peer something of this pair's messages holds
 // the owner's base of the time (reserve.h): whoever reads a word of another base has read nothing.
-// The words without a base (`waiting`, `event`, `cpu_and_one`, the bell) are hints: a stale one
-// costs a wake-up, or a look after 50 ms.
+// The words without a base (`waiting`, the bell) are hints: a stale one costs a wake-up, or a look
+// after 50 ms.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +25,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shm/futex.h"
 #include "transport/shm/handed.h"
 #include "transport/transport.h"
 
 namespace ringcoll::shm {
 
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
 /// Messages to one peer that may be unreleased. Fewer stall pipelines that have more pieces in
@@ -95,17 +94,14 @@ struct PeerLines {
   alignas(kApartBytes) std::atomic<uint64_t> released;
   /// In the first unit of a part: its base until it ends.
   std::atomic<uint64_t> open;
-  /// Non-zero while this rank sleeps, or is about to, on the peer's `event`. In the first unit of a
-  /// part with a bell: on that, and for all of its peers.
+  /// In the first unit of the whole or of a part: non-zero while this rank sleeps, or is about to,
+  /// for all of its peers there.
   alignas(kApartBytes) std::atomic<uint32_t> waiting;
-  /// Counts up when this rank has sent or released and found the peer's `waiting` set. The peer
-  /// sleeps on it.
-  FutexWord event;
-  /// In the first unit of a part with a bell, before `waiting` is set: what peers ring.
+  /// In the same unit, stored before `waiting`: what peers ring.
   std::atomic<int32_t> bell_fd;
   std::atomic<uint64_t> bell_inode;
-  /// In a part with a bell: its base once this rank has connected to the peer, which may have to
-  /// hear of it by no other way.
+  /// In a part: its base once this rank has connected to the peer, which may have to hear of it by
+  /// no other way.
   std::atomic<uint64_t> connected;
   /// One above its base, if this rank can read the memory of the peer's process.
   std::atomic<uint64_t> reads;

@@ -333,7 +333,7 @@ TEST_F(ShmPartStale, ALinkTakesNothingOfALaterPart) {
   }
   auto start = Clock::now();
   stale().completed();
-  stale().wait(std::chrono::milliseconds(50));
+  old_[1].waits.sleep(std::chrono::milliseconds(50));
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(40)) << "it sleeps all the same";
 }
 

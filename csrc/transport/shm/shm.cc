@@ -16,7 +16,6 @@
 #include "transport/shm/endpoint.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/reserve.h"
-#include "transport/shm/sleep.h"
 
 namespace ringcoll {
 namespace {
@@ -24,8 +23,8 @@ namespace {
 using shm::Layout;
 using shm::PartAddress;
 
-/// Memory that the whole and its parts have in common. All but the reserve stays as it is once the
-/// whole has been asked to reach all peers.
+/// Memory that the whole and its parts have in common. All but the reserve and the ropes stays as
+/// it is once the whole has been asked to reach all peers.
 struct Common {
   struct Peer {
     SharedMemory control;
@@ -47,6 +46,7 @@ struct Common {
         handed(SharedMemory::create(layout.handed(layout.units_with_buffers()))),
         reserve(control, handed, layout),
         peers(static_cast<size_t>(options.size)),
+        ropes(static_cast<size_t>(options.size)),
         ended(static_cast<size_t>(options.size)) {}
 
   /// Whether a rank may have memory in common with this one, as far as all ranks know alike.
@@ -74,14 +74,17 @@ struct Common {
   uint64_t copies_up_to(bool with_buffers) const {
     return with_buffers ? std::max(inline_bytes, handed_bytes) : inline_bytes;
   }
-  /// What joins this rank to `peer` of the whole by these units of theirs.
-  shm::Pair pair(Rank peer, uint32_t my_unit, uint32_t their_unit) {
+  /// What joins this rank to `peer` of the whole by these units of theirs. `their_lead`: the first
+  /// of the peer's.
+  shm::Pair pair(Rank peer, uint32_t my_unit, uint32_t their_unit, uint32_t their_lead) {
     const Peer& mapped = peers[static_cast<size_t>(peer)];
     shm::Pair pair;
     pair.inline_bytes = inline_bytes;
     pair.stride = layout.stride();
     pair.mine = lines(my_unit);
     pair.theirs = lines_of(peer, their_unit);
+    pair.their_lead = lines_of(peer, their_lead);
+    pair.ropes = &ropes[static_cast<size_t>(peer)];
     pair.out_ring = control.data() + layout.ring(my_unit);
     pair.in_ring = mapped.control.data() + layout.ring(their_unit);
     if (std::max(my_unit, their_unit) < layout.units_with_buffers()) {
@@ -107,6 +110,7 @@ struct Common {
   SharedMemory handed;  // buffers, which peers write, too
   shm::Reserve reserve;
   std::vector<Peer> peers;
+  std::vector<BellRopes> ropes;          // to the peers' bells
   std::vector<std::atomic<bool>> ended;  // peers' processes
 };
 
@@ -145,8 +149,8 @@ class ShmPart final : public Transport {
   uint64_t copies_up_to() const override;
   std::unique_ptr<Readers> readers() override;
   bool called_by(Rank peer) override;
-  bool stirs(std::vector<pollfd>* sleep) override;
-  void rested() override;
+  bool stirs(Sleep* sleep) override { return set_.stirs(sleep); }
+  void rested() override { set_.rested(); }
 
  private:
   /// A rank of the part.
@@ -174,18 +178,18 @@ class ShmPart final : public Transport {
   const std::span<const std::byte> extent_;
   std::vector<Member> members_;
   shm::Block block_;
-  shm::BellTower tower_;
+  shm::LinkSet set_;
 };
 
 ShmPart::ShmPart(Common& common, const TransportPart& part)
-    : common_(common), rank_(part.rank), extent_(part.extent), tower_{.bell = part.bell} {
+    : common_(common), rank_(part.rank), extent_(part.extent) {
   uint32_t near = 0;
   for (Rank rank : part.members) {
     members_.push_back({.in_whole = rank, .place = near});
     near += common.near(rank);
   }
   block_ = common.reserve.take(near);
-  tower_.mine = common.lines(block_.first);
+  set_.mine = common.lines(block_.first);
 }
 
 // A peer that has not ended may have a link to this rank, whether or not this rank has made its end
@@ -249,7 +253,8 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
   invariant(peer.reached && !peer.connected, "shm: rank {} of a group is to be connected {}", rank,
             peer.connected ? "twice" : "unreached");
   peer.connected = true;
-  shm::Pair pair = common_.pair(peer.in_whole, block_.first + peer.place, unit_of(peer));
+  shm::Pair pair =
+      common_.pair(peer.in_whole, block_.first + peer.place, unit_of(peer), peer.address.first);
   pair.rank = rank_;
   pair.peer = rank;
   pair.my_base = block_.base;
@@ -259,13 +264,10 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
     peer.unread = unread;
     peer.link = nullptr;
   };
-  if (tower_.bell) {
-    pair.tower = &tower_;
-    pair.their_lead = common_.lines_of(peer.in_whole, peer.address.first);
-  }
+  pair.set = &set_;
   auto link = std::make_unique<shm::ShmEndpoint>(pair);
   peer.link = link.get();
-  if (tower_.bell) link->call_peer();
+  link->call_peer();
   return link;
 }
 
@@ -277,25 +279,6 @@ bool ShmPart::called_by(Rank rank) {
          observe(common_.lines_of(peer.in_whole, unit_of(peer))->connected) == peer.address.base;
 }
 
-bool ShmPart::stirs(std::vector<pollfd>* sleep) {
-  if (sleep) {
-    tower_.mine->bell_fd.store(tower_.bell->fd(), std::memory_order_relaxed);
-    tower_.mine->bell_inode.store(tower_.bell->inode(), std::memory_order_relaxed);
-    shm::fall_asleep(tower_.mine->waiting);
-  }
-  auto any = [this] {
-    return std::ranges::any_of(tower_.links,
-                               [](const shm::ShmEndpoint* link) { return link->something_new(); });
-  };
-  return sleep ? shm::is_ready_after_all(any) : any();
-}
-
-void ShmPart::rested() {
-  if (tower_.mine->waiting.load(std::memory_order_relaxed) != 0)  // only then is the line written
-    tower_.mine->waiting.store(0, std::memory_order_relaxed);
-  for (shm::ShmEndpoint* link : tower_.links) link->forget_wishes();
-}
-
 class ShmTransport final : public Transport {
  public:
   explicit ShmTransport(const TransportOptions& options)
@@ -303,6 +286,7 @@ class ShmTransport final : public Transport {
         extent_(options.own_arena()),
         common_(options),
         connected_(static_cast<size_t>(options.size)) {
+    set_.mine = common_.lines(kLead);
     page() = {shm::kMagic, random_nonce()};
   }
 
@@ -316,8 +300,11 @@ class ShmTransport final : public Transport {
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
   uint64_t copies_up_to() const override { return common_.copies_up_to(true); }
   void ended(Rank peer) override { common_.ended.at(static_cast<size_t>(peer)) = true; }
+  bool stirs(Sleep* sleep) override { return set_.stirs(sleep); }
+  void rested() override { set_.rested(); }
 
  private:
+  static constexpr uint32_t kLead = 0;  // the first unit of every rank
   shm::ControlPage& page() const {
     return *reinterpret_cast<shm::ControlPage*>(common_.control.data());
   }
@@ -326,6 +313,7 @@ class ShmTransport final : public Transport {
   const std::span<const std::byte> extent_;
   Common common_;
   std::vector<bool> connected_;  // by peer
+  shm::LinkSet set_;
 };
 
 std::string ShmTransport::address() const {
@@ -391,10 +379,11 @@ std::unique_ptr<Endpoint> ShmTransport::connect(Rank peer, std::vector<Fd> /*soc
             connected ? "twice" : "unreached");
   connected_[static_cast<size_t>(peer)] = true;
   shm::Pair pair =
-      common_.pair(peer, static_cast<uint32_t>(peer), static_cast<uint32_t>(common_.rank));
+      common_.pair(peer, static_cast<uint32_t>(peer), static_cast<uint32_t>(common_.rank), kLead);
   pair.rank = common_.rank;
   pair.peer = peer;
   pair.extent = extent_;
+  pair.set = &set_;
   return std::make_unique<shm::ShmEndpoint>(pair);
 }
 

@@ -1,8 +1,10 @@
 #include "transport/shm/shm.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -124,7 +126,8 @@ struct Side {
     return reinterpret_cast<shm::PeerLines*>(control.data() + layout.lines(peer));
   }
   std::byte* ring() const { return control.data() + layout.ring(peer); }
-  shm::Pair paired_with(const Side& other) const {
+  shm::Pair paired_with(const Side& other) {
+    set.mine = lines();
     return {.rank = other.peer,
             .peer = peer,
             .inline_bytes = kInline,
@@ -138,10 +141,16 @@ struct Side {
             .leads = other.peer < peer,
             .extent = {arena.data(), arena.bytes()},
             .arena = &arena,
-            .their_arena = &other.arena};
+            .their_arena = &other.arena,
+            .pid = ::getpid(),
+            .set = &set,
+            .their_lead = other.lines(),
+            .ropes = &ropes};
   }
 
   Rank peer;
+  shm::LinkSet set;
+  BellRopes ropes;
   shm::Layout layout{2, kInline};
   SharedMemory control = SharedMemory::create(layout.bytes());
   SharedMemory arena = SharedMemory::create(kArena);
@@ -178,9 +187,9 @@ TEST(ShmOrder, WhatWasWrittenIsReadAndWhatWasReadIsOverwritten) {
   other.get();
 }
 
-// Between its look around and its sleep nothing can wake a rank: then the word that it is to sleep
-// on has to have changed, or it would sleep through the wake, with what it waits for there.
-TEST(ShmOrder, WhoWakesAPeerChangesTheWordThatItSleepsOn) {
+// Between its look around and its sleep nothing can wake a rank: then its bell has to have been
+// rung, or it would sleep through what it waits for.
+TEST(ShmOrder, WhoFindsAPeerAsleepRingsItsBell) {
   Side here(0), there(1);
   shm::ShmEndpoint sender(here.paired_with(there)), receiver(there.paired_with(here));
   View view;
@@ -188,17 +197,22 @@ TEST(ShmOrder, WhoWakesAPeerChangesTheWordThatItSleepsOn) {
     EXPECT_EQ(sender.try_send(envelope_of(n), here.arena.data(), kArena), n);
     EXPECT_TRUE(receiver.try_recv(nullptr, kArena, &view));
   };
-  auto changes = [](const Side& side, auto&& act) {
-    uint32_t before = side.lines()->event;
+  std::vector<pollfd> fds;
+  auto rings = [&](Side* asleep, auto&& act) {
+    Bell bell;
+    Sleep sleep{bell, fds};
+    if (asleep) {
+      EXPECT_FALSE(asleep->set.stirs(&sleep));
+    }
     act();
-    return side.lines()->event - before;
+    if (asleep) asleep->set.rested();
+    pollfd fd{bell.fd(), POLLIN, 0};
+    return ::poll(&fd, 1, 0) == 1;
   };
-  EXPECT_EQ(changes(here, [&] { deliver(1); }), 0u) << "nobody sleeps";
-  EXPECT_EQ(changes(there, [&] { receiver.release(); }), 0u);
-  there.lines()->waiting = 1;
-  EXPECT_EQ(changes(here, [&] { deliver(2); }), 1u);
-  here.lines()->waiting = 1;
-  EXPECT_EQ(changes(there, [&] { receiver.release(); }), 1u);
+  EXPECT_FALSE(rings(nullptr, [&] { deliver(1); })) << "nobody sleeps";
+  EXPECT_FALSE(rings(nullptr, [&] { receiver.release(); }));
+  EXPECT_TRUE(rings(&there, [&] { deliver(2); }));
+  EXPECT_TRUE(rings(&here, [&] { receiver.release(); }));
 }
 
 // One goes to sleep just when the other, which does not sleep, does what it waits for: one of the
@@ -217,7 +231,7 @@ TEST(ShmOrder, NobodySleepsThroughWhatComesAsItFallsAsleep) {
       for (uint64_t i = 0; i < turns; i++) std::atomic_signal_fence(std::memory_order_seq_cst);
       if (turns > 0) {
         Deadline limit(kLimit);
-        link.wait(kLimit);
+        sleep_on(link, kLimit);
         slept_through += limit.passed();
       } else if (tries % 1000 == 0) {
         std::this_thread::yield();
@@ -244,36 +258,6 @@ TEST(ShmOrder, NobodySleepsThroughWhatComesAsItFallsAsleep) {
   other.get();
   RecordProperty("slept_through", slept_through);
   EXPECT_LE(slept_through, 2) << "of " << n << " messages";
-}
-
-// It may have been asleep, where only wake() itself can tell it: x86 orders that by what it is,
-// other processors need to be told. ThreadSanitizer goes by the latter.
-TEST(ShmOrder, WhoIsWokenSeesWhatWasDoneBefore) {
-  Side here(0), there(1);
-  shm::ShmEndpoint link(here.paired_with(there));
-  constexpr uint64_t kRounds = 300;
-  uint64_t told = 0;  // no atomic: what the order is for
-  std::atomic<uint64_t> begun = 0, over = 0;
-  auto reach = [](const std::atomic<uint64_t>& count, uint64_t n) {
-    for (Deadline deadline(seconds(60)); count < n; std::this_thread::yield())
-      check(!deadline.passed(), Code::kTimeout, "the other thread is gone");
-  };
-  auto other = std::async(std::launch::async, [&] {
-    for (uint64_t n = 1; n <= kRounds; n++) {
-      reach(begun, n);
-      for (uint64_t turn = 0; turn < n % 50; turn++) std::this_thread::yield();  // asleep or not
-      told = n;
-      link.wake();
-      over = n;  // its last call of the kernel ends no later wait
-    }
-  });
-  for (uint64_t n = 1; n <= kRounds; n++) {
-    begun = n;
-    link.wait(seconds(60));
-    EXPECT_EQ(told, n);
-    reach(over, n);
-  }
-  other.get();
 }
 
 /// Memory of the caller's that can be taken away.

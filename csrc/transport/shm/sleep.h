@@ -57,15 +57,6 @@ void fall_asleep(Word& waiting, Order&& order = {}) noexcept {
   order();
 }
 
-/// As above, of who sleeps as long as `event` is what is returned here. A peer counts it up when it
-/// has seen `waiting`, and so after it was looked at.
-template <typename Word, typename Event, typename Order = FullFence>
-auto fall_asleep_on(const Event& event, Word& waiting, Order&& order = {}) noexcept {
-  auto before = observe(event);
-  fall_asleep(waiting, order);
-  return before;
-}
-
 /// A processor gives no bound, but has at most some 100 stores on their way, each for a line that
 /// is with another core or in memory. Should one take longer, who waits sleeps until its limit.
 inline constexpr Duration kStoresArrive = std::chrono::microseconds(10);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <utility>
 
 #include "base/error.h"
@@ -25,20 +24,17 @@ TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTu
     auto link = fmt::format("[rank {} -> {}, tcp stream {}]", rank, peer, i);
     flows_.push_back({Stream(std::move(sockets[i]), peer, link, read_ahead_bytes)});
   }
-  all_.add(this);
+  all_.push_back(this);
 }
 
-TcpEndpoint::~TcpEndpoint() { all_.remove(this); }
+TcpEndpoint::~TcpEndpoint() { std::erase(all_, this); }
 
 uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint64_t bytes) {
   if (revoked_ > 0) return 0;
   uint64_t number = sent_ + 1;
   if (number > completed_ + kQueue) {
     flush_all();
-    if (number > completed_ + kQueue) {
-      wants_credit_ = true;
-      return 0;
-    }
+    if (number > completed_ + kQueue) return 0;
   }
   Outgoing& message = outgoing(number);
   message = {};
@@ -168,11 +164,7 @@ uint64_t TcpEndpoint::unacknowledged() const {
 }
 
 uint64_t TcpEndpoint::completed() {
-  if (completed_ < sent_) {
-    uint64_t before = completed_;
-    flush_all();
-    if (completed_ == before) wants_credit_ = true;
-  }
+  if (completed_ < sent_) flush_all();
   return std::max(completed_, revoked_);
 }
 
@@ -372,41 +364,21 @@ void TcpEndpoint::add_writable(std::vector<pollfd>* fds) {
     if (flow.count > 0) fds->push_back({flow.stream.fd(), POLLOUT, 0});
 }
 
-// Sends and receives as far as possible. True if the caller has something to look at.
-bool TcpEndpoint::moves() {
-  bool sent = flush_all();
-  return (known_ ? read_message() : read_header(0)) || sent;
-}
-
+// Messages leave when the kernel takes them: whoever waits for credit waits for that.
 bool TcpEndpoint::stirs(std::vector<pollfd>* sleep) {
   if (told_of_end_) return false;
   try {
-    if (moves()) return true;
-    fail_if_ended();
-    if (sleep && !waits_for_more(sleep)) return true;
+    bool sent = flush_all();
+    if (wants_message_) {
+      if (known_ ? read_message() : read_header(0)) return true;
+      fail_if_ended();
+      if (sleep && !waits_for_more(sleep)) return true;
+    }
     if (sleep) add_writable(sleep);
-    return false;
+    return sent;
   } catch (const Error&) {  // using the link throws it again
     return told_of_end_ = true;
   }
-}
-
-void TcpEndpoint::wait(Duration limit) {
-  bool any = !wants_message_ && !wants_credit_;
-  bool message = wants_message_ || any;
-  wants_message_ = wants_credit_ = false;
-  std::vector<pollfd> fds{{-1, POLLIN, 0}};
-  if (message && !waits_for_more(&fds)) return;
-  for (TcpEndpoint* endpoint : all_) endpoint->add_writable(&fds);
-  Waker::Wait wait(all_.waker);
-  fds[0].fd = wait.fd();
-  auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait.at_most(limit));
-  timespec timeout{static_cast<time_t>(ns.count() / 1'000'000'000),
-                   static_cast<long>(ns.count() % 1'000'000'000)};
-  if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-  // Errors of a stream are thrown, with their cause, where the stream is used.
-  for (TcpEndpoint* endpoint : all_)
-    if (endpoint != this) endpoint->flush_all();
 }
 
 }  // namespace ringcoll::tcp

@@ -25,7 +25,6 @@
 #include "base/fd.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tuner.h"
-#include "transport/tcp/waker.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -33,23 +32,8 @@ namespace ringcoll::tcp {
 
 class TcpEndpoint;
 
-/// The endpoints of one transport. One thread at a time uses them, except wake(). A wait for one of
-/// them moves the queued sends of the others as well: the awaited peer may itself wait for those.
-class Endpoints {
- public:
-  /// `fds` outlives this object.
-  explicit Endpoints(WakeFds& fds) : waker(fds) {}
-
-  void add(TcpEndpoint* endpoint) { all_.push_back(endpoint); }
-  void remove(TcpEndpoint* endpoint) { std::erase(all_, endpoint); }
-  auto begin() const { return all_.begin(); }
-  auto end() const { return all_.end(); }
-
-  Waker waker;  // wakes up any of them: no two wait at once
-
- private:
-  std::vector<TcpEndpoint*> all_;
-};
+/// The endpoints of one transport. One thread at a time uses them.
+using Endpoints = std::vector<TcpEndpoint*>;
 
 /// A longer message is cut into stretches of so many bytes. If it were less, headers and system
 /// calls would count. If it were more, some streams would run dry at the end of a message while one
@@ -72,11 +56,9 @@ class TcpEndpoint final : public Endpoint {
   bool progress() override;
   bool busy() const override;
   void revoke() noexcept override;
-  void wait(Duration limit) override;
-  void wake() override { all_.waker.wake(); }
   /// Transport::stirs() and rested(), for this link.
   bool stirs(std::vector<pollfd>* sleep);
-  void rested() { wants_message_ = wants_credit_ = false; }
+  void rested() { wants_message_ = false; }
 
  private:
   /// Messages that may be queued while the kernel's buffers are full. More would not make a full
@@ -135,7 +117,6 @@ class TcpEndpoint final : public Endpoint {
   bool holds_a_later_message(const Flow& flow) const;
   bool waits_for_more(std::vector<pollfd>* fds);
   void add_writable(std::vector<pollfd>* fds);
-  bool moves();
   std::byte* own_buffer(uint64_t bytes);
   [[noreturn]] void corrupt(size_t k, const std::string& what) const;
 
@@ -168,10 +149,9 @@ class TcpEndpoint final : public Endpoint {
   std::deque<Buffer>
       views_;  // of the views not released, in order; empty if the caller gave a place
   std::vector<Buffer> spare_;
-  // What the caller looked for in vain since the last wait(), and so what wait() waits for. A
-  // message that the caller does not want yet must not keep a wait for credit from sleeping.
+  // The caller looked for a message in vain since rested(). One that it does not want yet must not
+  // keep it from sleeping.
   bool wants_message_ = false;
-  bool wants_credit_ = false;
   bool told_of_end_ = false;  // stirs() has reported the end
 };
 

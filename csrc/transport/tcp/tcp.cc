@@ -104,26 +104,20 @@ Streams streams_of(const TransportOptions& options) {
   return {wanted, wanted > 0 ? wanted : affordable_streams(options.size)};
 }
 
-/// What parts use of the whole, which outlives them.
-struct Shared {
-  tcp::WakeFds wake_fds;
-  SpareDescriptors spare;
-};
-
 class TcpTransport final : public Transport {
  public:
-  /// `whole`: for a part, that of the whole; null: this is the whole. `spare`: what a part has
-  /// taken of the spare descriptors.
+  /// `whole`: for a part, the spare descriptors of the whole, which outlives it; null: this is the
+  /// whole. `taken`: how many of them a part has taken.
   TcpTransport(Rank rank, size_t size, Streams streams, const Framing& framing,
-               Shared* whole = nullptr, size_t spare = 0)
+               SpareDescriptors* whole = nullptr, size_t taken = 0)
       : rank_(rank),
         streams_(streams),
         framing_(framing),
         most_of_(size, 1),
-        own_shared_(whole ? nullptr : std::make_unique<Shared>()),
-        shared_(whole ? *whole : *own_shared_),
-        spare_(spare) {}
-  ~TcpTransport() override { shared_.spare.give_back(spare_); }
+        own_spare_(whole ? nullptr : std::make_unique<SpareDescriptors>()),
+        spare_(whole ? *whole : *own_spare_),
+        taken_(taken) {}
+  ~TcpTransport() override { spare_.give_back(taken_); }
 
   std::string address() const override {
     TcpAddress address{.streams = static_cast<uint8_t>(streams_.wanted),
@@ -161,9 +155,10 @@ class TcpTransport final : public Transport {
   }
 
   bool called_by(Rank /*peer*/) override { return false; }
-  bool stirs(std::vector<pollfd>* sleep) override {
+  bool stirs(Sleep* sleep) override {
     bool any = false;
-    for (tcp::TcpEndpoint* endpoint : endpoints_) any |= endpoint->stirs(sleep);
+    for (tcp::TcpEndpoint* endpoint : endpoints_)
+      any |= endpoint->stirs(sleep ? &sleep->fds : nullptr);
     return any;
   }
   void rested() override {
@@ -180,11 +175,11 @@ class TcpTransport final : public Transport {
   // while there are descriptors. Messages have one, since a job has many parts.
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     size_t links = part.members.size() - 1;
-    uint32_t most = part.bell ? 1 : streams_.most;
-    size_t spare = shared_.spare.take(links, most - 1);
-    if (links > 0) most = static_cast<uint32_t>(1 + spare / links);
-    return std::make_unique<TcpTransport>(
-        part.rank, part.members.size(), Streams{streams_.wanted, most}, framing_, &shared_, spare);
+    uint32_t most = part.has_streams ? streams_.most : 1;
+    size_t taken = spare_.take(links, most - 1);
+    if (links > 0) most = static_cast<uint32_t>(1 + taken / links);
+    return std::make_unique<TcpTransport>(part.rank, part.members.size(),
+                                          Streams{streams_.wanted, most}, framing_, &spare_, taken);
   }
 
  private:
@@ -192,10 +187,10 @@ class TcpTransport final : public Transport {
   const Streams streams_;
   const Framing framing_;
   std::vector<uint32_t> most_of_;  // by peer: the fewer of both ends' streams
-  const std::unique_ptr<Shared> own_shared_;
-  Shared& shared_;
-  const size_t spare_;
-  tcp::Endpoints endpoints_{shared_.wake_fds};
+  const std::unique_ptr<SpareDescriptors> own_spare_;
+  SpareDescriptors& spare_;
+  const size_t taken_;
+  tcp::Endpoints endpoints_;
 };
 
 // Makes a connection to this process, and sends one byte through it. "" if that worked.

@@ -54,6 +54,12 @@ class Wire : public ::testing::Test {
     fill(reinterpret_cast<std::byte*>(text.data()) + sizeof header, bytes, number);
     return text;
   }
+  /// For a moment: what came is read while it is waited for.
+  void pause() {
+    std::vector<pollfd> fds;
+    if (!link_->stirs(&fds)) ::poll(fds.data(), fds.size(), 1);
+    link_->rested();
+  }
   Error error_of_receive() {
     try {
       receive(*link_);
@@ -63,8 +69,7 @@ class Wire : public ::testing::Test {
     return Error(Code::kInternal, "no error");
   }
 
-  tcp::WakeFds fds_;
-  tcp::Endpoints all_{fds_};
+  tcp::Endpoints all_;
   Fd there_;
   std::unique_ptr<tcp::TcpEndpoint> link_;
 };
@@ -76,7 +81,7 @@ TEST_F(Wire, AMessageMayComeInAnyPieces) {
   for (char byte : text) {
     EXPECT_FALSE(link_->try_recv(place, 200, &view));
     put(&byte, 1);
-    link_->wait(seconds(5));
+    pause();
   }
   receive(*link_, place, 200).data;
   EXPECT_TRUE(filled(place, 200, 1));
@@ -208,12 +213,12 @@ TEST_F(Wire, WhatComesAfterItWasRevokedIsNotPutWhereItWasWanted) {
   std::vector<std::byte> place(200, std::byte{7});
   View view;
   put(text.data(), text.size() - 100);
-  while (!link_->try_peek(&view.envelope, &view.bytes)) link_->wait(seconds(5));
+  while (!link_->try_peek(&view.envelope, &view.bytes)) pause();
   EXPECT_FALSE(link_->try_recv(place.data(), 200, &view));
   link_->revoke();
   std::fill(place.begin(), place.end(), std::byte{7});
   put(text.data() + text.size() - 100, 100);
-  while (!link_->try_recv(place.data(), 200, &view)) link_->wait(seconds(5));
+  while (!link_->try_recv(place.data(), 200, &view)) pause();
   EXPECT_EQ(view.data, nullptr);
   EXPECT_EQ(place, std::vector<std::byte>(200, std::byte{7}));
 }
@@ -248,8 +253,7 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
       sockets[side].emplace_back(fds[side]);
     }
   }
-  tcp::WakeFds fds;
-  tcp::Endpoints all[2] = {tcp::Endpoints(fds), tcp::Endpoints(fds)};
+  tcp::Endpoints all[2];
   tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), tcp::StreamTuner::fixed(3), 1024, kBytes,
                         all[0]);
   tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), tcp::StreamTuner::fixed(3), 1024, kBytes,
@@ -288,8 +292,7 @@ struct Pair {
         std::make_unique<tcp::TcpEndpoint>(1, 0, std::move(sockets[1]), tuner, 1024, kMost, all[1]);
   }
   static constexpr uint64_t kMost = 8 << 20;
-  tcp::WakeFds fds;
-  tcp::Endpoints all[2] = {tcp::Endpoints(fds), tcp::Endpoints(fds)};
+  tcp::Endpoints all[2];
   std::unique_ptr<tcp::TcpEndpoint> from, to;
 };
 
@@ -326,8 +329,7 @@ TEST(TcpStreams, AStreamThatIsStuckDelaysOnlyWhatItHolds) {
   std::vector<Fd> sockets;
   sockets.push_back(std::move(fast_here));
   sockets.push_back(std::move(slow));
-  tcp::WakeFds fds;
-  tcp::Endpoints all(fds);
+  tcp::Endpoints all;
   tcp::TcpEndpoint from(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2), 1024, 1 << 30, all);
   std::vector<std::byte> data(64 << 20);
   ASSERT_TRUE(from.try_send(envelope_of(1), data.data(), data.size()));
@@ -384,8 +386,7 @@ class TwoStreams : public ::testing::Test {
     }
     return "";
   }
-  tcp::WakeFds fds_;
-  tcp::Endpoints all_{fds_};
+  tcp::Endpoints all_;
   Fd there_[2];
   std::unique_ptr<tcp::TcpEndpoint> link_;
 };
@@ -555,8 +556,8 @@ TEST(TcpReach, StreamsMustAgree) {
 }
 
 /// The sockets of a link between the two members of a part.
-size_t sockets_of_part(TestRank& a, TestRank& b, Bell* bell) {
-  TransportPart of_a{0, {0, 1}, {}, bell}, of_b{1, {0, 1}, {}, bell};
+size_t sockets_of_part(TestRank& a, TestRank& b, bool has_streams) {
+  TransportPart of_a{0, {0, 1}, {}, has_streams}, of_b{1, {0, 1}, {}, has_streams};
   auto one = a.transport->part(of_a), other = b.transport->part(of_b);
   EXPECT_EQ(one->reach(1, other->address()), "");
   EXPECT_EQ(other->reach(0, one->address()), "");
@@ -574,9 +575,8 @@ TEST(TcpParts, HaveTheStreamsOfTheWholeForCalls) {
     TestRank here(row, 0, 2, board, 4096, config), there(row, 1, 2, board, 4096, config);
     EXPECT_EQ(here.transport->reach(1, there.transport->address()), "");
     EXPECT_EQ(there.transport->reach(0, here.transport->address()), "");
-    EXPECT_EQ(sockets_of_part(here, there, nullptr), here.transport->sockets_to(1)) << streams;
-    Bell bell;
-    EXPECT_EQ(sockets_of_part(here, there, &bell), 1u) << streams;
+    EXPECT_EQ(sockets_of_part(here, there, true), here.transport->sockets_to(1)) << streams;
+    EXPECT_EQ(sockets_of_part(here, there, false), 1u) << streams;
   }
 }
 
@@ -607,43 +607,6 @@ TEST(TcpParts, HaveFewerStreamsWhenThereAreMany) {
   }
   std::vector<std::unique_ptr<Transport>> parts;
   EXPECT_EQ(sockets_of_next(&parts), 4u) << "they were given back";
-}
-
-// Descriptors belong to waits: as many as wait at one time, whatever the number of those who might.
-TEST(Waker, OfManyOneWaitsAndOneDescriptorDoes) {
-  tcp::WakeFds fds;
-  tcp::Waker one(fds), other(fds);
-  int first = -1;
-  for (tcp::Waker* waker : {&one, &other, &one}) {
-    waker->wake();
-    tcp::Waker::Wait wait(*waker);
-    EXPECT_EQ(wait.at_most(seconds(1)), Duration::zero()) << "the wake that came before";
-    if (first < 0) first = wait.fd();
-    EXPECT_EQ(wait.fd(), first);
-  }
-  tcp::Waker::Wait here(one), there(other);
-  EXPECT_NE(here.fd(), there.fd()) << "both wait";
-  EXPECT_EQ(here.at_most(seconds(1)), seconds(1)) << "a wake ends one wait";
-  one.wake();
-  EXPECT_TRUE(is_readable(here.fd()));
-  EXPECT_FALSE(is_readable(there.fd())) << "of another";
-}
-
-TEST(Waker, AWaitWithoutADescriptorLooksAround) {
-  rlimit limit{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  tcp::WakeFds fds;
-  tcp::Waker waker(fds);
-  for (int turn = 0; turn < 2; turn++) {
-    tcp::Waker::Wait wait(waker);
-    EXPECT_EQ(wait.fd(), -1);
-    EXPECT_LT(wait.at_most(seconds(10)), seconds(1));
-    waker.wake();
-    EXPECT_EQ(wait.at_most(seconds(10)), Duration::zero());
-  }
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -62,8 +61,6 @@ VerbsEndpoint::VerbsEndpoint(Rank rank, Rank peer, Shared& shared, PortUse& port
              .send_pieces = 2,
              .inline_bytes = std::min(kInlineBytes, usable_.limits.inline_bytes)}),
       psn_(random_psn()) {
-  if (!shared_.wake) shared_.wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  check(bool(shared_.wake), Code::kTransport, "{} {}", errno_text("eventfd", errno), link());
   shared_.endpoints.push_back(this);
 }
 
@@ -161,7 +158,10 @@ uint64_t VerbsEndpoint::try_send(const Envelope& envelope, const void* data, uin
   uint64_t writes = 1 + (here ? 0 : writes_for(bytes));
   if (number > peer_released_ + kWindow || !room(writes)) {
     progress();
-    if (number > peer_released_ + kWindow || !room(writes)) return 0;
+    if (number > peer_released_ + kWindow || !room(writes)) {
+      wants_other_ = true;
+      return 0;
+    }
   }
   const auto* from = static_cast<const std::byte*>(data);
   invariant(bytes <= settings_.copied_bytes || region_of(data, bytes, false),
@@ -227,6 +227,7 @@ uint64_t VerbsEndpoint::completed() {
     if (next.waits || next.last_write > reclaimed_) break;
     completed_++;
   }
+  wants_other_ |= completed_ < sent_;
   return completed_;
 }
 
@@ -281,6 +282,7 @@ void VerbsEndpoint::expect(void* place, uint64_t capacity) {
 bool VerbsEndpoint::try_peek(Envelope* envelope, uint64_t* bytes) {
   progress();
   const In& message = in(received_ + 1);
+  wants_message_ |= !message.has_header;
   if (!message.has_header) return false;
   *envelope = message.header.envelope;
   *bytes = message.header.bytes;
@@ -291,6 +293,7 @@ bool VerbsEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   progress();
   uint64_t number = received_ + 1;
   In& message = in(number);
+  wants_message_ |= !message.has_header || !message.done;
   if (!message.has_header) return false;
   uint64_t bytes = message.header.bytes;
   bool here = message.header.form == Header::kHere;
@@ -328,9 +331,10 @@ bool VerbsEndpoint::tell_credit() {
 
 bool VerbsEndpoint::progress() {
   throw_if_failed();
+  bool any = false;
   if (socket_) [[unlikely]]
-    setup_has_ended();
-  bool any = poll_queue();
+    any = setup_has_ended();
+  any |= poll_queue();
   any |= tell_places();
   any |= tell_credit();
   any |= send_waiting();
@@ -417,32 +421,6 @@ void VerbsEndpoint::take_credit(uint64_t number) {
   peer_released_ = number;
 }
 
-bool VerbsEndpoint::progress_busy() {
-  bool any = false;
-  for (VerbsEndpoint* other : shared_.endpoints)
-    if (other == this || other->busy()) any |= other->progress();
-  return any;
-}
-
-void VerbsEndpoint::wait(Duration limit) {
-  for (VerbsEndpoint* other : shared_.endpoints)
-    if (other == this || other->busy()) other->queue_.arm();
-  if (progress_busy()) return;  // completions that came before a queue was armed raise no event
-  // The socket is that of the setup. Afterwards it is -1, which poll() skips.
-  std::array<pollfd, 2 + kMostPorts> fds = {
-      {{shared_.wake.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
-  nfds_t used = 2;
-  for (const auto& port : shared_.ports)
-    if (port) fds.at(used++) = {port->channel.fd(), POLLIN, 0};
-  auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-  ::poll(fds.data(), used, static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000)));
-  for (const auto& port : shared_.ports)
-    if (port) port->channel.drain();
-  uint64_t count = 0;
-  [[maybe_unused]] ssize_t got = ::read(shared_.wake.get(), &count, sizeof count);
-  progress_busy();
-}
-
 // Whether the caller has something to do about the next message.
 bool VerbsEndpoint::next_is_due() {
   const In& message = in(received_ + 1);
@@ -450,20 +428,15 @@ bool VerbsEndpoint::next_is_due() {
 }
 
 bool VerbsEndpoint::stirs(std::vector<pollfd>* sleep) {
-  if (told_of_end_) return false;
+  if (told_of_end_ || !(wants_message_ || wants_other_ || busy())) return false;
   try {
     if (sleep) queue_.arm();  // completions that are there already raise no event
-    if (progress() || next_is_due()) return true;
+    if (progress() || (wants_message_ && next_is_due())) return true;
   } catch (const Error&) {  // using the link throws it again
     return told_of_end_ = true;
   }
   if (sleep && socket_) sleep->push_back({socket_.get(), POLLIN, 0});
   return false;
-}
-
-void VerbsEndpoint::wake() {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t put = ::write(shared_.wake.get(), &one, sizeof one);
 }
 
 void VerbsEndpoint::stop() noexcept {
@@ -475,10 +448,11 @@ void VerbsEndpoint::stop() noexcept {
 // Destroying the queue pair would stop writes under way that the peer still needs.
 bool VerbsEndpoint::drained() {
   poll_queue();
-  if (!setup_has_ended()) return false;
-  if (reclaimed_ >= last_needed_) return true;
+  bool is_set_up = setup_has_ended();
+  if (is_set_up && reclaimed_ >= last_needed_) return true;
+  wants_other_ = true;
   // The last needed write may be unsignaled. A signaled one behind it completes after it.
-  if (last_asked_ < last_needed_ && room(1))
+  if (is_set_up && last_asked_ < last_needed_ && room(1))
     last_asked_ = post({.remote_address = theirs_.inbox, .rkey = theirs_.rkey}, true);
   return false;
 }

@@ -63,7 +63,7 @@ struct Settings {
   double retry_seconds = 0;  // until the device gives up on a peer
 };
 
-/// What the endpoints of one transport have of an open port. A wait takes all events of a channel,
+/// What the endpoints of one transport have of an open port. A sleep takes all events of a channel,
 /// so each transport has a channel of its own. This costs a descriptor for each port and each part
 /// that uses RDMA. One thread at a time.
 struct PortUse {
@@ -85,10 +85,6 @@ struct Shared {
   const std::span<std::byte> extent;            // of the arena
   std::vector<std::unique_ptr<PortUse>> ports;  // by the port's number; null: not used
   Registrations lent;
-  // Ends the wait of any endpoint: no two wait at once. The first endpoint makes it.
-  Fd wake;
-  // A wait for one endpoint moves the queued sends of the others as well: the awaited peer may
-  // itself wait for those.
   std::vector<VerbsEndpoint*> endpoints;
 };
 
@@ -116,10 +112,9 @@ class VerbsEndpoint final : public Endpoint {
   void release() override;
   bool progress() override;
   bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
-  void wait(Duration limit) override;
-  void wake() override;
-  /// Transport::stirs() for this link. The caller watches the channel of the port.
+  /// Transport::stirs() and rested(), for this link. The caller watches the channel of the port.
   bool stirs(std::vector<pollfd>* sleep);
+  void rested() { wants_message_ = wants_other_ = false; }
   /// Stops the link: nothing goes out or comes in any more.
   void stop() noexcept;
 
@@ -166,7 +161,6 @@ class VerbsEndpoint final : public Endpoint {
 
   // Polling.
   bool poll_queue();
-  bool progress_busy();
   bool next_is_due();
   [[noreturn]] void fail(const verbs::Completion& completion);
   void take_immediate(uint32_t immediate);
@@ -206,6 +200,10 @@ class VerbsEndpoint final : public Endpoint {
   Hello theirs_;
   std::optional<Error> failed_;
   bool told_of_end_ = false;  // stirs() has reported the end
+  // What the caller looked for in vain since rested(): a message; a credit, a completion or a step
+  // of the setup. A message that it does not want yet must not keep it from sleeping.
+  bool wants_message_ = false;
+  bool wants_other_ = false;
 
   uint64_t posted_ = 0;       // writes
   uint64_t reclaimed_ = 0;    // writes known to be complete

@@ -44,7 +44,7 @@ Error break_of(Endpoint& link, const std::byte* data) {
     for (Deadline deadline(seconds(40)); !deadline.passed();) {
       link.try_send(envelope_of(1), data, 50'000);
       link.completed();
-      link.wait(milliseconds(1));
+      sleep_on(link, milliseconds(1));
     }
   } catch (const Error& error) {
     return error;

@@ -64,7 +64,8 @@ verbs::Connection VerbsEndpoint::connection() const {
 }
 
 bool VerbsEndpoint::try_establish(Deadline deadline) {
-  if (!hear(&theirs_, sizeof theirs_)) return false;
+  wants_other_ = !hear(&theirs_, sizeof theirs_);
+  if (wants_other_) return false;
   if (theirs_.address.magic != kMagic || theirs_.address.rank != peer_)
     corrupt("it did not say who it is");
   std::string why = mismatch(theirs_.address, mine_.address);
@@ -93,7 +94,8 @@ void VerbsEndpoint::post_proof() {
 bool VerbsEndpoint::try_prove(Deadline deadline) {
   if (proof_ == 0) {
     char word = 0;
-    if (!hear(&word, 1)) return false;
+    wants_other_ = !hear(&word, 1);
+    if (wants_other_) return false;
     if (word != kReceives) corrupt("it did not say that it receives");
     post_proof();
   }
@@ -102,6 +104,7 @@ bool VerbsEndpoint::try_prove(Deadline deadline) {
     if (!std::exchange(told_proven_, true)) send_all(socket_.get(), &kProven, 1, deadline, link());
     return true;
   }
+  wants_other_ = true;
   check(!deadline.passed(), Code::kTimeout,
         "packets of RDMA do not get through to {}: no acknowledgement came before the deadline; is "
         "UDP port 4791 (RoCE v2) open between the hosts, and do all switches carry the MTU of {} "

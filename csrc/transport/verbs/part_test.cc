@@ -98,7 +98,7 @@ TEST_F(RdmaPart, HearsThatTheDeviceIsLost) {
     std::string why;
     try {
       for (Deadline deadline(seconds(20)); !deadline.passed(); link->progress())
-        link->wait(std::chrono::milliseconds(1));
+        sleep_on(*link, std::chrono::milliseconds(1));
     } catch (const Error& error) {
       why = error.what();
     }

@@ -50,16 +50,15 @@ class Links {
                                     Deadline deadline);
   void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
   /// As Transport::stirs() and rested().
-  bool stirs(std::vector<pollfd>* sleep) {
+  bool stirs(Sleep* sleep) {
+    if (sleep) watch_ports(sleep->fds);
     bool any = false;
-    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) any |= endpoint->stirs(sleep);
-    for (const auto& port : shared_.ports)
-      if (sleep && port) sleep->push_back({port->channel.fd(), POLLIN, 0});
+    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints)
+      any |= endpoint->stirs(sleep ? &sleep->fds : nullptr);
     return any;
   }
   void rested() {
-    for (const auto& port : shared_.ports)
-      if (port) port->channel.drain();
+    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->rested();
   }
   // Once a region is deregistered, neither a device nor a peer reaches it.
   void revoke() noexcept {
@@ -68,6 +67,15 @@ class Links {
   }
 
  private:
+  // Events of earlier sleeps mean nothing: the endpoints look at their queues after this.
+  void watch_ports(std::vector<pollfd>& fds) {
+    for (const auto& port : shared_.ports) {
+      if (!port) continue;
+      port->channel.drain();
+      fds.push_back({port->channel.fd(), POLLIN, 0});
+    }
+  }
+
   rdma::Ports& ports_;
   const Rank rank_;
   rdma::Shared shared_;
@@ -122,7 +130,7 @@ class VerbsPart final : public Transport {
   bool wants_places() const override { return true; }
   bool registers_extents() const override { return true; }
   bool called_by(Rank /*peer*/) override { return false; }
-  bool stirs(std::vector<pollfd>* sleep) override { return links_.stirs(sleep); }
+  bool stirs(Sleep* sleep) override { return links_.stirs(sleep); }
   void rested() override { links_.rested(); }
   std::string port_of(Rank rank) override { return ports_.port_of(in_whole(rank)); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
@@ -176,6 +184,8 @@ class VerbsTransport final : public Transport {
   bool wants_places() const override { return true; }
   bool registers_extents() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(rank); }
+  bool stirs(Sleep* sleep) override { return links_.stirs(sleep); }
+  void rested() override { links_.rested(); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
   std::unique_ptr<Transport> part(const TransportPart& part) override {

@@ -55,7 +55,7 @@ Error break_of(Endpoint& link, const std::byte* data) {
     for (uint64_t n = 1; !deadline.passed(); n++) {
       link.try_send(envelope_of(n), data, 1000);
       link.completed();
-      link.wait(std::chrono::milliseconds(1));
+      sleep_on(link, std::chrono::milliseconds(1));
     }
   });
 }
@@ -204,7 +204,7 @@ TEST_F(Breaking, APathThatLosesPacketsIsFoundBeforeAnythingIsSent) {
   b.each(&Endpoint::try_establish);
   fake().set_loss("fake0", 1, true);
   Error error = error_of([&] {
-    for (Deadline deadline(seconds(2)); !a[1].try_prove(deadline);) a[1].wait(seconds(1));
+    for (Deadline deadline(seconds(2)); !a[1].try_prove(deadline);) a.waits.sleep(seconds(1));
   });
   fake().set_loss("fake0", 1, false);
   EXPECT_EQ(error.code(), Code::kTimeout) << error.what();

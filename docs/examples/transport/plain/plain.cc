@@ -3,13 +3,10 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -32,7 +29,6 @@ class PlainEndpoint;
 struct Links {
   const Config& config;
   std::vector<PlainEndpoint*> all;
-  Fd wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 };
 
 class PlainEndpoint final : public Endpoint {
@@ -93,30 +89,34 @@ class PlainEndpoint final : public Endpoint {
     views_.pop_front();
   }
 
-  // Also sends for the other links, since the awaited peer may wait for those messages.
-  void wait(Duration limit) override {
-    std::vector<pollfd> fds{{links_.wake.get(), POLLIN, 0}};
-    // A message that is not wanted yet must not end a wait for room.
-    if (std::exchange(wants_message_, false) || !busy()) fds.push_back({socket_.get(), POLLIN, 0});
-    for (PlainEndpoint* link : links_.all)
-      if (link->busy()) fds.push_back({link->socket_.get(), POLLOUT, 0});
-    auto ns = std::chrono::nanoseconds(limit).count();
-    timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
-    if (::ppoll(fds.data(), fds.size(), &timeout, nullptr) <= 0) return;
-    uint64_t wakes = 0;
-    [[maybe_unused]] auto taken = ::read(links_.wake.get(), &wakes, sizeof wakes);
-    for (PlainEndpoint* link : links_.all)
-      if (link != this) link->progress();
+  // A message that is not wanted yet must not end a wait for room.
+  bool stirs(Sleep* sleep) {
+    if (has_failed_) return false;
+    try {
+      bool sent = progress();
+      if (wants_message_ && receive_more()) return true;
+      short events = static_cast<short>((wants_message_ ? POLLIN : 0) | (busy() ? POLLOUT : 0));
+      if (sleep && events != 0) sleep->fds.push_back({socket_.get(), events, 0});
+      return sent;
+    } catch (const Error&) {  // whoever uses the link gets it again
+      return has_failed_ = true;
+    }
   }
-  void wake() override {
-    uint64_t one = 1;
-    [[maybe_unused]] auto written = ::write(links_.wake.get(), &one, sizeof one);
-  }
+  void rested() { wants_message_ = false; }
 
  private:
   void append(const void* data, size_t bytes) {
     auto* first = static_cast<const std::byte*>(data);
     out_.insert(out_.end(), first, first + bytes);
+  }
+  /// Receives what is there of the message that arrives. True if it is complete, or has begun.
+  bool receive_more() {
+    size_t before = got_;
+    if (got_ < sizeof header_)
+      receive(reinterpret_cast<std::byte*>(&header_), 0, sizeof header_);
+    else if (in_.size() > header_.bytes)
+      receive(in_.data(), sizeof header_, header_.bytes);
+    return got_ > before;
   }
   /// Receives bytes of the message up to `first` + `bytes`. True if all of them are there.
   bool receive(std::byte* to, size_t first, size_t bytes) {
@@ -151,7 +151,8 @@ class PlainEndpoint final : public Endpoint {
   Header header_;               // of the message that arrives
   Bytes in_;                    // its payload
   size_t got_ = 0;              // bytes of both
-  bool wants_message_ = false;  // it was looked for in vain
+  bool wants_message_ = false;  // it was looked for in vain since rested()
+  bool has_failed_ = false;     // stirs() has said so
   std::deque<Bytes> views_;     // not released
 };
 
@@ -171,6 +172,14 @@ class PlainTransport final : public Transport {
                                            std::move(sockets.at(0)), links_);
   }
   bool sends_from_anywhere() const override { return true; }
+  bool stirs(Sleep* sleep) override {
+    bool any = false;
+    for (PlainEndpoint* link : links_.all) any |= link->stirs(sleep);
+    return any;
+  }
+  void rested() override {
+    for (PlainEndpoint* link : links_.all) link->rested();
+  }
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<PlainTransport>(part.rank, links_.config);
   }
