@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -86,6 +87,41 @@ TEST_F(WaitOnASharedCpu, PollsLongerBeforeItBlocks) {
         EXPECT_EQ(counted, kWaits) << "never ran for so long at a time";
       },
       "tcp");
+}
+
+class Sleeping : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, Sleeping, ::testing::Values("shm", "tcp", "loopback"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Each wait of three ranks in a ring sleeps, while a message that it does not want yet may be
+// there. A notification that is lost costs 50 ms. A busy machine makes a few waits as long.
+TEST_P(Sleeping, NobodySleepsThroughAMessage) {
+  constexpr Rank kRanks = 3;
+  constexpr int kMessages = 1000;
+  Config config = testing::config_of(GetParam());
+  config.spin_us = 0;
+  std::atomic<int> late = 0;
+  auto errors = testing::run_ranks({kRanks, config}, [&](Mesh& mesh) {
+    Channels& channels = mesh.whole().channels();
+    const Rank next = (mesh.rank() + 1) % kRanks, last = (mesh.rank() + kRanks - 1) % kRanks;
+    channels.connect(std::vector{next, last});
+    View view;
+    for (int n = 0; n < kMessages; n++)
+      for (auto [to, from] : {std::pair(next, last), std::pair(last, next)}) {
+        auto began = Clock::now();
+        channels.wait(
+            to, [&, to = to] { return channels[to].try_send({}, nullptr, 0) > 0; },
+            [] { return std::string("test"); });
+        channels.wait(
+            from, [&, from = from] { return channels[from].try_recv(nullptr, 0, &view); },
+            [] { return std::string("test"); });
+        channels[from].release();
+        late += Clock::now() - began > std::chrono::milliseconds(45);
+      }
+    channels.flush([] { return std::string("test"); });
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(kRanks));
+  EXPECT_LE(late, kRanks * kMessages / 50);
 }
 
 // It is at work, and comes soon.
