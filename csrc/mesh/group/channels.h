@@ -2,6 +2,8 @@
 // deadlines.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -76,8 +78,10 @@ class Channels {
   /// wait polls longer for it.
   template <typename Ready, typename Doing>
   void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
-    for (int i = yields() ? 1 : kFirstPolls; i > 0; i--)
+    for (int i = 0; i < kFirstPolls; i++) {
       if (ready()) return;
+      if (yields()) ::sched_yield();
+    }
     wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
   }
   /// Sleeps until something that was just looked for in vain may be there, at most 1 ms.
@@ -106,7 +110,7 @@ class Channels {
   void forget_counts() { blocked_waits_ = {}; }
 
  private:
-  /// Polls before the first look at the clock.
+  /// Polls before a wait looks at anything else.
   static constexpr int kFirstPolls = 64;
 
   void add(Rank peer, std::unique_ptr<Endpoint> channel);
