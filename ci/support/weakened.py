@@ -22,13 +22,12 @@ _LOCK = re.compile(
     _STATEMENT % r"(?:const\s+)?std::(?:lock_guard|scoped_lock|unique_lock|shared_lock)\b[^;]*;"
 )
 _OBJECT = r"(?:[\w\[\]]+(?:\(\))?(?:->|\.|::))*"
-_WAKES = r"(?:notify\w*|wake\w*|signal_wake|futex_wake|hurry|ring|Ring|RingSelf|Tell)"
+_WAKES = r"(?:notify\w*|wake\w*|signal_wake|hurry|pull|ring|Ring|RingSelf|Tell)"
 _WAKE = re.compile(
     _STATEMENT
     % (
         rf"(?:{_OBJECT}{_WAKES}\([^;]*\)"
-        r"|(?:\[\[maybe_unused\]\] )?ssize_t \w+ = ::write\([^;]*, &\w+,[^;]*\)"
-        r"|futex\([^;]*\bFUTEX_WAKE\b[^;]*\));"
+        r"|(?:\[\[maybe_unused\]\] )?ssize_t \w+ = ::write\([^;]*, &\w+,[^;]*\));"
     )
 )
 
