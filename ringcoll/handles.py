@@ -54,9 +54,11 @@ class Handle(Generic[T]):
         """Registers ``fn``: ``fn(handle)`` is called when the call has ended, with or without an
         error. If it has ended already, this thread calls ``fn`` at once.
 
-        Otherwise a thread of the library calls ``fn``. The communicator's later asynchronous calls
-        wait until ``fn`` returns, and so do messages that no thread waits for. So ``fn`` must not
-        block. For a message, a thread that waits for this very handle may call ``fn`` instead.
+        Otherwise ``fn`` is called by a thread that waits, for this call or a later one of the
+        communicator, or else by a thread of the library. The communicator's later asynchronous
+        calls wait until ``fn`` returns, and so do messages that no thread waits for. So ``fn`` must
+        not block, nor need a lock that a thread holds while it waits. For a message, the thread
+        waits for this very handle.
 
         ``fn`` may start calls and close the communicator. A blocking call on the communicator
         raises :class:`ringcoll.InvalidArgument` in ``fn``, and so does waiting for another of its

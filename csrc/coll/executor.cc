@@ -150,25 +150,24 @@ void Executor::connect(Planned& planned) {
 // ---- Several calls in flight ----
 
 // What is over is ended only when those that may follow it have begun, so that peers wait less.
-Executed Executor::run_all(CallSource& calls) {
+void Executor::run_all(CallSource& calls) {
   if (comm_.poisoned() && left() == 0) {
-    if (!calls.next()) return Executed::kNothing;
-    calls.ended(comm_.error(), true);
-    return Executed::kAll;
+    if (calls.next()) calls.ended(comm_.error());
+    return;
   }
   try {
-    begin_those_of(calls);
-    if (in_flight_ == 0) return Executed::kNothing;
-    while (true) {
-      if (auto executed = end_those_over(calls)) return *executed;
-      if (!advance_all() && !wait_for_any(calls)) return Executed::kPart;
-      if (calls.look_up(false)) return Executed::kPart;
+    comm_.throw_if_poisoned();
+    do {
       begin_those_of(calls);
-    }
+      if (!end_those_over(calls) || in_flight_ == 0) return;
+      if (advance_all())
+        patience_.reset();
+      else if (!wait_for_any(calls))
+        return;
+    } while (!calls.leaves(false));
   } catch (const std::exception& error) {
     fail_all(calls, error);
   }
-  return Executed::kAll;
 }
 
 // For one more call. What has not got its links yet waits for them with nothing behind it.
@@ -212,23 +211,24 @@ void Executor::end_oldest(CallSource& calls) {
     flight(0).run->be_first();
     set_deadline(flight(0).run->call());
   }
-  calls.ended({}, left() == 0);
+  calls.ended({});
 }
 
-// None: there are more to advance.
-std::optional<Executed> Executor::end_those_over(CallSource& calls) {
+// False if all have ended, or this thread is to leave.
+bool Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
-    bool last = left() == 1;
+    const bool last = left() == 1;
     if (last) {
-      if (calls.look_up(comm_.channels().busy())) return Executed::kPart;
-      comm_.channels().flush([this] { return flight(0).run->doing(); });
+      auto doing = [this] { return flight(0).run->doing(); };
+      if (!comm_.channels().flush(doing, [&] { return calls.leaves(false); }, &patience_))
+        return false;
       park_memory();
     }
     end_oldest(calls);
-    if (last) return Executed::kAll;
+    if (last || calls.leaves(false)) return false;
     begin_those_of(calls);  // that had to wait for it
   }
-  return {};
+  return true;
 }
 
 // Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
@@ -238,19 +238,22 @@ bool Executor::wait_for_any(CallSource& calls) {
   Run& oldest = *flight(0).run;
   const Want want = oldest.want();
   if (want.what == Want::What::kLinks) {
+    if (calls.leaves(true)) return false;
     // Peers may need what was sent before to come to this call.
-    if (calls.look_up(true)) return false;
     comm_.channels().flush([&] { return oldest.doing(); });
     connect(*want.planned);
+    patience_.reset();
     return true;
   }
   invariant(want.what != Want::What::kTurn, "the oldest call waits for calls before it");
   bool leaves = false;
   auto ready = [&] {
-    leaves = calls.look_up(comm_.channels().blocked());
+    leaves = calls.leaves(false);
     return leaves || advance_all() || (!held_ && has_room() && calls.has_next());
   };
-  comm_.channels().wait(want.peer, ready, [&] { return describe_wait(oldest); }, want.bytes);
+  comm_.channels().wait(
+      want.peer, ready, [&] { return describe_wait(oldest); }, want.bytes, &patience_);
+  if (!leaves) patience_.reset();
   return !leaves;
 }
 
@@ -259,8 +262,9 @@ void Executor::fail_all(CallSource& calls, const std::exception& error) {
   while (left() > 1 && flight(0).over) end_oldest(calls);
   size_t failed = left();
   held_ = nullptr;
+  patience_.reset();
   Error raised = fail(error);
-  for (; failed > 0; failed--) calls.ended(raised, failed == 1);
+  for (; failed > 0; failed--) calls.ended(raised);
 }
 
 }  // namespace ringcoll

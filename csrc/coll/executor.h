@@ -27,19 +27,11 @@ class CallSource {
   virtual bool has_next() const = 0;
   /// The next call, which stays until it has ended; null: there is none now.
   virtual const Call* next() = 0;
-  /// The oldest that has not ended has, with this error. `last`: there is no other, and the
-  /// executor does nothing any more.
-  virtual void ended(std::optional<Error> error, bool last) = 0;
-  /// Called now and then while calls are in flight, at each poll, too. `blocks`: what comes next
-  /// may be a sleep. True: this thread is to leave them to another.
-  virtual bool look_up(bool blocks) = 0;
-};
-
-/// What a run_all() came to.
-enum class Executed : uint8_t {
-  kNothing,  // there was nothing
-  kAll,      // and the executor may be another thread's already
-  kPart,     // calls are in flight, and nobody advances them until the next run_all()
+  /// Reports that the oldest call that was in flight has ended, with this error.
+  virtual void ended(std::optional<Error> error) = 0;
+  /// True: this thread leaves what is in flight to another. Asked at each poll. `connects`: the
+  /// next step opens links, and blocks until they are open or the deadline has passed.
+  virtual bool leaves(bool connects) = 0;
 };
 
 /// One thread at a time.
@@ -55,10 +47,11 @@ class Executor {
   /// poisoned then.
   void run(const Call& call);
   /// Runs what comes from there, as many at once as there is memory for, until all has ended or
-  /// look_up() says to leave: another thread then goes on with a run_all() of its own, of a source
-  /// that has the same calls. A call that writes what one in flight reads or writes, or reads what
-  /// it writes, begins after that has ended.
-  Executed run_all(CallSource& calls);
+  /// this thread leaves. Then calls may be in flight, and the next run_all(), of a source that has
+  /// the same calls, goes on with them. A call that writes what one in flight reads or writes, or
+  /// reads what it writes, begins after that has ended. Once the communicator is poisoned, each
+  /// run_all() ends one call or what is in flight.
+  void run_all(CallSource& calls);
   /// There is a new call in the source: a run_all() that has stopped polling looks at it. Any
   /// thread.
   void look_again() { comm_.channels().wake_if_blocked(); }
@@ -89,7 +82,7 @@ class Executor {
   bool advance_all();
   size_t left() const { return in_flight_ + (held_ ? 1 : 0); }
   void end_oldest(CallSource& calls);
-  std::optional<Executed> end_those_over(CallSource& calls);
+  bool end_those_over(CallSource& calls);
   bool wait_for_any(CallSource& calls);
   void fail_all(CallSource& calls, const std::exception& error);
 
@@ -101,6 +94,7 @@ class Executor {
   std::vector<Flight> flights_;  // a ring: as many as slots, for each takes one
   size_t first_ = 0, in_flight_ = 0;
   const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight
+  std::optional<Channels::Patience> patience_;  // of the oldest call, since anything moved
   uint64_t sequence_ = 0;
   CallWatch watch_;
 };

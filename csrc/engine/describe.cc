@@ -70,7 +70,6 @@ std::string stats_json(Engine& engine) {
               {"peers", links},
               {"costs", to_json(comm.costs(), comm.group().mesh().measuring_ms())},
               {"calls", uint64_t{c.calls}},
-              {"calls_helped", engine.helped()},
               {"messages_sent", uint64_t{c.messages_sent}},
               {"bytes_sent", uint64_t{c.bytes_sent}},
               {"bytes_received", uint64_t{c.bytes_received}},

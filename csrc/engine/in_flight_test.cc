@@ -61,7 +61,7 @@ TEST_P(InFlight, LaterCallsDoNotWaitForEarlierOnes) {
       std::this_thread::sleep_for(milliseconds(10));
     for (Started& call : calls) {
       ASSERT_EQ(call.begin(comm), RC_OK);
-      // The worker sleeps when the next comes.
+      // The library's thread has begun it, and sleeps when the next comes.
       if (rank == 0) std::this_thread::sleep_for(milliseconds(50));
     }
     if (rank == 0) {
@@ -105,7 +105,7 @@ TEST_P(InFlight, WhoWaitsIsWokenWhileOthersGoOn) {
   ::unsetenv("RINGCOLL_SPIN_US");
 }
 
-// Batches that gather while the worker naps, though nobody waits for any of them.
+// Batches that gather while the library's thread naps, though nobody waits for any of them.
 TEST_P(InFlight, EndThoughNobodyWaits) {
   world(2, [](rc_comm* comm, int) {
     for (int batch = 0; batch < 50; batch++) {

@@ -99,7 +99,7 @@ TEST_P(Interrupted, ACallerThatOnlyLooksChangesNothing) {
   });
 }
 
-// In the queue behind calls of others: who executes them may be this thread or the worker.
+// In the queue behind a call that was started, which this thread executes too.
 TEST_P(Interrupted, EndsACallBehindOthers) {
   for (bool called_back : {false, true}) {
     std::atomic<bool> ended = false;

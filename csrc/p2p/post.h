@@ -1,25 +1,20 @@
 // The messages with tags of a communicator: who moves them, and what becomes of them. Any thread
 // sends, receives and waits at any time.
 //
-// One thread at a time has the **role** of moving all messages: one that waits for one of them,
-// else the library's thread, which the first transfer starts that nobody waits for and which sleeps
-// while there is nothing to do. Who waits meanwhile sleeps until its own has ended, or until
-// whoever had the role leaves it. Under the lock anybody may use the channels, but for the time in
-// which who has the role is blocked in MessageChannels::wait(), without the lock.
+// One thread at a time moves all messages (comm/driver.h), with the lock. The library's thread is
+// made by the first transfer that nobody waits for. Under the lock anybody may use the channels,
+// but for the time in which who drives is blocked in MessageChannels::wait(), without the lock.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "base/error.h"
+#include "comm/driver.h"
 #include "life/farewell.h"
 #include "life/lifelines.h"
 #include "mesh/group/messages.h"
@@ -28,7 +23,7 @@
 
 namespace ringcoll {
 
-class Post {
+class Post final : private Driver::Work {
  public:
   struct Options {
     Rank rank = 0;
@@ -42,7 +37,7 @@ class Post {
   /// `channels` is asked once, by the first transfer; they and what `options` refers to live until
   /// close() has returned.
   Post(std::function<MessageChannels&()> channels, Options options);
-  ~Post() { close(); }
+  ~Post() override { close(); }
   Post(const Post&) = delete;
   Post& operator=(const Post&) = delete;
 
@@ -68,37 +63,31 @@ class Post {
   MessageCounts counts();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-  struct Waiter {
-    Transfer* transfer;
-    std::condition_variable changed = {};
-    bool called = false;
-    Hook<Waiter> place = {};
-  };
+  using Lock = Driver::Lock;
+  using Limit = Driver::Limit;
+  class Outcome;
+  class Told;
+
+  // Of the driver.
+  bool has_work() const override { return started_ > 0 || (courier_ && courier_->owes()); }
+  void drive(Lock& lock, Driver::Awaited* awaited, Limit limit) override;
+  void wake() override;
+  bool call_back(Lock& lock) override;
 
   // With the lock, which they may give up and take again where it is passed.
-  Lock enter();
-  void let_others_in(Lock& lock);
   void begin(Lock& lock, Transfer& transfer);
   [[noreturn]] void refuse(Lock& lock, const Transfer& transfer);
-  bool await(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
-  bool attend(Lock& lock);
-  void sleep(Lock& lock, Transfer& transfer, std::optional<Clock::time_point> limit);
+  bool await(Lock& lock, Transfer& transfer, Limit limit);
   void over(Transfer* transfer);
-  void call(Waiter& waiter);
   void tell(Lock& lock, Transfer& transfer);
-  void hand_over(Lock& lock, std::optional<Clock::time_point> limit);
   void make_thread(Lock& lock);
-  bool has_thread();
   void wake_if_due(Lock& lock);
-  bool waited_for() const;
 
-  void drive(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit);
-  bool enough(const Transfer* mine) const;
+  bool enough() const;
   template <typename Body>
   bool step(Lock& lock, Body&& body);
-  void rest(Lock& lock, Transfer* mine, std::optional<Clock::time_point> limit);
-  void block(Lock& lock, std::optional<Clock::time_point> limit);
+  void rest(Lock& lock, Limit limit);
+  void block(Lock& lock, Limit limit);
   void set_due(Transfer& transfer);
   bool look_around(Lock& lock);
   void forgive_stop(Duration waited);
@@ -113,17 +102,11 @@ class Post {
   void fail_group(Lock& lock, const Error& error);
   void end_all(const Error& error);
 
-  bool work_left() const;
-  void call_thread();
-  void work();
-  void nap(Lock& lock);
-  void sleep_until_called(Lock& lock);
   void finish(Lock& lock);
 
   std::function<MessageChannels&()> make_channels_;
   const Options options_;
-  std::mutex mutex_;
-  std::atomic<int> entering_{0};  // threads that wait for the lock
+  Driver driver_{*this, "ringcoll-post"};  // has the lock
   MessageChannels* channels_ = nullptr;
   std::unique_ptr<Courier> courier_;  // from the first transfer on
   std::optional<Error> failed_;
@@ -136,21 +119,10 @@ class Post {
   uint64_t begun_ = 0;
   size_t started_ = 0;  // of them, those that were started
   Transfers untold_;    // whose `done` is to be called
-  List<Waiter, &Waiter::place> waiters_;
-  int inside_ = 0;  // threads that wait, or wake one that is blocked
 
-  bool driven_ = false;     // somebody has the role
-  bool by_thread_ = false;  // the library's thread
-  const Transfer* driven_for_ = nullptr;
-  bool blocked_ = false;   // in MessageChannels::wait()
+  Transfer* driven_for_ = nullptr;
+  bool blocked_ = false;   // who drives is in MessageChannels::wait()
   bool wake_due_ = false;  // and is to leave it
-  uint64_t drives_ = 0;
-  std::condition_variable left_;  // the role, or a wait
-  bool closing_ = false, closed_ = false, stopping_ = false;
-
-  std::thread thread_;
-  std::condition_variable work_;
-  bool asleep_ = false;  // the thread, until it is called
 };
 
 }  // namespace ringcoll

@@ -104,7 +104,7 @@ Error Post::unmatched(const Transfer& late) const {
 }
 
 void Post::interrupt(Transfer& transfer) {
-  Lock lock = enter();
+  Lock lock = driver_.enter();
   if (transfer.stage == Stage::kOver) return;
   const std::string doing = transfer.describe();
   if (transfer.stage != Stage::kUnderWay) {

@@ -59,7 +59,10 @@ void Completion::call_functions() {
     try {
       function();
     } catch (py::error_already_set& error) {  // the Python callback logs every Exception itself
-      error.discard_as_unraisable("a done callback of ringcoll");
+      if (is_main_thread() && error.matches(PyExc_KeyboardInterrupt))
+        PyErr_SetInterrupt();  // it is for the code that waits here
+      else
+        error.discard_as_unraisable("a done callback of ringcoll");
     }
   }
 }

@@ -63,7 +63,7 @@ void bind_comm(py::module_& module) {
       .def("abort", &Comm::abort, py::arg("reason"), Guard())
       .def("close", &Comm::close, Guard());
   def_call(comm, "run", &Comm::run, "Runs a call to its end in this thread, without the GIL.");
-  def_call(comm, "start", &Comm::start, "Starts a call on the communicator's worker.");
+  def_call(comm, "start", &Comm::start, "Starts a call.");
   def_message(comm, "send", &Comm::send, "Sends a message, without the GIL.");
   def_message(comm, "recv", &Comm::recv, "Receives one: (source, tag, bytes, elements).");
   def_message(comm, "isend", &Comm::isend, "Starts to send a message.");

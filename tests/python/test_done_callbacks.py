@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -35,14 +36,38 @@ def test_the_handle_has_ended(run_ranks):
             assert not seen
             told.barrier()
         handle.wait()
-        ((same, done, value, thread),) = seen
+        ((same, done, value, _),) = seen
         assert same is handle and done and value == 2
         handle.add_done_callback(note)  # at once
         assert seen[1] == (handle, True, 2, threading.get_ident())
-        if world.rank == 0:
-            assert thread != threading.get_ident()
 
     run_ranks(2, body)
+
+
+def test_ctrl_c_in_a_callback_reaches_the_thread_that_waits(run_ranks):
+    """Which is the one that calls it."""
+
+    def body(world):
+        def interrupt(_):
+            signal.raise_signal(signal.SIGINT)
+
+        told = world.split([0, 1])
+        if world.rank == 1:
+            told.barrier()
+        handle = world.barrier_async()
+        interrupted = False
+        if world.rank == 0:
+            handle.add_done_callback(interrupt)
+            told.barrier()
+        try:
+            handle.wait()
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            interrupted = True
+        world.barrier()
+        return interrupted
+
+    assert run_ranks(2, body) == [True, False]
 
 
 def test_all_are_called_in_their_order_and_what_they_raise_is_logged(run_ranks):
@@ -256,7 +281,7 @@ def test_a_wait_for_a_message_that_is_refused_ends_nothing(run_ranks, kind):
 
 
 def test_many_threads(run_ranks):
-    """Each with a communicator of its own, whose worker wants the GIL all the time."""
+    """Each with a communicator of its own, whose callbacks want the GIL all the time."""
 
     def body(world):
         subs = [world.split([0, 1]) for _ in range(6)]
@@ -354,7 +379,7 @@ def test_forks_in_and_beside_a_callback(tmp_path):
             go.wait()
 
         handle = world.barrier_async()
-        handle.add_done_callback(fork_and_wait)  # before it can end: it is called by its worker
+        handle.add_done_callback(fork_and_wait)  # before it can end: nobody waits for it
         ringcoll.Communicator(rank1[0], "one").barrier_async()
         inside.wait()
         child = os.fork()

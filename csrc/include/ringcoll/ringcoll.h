@@ -128,12 +128,13 @@ typedef struct rc_buffer {
  * before ringcoll_start() has returned; *request is set by then. In other threads, ringcoll_wait()
  * and ringcoll_request_free() return after the callback has returned.
  *
- * Where: for a call, on the communicator's worker thread, which executed it. A call that had not
- * begun when its communicator was destroyed calls back on the destroying thread. For a message
- * (rc_message.done), on a thread of the library, on a thread that waits for that very request, or
- * on the destroying thread. The library holds no lock meanwhile. Calls that were started later wait
- * until the callback returns, and so do messages that no thread waits for. So it must not block for
- * long, and it must not throw.
+ * Where: on a thread of the library, on a thread that waits, or on the destroying thread. A
+ * callback of a call may run in any thread that waits for that call or a later one (ringcoll_wait),
+ * or runs a later one (ringcoll_run). A callback of a message (rc_message.done) may run in a thread
+ * that waits for that very request. The library holds no lock meanwhile. Calls that were started
+ * later wait until the callback returns, and so do messages that no thread waits for. So it must
+ * not block for long, and it must not throw. It must not need a lock that a thread holds while it
+ * waits.
  *
  * What it may do: anything with other communicators. With its own communicator it may start calls
  * and messages, abort, query and destroy. A destroy takes place on a thread of the library once the
@@ -336,21 +337,19 @@ RINGCOLL_API void ringcoll_comm_destroy(rc_comm* comm);
 RINGCOLL_API void ringcoll_comm_abort(rc_comm* comm, const char* reason);
 RINGCOLL_API int ringcoll_comm_rank(const rc_comm* comm);
 RINGCOLL_API int ringcoll_comm_size(const rc_comm* comm);
-/* Describes the communicator as JSON. Keys: name, rank, size, hosts, levels, topology (the source
- * of the topology), network, ring_order, peers (host, pid, NUMA node, groups, transport and port of
- * each), and costs (of each level's links, their source, and how long measuring took). Counters
- * follow: calls, bytes, copies, waits, messages with tags and rejected connections. calls_helped
- * counts the started calls that a waiting thread has finished. The string is malloc'ed; free it
- * with ringcoll_free. */
+/* Describes the communicator as JSON. Keys: name, rank, size, hosts, levels, topology (the
+ * source of the topology), network, ring_order, peers (host, pid, NUMA node, groups, transport
+ * and port of each), and costs (of each level's links, their source, and how long measuring
+ * took). Counters follow: calls, bytes, copies, waits, messages with tags and rejected
+ * connections. The string is malloc'ed; free it with ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_comm_stats(rc_comm* comm, char** json);
 
 /* Runs a call and returns when it has ended. The calling thread executes it, unless earlier calls
  * are still queued or running. */
 RINGCOLL_API rc_status ringcoll_run(rc_comm* comm, const rc_call* call);
-/* Starts a call. `call` and its arrays are copied; the buffers are borrowed. The communicator's
- * worker thread, which the first started call creates, executes it. A thread that waits without
- * limit (ringcoll_wait with timeout_s < 0) for this call or a later one may execute it instead,
- * unless an unfinished call has a `done`. Several calls may be in flight. Calls that share memory
+/* Starts a call. `call` and its arrays are copied; the buffers are borrowed. A thread that waits
+ * for this call or a later one executes it. While no thread waits, a thread of the library does,
+ * which the first started call creates. Several calls may be in flight. Calls that share memory
  * take effect one after another, in the order in which they were started. A refused call has not
  * started: *request is NULL, and `done` is not called. On a poisoned communicator a call does
  * start, and ends with the first error. */
@@ -374,13 +373,12 @@ RINGCOLL_API rc_status ringcoll_irecv(rc_comm* comm, const rc_message* message,
 /* What the receive of a ringcoll_irecv() request has matched. RC_INVALID_ARGUMENT before the
  * receive has ended, and for other requests; its `done` may call this. */
 RINGCOLL_API rc_status ringcoll_received(rc_request* request, rc_message_info* info);
-/* Waits until the request has ended and its `done` has returned. Then *done is 1, and the result is
- * the request's status. timeout_s < 0: only the call's own deadline limits the wait. timeout_s 0: a
- * poll. If timeout_s passes first, the request goes on, *done is 0 and the result RC_OK. A refused
- * wait (see rc_done_fn) also leaves the request going on: *done is 0 and the result
- * RC_INVALID_ARGUMENT. A wait without limit may execute other calls in flight too. So it may return
- * up to 1 ms after this request has ended, if the previous calls were waited for one right after
- * the other. */
+/* Waits until the request has ended and its `done` has returned. Then *done is 1, and the result
+ * is the request's status. timeout_s < 0: only the call's own deadline limits the wait.
+ * timeout_s 0: a poll. If timeout_s passes first, the request goes on, *done is 0 and the result
+ * RC_OK. A refused wait (see rc_done_fn) also leaves the request going on: *done is 0 and the
+ * result RC_INVALID_ARGUMENT. While it waits, the thread may execute calls and run their
+ * callbacks, which the limit does not shorten. */
 RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
 /* Frees the request. Waits for it first if it has not ended. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);

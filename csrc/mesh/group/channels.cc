@@ -7,8 +7,6 @@
 
 #include "base/interruption.h"
 #include "base/log.h"
-#include "base/long_wait.h"
-#include "life/farewell.h"
 #include "mesh/group/group.h"
 
 namespace ringcoll {
@@ -120,22 +118,24 @@ bool Channels::progress_others(const Endpoint* but) {
   return busy;
 }
 
-bool Channels::busy() const {
-  return std::ranges::any_of(connected_, [this](Rank peer) { return channels_[peer]->busy(); });
-}
-
-void Channels::flush(const std::function<std::string()>& doing) {
+bool Channels::flush(const std::function<std::string()>& doing, const std::function<bool()>& leaves,
+                     std::optional<Patience>* patience) {
   for (Rank peer : connected_) {
     Endpoint& channel = *channels_[peer];
     if (!channel.busy()) continue;
+    bool left = false;
     wait(
         peer,
         [&] {
-          channel.progress();
-          return !channel.busy();
+          left = leaves();
+          if (!left) channel.progress();
+          return left || !channel.busy();
         },
-        doing);
+        doing, 0, patience);
+    if (left) return false;
+    if (patience) patience->reset();
   }
+  return true;
 }
 
 // A wake-up costs many microseconds more than a poll, so a wait polls while the peer is copying.
@@ -144,11 +144,11 @@ Duration Channels::spin(uint64_t bytes) const {
 }
 
 void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
-                           const std::function<std::string()>& doing, uint64_t bytes) {
-  auto begun = Clock::now();
+                           const std::function<std::string()>& doing, uint64_t bytes,
+                           std::optional<Patience>& kept) {
   group_.health().set_waiting_for(peer);
-  Deadline own(seconds(group_.config().timeout_s));
-  Deadline& deadline = deadline_ ? *deadline_ : own;
+  if (!kept) kept.emplace(seconds(group_.config().timeout_s));
+  Deadline& deadline = deadline_ ? *deadline_ : kept->deadline;
   blocked_ = false;
   auto between = [&] {
     Interruption::look();
@@ -156,7 +156,7 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
     progress_others(channels_[peer].get());
   };
   Duration spinning = std::min(spin(by_network_[peer] ? 0 : bytes), deadline.left());
-  if (!set_.spin(spinning, ready, between)) block(peer, ready, doing, deadline, begun);
+  if (!set_.spin(spinning, ready, between)) block(peer, ready, doing, deadline, *kept);
   blocked_ = false;
   group_.health().set_waiting_for(kNobody);
 }
@@ -165,29 +165,29 @@ void Channels::wait_slowly(Rank peer, const std::function<bool()>& ready,
 // another thread comes in time.
 void Channels::block(Rank peer, const std::function<bool()>& ready,
                      const std::function<std::string()>& doing, Deadline& deadline,
-                     Clock::time_point seen) {
+                     Patience& patience) {
   Health& health = group_.health();
-  Farewell farewell;
-  LongWait long_wait(seen);
   blocked_waits_ += 1;
   blocked_ = true;
   while (!ready()) {
     Interruption::look();
     health.throw_if_poisoned();
     progress_others(channels_[peer].get());
-    if (farewell.is_over(health, peer))
+    if (patience.farewell.is_over(health, peer))
       throw Error(Code::kPeerLost,
                   fmt::format("{} has left the communicator", group_.topology().describe(peer)),
                   peer);
-    forgive_stop(&seen, &deadline);
-    long_wait.tell(
-        seen, [&] { return group_.topology().describe(group_.rank()); }, doing,
+    forgive_stop(&patience.seen, &deadline);
+    patience.long_wait.tell(
+        patience.seen, [&] { return group_.topology().describe(group_.rank()); }, doing,
         [&] { return group_.topology().describe(peer); });
     if (deadline.passed()) {
       health.poison(health.blame(peer, doing(), kBlameGrace));
       health.throw_if_poisoned();
     }
-    set_.sleep(std::min<Duration>(deadline.left(), WaitSet::kLongestSleep));
+    Duration longest = WaitSet::kLongestSleep;
+    if (wake_at_) longest = std::clamp(*wake_at_ - Clock::now(), Duration::zero(), longest);
+    set_.sleep(std::min<Duration>(deadline.left(), longest));
   }
 }
 

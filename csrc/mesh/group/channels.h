@@ -15,6 +15,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/long_wait.h"
+#include "life/farewell.h"
 #include "mesh/group/opening.h"
 #include "transport/transport.h"
 #include "transport/wait_set.h"
@@ -48,6 +50,15 @@ class Count {
 /// One thread at a time, unless a method says otherwise.
 class Channels {
  public:
+  /// How long one wait has lasted. A caller that leaves a wait and comes back keeps it.
+  struct Patience {
+    explicit Patience(Duration limit) : deadline(limit) {}
+    Deadline deadline;
+    Clock::time_point seen = Clock::now();  // by the last iteration
+    LongWait long_wait{seen};
+    Farewell farewell;
+  };
+
   /// `group` outlives this object.
   explicit Channels(Group& group);
   Channels(const Channels&) = delete;
@@ -56,6 +67,9 @@ class Channels {
   /// Sets one deadline for all later waits together. Without it each wait has RINGCOLL_TIMEOUT_S
   /// for itself.
   void set_deadline(std::optional<Deadline> deadline) { deadline_ = deadline; }
+  /// At this time a wait that sleeps checks its condition again. Without it the next message is
+  /// early enough.
+  void wake_at(std::optional<Clock::time_point> time) { wake_at_ = time; }
   /// Connects to all of `peers` that are not connected yet, at the same time. It dials the higher
   /// ranks, whose event loops answer without their main threads, and waits for the lower ones, so
   /// ranks that connect to one another cannot deadlock. Errors name the first missing rank in that
@@ -66,8 +80,11 @@ class Channels {
   /// Precondition: the peer is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
   /// Passes queued sends to the operating system, so that peers get them while this rank does
-  /// something else.
-  void flush(const std::function<std::string()>& doing);
+  /// something else. False if `leaves` returned true meanwhile.
+  bool flush(
+      const std::function<std::string()>& doing,
+      const std::function<bool()>& leaves = [] { return false; },
+      std::optional<Patience>* patience = nullptr);
   /// Called before this rank leaves. Moves queued sends for 5 s at most, then waits up to
   /// kLongestDrain until peers have what they depend on.
   void finish();
@@ -75,14 +92,17 @@ class Channels {
   /// Throws the group's error if it is poisoned, and PeerLost if the peer has left the group. At
   /// the deadline it poisons the group with Timeout, which blames the rank that does not answer.
   /// `doing` is called only for a message. `bytes`: how much a peer on the host may be copying; the
-  /// wait polls longer for it.
+  /// wait polls longer for it. `patience`: of this wait, if an earlier one was left; set if it
+  /// polls for long.
   template <typename Ready, typename Doing>
-  void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0) {
+  void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0,
+            std::optional<Patience>* patience = nullptr) {
     for (int i = 0; i < kFirstPolls; i++) {
       if (ready()) return;
       if (yields()) ::sched_yield();
     }
-    wait_slowly(peer, std::ref(ready), std::ref(doing), bytes);
+    std::optional<Patience> own;
+    wait_slowly(peer, std::ref(ready), std::ref(doing), bytes, patience ? *patience : own);
   }
   /// Sleeps until something that was just looked for in vain may be there, at most 1 ms.
   void rest();
@@ -94,8 +114,6 @@ class Channels {
   }
   /// True if a wait has stopped polling: after one more check it sleeps.
   bool blocked() const { return blocked_; }
-  /// True if flush() would have to wait.
-  bool busy() const;
   /// Calls Endpoint::revoke() of all connected channels.
   void revoke() noexcept;
 
@@ -116,9 +134,10 @@ class Channels {
   void add(Rank peer, std::unique_ptr<Endpoint> channel);
   void set_up(Opening& link, Opening::State state);
   void wait_slowly(Rank peer, const std::function<bool()>& ready,
-                   const std::function<std::string()>& doing, uint64_t bytes);
+                   const std::function<std::string()>& doing, uint64_t bytes,
+                   std::optional<Patience>& kept);
   void block(Rank peer, const std::function<bool()>& ready,
-             const std::function<std::string()>& doing, Deadline& deadline, Clock::time_point seen);
+             const std::function<std::string()>& doing, Deadline& deadline, Patience& patience);
   bool progress_others(const Endpoint* but);
   void drain(Rank peer, Deadline deadline);
 
@@ -129,6 +148,7 @@ class Channels {
   WaitSet set_;                   // of all transports of the group
   Duration spin_;
   std::optional<Deadline> deadline_;  // of all waits of a call
+  std::optional<Clock::time_point> wake_at_;
   std::atomic<bool> blocked_ = false;
   Count blocked_waits_;
 };

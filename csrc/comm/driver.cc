@@ -1,0 +1,223 @@
+#include "comm/driver.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/interruption.h"
+#include "base/log.h"
+#include "base/threads.h"
+
+namespace ringcoll {
+namespace {
+
+// How long nobody may have driven before the library's thread does. A wake-up costs less than a
+// tenth of it, and what nobody waits for begins no later than after two naps.
+constexpr Duration kNap = std::chrono::microseconds(100);
+// Naps without work before that thread sleeps until it is called, which costs its caller a system
+// call.
+constexpr int kIdleNaps = 20;
+// For so long who drives with the lock lets others in.
+constexpr int kYields = 64;
+
+}  // namespace
+
+Driver::Lock Driver::enter() {
+  Lock lock(mutex_, std::try_to_lock);
+  if (lock) return lock;
+  entering_++;
+  lock.lock();
+  entering_--;
+  return lock;
+}
+
+void Driver::let_others_in(Lock& lock) {
+  if (entering_.load(std::memory_order_relaxed) == 0) return;
+  lock.unlock();
+  for (int i = 0; i < kYields && entering_ > 0; i++) ::sched_yield();
+  lock.lock();
+}
+
+bool Driver::attend(Lock& lock) {
+  if (!Interruption::is_due()) return false;
+  lock.unlock();
+  Interruption::look();
+  lock.lock();
+  return true;
+}
+
+// ---- Waiting ----
+
+bool Driver::wait(Lock& lock, Awaited& awaited, Limit limit, bool drives) {
+  Inside inside(*this);
+  const Sleeper self{awaited, drives, limit.has_value()};
+  bool looked = false;
+  while (!awaited.is_over()) {
+    if (attend(lock)) continue;
+    if (limit && looked && Clock::now() >= *limit) break;
+    looked = true;
+    if (!closing_ && may_drive(self) && try_take())
+      drive(lock, &awaited, limit);
+    else
+      sleep(lock, awaited, limit, drives);
+  }
+  hand_over(lock, limit);
+  return awaited.is_over();
+}
+
+bool Driver::may_drive(const Sleeper& sleeper) const {
+  return sleeper.drives && !(sleeper.limited && needs_patience_) && !sleeper.awaited.is_over();
+}
+
+// With the role, which it leaves.
+void Driver::drive(Lock& lock, Awaited* awaited, Limit limit) {
+  driving_ = true;
+  driven_for_ = awaited;
+  drives_++;
+  work_.drive(lock, awaited, limit);
+  driven_for_ = nullptr;
+  driving_ = false;
+  driven_ = false;
+  changed_.notify_all();
+}
+
+// Until it is over, the role is free, or the limit has passed.
+void Driver::sleep(Lock& lock, Awaited& awaited, Limit limit, bool drives) {
+  Sleeper self{awaited, drives, limit.has_value()};
+  asleep_.push_back(&self);
+  sleepers_ += drives;
+  hand_over(lock, limit);
+  if (driven_ && !driven_for_) work_.wake();  // it leaves the role to who waits
+  if (!limit && Interruption::watches()) limit = Clock::now() + Interruption::kEvery;
+  auto woken = [&] { return self.woken; };
+  if (limit)
+    self.changed.wait_until(lock, *limit, woken);
+  else
+    self.changed.wait(lock, woken);
+  self.woken ? entering_-- : sleepers_ -= drives;
+  std::erase(asleep_, &self);
+}
+
+// It is let in before who drives goes on with the lock.
+void Driver::wake(Sleeper& sleeper) {
+  if (std::exchange(sleeper.woken, true)) return;
+  sleepers_ -= sleeper.drives;
+  entering_++;
+  sleeper.changed.notify_one();
+}
+
+bool Driver::wake_those_over() {
+  bool any = false;
+  for (Sleeper* each : asleep_)
+    if (!each->woken && each->awaited.is_over()) wake(*each), any = true;
+  return any;
+}
+
+// ---- The role ----
+
+bool Driver::waited_for() const {
+  return std::ranges::any_of(asleep_, [this](Sleeper* each) { return may_drive(*each); });
+}
+
+void Driver::hand_over(Lock& lock, Limit limit) {
+  while (!driven_ && !closing_) {
+    for (Sleeper* each : asleep_)
+      if (may_drive(*each)) return wake(*each);
+    if (!work_.has_work()) return;
+    if (has_thread()) return call_thread();
+    if ((limit && Clock::now() >= *limit) || Interruption::has_ended()) return;
+    if (try_take()) drive(lock, nullptr, limit);
+  }
+}
+
+// Whoever has work for another thread brings it before it looks whether somebody drives; here it is
+// the other way round, so that one of the two sees the other.
+void Driver::release() {
+  driven_ = false;
+  if (!closing_ && !work_.has_work()) return;
+  Lock lock = enter();
+  changed_.notify_all();
+  hand_over(lock, {});
+}
+
+// ---- The library's thread ----
+
+void Driver::make_thread() {
+  if (!thread_.joinable()) thread_ = start_thread(name_, [this] { work(); });
+}
+
+// The role of those who wait for blocking calls alone must not fail by a thread that is refused.
+bool Driver::has_thread() {
+  try {
+    make_thread();
+    return true;
+  } catch (const std::exception& error) {
+    log_debug("{}; who waits does its work", error.what());
+    return false;
+  }
+}
+
+void Driver::call_thread() {
+  if (needs_patience_) return call_thread_back();
+  if (thread_sleeps_ && !driven_) called_.notify_one();
+}
+
+void Driver::call_thread_back() {
+  at_once_ = true;
+  called_.notify_one();
+}
+
+void Driver::work() {
+  Lock lock(mutex_);
+  uint64_t seen = drives_;
+  for (int idle = 0;;) {
+    at_once_ = false;
+    while (work_.call_back(lock)) {
+    }
+    if (stopping_) return;
+    const bool works = work_.has_work(), quiet = seen == drives_;  // for as long as a nap
+    if (works && !closing_ && (quiet || needs_patience_) && !waited_for() && try_take()) {
+      drive(lock, nullptr, {});
+      seen = drives_;
+      hand_over(lock, {});
+      continue;
+    }
+    idle = quiet && !works ? idle + 1 : 0;
+    if (quiet && (driven_ || closing_ || idle > kIdleNaps)) {
+      sleep_until_called(lock);
+      idle = 0;
+    }
+    seen = drives_;
+    called_.wait_for(lock, kNap, [this] { return stopping_ || at_once_; });
+  }
+}
+
+void Driver::sleep_until_called(Lock& lock) {
+  thread_sleeps_ = true;
+  called_.wait(lock, [this] {
+    return stopping_ || at_once_ || (!driven_ && !closing_ && work_.has_work());
+  });
+  thread_sleeps_ = false;
+}
+
+// ---- The end ----
+
+void Driver::close(Lock& lock, const std::function<void()>& finish) {
+  closing_ = true;
+  work_.wake();
+  changed_.wait(lock, [this] { return try_take(); });
+  finish();
+  stopping_ = true;
+  called_.notify_one();
+  if (thread_.joinable()) {
+    lock.unlock();
+    thread_.join();
+    lock.lock();
+  }
+  while (work_.call_back(lock)) {
+  }
+  changed_.wait(lock, [this] { return inside_ == 0; });
+}
+
+}  // namespace ringcoll
