@@ -12,11 +12,11 @@
 namespace ringcoll {
 namespace {
 
-// How long nobody may have driven before the library's thread does. A wake-up costs less than a
-// tenth of it, and what nobody waits for begins no later than after two naps.
-constexpr Duration kNap = std::chrono::microseconds(100);
-// Naps without work before that thread sleeps until it is called, which costs its caller a system
-// call.
+// While those who wait drive, the library's thread only looks now and then whether they still do.
+// So it neither disturbs them nor needs a system call of who starts something. Work that nobody
+// waits for then begins two naps late, at most; after that, and after so many naps without work,
+// the thread sleeps until it is called, and drives at once.
+constexpr Duration kNap = std::chrono::microseconds(500);
 constexpr int kIdleNaps = 20;
 // For so long who drives with the lock lets others in.
 constexpr int kYields = 64;
@@ -160,45 +160,41 @@ bool Driver::has_thread() {
 
 void Driver::call_thread() {
   if (needs_patience_) return call_thread_back();
-  if (thread_sleeps_ && !driven_) called_.notify_one();
+  called_ = true;
+  if (thread_sleeps_) call_.notify_one();
 }
 
 void Driver::call_thread_back() {
   at_once_ = true;
-  called_.notify_one();
+  call_.notify_one();
 }
 
 void Driver::work() {
   Lock lock(mutex_);
   uint64_t seen = drives_;
-  for (int idle = 0;;) {
-    at_once_ = false;
+  for (int naps = 0;;) {
+    called_ = at_once_ = false;
     while (work_.call_back(lock)) {
     }
     if (stopping_) return;
-    const bool works = work_.has_work(), quiet = seen == drives_;  // for as long as a nap
+    const bool works = work_.has_work(), quiet = seen == drives_;
     if (works && !closing_ && (quiet || needs_patience_) && !waited_for() && try_take()) {
       drive(lock, nullptr, {});
-      seen = drives_;
       hand_over(lock, {});
+      naps = 0;
+    } else if (!quiet || (naps > 0 && !driven_)) {
+      naps = quiet && !works ? naps - 1 : kIdleNaps;
+      seen = drives_;
+      call_.wait_for(lock, kNap, [this] { return stopping_ || at_once_; });
+      continue;
+    } else {
+      thread_sleeps_ = true;
+      call_.wait(lock, [this] { return stopping_ || at_once_ || called_; });
+      thread_sleeps_ = false;
       continue;
     }
-    idle = quiet && !works ? idle + 1 : 0;
-    if (quiet && (driven_ || closing_ || idle > kIdleNaps)) {
-      sleep_until_called(lock);
-      idle = 0;
-    }
     seen = drives_;
-    called_.wait_for(lock, kNap, [this] { return stopping_ || at_once_; });
   }
-}
-
-void Driver::sleep_until_called(Lock& lock) {
-  thread_sleeps_ = true;
-  called_.wait(lock, [this] {
-    return stopping_ || at_once_ || (!driven_ && !closing_ && work_.has_work());
-  });
-  thread_sleeps_ = false;
 }
 
 // ---- The end ----
@@ -209,7 +205,7 @@ void Driver::close(Lock& lock, const std::function<void()>& finish) {
   changed_.wait(lock, [this] { return try_take(); });
   finish();
   stopping_ = true;
-  called_.notify_one();
+  call_.notify_one();
   if (thread_.joinable()) {
     lock.unlock();
     thread_.join();

@@ -10,8 +10,8 @@
 // - Who leaves wakes one sleeper that may drive. If there is none and work is left, it wakes the
 //   library's thread. A sleeper that leaves without the role does the same, so the role is never
 //   free while somebody sleeps who could take it.
-// - The library's thread takes the role once nobody has driven during a nap, so that a program that
-//   waits for what it has started is not disturbed.
+// - The library's thread takes the role when it is called; while those who wait drive, only once
+//   nobody has driven during a nap, so that it does not disturb them.
 // - Callbacks run without the lock: in a thread that drives or waits, or in the library's.
 #pragma once
 
@@ -135,7 +135,6 @@ class Driver {
   void wake(Sleeper& sleeper);
   bool has_thread();
   void work();
-  void sleep_until_called(Lock& lock);
 
   Work& work_;
   const char* const name_;
@@ -154,9 +153,11 @@ class Driver {
   std::atomic<bool> closing_ = false;
 
   std::thread thread_;
-  std::condition_variable called_;
-  bool thread_sleeps_ = false;               // until it is called
-  bool at_once_ = false, stopping_ = false;  // its nap is over; it is to end
+  std::condition_variable call_;
+  bool thread_sleeps_ = false;  // until it is called
+  bool called_ = false;         // to look for work
+  bool at_once_ = false;        // even while it naps
+  bool stopping_ = false;
 };
 
 }  // namespace ringcoll

@@ -79,7 +79,7 @@ class Units final : public Driver::Work {
   std::atomic<int> allowed = 1 << 30;
   std::atomic<bool> blocks = false;
   std::atomic<int> drives = 0;
-  int done = 0, wanted = 0;
+  std::atomic<int> done = 0, wanted = 0;
   Driver driver{*this, "ringcoll-test"};
 
  private:
@@ -96,8 +96,11 @@ class Units final : public Driver::Work {
 };
 
 bool soon(const auto& happened) {
-  for (int i = 0; i < 3000 && !happened(); i++) std::this_thread::sleep_for(milliseconds(10));
-  return happened();
+  for (int i = 0; i < 3000; i++) {
+    if (happened()) return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return false;
 }
 
 TEST(Driver, WhoWaitsDrives) {
@@ -169,7 +172,7 @@ TEST(Driver, WhatBlocksIsLeftToAThreadWithoutALimit) {
 TEST(Driver, WhoTakesTheRoleWithoutTheLockHandsItOver) {
   Units units;
   for (int i = 0; i < 50; i++) {
-    ASSERT_TRUE(units.driver.try_take() || soon([&] { return units.driver.try_take(); }));
+    ASSERT_TRUE(soon([&] { return units.driver.try_take(); }));
     EXPECT_FALSE(units.driver.try_take());
     int at = 0;
     {

@@ -45,16 +45,16 @@ CallRequest::CallRequest(const rc_call& raw, Engine& engine, Done done)
   call_ = check_call(copy, engine.comm().rank(), size);
 }
 
-bool CallRequest::may_wait() {
-  Driver::Lock lock = driver_->enter();
-  return has_ended_here() || calling_back != engine_;
-}
+bool CallRequest::may_wait() { return has_ended_here() || calling_back != engine_; }
 
 bool CallRequest::wait(double limit_s) {
-  Driver::Lock lock = driver_->enter();
-  Driver::Limit limit;
-  if (limit_s >= 0) limit = Clock::now() + seconds(limit_s);
-  if (!has_ended_here() && (limit_s == 0 || !driver_->wait(lock, *this, limit))) return false;
+  if (!has_ended_here()) {
+    if (limit_s == 0) return false;
+    Driver::Limit limit;
+    if (limit_s > 0) limit = Clock::now() + seconds(limit_s);
+    Driver::Lock lock = driver_->enter();
+    if (!driver_->wait(lock, *this, limit)) return false;
+  }
   if (error_) throw *error_;
   return true;
 }
@@ -259,7 +259,7 @@ void Engine::end(CallRequest& request, std::optional<Error> error) {
     }
     request.done_ = {};
     lock.lock();
-    request.teller_ = {};
+    request.teller_ = std::thread::id();
   }
   request.ended_ = true;
   driver_->wake_those_over();

@@ -65,6 +65,7 @@ class CallRequest final : public Request, private Driver::Awaited {
  private:
   friend class Engine;
   bool is_over() const override { return ended_; }
+  // Without the lock, too, so that who polls is in nobody's way.
   bool has_ended_here() const { return ended_ || teller_ == std::this_thread::get_id(); }
 
   std::vector<rc_buffer> buffers_;
@@ -73,9 +74,9 @@ class CallRequest final : public Request, private Driver::Awaited {
   const Engine* engine_;  // which may be gone, to compare it
   std::shared_ptr<Driver> driver_;
   Done done_;
-  // With the driver's lock.
-  std::thread::id teller_;  // who is in done_, for whom the call has ended already
-  bool ended_ = false;
+  // Changed with the driver's lock.
+  std::atomic<std::thread::id> teller_;  // who is in done_, for whom the call has ended already
+  std::atomic<bool> ended_ = false;
   std::optional<Error> error_;
 };
 

@@ -130,7 +130,7 @@ TEST(Post, WhatGoesOnIsNotLate) {
   auto begun = Clock::now();
   while (!peer.office[0].wait(wanted, 0)) {
     peer.courier.advance_thoroughly();
-    std::this_thread::sleep_for(std::chrono::milliseconds(75));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     ASSERT_LT(Clock::now() - begun, std::chrono::seconds(20));
   }
   EXPECT_FALSE(wanted.error);
