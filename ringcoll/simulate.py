@@ -208,10 +208,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw the times into this file (.svg, .png and others)",
+        "--plot", type=Path, metavar="FILE", help="draw the times into this file (.svg, .png, …)"
     )
     parser.set_defaults(run=run)
 

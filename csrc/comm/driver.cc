@@ -169,6 +169,11 @@ void Driver::call_thread_back() {
   call_.notify_one();
 }
 
+// `quiet`: nobody has driven for a nap. A thread with a limit may have left what has to block.
+bool Driver::should_take_over(bool quiet) const {
+  return work_.has_work() && !closing_ && (quiet || needs_patience_) && !waited_for();
+}
+
 void Driver::work() {
   Lock lock(mutex_);
   uint64_t seen = drives_;
@@ -177,23 +182,21 @@ void Driver::work() {
     while (work_.call_back(lock)) {
     }
     if (stopping_) return;
-    const bool works = work_.has_work(), quiet = seen == drives_;
-    if (works && !closing_ && (quiet || needs_patience_) && !waited_for() && try_take()) {
+    const bool quiet = seen == drives_;
+    if (should_take_over(quiet) && try_take()) {
       drive(lock, nullptr, {});
       hand_over(lock, {});
       naps = 0;
+      seen = drives_;
     } else if (!quiet || (naps > 0 && !driven_)) {
-      naps = quiet && !works ? naps - 1 : kIdleNaps;
+      naps = quiet && !work_.has_work() ? naps - 1 : kIdleNaps;
       seen = drives_;
       call_.wait_for(lock, kNap, [this] { return stopping_ || at_once_; });
-      continue;
     } else {
       thread_sleeps_ = true;
       call_.wait(lock, [this] { return stopping_ || at_once_ || called_; });
       thread_sleeps_ = false;
-      continue;
     }
-    seen = drives_;
   }
 }
 

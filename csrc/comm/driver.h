@@ -134,6 +134,7 @@ class Driver {
   void sleep(Lock& lock, Awaited& awaited, Limit limit, bool drives);
   void wake(Sleeper& sleeper);
   bool has_thread();
+  bool should_take_over(bool quiet) const;
   void work();
 
   Work& work_;

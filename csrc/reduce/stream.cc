@@ -1,12 +1,12 @@
 // Copies of memory that is in no cache (docs/design.md, "Copies"). The caller knows that; the C
 // library does not. In the caches its memcpy is as fast as anything here.
-#include "base/copy.h"
+#include "reduce/stream.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.h"
 #include "reduce/simd_targets.h"
-#include "reduce/stream.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "reduce/stream.cc"
