@@ -1,4 +1,4 @@
-// Calls whose messages the links of a host copy when they are sent (Endpoint::try_copy).
+// Calls whose messages the links of a host copy when they are sent (HostLink::try_copy).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -69,8 +69,9 @@ SentFrom Lending::of_piece(std::span<const Fragment> fragments, const Mover& mov
 }
 
 bool Lending::is_taken_by(std::span<const Rank> peers) const {
-  return std::ranges::all_of(
-      peers, [&](Rank peer) { return peer == comm_.rank() || comm_.channel(peer).takes_lent(); });
+  return std::ranges::all_of(peers, [&](Rank peer) {
+    return peer == comm_.rank() || comm_.channels().host_link(peer)->takes_lent();
+  });
 }
 
 void Lending::end(bool packed_on_trial) {

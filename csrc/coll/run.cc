@@ -294,8 +294,9 @@ bool Run::send(Piece& piece, size_t round) {
 uint64_t Run::try_send(Endpoint& link, const Piece& piece, const Action& action, bool copies) {
   uint64_t bytes = action.send.count * mover_->element_bytes();
   if (copies)
-    return link.try_copy(envelope(), mover_->slices(piece.memory, action.send_from, action.send),
-                         bytes);
+    return comm_.channels()
+        .host_link(plans_.order()[action.send_to])
+        ->try_copy(envelope(), mover_->slices(piece.memory, action.send_from, action.send), bytes);
   return link.try_send(envelope(),
                        mover_->source(piece.memory, action.send_from, action.send.first), bytes);
 }

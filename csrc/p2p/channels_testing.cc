@@ -23,7 +23,7 @@ std::vector<Behaviour> behaviours() {
           {.name = "copies", .copied_bytes = 4096, .credits = 2, .reads_peer = true}};
 }
 
-class FakeWorld::Channel final : public Endpoint {
+class FakeWorld::Channel final : public Endpoint, public HostLink {
  public:
   Channel(FakeWorld& world, Rank rank, Rank peer) : world_(world), rank_(rank), peer_(peer) {}
 

@@ -49,7 +49,7 @@ class FakeWorld {
   void break_link(Rank from, Rank to, Code code);
   /// How often anybody's wait() has blocked.
   int waits() const { return waits_; }
-  /// Messages that were sent from where they lay (Endpoint::takes_lent, MessageChannels::lend).
+  /// Messages that were sent from where they lay (HostLink::takes_lent, MessageChannels::lend).
   int lent() const { return lent_; }
 
   /// Called first of all by wait() and wake() of a rank, without any lock: what may happen while

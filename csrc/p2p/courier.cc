@@ -203,7 +203,8 @@ void Courier::want_channel(Peer& to) {
 void Courier::adopt(Rank rank) {
   Peer& with = peer(rank);
   with.channel = &channels_[rank];
-  with.reads = with.channel->reads_peer();
+  with.host = host_link(*with.channel);
+  with.reads = with.host && with.host->reads_peer();
   with.from_anywhere = channels_.sends_from_anywhere(rank);
   with.copied_bytes = std::min(channels_.copies_up_to(rank), limits_.small_bytes);
   open_.push_back(&with);

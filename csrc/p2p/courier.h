@@ -5,7 +5,7 @@
 //   asked for, at most Limits::kept bytes of each sender, who counts them and is told when they
 //   have been received. What is beyond that is announced like a long one.
 // - A **long** message is announced. When its receive is there the receiver copies it out of the
-//   sender's memory, where the channel can (Endpoint::read_peer), and says so; else it asks for it,
+//   sender's memory, where the channel can (HostLink::read_peer), and says so; else it asks for it,
 //   and the sender sends it in stretches, between which everything else goes on.
 //
 // On some processors the kernel copies slower than a program: it looks at each page (perf/README.md
@@ -151,6 +151,7 @@ class Courier {
   struct Peer {
     Rank rank = kNobody;
     Endpoint* channel = nullptr;  // once it is open
+    HostLink* host = nullptr;     // the same, within a host
     bool opening = false;
     bool reads = false, from_anywhere = false;
     uint64_t copied_bytes = 0;  // the longest message that the channel copies when it is sent

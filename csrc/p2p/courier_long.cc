@@ -96,9 +96,9 @@ Courier::Piece Courier::read_some(Peer& from, Transfer* receive) {
   uint64_t bytes = std::min(left, receive->helped > 0 ? limits_.read_bytes : alone);
   uint64_t seal = 0;
   bool there =
-      from.channel->read_peer(receive->remote + receive->moved, receive->data + receive->moved,
-                              bytes, from.seal_address, &seal);
-  if (!there && !from.channel->read_peer(from.seal_address, &seal, sizeof seal)) seal = 0;
+      from.host->read_peer(receive->remote + receive->moved, receive->data + receive->moved, bytes,
+                           from.seal_address, &seal);
+  if (!there && !from.host->read_peer(from.seal_address, &seal, sizeof seal)) seal = 0;
   if (seal == 0)
     throw Error(Code::kPeerLost,
                 fmt::format("rank {} has failed or left the communicator: the {} bytes of its "

@@ -49,7 +49,7 @@ bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
   // What is lent cannot be withdrawn, should it not be read before a deadline of its own.
   if (send->timeout_s > 0) return false;
-  if (send->bytes <= staging_.small_bytes() || !to.reads || !to.channel->takes_lent() ||
+  if (send->bytes <= staging_.small_bytes() || !to.reads || !to.host->takes_lent() ||
       !can_be_read(send->data, send->bytes))
     return false;
   if (send->began == Clock::time_point()) send->began = Clock::now();
@@ -62,9 +62,9 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   Head head{.word = Word::kShort, .tag = send->tag, .bytes = send->bytes};
   // Nobody then waits for the receiver. A longer message is copied once, by the receiver, where
   // that can read the sender's memory.
-  if (to.copied_bytes > 0 && send->bytes <= to.copied_bytes) {
+  if (to.host && to.copied_bytes > 0 && send->bytes <= to.copied_bytes) {
     Slice slice{send->data, send->bytes};
-    if (to.channel->try_copy(Envelope::of(head), {&slice, 1}, send->bytes) == 0) return false;
+    if (to.host->try_copy(Envelope::of(head), {&slice, 1}, send->bytes) == 0) return false;
     to.queue.remove(send);
     to.keeps += cost_of(send->bytes);
     end(send);

@@ -83,12 +83,6 @@ class FaultyEndpoint final : public Endpoint {
     if (every(++recv_polls_, faults_.hide_recv_every)) return false;
     return inner_->try_peek(envelope, bytes);
   }
-  bool reads_peer() const override { return inner_->reads_peer(); }
-  using Endpoint::read_peer;
-  bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
-                 uint64_t* word) override {
-    return inner_->read_peer(address, place, bytes, word_at, word);
-  }
 
   void release() override {
     fail_if(broken_, "release");

@@ -183,28 +183,26 @@ TEST_P(Processes, ThePeersMemoryIsReadWhereThatWorks) {
     ::raise(SIGKILL);
     return true;
   });
-  EXPECT_EQ(link().reads_peer(), GetParam() == "shm");
+  HostLink* host = host_link(link());
+  EXPECT_EQ(host && host->reads_peer(), GetParam() == "shm");
   View view = receive(link());
   auto [own, hole, unused] = view.envelope.words;
   link().release();
   std::vector<std::byte> place(kBytes);
-  if (!link().reads_peer()) {
-    EXPECT_FALSE(link().read_peer(own, place.data(), kBytes));
-    return;
-  }
-  EXPECT_TRUE(link().read_peer(own, place.data(), kBytes));
+  if (!host) return;
+  EXPECT_TRUE(host->read_peer(own, place.data(), kBytes));
   EXPECT_TRUE(filled(place.data(), kBytes, 9));
-  EXPECT_TRUE(link().read_peer(own, place.data(), 0));
-  EXPECT_TRUE(link().read_peer(hole, place.data(), 4096));
+  EXPECT_TRUE(host->read_peer(own, place.data(), 0));
+  EXPECT_TRUE(host->read_peer(hole, place.data(), 4096));
   EXPECT_EQ(place[4095], std::byte{1});
-  EXPECT_FALSE(link().read_peer(hole, place.data(), 3 << 12)) << "its middle is not there";
-  EXPECT_FALSE(link().read_peer(8, place.data(), 8));
+  EXPECT_FALSE(host->read_peer(hole, place.data(), 3 << 12)) << "its middle is not there";
+  EXPECT_FALSE(host->read_peer(8, place.data(), 8));
   send(link(), {}, nullptr, 0);
   int status = 0;
   ::waitid(P_PID, static_cast<id_t>(child_), nullptr, WEXITED | WNOWAIT);  // it has ended
   for (int turn = 0; turn < 2; turn++) {                                   // as a zombie first
     try {
-      link().read_peer(own, place.data(), kBytes);
+      host->read_peer(own, place.data(), kBytes);
       ADD_FAILURE() << "read from a process that has ended";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::kPeerLost);
@@ -216,17 +214,17 @@ TEST_P(Processes, ThePeersMemoryIsReadWhereThatWorks) {
 
 TEST(PeersMemory, IsNotReadWhereThatIsRefused) {
   World before(*find_transport("shm"), 2, kArenaBytes);
-  ASSERT_TRUE(before[0][1].reads_peer());
+  ASSERT_TRUE(host_link(before[0][1])->reads_peer());
   uint64_t word = 77, place = 0;
   auto at = reinterpret_cast<uintptr_t>(&word);
-  EXPECT_TRUE(before[0][1].read_peer(at, &place, sizeof place));
+  EXPECT_TRUE(host_link(before[0][1])->read_peer(at, &place, sizeof place));
   EXPECT_EQ(place, 77u);
   std::thread([&] {
     forbid_reading();
-    EXPECT_FALSE(before[0][1].read_peer(at, &place, sizeof place)) << "not any more";
+    EXPECT_FALSE(host_link(before[0][1])->read_peer(at, &place, sizeof place)) << "not any more";
     World after(*find_transport("shm"), 2, kArenaBytes);
-    EXPECT_FALSE(after[0][1].reads_peer());
-    EXPECT_FALSE(after[0][1].read_peer(at, &place, sizeof place));
+    EXPECT_FALSE(host_link(after[0][1])->reads_peer());
+    EXPECT_FALSE(host_link(after[0][1])->read_peer(at, &place, sizeof place));
     send(after[0][1], envelope_of(1), "hello", 5);
     EXPECT_EQ(receive(after[1][0]).bytes, 5u);
     after[1][0].release();

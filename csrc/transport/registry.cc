@@ -1,6 +1,5 @@
 // The table of transports. The conformance suite, the choice for each pair of ranks and `ringcoll
 // doctor` iterate over it.
-#include "base/error.h"
 #include "transport/loopback/loopback.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -26,10 +25,6 @@ constexpr TransportRow kTransports[] = {
 static_assert(std::size(kTransports) <= kMostTransports);
 
 }  // namespace
-
-uint64_t Endpoint::try_copy(const Envelope&, std::span<const Slice>, uint64_t) {
-  throw Error(Code::kInternal, "this transport does not copy messages when they are sent");
-}
 
 std::span<const TransportRow> transports() { return kTransports; }
 

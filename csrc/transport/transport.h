@@ -112,11 +112,6 @@ class Endpoint {
   /// Transport::sends_from_anywhere(). On links within a host, a message of at most inline_bytes
   /// has been copied when this returns, whatever completed() says.
   virtual uint64_t try_send(const Envelope& envelope, const void* data, uint64_t bytes) = 0;
-  /// Sends as try_send() does, from any memory, and **copies**: when this returns, the memory is
-  /// the caller's again. `slices` are `bytes` together, at most Transport::copies_up_to(). Only for
-  /// transports that copy.
-  virtual uint64_t try_copy(const Envelope& envelope, std::span<const Slice> slices,
-                            uint64_t bytes);
   /// How many messages have left, in order, so that their memory may be written again. Never falls.
   virtual uint64_t completed() = 0;
   /// True if the header of the next message is there; stores its envelope and length. It is the
@@ -138,28 +133,40 @@ class Endpoint {
   /// True while sends are queued that only progress() moves. The caller calls it before it stops
   /// using the link.
   virtual bool busy() const { return false; }
-  /// Whether lent memory can be sent to the peer without a copy. If not, its payload goes through
-  /// the arena. May become true with time, never false.
-  virtual bool takes_lent() const { return true; }
   /// After a failure: when this has returned, the caller may write to lent memory. A peer that has
   /// not read it yet notices, and does not take it for the message. For links whose transport
   /// leaves that to them (Transport::revoke).
   virtual void revoke() noexcept {}
+};
+
+/// What only links within a host can do. Such an endpoint is a HostLink, too; whoever needs it asks
+/// once (host_link()).
+class HostLink {
+ public:
+  virtual ~HostLink() = default;
+  /// Sends as Endpoint::try_send() does, from any memory, and **copies**: when this returns, the
+  /// memory is the caller's again. `slices` are `bytes` together, at most
+  /// Transport::copies_up_to().
+  virtual uint64_t try_copy(const Envelope& envelope, std::span<const Slice> slices,
+                            uint64_t bytes) = 0;
+  /// Whether lent memory can be sent to the peer without a copy. If not, its payload goes through
+  /// the arena. May become true with time, never false.
+  virtual bool takes_lent() const = 0;
   /// Whether read_peer() works on this link; tried before the link was made.
-  virtual bool reads_peer() const { return false; }
+  virtual bool reads_peer() const = 0;
   /// Copies from any memory of the peer's process, at the address that it has there. False: that
   /// memory is not there (any more), and an unspecified part has been copied. Throws
   /// Error(kPeerLost) if the process is gone. With a `word`, the eight bytes at `word_at` are
   /// copied, too, after all of the rest. The caller knows a value that no other process has there,
   /// so the word proves whose memory it was.
-  virtual bool read_peer(uint64_t /*address*/, void* /*place*/, uint64_t /*bytes*/,
-                         uint64_t /*word_at*/, uint64_t* /*word*/) {
-    return false;
-  }
+  virtual bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
+                         uint64_t* word) = 0;
   bool read_peer(uint64_t address, void* place, uint64_t bytes) {
     return read_peer(address, place, bytes, 0, nullptr);
   }
 };
+/// Null: the link is none within a host.
+inline HostLink* host_link(Endpoint& link) { return dynamic_cast<HostLink*>(&link); }
 
 /// Where ranks are, for transports whose ranks share parts of a machine.
 struct Seats {
@@ -250,7 +257,7 @@ class Transport {
   virtual bool wants_places() const { return false; }
   /// Whether long messages, too, are sent from any memory without a copy.
   virtual bool sends_from_anywhere() const { return false; }
-  /// The longest message that Endpoint::try_copy() takes, on all links; 0: none.
+  /// The longest message that HostLink::try_copy() takes, on all links; 0: none.
   virtual uint64_t copies_up_to() const { return 0; }
   /// The port of its machine that a rank uses ("mlx5_0:1"); "" if the transport knows of none.
   /// Valid once reach() was asked of all ranks that are to be reached. All ranks get the same

@@ -42,6 +42,7 @@ void forgive_stop(Clock::time_point* seen, Deadline* deadline) {
 Channels::Channels(Group& group)
     : group_(group),
       channels_(group.size()),
+      host_links_(group.size()),
       set_(group.mesh().bells(), group.mesh().topology().crowded(group.mesh().rank())),
       spin_(std::chrono::microseconds(group.config().spin_us) * (yields() ? kMoreYielding : 1)) {
   for (Rank peer = 0; peer < group.size(); peer++) {
@@ -96,6 +97,7 @@ void Channels::connect(std::span<const Rank> peers, const std::function<std::str
 }
 
 void Channels::add(Rank peer, std::unique_ptr<Endpoint> channel) {
+  host_links_[peer] = ringcoll::host_link(*channel);
   channels_[peer] = std::move(channel);
   connected_.push_back(peer);
 }

@@ -79,6 +79,8 @@ class Channels {
       const std::function<std::string()>& doing = [] { return "setting up links"; });
   /// Precondition: the peer is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
+  /// The same, if it is within a host. Precondition: the peer is connected.
+  HostLink* host_link(Rank peer) { return host_links_[peer]; }
   /// Passes queued sends to the operating system, so that peers get them while this rank does
   /// something else. False if `leaves` returned true meanwhile.
   bool flush(
@@ -143,6 +145,7 @@ class Channels {
 
   Group& group_;
   std::vector<std::unique_ptr<Endpoint>> channels_;  // by peer
+  std::vector<HostLink*> host_links_;                // by peer; null: not within a host
   std::vector<Rank> connected_;
   std::vector<bool> by_network_;  // by peer
   WaitSet set_;                   // of all transports of the group

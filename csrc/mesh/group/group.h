@@ -80,7 +80,7 @@ class Group {
   bool registers_extents() const { return registered_; }
   /// True if channels want to know ahead where a payload is to go (Endpoint::expect).
   bool wants_places() const { return wants_places_; }
-  /// The longest message that the links copy when it is sent (Endpoint::try_copy): those of the
+  /// The longest message that the links copy when it is sent (HostLink::try_copy): those of the
   /// network, or those of the host if there is no network.
   uint64_t copies_up_to() const;
   /// The memory that calls are sent from.
@@ -107,7 +107,7 @@ class Group {
   /// thread.
   void wake();
   /// Offers memory of a call to the transports of the network, or to those of the host if there is
-  /// no network. On links that take it (Endpoint::takes_lent), granted memory is sent from and
+  /// no network. On links that take it (HostLink::takes_lent), granted memory is sent from and
   /// received into without a copy. See Transport::lend().
   void lend(std::span<Loan> loans, size_t in_flight) { lend_to(lenders_, loans, in_flight); }
   /// Poisons the group with `error`. If the error may follow from another (a peer closed after an

@@ -75,7 +75,7 @@ TEST(GroupOfSharedMemory, WhatItHasLentIsNotReadOnceItHasFailed) {
     group.channels().connect({&peer, 1});
     Endpoint& channel = group.channels()[peer];
     if (mesh.rank() == 0) {
-      ASSERT_TRUE(channel.takes_lent());
+      ASSERT_TRUE(host_link(channel)->takes_lent());
       ASSERT_NE(channel.try_send({}, lent.data(), kBytes), 0u);
       group.fail(Error(Code::kTimeout, "the call took too long", 1));
       std::ranges::fill(lent, std::byte{2});

@@ -39,7 +39,7 @@ class MessageChannels {
   /// up to inline_bytes() may come from any memory.
   virtual std::span<std::byte> staging() = 0;
   virtual uint64_t inline_bytes() const = 0;
-  /// The longest message to the peer that its channel copies when it is sent (Endpoint::try_copy).
+  /// The longest message to the peer that its channel copies when it is sent (HostLink::try_copy).
   virtual uint64_t copies_up_to(Rank peer) const = 0;
   /// True if messages to the peer can be sent from any memory without a copy (tcp, loopback).
   virtual bool sends_from_anywhere(Rank peer) const = 0;

@@ -77,7 +77,7 @@ struct Pair {
   std::function<void(uint64_t unread)> on_end;  // told last_unread() then; null: nobody asks
 };
 
-class ShmEndpoint final : public Endpoint {
+class ShmEndpoint final : public Endpoint, public HostLink {
  public:
   /// One of its set's links while it lives.
   explicit ShmEndpoint(const Pair& pair);
@@ -95,7 +95,7 @@ class ShmEndpoint final : public Endpoint {
   }
   void revoke() noexcept override;
   bool reads_peer() const override { return pair_.memory != nullptr; }
-  using Endpoint::read_peer;
+  using HostLink::read_peer;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
                  uint64_t* word) override;
   bool progress() override { return false; }  // nothing is ever queued

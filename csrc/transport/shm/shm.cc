@@ -114,7 +114,7 @@ struct Common {
   std::vector<std::atomic<bool>> ended;  // peers' processes
 };
 
-// Nothing needs to be done for peers that read this process (Endpoint::takes_lent).
+// Nothing needs to be done for peers that read this process (HostLink::takes_lent).
 void grant(std::span<Loan> loans) {
   for (Loan& loan : loans) loan.granted = can_be_read(loan.data, loan.bytes);
 }

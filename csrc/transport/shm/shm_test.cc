@@ -285,7 +285,7 @@ TEST(ShmLent, IsReadWhereItLies) {
   constexpr size_t kBytes = 100'000;
   World world(row(), 2, 8192);
   Endpoint &from = world[0][1], &to = world[1][0];
-  ASSERT_TRUE(from.takes_lent());
+  ASSERT_TRUE(host_link(from)->takes_lent());
   Pages mine(kBytes), same(kBytes);
   std::vector<std::byte> place(kBytes);
   View view;
