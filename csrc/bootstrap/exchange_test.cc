@@ -460,7 +460,7 @@ TEST(StoreExchange, AnOutcomeThatHasAnotherAddressForThisRankIsRefused) {
   one.join();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), Code::kTransport);
-  EXPECT_TRUE(contains(*error, url) && contains(*error, "somebody else")) << error->what();
+  EXPECT_TRUE(contains(*error, url) && contains(*error, "another process writes")) << error->what();
 }
 
 void come_after_a_killed_job(bool with_record) {

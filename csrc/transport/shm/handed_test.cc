@@ -287,8 +287,9 @@ TEST(ShmHanded, WithoutAnyAllGoesAsBefore) {
 
 TEST(ShmHanded, TheWholeHasBuffersForAllAndPartsWithinBounds) {
   shm::Layout small(2, 1024, 2, 128 << 10);
-  EXPECT_LE(small.handed(small.units_with_buffers()), shm::kMostHandedBytes);
-  EXPECT_GT(small.handed(small.units_with_buffers() + 1), shm::kMostHandedBytes);
+  constexpr uint64_t kMost = (uint64_t{2} << 30) / shm::kHandedShare;
+  EXPECT_LE(small.handed(small.units_with_buffers()), kMost);
+  EXPECT_GT(small.handed(small.units_with_buffers() + 1), kMost);
   shm::Layout many(1000, 1024, 1000, 128 << 10);
   EXPECT_EQ(many.units_with_buffers(), 1000u);
   EXPECT_EQ(shm::Layout(2, 1024, 2).units_with_buffers(), 0u);

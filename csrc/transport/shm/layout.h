@@ -150,9 +150,9 @@ constexpr uint64_t Entry::payload_at(uint64_t bytes) {
 /// TransportOptions::part_bytes is the bound where many ranks have long inline messages.
 inline constexpr uint64_t kSpareParts = 2 * 4096 + 2;
 
-/// Of a rank, of the buffers that are handed over: all units of the whole have some, and spare ones
-/// as far as this goes. They take memory where a pair uses them, but address space of all peers.
-inline constexpr uint64_t kMostHandedBytes = uint64_t{512} << 20;
+/// Buffers have at most this share of TransportOptions::part_bytes, but all units of the whole have
+/// some. They take memory where a pair uses them, but address space of all peers.
+inline constexpr uint64_t kHandedShare = 4;
 
 /// Offsets in control memory, and in that of the buffers.
 class Layout {
@@ -163,7 +163,8 @@ class Layout {
       : stride_(up(Entry::payload_at(inline_bytes) + inline_bytes, kLineBytes)),
         handed_unit_bytes_(up(handed_bytes, kPageBytes) * HandedBuffers::kOfEach),
         whole_units_(static_cast<uint32_t>(size)),
-        spare_units_(spare(static_cast<uint64_t>(sharers), part_bytes)) {}
+        spare_units_(spare(static_cast<uint64_t>(sharers), part_bytes)),
+        most_handed_bytes_(part_bytes / kHandedShare) {}
 
   uint64_t bytes() const { return lines(whole_units_ + spare_units_); }
   uint64_t stride() const { return stride_; }
@@ -179,7 +180,7 @@ class Layout {
   /// Units that have buffers are the first.
   uint32_t units_with_buffers() const {
     if (handed_unit_bytes_ == 0) return 0;
-    uint64_t within = std::max<uint64_t>(whole_units_, kMostHandedBytes / handed_unit_bytes_);
+    uint64_t within = std::max<uint64_t>(whole_units_, most_handed_bytes_ / handed_unit_bytes_);
     return static_cast<uint32_t>(std::min<uint64_t>(whole_units_ + spare_units_, within));
   }
 
@@ -197,6 +198,7 @@ class Layout {
   uint64_t handed_unit_bytes_;
   uint32_t whole_units_;
   uint32_t spare_units_;
+  uint64_t most_handed_bytes_;
 };
 
 }  // namespace ringcoll::shm
