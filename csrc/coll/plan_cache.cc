@@ -80,7 +80,7 @@ Planned PlanCache::make(const Call& call, const ScheduleRow& row, const Partitio
   if (from != SentFrom::kArena) ends.zero_copy = lent_to_;
   auto elements = [&](uint64_t bytes) { return static_cast<int64_t>(bytes / size_of(call.dtype)); };
   if (from == SentFrom::kCopied)
-    ends.copying = Ends::Copying{elements(copied_.most), elements(copied_.most_shared)};
+    ends.copying = Ends::Copying{elements(copied_.most), elements(copied_.most_otherwise)};
   planned.plan = lower(schedule, space_of(call.collective, problem), ends, pack_all, self_);
   return planned;
 }

@@ -18,10 +18,10 @@ namespace ringcoll {
 /// can leave it there: the transport reads it later (kLent) or copies it when it is sent (kCopied).
 enum class SentFrom : uint8_t { kArena, kLent, kCopied };
 
-/// The longest messages that links copy when they are sent, in bytes: those whose data no other
-/// message sends, and others. 0: links copy none.
+/// The longest messages that links copy when they are sent, in bytes (Ends::Copying). 0: links copy
+/// none.
 struct CopiedMessages {
-  uint64_t most = 0, most_shared = 0;
+  uint64_t most = 0, most_otherwise = 0;
 };
 
 /// What a rank does in a piece, and with whom.

@@ -224,6 +224,7 @@ void History::settle_needs() {
 void History::settle_zero_copy(const Schedule& schedule, const Ends& ends, bool pack_all) {
   bool reduces = std::ranges::any_of(
       schedule, [](const Step& step) { return step.combine != Combine::kCopy; });
+  for (const Step& step : schedule) senders_.insert(step.recv_from);
   std::vector<int> of_atom(atom_count(), 0);
   for (const Version& version : versions_) of_atom[version.atom]++;
   for (Version& version : versions_) {
@@ -267,7 +268,8 @@ bool History::can_go(const Message& message, const Ends& ends) const {
   if (ends.copying) {
     bool shared =
         std::ranges::any_of(message.versions, [&](VersionId v) { return versions_[v].sends > 1; });
-    return message.range.count <= (shared ? ends.copying->most_shared : ends.copying->most);
+    bool exchanged = !shared && senders_.contains(message.to);
+    return message.range.count <= (exchanged ? ends.copying->most : ends.copying->most_otherwise);
   }
   return std::ranges::any_of(results ? ends.outputs : ends.inputs, [&](Range r) {
     return r.first <= message.range.first && message.range.end() <= r.end();

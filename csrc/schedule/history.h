@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,7 @@ class History {
   std::vector<VersionId> current_;  // by atom
   std::vector<Version> versions_;
   std::vector<Message> messages_;
+  std::set<Rank> senders_;  // to this rank
   BankAssignment banks_;
 };
 

@@ -98,10 +98,12 @@ struct Ends {
   std::vector<bool> zero_copy;
   /// Messages to those ranks are copied when they are sent. A rank sends a round's message before
   /// it receives in that round, so the caller's memory may then be overwritten.
+  /// A longer message is packed. The second limit is for messages that are better packed: one of
+  /// which other messages send a part, too, since it is packed once for all, and one to a rank that
+  /// sends nothing back, since memory goes to and fro only between ranks that exchange messages.
   struct Copying {
-    int64_t most = 0;         // elements of a message; a longer one is packed
-    int64_t most_shared = 0;  // the same if other messages send some of its elements, too: such a
-                              // message is better packed once than copied for each receiver
+    int64_t most = 0;            // elements
+    int64_t most_otherwise = 0;  // elements
   };
   std::optional<Copying> copying;  // none: they are read from the caller's memory
 };

@@ -247,8 +247,18 @@ TEST(Lowering, WhatSeveralMessagesSendIsCopiedForEachOnlyIfItIsShort) {
   Ends ends = {.inputs = {{0, 4}}, .zero_copy = {false, true, true}};
   ends.copying = Ends::Copying{8, 4};
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
-  ends.copying->most_shared = 3;
+  ends.copying->most_otherwise = 3;
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
+}
+
+// A buffer that goes to a rank which sends nothing has to come back.
+TEST(Lowering, WhatIsSentOneWayIsCopiedOnlyIfItIsShort) {
+  Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy}};
+  Ends ends = {.inputs = {{0, 4}}, .zero_copy = {false, true}};
+  ends.copying = Ends::Copying{8, 3};
+  EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
+  schedule.push_back({kNobody, {}, 1, {4, 4}, Combine::kCopy});
+  EXPECT_EQ(lower(schedule, 8, ends, false, 0).actions[0].send_from, Storage::kInput);
 }
 
 // Several stretches of the caller's memory are one message if that is copied.
@@ -256,7 +266,7 @@ TEST(Lowering, CopiesAMessageOfSeveralRanges) {
   Schedule schedule = {{1, {0, 4}, kNobody, {}, Combine::kCopy}};
   Ends ends = {.inputs = {{0, 2}, {2, 2}}, .zero_copy = {false, true}};
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kBank0);
-  ends.copying = Ends::Copying{4, 0};
+  ends.copying = Ends::Copying{4, 4};
   EXPECT_EQ(lower(schedule, 4, ends, false, 0).actions[0].send_from, Storage::kInput);
 }
 
