@@ -98,7 +98,8 @@ class Tools:
     def exchange_counts(self) -> Path:
         """Made of the library's objects: the C ABI takes no store that counts."""
         made = (self._objects or Path()) / "CMakeFiles"
-        folders = [made / f"{layer}_layer.dir" for layer in ("base", "net", "bootstrap")]
+        layers = ("base", "net", "connect", "store", "bootstrap")
+        folders = [made / f"{layer}_layer.dir" for layer in layers]
         # A build keeps the objects of sources that are gone.
         objects = [
             str(path)
