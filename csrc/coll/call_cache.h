@@ -1,5 +1,5 @@
-// What was worked out for a call (which schedule, which plan), kept for the next that is like it:
-// steps of training make the same calls again and again.
+// Keeps what was computed for a call, such as its schedule and plan, for later calls that are
+// alike. Training steps make the same calls again and again.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,18 @@
 
 namespace ringcoll {
 
-/// Values by keys of words. One thread at a time.
+/// Maps keys of words to values. One thread at a time.
 template <typename Value>
 class CallCache {
  public:
   using Key = std::vector<int64_t>;
 
-  /// Keeps about `most` values: a job has a few dozen kinds of calls, but one whose counts change
-  /// from call to call has no end of them.
+  /// Keeps about `most` values. A job has a few dozen kinds of calls, but counts that change from
+  /// call to call would make the cache grow without limit.
   explicit CallCache(size_t most) : most_(most) {}
 
-  /// The value, made by `make()` if it is not there. Stays where it is until a trim().
+  /// Returns the value of `key`; make() makes it if there is none. The reference is valid until
+  /// trim().
   template <typename Make>
   Value& get(const Key& key, Make&& make) {
     auto it = entries_.find(key);
@@ -30,8 +31,8 @@ class CallCache {
     return it->second.value;
   }
 
-  /// Between calls, when nobody uses a value: if there are too many, forgets the half that has not
-  /// been asked for the longest. True if it did.
+  /// If there are more than `most` values, forgets the less recently used half, and returns true.
+  /// Precondition: no reference to a value is in use.
   bool trim() {
     if (!full()) [[likely]]
       return false;

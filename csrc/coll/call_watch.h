@@ -1,9 +1,8 @@
-// How ranks that disagree about a call learn of it, whatever messages the call has. A message that
-// belongs to another call than the receiver's tells it at once. But ranks may disagree so that
-// each waits for a message that nobody sends, or that all send and none receives. So each rank
-// remembers its last calls and, when it has begun none for a moment, because it waits or is done,
-// tells them to its peers, which compare them with their own (docs/design.md, "Ranks that
-// disagree").
+// Finds out whether ranks disagree about a call. A message shows it at once if it belongs to
+// another call than the receiver's. But ranks may disagree such that each waits for a message that
+// nobody sends, or that all send and none receives. So each rank logs its last calls. A rank that
+// has begun no call for a moment, because it waits or is done, tells the log to its peers, and they
+// compare it with their own (docs/design.md, "Ranks that disagree").
 #pragma once
 
 #include <array>
@@ -23,25 +22,26 @@
 
 namespace ringcoll {
 
-/// The last calls of a rank. Written by the thread that executes, in a few stores for each call;
-/// read by any.
+/// The last calls of a rank. The thread that executes calls writes it, with a few stores for each
+/// call. Any thread reads it.
 class CallLog {
  public:
-  /// A rank is ahead of one that waits by the credits of a link, of each link on the way to it.
+  /// A rank that waits may be behind another by the credits of every link on the path between them.
+  /// The log should still have the call in which it waits.
   static constexpr uint64_t kKept = 128;
 
-  /// The next call has begun. Precondition: its sequence is one more than latest(), modulo 2^32.
+  /// Adds the call that begins. Precondition: its sequence is latest() + 1, modulo 2^32.
   void add(const Signature& signature);
-  /// The number of calls so far; also that of the last one.
+  /// How many calls were added, which is also the number of the last one.
   uint64_t latest() const { return observe(latest_); }
-  /// The n-th call, if it is still known.
+  /// The n-th call, if the log still has it.
   std::optional<Signature> at(uint64_t n) const;
 
  private:
-  /// Of a signature, but for its sequence, which is the number of the call.
+  /// A signature without its sequence, which is the number of the call.
   struct Entry {
     std::atomic<int64_t> count{0};
-    std::atomic<uint64_t> kind{0};  // from `root` on
+    std::atomic<uint64_t> kind{0};  // the bytes of the signature from `root` on
     std::atomic<uint32_t> details{0};
   };
 
@@ -49,17 +49,17 @@ class CallLog {
   std::atomic<uint64_t> latest_{0};
 };
 
-/// Of a communicator. Any thread, but for what is said of others.
+/// Compares the calls of one communicator. Any thread, unless a method says otherwise.
 class CallWatch final : public HealthListener {
  public:
   /// `health` outlives it.
   CallWatch(Health& health, Rank rank);
-  /// Tells the peers its last calls if they have not heard of them.
+  /// Tells the last calls to the peers, unless they were told already or the group is poisoned.
   ~CallWatch() override;
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  /// A call begins; before its first message. By the thread that executes.
+  /// Logs a call before its first message. Only on the thread that executes calls.
   void begin(const Signature& signature, const Call& call) {
     if (signature.details != 0) [[unlikely]]
       note(signature.details, call);
@@ -67,31 +67,31 @@ class CallWatch final : public HealthListener {
     if (rests_.load(std::memory_order_relaxed)) [[unlikely]]
       if (rests_.exchange(false)) health_.tick();
   }
-  /// Messages of the peer do not fit this rank's calls: has it compare them.
+  /// Called when messages of the peer do not match this rank's calls. The peer then compares.
   void tell(Rank peer) { health_.tell_calls(peer, said_to(peer)); }
-  /// Compares a call of a peer with this rank's of the same number; none if they are alike, or that
-  /// one is not known.
+  /// Compares a call of a peer with this rank's call of the same number. Returns nothing if they
+  /// are alike, or if this log does not have that call.
   std::optional<Error> difference(const Made& theirs) const;
 
   bool tick() override;
   void hear(Rank from, std::string_view calls) override;
 
-  /// Calls that one word of a rank has.
+  /// How many calls one message about calls (Word) contains at most.
   static constexpr uint64_t kMostTold = 64;
 
  private:
-  /// Details by their hash: the last ones of each place.
+  /// A slot of a table of details, indexed by their hash. A newer entry replaces the older.
   struct Noted {
     uint32_t hash = 0;
     Details details;
   };
-  /// What an alltoall exchanges, which each pair must have alike.
+  /// The counts of an alltoall. Each pair of ranks must have theirs alike.
   struct Splits {
     uint64_t call = 0;
     std::vector<int64_t> sent, received;  // by rank
   };
   struct Pair {
-    int64_t sent = 0, received = 0;  // by the rank that says so
+    int64_t sent = 0, received = 0;  // as counted by the rank that sent the word
   };
   struct Word {
     uint64_t latest = 0;
@@ -112,15 +112,15 @@ class CallWatch final : public HealthListener {
   const Rank rank_;
   CallLog log_;
   mutable std::mutex mutex_;
-  // Written by the thread that executes, under the mutex.
+  // The thread that executes calls writes these, under the mutex.
   std::array<Noted, 16> noted_;
   std::array<Splits, 16> splits_;
-  // Of the loop's thread.
-  std::map<Rank, Word> ahead_;  // of ranks whose latest call this one has yet to make
+  // Only the loop's thread uses these.
+  std::map<Rank, Word> ahead_;  // from ranks whose latest call this rank has not begun
   uint64_t seen_ = 0;
   unsigned quiet_ticks_ = 0;
   std::atomic<uint64_t> told_{0};
-  std::atomic<bool> rests_{true};  // it has no ticks until a call begins
+  std::atomic<bool> rests_{true};  // ticks are stopped until a call begins
 };
 
 }  // namespace ringcoll

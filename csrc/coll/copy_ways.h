@@ -1,5 +1,5 @@
-// Which ways to move its data a rank has to choose from (docs/design.md, "Copies"). One thread at a
-// time.
+// The alternatives from which a rank chooses how it moves data (docs/design.md, "Copies"). One
+// thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +11,17 @@
 
 namespace ringcoll {
 
-/// How a rank moves what it packs, combines and sends: processors differ in which is the fastest
-/// way, and so do distances between cores.
+/// How a rank packs, combines and sends. Which way is fastest depends on the processor and on the
+/// distance between cores.
 struct CopyWays {
-  /// Of a call that only copies, within a host.
+  /// Where the messages of a call that only copies within a host come from.
   enum End : size_t { kFromCaller, kFromArena };
   enum Store : size_t { kThroughCaches, kPastCaches };
   enum Fetch : size_t { kInOrder, kFromFourPages, kInOrderPastCaches, kFetches };
 
-  /// `by_cores`: whoever reads what is packed is a core, not a card or the kernel, and each rank
-  /// has one of its own, without which times say who was run when.
+  /// `by_cores`: cores read what is packed, not a card or the kernel, and each rank has a core of
+  /// its own. Only then are stores past the caches tried, since times would otherwise show how
+  /// ranks were scheduled.
   explicit CopyWays(bool by_cores) {
     if (!by_cores) return;
     pack = FasterWay({{1, kOfPastFromCaches},
@@ -37,19 +38,19 @@ struct CopyWays {
                                   kRestOfPastBytes});
   }
 
-  /// Of End, for messages of about so many bytes, by what the call takes.
+  /// Chooses an End for calls whose longest strip has about `bytes`, by the time of whole calls.
   FasterWay& ends_of(Collective collective, uint64_t bytes) {
     return ends_[collective].about(bytes);
   }
-  // Of Store: to the arena, from caches.
+  // Chooses a Store: how data that is in caches is packed into the arena.
   FasterWay pack{{.weights = {1}, .least_bytes = kLeastPacked}};
-  // Of Fetch.
+  // These choose a Fetch, for data that is in no cache.
   FasterWay pack_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
   FasterWay combine_from_memory{{.weights = {1, 1}, .least_bytes = kLeastFetched}};
 
  private:
-  // The first time, ways to pack are tried meanwhile, as long each, of pieces that are no longer
-  // than this; what a call takes says nothing until then.
+  // The ways to pack are tried first, and until they have settled, the time of a call says nothing.
+  // So the first warm-up is long enough for those trials, with pieces of at most this length.
   static constexpr uint64_t kMostOfAPiece = 1 << 20;
   static FasterWay ends_about(uint64_t bytes) {
     uint64_t of_packing = kTurnBytes + FasterWay::kTrials * std::min(bytes, kMostOfAPiece);
@@ -65,16 +66,18 @@ struct CopyWays {
   };
   std::array<EndsBySize, RC_COLLECTIVE_COUNT> ends_;
 
-  // A peer that finds nothing in this core's caches reads from memory, which this rank does not
-  // see: near, 16 KiB are packed past the caches in 0.33 us and through them in 0.45, and the call
-  // takes twice as long (AMD's family 25, model 17). Far, packing alone differs many times over.
+  // Factors on the time of stores past the caches. After such a store the peer reads from memory,
+  // and this rank does not see that cost. Between near cores, packing 16 KiB that way takes a
+  // quarter less time, but the call takes twice as long (AMD family 25, model 17). Between far
+  // cores the times of packing differ by more than these factors.
   static constexpr double kOfPastFromCaches = 3, kOfPastFromMemory = 2;
   static constexpr uint64_t kLeastPacked = 8 << 10, kLeastFetched = 32 << 10;
-  // What a copy costs depends on how its place was written before. After so many bytes all places
-  // of the arena have been written in the way that is tried.
+  // The cost of a copy depends on how its destination was written before. After so many bytes, all
+  // of the arena has been written in the way under trial.
   static constexpr uint64_t kTurnBytes = 4 << 20;
-  // Trials cost less than a hundredth of the first, and some hundredths of the second, which is
-  // shorter, since what a store past the caches takes does not tell that it is not needed any more.
+  // With the first rest, trials take less than 1 % of the time. With the second they take some
+  // percent. It is shorter, because the time of stores past the caches does not show when they stop
+  // being useful.
   static constexpr uint64_t kRestBytes = uint64_t{1} << 30, kRestOfPastBytes = 256 << 20;
 };
 

@@ -1,5 +1,5 @@
-// Executes the calls of a communicator in order: advances their runs, and waits, under deadlines
-// and the communicator's poison, for what the oldest wants.
+// Executes the calls of a communicator in order. It advances their runs, and waits for what the
+// oldest run wants, until a deadline or until the communicator is poisoned.
 #pragma once
 
 #include <cstdint>
@@ -18,42 +18,44 @@
 
 namespace ringcoll {
 
-/// Where calls come from that are executed without being waited for one by one. Used by the thread
-/// that executes.
+/// A queue of calls that are executed together, without a wait for each. Only the thread that
+/// executes calls uses it.
 class CallSource {
  public:
   virtual ~CallSource() = default;
-  /// Whether next() would find one. Asked at each poll.
+  /// Whether next() would return a call. Called at each poll.
   virtual bool has_next() const = 0;
-  /// The next call, which stays until it has ended; null: there is none now.
+  /// Returns the next call, which stays valid until ended() reports its end. Null: there is none
+  /// now.
   virtual const Call* next() = 0;
   /// Reports that the oldest call that was in flight has ended, with this error.
   virtual void ended(std::optional<Error> error) = 0;
-  /// True: this thread leaves what is in flight to another. Asked at each poll. `connects`: the
-  /// next step opens links, and blocks until they are open or the deadline has passed.
+  /// True if this thread should leave the calls in flight to another thread. Called at each poll.
+  /// `connects`: the next step opens links, and blocks until they are open or the deadline has
+  /// passed.
   virtual bool leaves(bool connects) = 0;
 };
 
 /// One thread at a time.
 class Executor {
  public:
-  /// `comm` outlives it.
+  /// `comm` outlives this object.
   explicit Executor(Communicator& comm);
-  /// Waits a while for peers that still read this rank's arena.
+  /// Waits up to 5 s for peers that still read this rank's arena.
   ~Executor();
 
-  /// Runs the call to its end: outputs are complete, sends are with the network. Throws Error,
-  /// never kInvalidArgument: that is of a call that was refused (check_call). The communicator is
-  /// poisoned then.
+  /// Runs the call to its end: outputs are complete, and sends are with the network. Throws Error,
+  /// after which the communicator is poisoned. The code is never kInvalidArgument, which means that
+  /// check_call() refused a call.
   void run(const Call& call);
-  /// Runs what comes from there, as many at once as there is memory for, until all has ended or
-  /// this thread leaves. Then calls may be in flight, and the next run_all(), of a source that has
-  /// the same calls, goes on with them. A call that writes what one in flight reads or writes, or
-  /// reads what it writes, begins after that has ended. Once the communicator is poisoned, each
-  /// run_all() ends one call or what is in flight.
+  /// Runs the calls of the source, as many at once as there is memory for. Returns when all have
+  /// ended or this thread leaves. Calls may then be in flight; the next run_all() continues them,
+  /// with a source of the same calls. A call begins after the end of earlier calls with which it
+  /// shares memory that one of them writes. Once the communicator is poisoned, each run_all() fails
+  /// the calls in flight, or else one call.
   void run_all(CallSource& calls);
-  /// There is a new call in the source: a run_all() that has stopped polling looks at it. Any
-  /// thread.
+  /// Reports a new call in the source, so that a run_all() that has stopped polling looks for it.
+  /// Any thread.
   void look_again() { comm_.channels().wake_if_blocked(); }
 
  private:
@@ -63,7 +65,7 @@ class Executor {
     bool over = false;
   };
 
-  // No remainder: a division takes as long as most functions of a short call.
+  // Avoids the operator %: a division takes as long as most functions of a short call.
   Flight& flight(size_t i) {
     size_t at = first_ + i;
     return flights_[at < flights_.size() ? at : at - flights_.size()];
@@ -91,10 +93,10 @@ class Executor {
   PlanCache plans_;
   Slots slots_;
   CopyWays ways_;
-  std::vector<Flight> flights_;  // a ring: as many as slots, for each takes one
+  std::vector<Flight> flights_;  // a circular buffer with as many entries as there are slots
   size_t first_ = 0, in_flight_ = 0;
-  const Call* held_ = nullptr;  // from the source, but it has to wait for those in flight
-  std::optional<Channels::Patience> patience_;  // of the oldest call, since anything moved
+  const Call* held_ = nullptr;  // taken from the source; it waits for calls in flight
+  std::optional<Channels::Patience> patience_;  // of the oldest call's current wait
   uint64_t sequence_ = 0;
   CallWatch watch_;
 };

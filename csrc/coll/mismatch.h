@@ -1,4 +1,5 @@
-// The error of ranks that disagree about a call: it names what differs, and both sides.
+// The error of ranks that disagree about a call. It names what differs, and the values of both
+// ranks.
 #pragma once
 
 #include <optional>
@@ -8,27 +9,27 @@
 
 namespace ringcoll {
 
-/// A call as a rank has made it.
+/// A call that a rank has made.
 struct Made {
   Rank rank = kNobody;
   Signature signature;
-  std::optional<Details> details;  // none: all that is known of them is their hash
+  std::optional<Details> details;  // none: only their hash is known
 };
 
-/// "rank 1 runs allreduce #7 of 4 float32, sum, postscale 2"; `details` name those of the other,
-/// too, where they differ.
+/// Text such as "rank 1 runs allreduce #7 of 4 float32, sum, postscale 2". It contains those
+/// details that differ from `other`.
 std::string describe(const Made& made, const Made& other);
-/// Whether the two are the same call: but for their number, which says when.
+/// Whether two signatures are equal except for their sequence.
 bool are_alike(const Signature& a, const Signature& b);
-/// Precondition: they differ. Blames `blamed`.
+/// An error that blames `blamed`. Precondition: the calls differ.
 Error mismatch(const Made& a, const Made& b, Rank blamed);
 
-/// What a rank sends another in an alltoall, or is to receive, in elements.
+/// The elements that a rank sends to another in an alltoall, or expects from it.
 struct Share {
   Rank rank = kNobody;
   int64_t count = 0;
 };
-/// Precondition: the counts differ.
+/// The error of a pair. Precondition: the counts differ.
 Error split_mismatch(const Signature& alltoall, Share sent, Share expected, Rank blamed);
 
 }  // namespace ringcoll

@@ -1,11 +1,10 @@
-// Moves payload between the caller's memory, the arena and what peers sent: packs, combines,
-// unpacks, with the scale factors fused in. Every byte that ringcoll copies or reduces passes
-// through here.
+// Moves payload between the caller's memory, the arena and what peers sent. It packs, combines and
+// unpacks, and applies the scale factors in the same pass.
 //
-// The postscale of an allreduce is applied once, by the rank that completes a value: the others get
-// the scaled one, which they can take, and pass on, as it is. Elsewhere values are scaled where
-// they reach an output, since who completes one may not know that it is wanted, and in a scan other
-// ranks combine it further.
+// The rank that completes a value of an allreduce applies the postscale, once. The other ranks
+// receive the scaled value, and may use it and pass it on as it is. In other collectives a value is
+// scaled where it reaches an output: the rank that completes a value may not need it, and in a scan
+// other ranks combine it further.
 #pragma once
 
 #include <array>
@@ -23,7 +22,7 @@
 
 namespace ringcoll {
 
-/// Where a piece's index space lies: the caller's fragments, and the two banks of its slot in the
+/// The memory of a piece: the caller's fragments, and the two banks of the piece's slot in the
 /// arena.
 struct PieceMemory {
   std::span<const Fragment> fragments;  // in rising order of `first`
@@ -32,37 +31,39 @@ struct PieceMemory {
 
 class Mover {
  public:
-  /// `counters` and `ways` outlive it.
+  /// `counters` and `ways` outlive this object. `call` is not kept.
   Mover(const Call& call, Counters& counters, CopyWays& ways);
 
-  /// Input to a bank, prescaled.
+  /// Copies input to a bank, and applies the prescale.
   void pack(const PieceMemory& memory, const Packing& packing);
-  /// What a peer sent (`data`: the elements of receipt.range) replaces or joins what this rank
-  /// holds. `own_first`: this rank's operand stands left.
+  /// Copies what a peer sent to the result of `receipt`, or combines it with this rank's operand.
+  /// `data` has the elements of receipt.range. `own_first`: this rank's operand is the left one.
   void apply(const PieceMemory& memory, const Receipt& receipt, const std::byte* data,
              bool own_first);
-  /// This rank's own input, which lies in `storage`, joins what it holds, on the right.
+  /// Combines this rank's own input, which lies in `storage`, with the operand of `receipt`. The
+  /// input is the right operand.
   void fold_own(const PieceMemory& memory, const Receipt& receipt, Storage storage);
-  /// The neutral element of the operation to all outputs.
+  /// Fills all outputs with the neutral element of the operation.
   static void fill_neutral(const Call& call);
-  /// Input to the output.
+  /// Copies input to the output, and applies the postscale.
   void move_own(const PieceMemory& memory, const Move& move);
-  /// The first element of what is sent from `storage`. The caller's memory is contiguous there.
+  /// The address of the element `first` in `storage`. Where that is the caller's memory, a message
+  /// from it lies in one fragment.
   const std::byte* source(const PieceMemory& memory, Storage storage, int64_t first) const;
-  /// The slices of the caller's memory that make up `range` of `storage`, kInput or kOutput. Valid
-  /// until the next call.
+  /// The slices of the caller's memory that make up `range` of `storage`, which is kInput or
+  /// kOutput. Valid until the next call of slices().
   std::span<const Slice> slices(const PieceMemory& memory, Storage storage, Range range);
-  /// Where a transport that copies anyway should put what is received for `receipt`; null if it has
-  /// no single place.
+  /// Where a transport that copies anyway should put the message of `receipt`. Null if the message
+  /// is combined or scaled, or has no single destination.
   std::byte* place_for(const PieceMemory& memory, const Receipt& receipt) const;
 
-  /// Whether, since this was last asked, something was packed to find out which way is the fastest.
+  /// Whether a piece was packed in a way under trial since the last call of this function.
   bool has_tried() { return std::exchange(tried_, false); }
 
   size_t element_bytes() const { return element_bytes_; }
-  /// The input may be read by pack() only, since it is scaled there.
+  /// True if only pack() may read the input, because it applies the prescale.
   bool pack_all() const { return prescale_ != 1; }
-  /// Outputs hold what is passed on to other ranks.
+  /// True if outputs hold the same values that are passed on to other ranks.
   bool outputs_are_sendable() const { return copy_scale_ == 1; }
 
  private:
@@ -78,7 +79,7 @@ class Mover {
   void combine(std::byte* result, const std::byte* own, const std::byte* theirs, int64_t count,
                bool own_first);
   bool writes_through_caches(const Fragment& fragment) const;
-  /// Where a result that is wanted and sent on goes, and what it is made of.
+  /// The memory of a result that goes to the output and is sent on.
   struct Shared {
     std::byte *output, *result;
     const std::byte *own, *theirs;
@@ -93,12 +94,12 @@ class Mover {
   size_t element_bytes_;
   double prescale_;
   double postscale_;
-  // What is received for the output is multiplied by this: the postscale, or 1 where the rank that
-  // completed a value has applied it already, so that what is sent on is the final value.
+  // The factor for what is received for the output. It is the postscale, or 1 if the rank that
+  // completed the value has applied it.
   double copy_scale_;
   bool beyond_caches_;
-  std::array<CombineKernel, 2> kernels_{};  // in order; from four pages at a time
-  CombineKernel combine_ = nullptr;         // the one in use
+  std::array<CombineKernel, 2> kernels_{};  // for operands in caches; for operands in memory
+  CombineKernel combine_ = nullptr;         // the kernel in use
   ScaleKernel scale_ = nullptr;
   Counters& counters_;
   CopyWays& ways_;

@@ -1,4 +1,4 @@
-// Which schedule a call runs, and what this rank does in it, worked out once for calls that are
+// Computes the schedule of a call and this rank's plan once, and keeps them for calls that are
 // alike.
 #pragma once
 
@@ -14,28 +14,28 @@
 
 namespace ringcoll {
 
-/// Where what is sent lies. kArena: it is packed. Otherwise it lies with the caller, where the plan
-/// can leave it there: the transport reads it later (kLent) or copies it when it is sent (kCopied).
+/// Where the messages of a piece lie. kArena: they are packed. Otherwise a message stays in the
+/// caller's memory if the plan permits. The transport reads it there later (kLent), or copies it
+/// when it is sent (kCopied).
 enum class SentFrom : uint8_t { kArena, kLent, kCopied };
 
-/// The longest messages that links copy when they are sent, in bytes (Ends::Copying). 0: links copy
-/// none.
+/// The longest messages, in bytes, that links copy when they are sent (Ends::Copying). 0: none.
 struct CopiedMessages {
   uint64_t most = 0, most_otherwise = 0;
 };
 
-/// What a rank does in a piece, and with whom.
+/// A plan for a piece, and the peers it needs.
 struct Planned {
   Plan plan;
   std::vector<Rank> peers;  // in rising order
-  bool connected = false;   // to all of them; who connects says so
+  bool connected = false;   // to all peers; set by the code that connects
 };
 
-/// One thread at a time. Neither waits nor connects.
+/// One thread at a time. No method waits or connects.
 class PlanCache {
  public:
-  /// `order`: the ranks in ring order; `lent_to`: by position, who can be sent the caller's memory
-  /// without packing it; `copied`: what the links to these ranks copy. Throws
+  /// `order`: the ranks in ring order. `lent_to`: by position, the ranks that can be sent the
+  /// caller's memory without packing. `copied`: what the links to these ranks copy. Throws
   /// Error(kInvalidArgument) if RINGCOLL_ALGORITHM names no schedule, or the arena is too small for
   /// the slots.
   PlanCache(Rank rank, std::vector<Rank> order, std::vector<bool> lent_to,
@@ -46,17 +46,18 @@ class PlanCache {
   Rank self() const { return self_; }
   const Selector& selector() const { return selector_; }
 
-  /// For the call that `partition` is of. References stay good until a trim().
+  /// The choice for a call and its partition. References stay valid until trim().
   const Choice& choice(const Call& call, const Partition& partition);
-  /// For a piece of it with these elements in each strip. `pack_all`: its input is read by packing
-  /// only.
+  /// The plan for a piece with these elements in each strip. `pack_all`: only packing reads the
+  /// input. References stay valid until trim().
   Planned& plan(const Call& call, const ScheduleRow& row, const Partition& partition,
                 std::span<const int64_t> counts, SentFrom from, bool pack_all);
-  /// With no call in flight: forgets some if there are too many.
+  /// Forgets the less recently used entries if there are too many. Precondition: no call is in
+  /// flight.
   void trim();
   /// Whether a trim() is due.
   bool full() const { return choices_.full() || plans_.full(); }
-  /// How often something was forgotten, and references to it became bad.
+  /// How often trim() has forgotten entries, which makes references invalid.
   uint64_t trims() const { return trims_; }
 
  private:
@@ -73,7 +74,7 @@ class PlanCache {
   CallCache<Choice> choices_;
   CallCache<Planned> plans_;
   uint64_t trims_ = 0;
-  std::vector<int64_t> key_;  // a member so that its memory is kept
+  std::vector<int64_t> key_;  // a member, to keep its allocated memory
 };
 
 }  // namespace ringcoll

@@ -1,27 +1,29 @@
-// A call in flight: where it is in its plan, and what it waits for. The only place where steps meet
-// endpoints: pieces, the pipeline, statistics and mismatches live here, for every algorithm and
-// every transport. Nothing here blocks; who executes waits for what a run wants (coll/executor.h).
+// A call in flight: its place in its plan, and what it waits for. Only here do steps meet
+// endpoints. So pieces, the pipeline, statistics and mismatches are written once, for all
+// algorithms and transports. Nothing here blocks: the executor waits for what a run wants
+// (coll/executor.h).
 //
-// The pipeline. A call is cut into pieces; a piece goes through the stages of its plan: stage 0
-// packs and sends what round 0 sends; stage i receives what round i-1 received and sends what round
-// i sends; the last stage receives and finishes. In every tick each piece in flight advances by one
-// stage, the newest first. Since all ranks run the same ticks and rounds, a message is received one
-// tick after it was sent, messages of a pair arrive in the order in which they are expected, and no
-// rank waits for something that its peer does only after waiting for it: a receive of tick t
-// depends on sends of tick t-1 alone. A send may wait for a credit. The peer gives that when it
-// receives what was sent in tick t-1, which depends on nothing of tick t but what stands before in
-// the tick: so no more pieces are in flight than a link has credits (kLeastCredits).
+// The pipeline. A call is cut into pieces, and a piece passes through the stages of its plan. Stage
+// 0 packs, and sends round 0. Stage i receives round i-1 and sends round i. The last stage receives
+// and finishes. In every tick each piece in flight advances by one stage, the newest first. All
+// ranks run the same ticks and rounds, so a message is received one tick after it was sent. The
+// messages of a pair arrive in the order in which they are expected. A receive of tick t depends on
+// sends of tick t-1 alone, so ranks cannot wait for one another in a circle. A send may wait for a
+// credit. The peer gives it when it receives what was sent in tick t-1, which in tick t depends
+// only on operations earlier in the tick. So no more pieces are in flight than a link has credits
+// (kLeastCredits).
 //
-// Where all ranks share memory, a piece that is alone sends each message as soon as all that it
-// sends is there (earliest_sends), two to a peer at most before their rounds: then all peers are
-// waited for at once, and not one after another. Where ranks share cores that is worth more than a
-// pipeline: pieces go one by one (Choice::one_by_one), each as if it were a call.
+// Early sends. If all ranks share memory, a piece that is alone sends each message as soon as it
+// has the message's data (earliest_sends). At most two messages to a peer leave before their
+// rounds. The rank then waits for all peers at once, and not for one after another. Where ranks
+// share cores, this gains more than a pipeline. So pieces go one by one (Choice::one_by_one), each
+// as if it were a call.
 //
-// Several calls in flight. A run may follow one that has not ended, once all pieces of that have
-// begun. On each link and in each direction all messages of a call come before those of a later
-// one: so a run sends to a peer when those before it have sent all that they send to it, and
-// receives when they have received, and released, all from it. Nothing that a run waits for depends
-// on a later one (docs/design.md, "Why nothing deadlocks").
+// Several calls in flight. A run may begin when all pieces of the run before have begun. On each
+// link and in each direction, all messages of a call come before those of a later call. So a run
+// sends to a peer when all earlier runs have sent all their messages to it. It receives from a peer
+// when they have received and released all messages from it. No run waits for a later run
+// (docs/design.md, "Why nothing deadlocks").
 #pragma once
 
 #include <cstdint>
@@ -41,54 +43,55 @@
 
 namespace ringcoll {
 
-/// What a run cannot go on without.
+/// What a run needs before it can continue.
 struct Want {
   enum class What : uint8_t {
-    kMessage,     // of the peer, on the link
-    kCredit,      // for one more to the peer
-    kCompletion,  // of what was sent to the peer: its memory is to be written again
-    kLinks,       // to the peers of `planned`
-    kTurn,        // of the runs before it
+    kMessage,     // a message of the peer, on the link
+    kCredit,      // a credit for one more message to the peer
+    kCompletion,  // completion of a send to the peer, whose memory is needed again
+    kLinks,       // channels to the peers of `planned`
+    kTurn,        // progress of earlier runs
   };
   What what = What::kMessage;
   Rank peer = kNobody;
   Endpoint* link = nullptr;
   Planned* planned = nullptr;
-  std::byte* place = nullptr;  // kMessage: as for Endpoint::try_recv
-  uint64_t bytes = 0;          // of it, or that the peer has to copy until then
+  std::byte* place = nullptr;  // kMessage: for Endpoint::try_recv
+  uint64_t bytes = 0;          // kMessage: its length; kCompletion: what the peer still copies
 };
 
-/// One thread at a time. One object for call after call: memory and what was worked out are kept.
+/// Runs one call after another, and keeps memory and results from call to call. One thread at a
+/// time.
 class Run {
  public:
-  /// All outlive it.
+  /// All arguments outlive this object.
   Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       const Borrowers& borrowers);
 
-  /// The call, which outlives the run, is the `sequence`-th. After the one that this
-  /// object ran before has ended or was abandoned. `before`: the run of the call before, which may
-  /// be followed; null: it has ended.
+  /// Begins a call, which outlives the run. `sequence` is its number. Precondition: the previous
+  /// call of this object has ended or was abandoned. `before`: the run of the call before, for
+  /// which may_be_followed() is true; null: that call has ended.
   void begin(const Call& call, uint64_t sequence, const Run* before = nullptr);
-  /// Whether the next call may begin though this one has not ended.
+  /// Whether the next call may begin before this one has ended.
   bool may_be_followed() const { return started_ == choice_->pieces && !plans_.full(); }
-  /// The runs before it have ended.
+  /// Reports that all earlier runs have ended.
   void be_first() { before_ = nullptr; }
-  /// Goes on as far as it can. True: it has ended, outputs are complete, and nobody reads the
-  /// caller's memory; a message may still be queued at a link. False: it cannot go on without what
-  /// want() says; asked again, it looks again. Throws Error.
+  /// Advances as far as possible without waiting. True: the call has ended, outputs are complete,
+  /// and nobody reads the caller's memory. Messages may still be queued at a link. False: it needs
+  /// what want() says, and the caller tries again later. Throws Error.
   bool advance();
   const Want& want() const { return want_; }
-  /// For who polls, so that it loses little time: receives the message that is wanted into view(),
-  /// and says so.
+  /// A caller that polls for the wanted message may itself receive it into view(), to save time. It
+  /// then calls take_view().
   View& view() { return view_; }
   void take_view();
-  /// Grows whenever anything was done, so that a wait sees that it is another one.
+  /// Grows with every step that is done. So a wait notices that it has become another wait.
   uint64_t progress() const { return progress_; }
-  /// After an error: the call's memory is not used any more.
+  /// Ends the call after an error. The run does not use the call's memory any more.
   void abandon();
-  /// Since begin().
+  /// Valid after begin().
   const Signature& signature() const { return signature_; }
-  /// The call that a message is of which was not of this one, and so ended it.
+  /// The call of the peer whose message did not match this call, and ended it with an error.
   const std::optional<Made>& intruder() const { return intruder_; }
   /// "allreduce #7 of 4 float32 …"
   std::string doing() const { return describe(signature_); }
@@ -96,12 +99,12 @@ class Run {
 
  private:
   struct Piece {
-    int64_t start = 0;  // tick of its stage 0
+    int64_t start = 0;  // the tick of its stage 0
     int64_t index = 0;
     Planned* planned = nullptr;
-    Slot* slot = nullptr;              // null: not begun
-    SentFrom from = SentFrom::kArena;  // where it may be sent from (Lending::of_piece)
-    bool moved = false;                // what this rank has for itself
+    Slot* slot = nullptr;              // null: the piece has not begun
+    SentFrom from = SentFrom::kArena;  // from where it is sent (Lending::of_piece)
+    bool moved = false;                // move_own() is done
     std::vector<Fragment> fragments;
     std::vector<Sent> sent;  // by round
     PieceMemory memory;
@@ -110,7 +113,7 @@ class Run {
     size_t rounds() const { return planned->plan.actions.size(); }
   };
   void prepare();
-  /// What messages say of the call.
+  /// The envelope of the call's messages.
   Envelope envelope() const { return Envelope::of(signature_); }
   int64_t most_in_flight() const {
     return choice_->one_by_one ? 1 : pieces_in_flight(static_cast<int64_t>(slots_.size()));
@@ -155,28 +158,28 @@ class Run {
   CopyWays& ways_;
   Lending lending_;
 
-  // The call.
+  // The state of the call.
   const Call* call_ = nullptr;
   const Run* before_ = nullptr;
-  uint64_t trims_ = 0;  // of the plans, when it began
+  uint64_t trims_ = 0;  // PlanCache::trims() when the call began
   Signature signature_;
   Partition partition_;
   std::optional<Mover> mover_;
   const Choice* choice_ = nullptr;
-  uint64_t form_ = 0;            // of the call that the following were worked out for; 0: none
+  uint64_t form_ = 0;            // Call::form for which the next members are valid; 0: none
   Planned* repeated_ = nullptr;  // the plan of a call in one piece
   SentFrom repeated_from_ = SentFrom::kArena;
-  std::vector<Sent> lent_;  // the last one from the caller's memory, of each link
+  std::vector<Sent> lent_;  // for each link, the last message sent from the caller's memory
   std::vector<int64_t> counts_;
 
-  // Where it is: pieces [finished_, started_) are in flight, `at_` is the one whose turn it is.
+  // Progress: pieces [finished_, started_) are in flight, and `at_` advances now.
   std::vector<Piece> pieces_;
   int64_t tick_ = 0, started_ = 0, finished_ = 0, next_start_ = 0, at_ = 0;
   bool sends_early_ = false;
-  size_t next_send_ = 0;  // of Plan::sends, if it does
+  size_t next_send_ = 0;  // the next one of Plan::sends, if sends_early_
   bool in_tick_ = false;
-  bool received_ = false;  // the piece whose turn it is has what its stage receives,
-  bool has_view_ = false;  // or of that the message, and its receipts up to `receipt_`
+  bool received_ = false;  // piece `at_` has received all of its stage,
+  bool has_view_ = false;  // or has its message, and receipts before `receipt_` are done
   size_t receipt_ = 0;
   View view_;
   Endpoint* view_link_ = nullptr;

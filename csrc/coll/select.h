@@ -1,6 +1,6 @@
-// Which schedule, how large the pieces of its pipeline are and how many of them are in flight: what
-// is cheapest by the costs of the job's own links (schedule/fabric.h), unless RINGCOLL_ALGORITHM
-// names a schedule. A pure function of what all ranks know alike, so that all choose the same.
+// Chooses the schedule of a call, the size of its pieces, and how many are in flight. The choice is
+// the cheapest by the costs of the job's links (schedule/fabric.h), unless RINGCOLL_ALGORITHM names
+// a schedule. It is a pure function of what all ranks know alike, so all ranks choose the same.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace ringcoll {
 
-/// Pieces of one call that are in flight at most, of `slots`.
+/// How many pieces of one call are in flight at most, if there are `slots`.
 constexpr int64_t pieces_in_flight(int64_t slots) {
   return std::min<int64_t>(slots, kLeastCredits);
 }
@@ -25,17 +25,17 @@ constexpr int64_t pieces_in_flight(int64_t slots) {
 /// What the choice depends on besides the call.
 struct Terrain {
   Fabric fabric;
-  std::vector<Rank> positions;   // in the ring, by rank; empty: each rank is at its own number
-  bool one_domain = false;       // all pairs by shared memory
+  std::vector<Rank> positions;   // in the ring, by rank; empty: a rank's position is its number
+  bool one_domain = false;       // all pairs talk through shared memory
   bool oversubscribed = false;   // more ranks than cores on some host
-  int64_t core_cache_bytes = 0;  // second-level, of the core that has the least; 0: unknown
-  int64_t copied_bytes = 0;      // of a message that links of a host copy when it is sent; 0: none
+  int64_t core_cache_bytes = 0;  // the smallest second-level cache of a core; 0: unknown
+  int64_t copied_bytes = 0;      // the longest message that links of a host copy; 0: none
   int64_t segment_bytes = 0;     // RINGCOLL_SEGMENT_BYTES
   int64_t arena_bytes = 0;       // RINGCOLL_ARENA_BYTES: the slots share it
-  int64_t slots = 0;             // RINGCOLL_SLOTS: pieces in flight at most; 0: by price
+  int64_t slots = 0;             // RINGCOLL_SLOTS: pieces in flight at most; 0: the cheapest
   std::string algorithm;         // RINGCOLL_ALGORITHM
 
-  /// Ranks read each other's memory, and each has a core, and so caches, of its own.
+  /// True if ranks read one another's memory and each has a core, and so caches, of its own.
   bool one_domain_of_own_cores() const { return one_domain && !oversubscribed; }
 };
 
@@ -44,24 +44,25 @@ struct Choice {
   const ScheduleRow* row = nullptr;
   int64_t stretch = 0;  // elements of each strip in a piece
   int64_t pieces = 0;
-  bool one_by_one = false;  // a piece begins when the one before has ended; true of one alone
+  bool one_by_one = false;  // a piece begins when the previous one has ended
 };
 
 class Selector {
  public:
   /// Throws Error(kInvalidArgument) if the arena is too small for the slots: one element of each
-  /// strip of any call has to fit into a bank.
+  /// strip must fit into a bank, for every call.
   explicit Selector(Terrain terrain);
 
   const Terrain& terrain() const { return terrain_; }
-  /// Pieces in flight at most.
+  /// How many pieces are in flight at most, of all calls together.
   int64_t slots() const { return slots_; }
-  /// Memory of a slot's bank: room for a piece, whichever its strips.
+  /// Bytes of a slot's bank: room for a piece, however its strips are cut.
   int64_t bank_bytes() const { return 2 * largest_piece_bytes_; }
-  /// `longest_strip`: elements of the longest strip; `strips`: strips that share a piece's memory.
+  /// Chooses for a call. `longest_strip`: elements of its longest strip. `strips`: the number of
+  /// strips, which share a piece's memory.
   Choice choose(const Call& call, int64_t longest_strip, size_t strips);
-  /// What a vector of `bytes` (as in docs/algorithms.md) is expected to take with a row, in pieces
-  /// of the best size. Null if the row is not offered here, or has no closed form and more steps
+  /// The expected time of a row for a vector of `bytes` (as in docs/algorithms.md), in pieces of
+  /// the best size. None if the row is not offered here, or if it has no closed form and more steps
   /// than are counted.
   struct Estimate {
     double microseconds = 0;
@@ -70,10 +71,10 @@ class Selector {
   std::optional<Estimate> estimate(const ScheduleRow& row, double bytes);
 
  private:
-  /// Of a row.
+  /// The price of a row.
   struct Price {
     Profile profile;
-    bool one_by_one = false;  // as in Choice, of several pieces
+    bool one_by_one = false;  // as Choice::one_by_one, for several pieces
   };
   const Price* price_of(const ScheduleRow& row);
   std::optional<Price> work_out(const ScheduleRow& row) const;
@@ -91,10 +92,9 @@ class Selector {
   std::unordered_map<const ScheduleRow*, std::optional<Price>> prices_;
 };
 
-/// The schedule that RINGCOLL_ALGORITHM names for a collective, if it names one.
+/// The schedule that an `algorithm` (RINGCOLL_ALGORITHM) names for a collective, if it names one.
 std::optional<std::string> named(const std::string& algorithm, Collective collective);
-/// Throws Error(kInvalidArgument) for a RINGCOLL_ALGORITHM that names no schedule, with the names
-/// there are.
+/// Throws Error(kInvalidArgument) if `algorithm` names no schedule. The text lists the names.
 void check_algorithm(const std::string& algorithm);
 
 }  // namespace ringcoll

@@ -1,5 +1,4 @@
-// What ringcoll_simulate() returns: what calls would take on a cluster that is described, not
-// there.
+// The answer of ringcoll_simulate(): how long calls would take on a described cluster.
 #pragma once
 
 #include <string>
@@ -7,7 +6,7 @@
 
 namespace ringcoll {
 
-/// Throws Error(kInvalidArgument) that names the field of the request.
+/// Takes and returns JSON. Throws Error(kInvalidArgument), which names the field of the request.
 std::string simulate_json(std::string_view request);
 
 }  // namespace ringcoll

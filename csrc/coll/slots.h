@@ -1,5 +1,5 @@
-// The memory of pieces in flight: slots, each of two banks. Short pieces have theirs in what the
-// group always has, longer ones in an extent that it takes for them (mesh/extents.h).
+// The memory of pieces in flight: slots of two banks each. Short pieces use memory that the group
+// always has. Longer pieces use an extent that the group takes for them (mesh/extents.h).
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 namespace ringcoll {
 
-/// A message whose memory may not be written before `link` has completed it.
+/// A message whose memory must not be written until `link` has completed it.
 struct Sent {
-  Endpoint* link = nullptr;  // null: none
+  Endpoint* link = nullptr;  // null: there is no message
   Rank peer = kNobody;
   uint64_t number = 0;
   uint64_t bytes = 0;
@@ -27,34 +27,35 @@ struct Sent {
 
 struct Banks {
   std::array<std::byte*, 2> begin{};
-  size_t next = 0;  // where in both banks the next piece may begin
+  size_t next = 0;  // where the next piece may begin in both banks
 };
 
 struct Slot {
-  Banks kept;  // in what the group always has
-  Banks lent;  // in its extent
+  Banks kept;  // in memory that the group always has
+  Banks lent;  // in the group's extent
   bool taken = false;
-  std::vector<Sent> unread = {};  // of the piece that had it last: peers may still read it
+  std::vector<Sent> unread = {};  // what peers may still read of the slot's last piece
 };
 
 /// One thread at a time.
 class Slots {
  public:
-  /// `memory` outlives this. Each of the `slots` has two banks of `bank_bytes`, for which
-  /// memory.bytes() has room. Pieces of at least `least_rotating` bytes rotate through their banks:
-  /// peers read them in the arena.
+  /// `memory` outlives this object. Each of the `slots` has two banks of `bank_bytes`;
+  /// memory.bytes() is enough for them all. Pieces of at least `least_rotating` bytes rotate
+  /// through their banks, since peers read them in the arena.
   Slots(CallMemory& memory, size_t slots, size_t bank_bytes, size_t least_rotating = SIZE_MAX);
 
   size_t size() const { return slots_.size(); }
-  /// Of those that are free the one that was taken the longest ago; null: none is.
+  /// Takes the next free slot in cyclic order. Null if no slot is free.
   Slot* take();
   static void give_back(Slot& slot) { slot.taken = false; }
-  /// Where a piece of the slot, with `bytes` in each bank, begins in both. A piece that rotates
-  /// begins behind the one before, so that lines have left the peers' caches before they are
+  /// Where a piece with `bytes` in each bank begins in both banks of the slot. A piece that rotates
+  /// begins behind the previous one. So its lines have left the peers' caches before they are
   /// written again. Throws Error(kTransport) if there is no memory.
   std::array<std::byte*, 2> place_for(Slot& slot, size_t bytes);
   const std::vector<Slot>& all() const { return slots_; }
-  /// Whether all that was sent from slots has left, but for what peers read in memory.
+  /// Whether all messages from slots have left. Those to peers that read this rank's memory
+  /// (`reads_memory`) do not count.
   template <typename ReadsMemory>
   bool have_left(ReadsMemory&& reads_memory) const {
     return std::ranges::all_of(slots_, [&](const Slot& slot) {
@@ -70,7 +71,7 @@ class Slots {
 
   CallMemory& memory_;
   const size_t bank_bytes_, least_rotating_;
-  const size_t rotated_bytes_;  // of the banks of a slot
+  const size_t rotated_bytes_;  // how much of a bank is rotated through
   size_t kept_bank_bytes_ = 0;
   std::vector<Slot> slots_;
   size_t next_ = 0;

@@ -1,4 +1,4 @@
-// From what a communicator knows of its ranks and links to what the choice of schedules needs.
+// Makes the input of the choice of schedules from what a communicator knows of its ranks and links.
 #pragma once
 
 #include "coll/select.h"
@@ -6,17 +6,16 @@
 
 namespace ringcoll {
 
-/// The rate at which a core combines two operands in its caches into a result: 10 GB/s, taken from
-/// reductions of one rank. It says nothing of the links.
+/// The rate at which a core combines two operands in its caches: 10 GB/s, from reductions of one
+/// rank. It does not depend on the links.
 inline constexpr double kCombinedBytesPerUs = 10000;
-/// The same where all ranks share memory and have a core each. There a combination reads what the
-/// peer has packed as a copy does, which the rate of the link has in it; what it takes longer is
-/// the reading of its own operand from the nearest cache (two cores, 1 to 4 MiB, recursive_doubling
-/// against halving in perf/pacemaker.c: 100 to 200 GB/s).
+/// The same where all ranks share memory and have a core each. Reading what the peer has packed is
+/// part of the link's rate there. The rest, which is reading the own operand from the nearest
+/// cache, takes little: 100 to 200 GB/s (perf/pacemaker.c).
 inline constexpr double kCombinedInMemoryBytesPerUs = 200000;
 
-/// The fabric of the communicator's ranks in ring order, with the costs that all ranks agreed on.
-/// Slots and the largest piece are the caller's to say.
+/// The fabric of the communicator's ranks in ring order, with the costs that all ranks have agreed
+/// on, and the limits of its configuration.
 Terrain terrain_of(const Communicator& comm);
 
 }  // namespace ringcoll
