@@ -50,7 +50,7 @@ int64_t extent_of(const Call& call, Extent extent, const rc_buffer& buffer, Rank
   return 0;
 }
 
-// Where in the longer of its two buffers the shorter one of a call in place lies, in elements.
+// For a call in place: the element of its longer buffer at which its shorter buffer begins.
 int64_t index_of_own(const Call& call, Rank rank) {
   const CollectiveTraits& traits = traits_of(call.collective);
   if (traits.input != Extent::kOwnChunk && traits.output != Extent::kOwnChunk) return 0;
@@ -59,8 +59,8 @@ int64_t index_of_own(const Call& call, Rank rank) {
   return before;
 }
 
-// In place, an output element lies where the input element of the same index in the call lies. Any
-// other overlap would be written before it is read, in a later piece of the call.
+// In place, output and input elements of the same index in the call lie at the same address. With
+// any other overlap, an earlier piece of the call would overwrite input of a later piece.
 bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   auto in = static_cast<const std::byte*>(b.input), out = static_cast<const std::byte*>(b.output);
   auto own = index_of_own(call, rank) * static_cast<int64_t>(size_of(call.dtype));
@@ -69,7 +69,7 @@ bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   return in == out && (!call.exchanges() || std::ranges::equal(call.counts, call.recv_counts));
 }
 
-/// Memory of the caller's.
+/// A stretch of the caller's memory.
 struct Stretch {
   intptr_t first = 0, end = 0;
   bool written = false;
@@ -84,7 +84,7 @@ Stretch stretch_of(const Call& call, const rc_buffer& b, bool output, Rank rank,
   return {first, first + count * static_cast<int64_t>(size_of(call.dtype)), output};
 }
 
-// Modulo 2^64: where there are no elements, the addresses may be any.
+// Modulo 2^64, since the addresses of empty buffers may be any.
 intptr_t distance(const rc_buffer& b) {
   return static_cast<intptr_t>(reinterpret_cast<uintptr_t>(b.input) -
                                reinterpret_cast<uintptr_t>(b.output));
@@ -94,7 +94,7 @@ bool are_apart(const Stretch& x, const Stretch& y) {
   return x.end <= y.first || y.end <= x.first || x.first == x.end || y.first == y.end;
 }
 
-// That a call reads and writes, or might.
+// All memory that a call may read or write.
 std::vector<Stretch> memory_of(const Call& call, Rank rank, Rank size) {
   std::vector<Stretch> stretches;
   for (const rc_buffer& b : call.buffers)
@@ -111,7 +111,7 @@ void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
         name_of(call.collective));
 }
 
-// Where a buffer has elements it must have an address.
+// A buffer with elements must have an address.
 void check_buffer(const Call& call, size_t i, Rank rank, Rank size) {
   const rc_buffer& b = call.buffers[i];
   const CollectiveTraits& traits = traits_of(call.collective);
@@ -133,7 +133,7 @@ void check_counts(std::span<const int64_t> counts, const char* name) {
           i, counts[i]);
 }
 
-// A rank's message to itself is a copy, of one length.
+// A rank's message to itself is a copy, so both of its counts must be equal.
 void check_own_counts(const Call& call, Rank rank) {
   if (call.recv_counts.empty()) return;
   int64_t sent = call.counts[rank], received = call.recv_counts[rank];
@@ -142,11 +142,11 @@ void check_own_counts(const Call& call, Rank rank) {
         rank, sent, received);
 }
 
-// More than a process can address. So a length in bytes, a sum of them, and the address where
-// memory ends fit into 64 bits, wherever they are computed.
+// More than a process can address. With this limit, lengths in bytes, sums of them and end
+// addresses fit into 64 bits.
 constexpr int64_t kMostBytes = int64_t{1} << 47;
 
-/// Adds up elements.
+/// A sum of elements that stays within kMostBytes.
 class Length {
  public:
   explicit Length(const Call& call)
@@ -162,7 +162,7 @@ class Length {
   int64_t sum_ = 0;
 };
 
-// None is negative.
+// Precondition: no count is negative.
 void check_lengths(const Call& call, Rank size) {
   Length buffers(call), sent(call), received(call);
   for (const rc_buffer& b : call.buffers)
@@ -186,8 +186,8 @@ void check_buffers(const Call& call, Rank rank, Rank size) {
   for (size_t i = 0; i < call.buffers.size(); i++) check_buffer(call, i, rank, size);
 }
 
-// C callers may put any number there, and to load an enumeration with a value that it does not have
-// is undefined: so it is looked at as the number that it is.
+// C callers may pass any number. Loading an enumeration with a value that it does not have is
+// undefined, so the check copies the number.
 template <typename Enum>
 void check_enum(const Enum& value, int limit, const char* name) {
   int number = 0;
@@ -197,12 +197,12 @@ void check_enum(const Enum& value, int limit, const char* name) {
         number);
 }
 
-// 0: nothing is worth mentioning. Counts of an alltoall are each rank's own, but for that there are
-// any: that decides on the schedule.
+// 0: all details are defaults. The counts of an alltoall differ between ranks, so only their
+// presence is hashed: the choice of the schedule depends on it.
 uint32_t hash_of_details(const Call& call) {
   if (call.prescale == 1 && call.named_postscale == 1 && call.counts.empty()) return 0;
   uint64_t hash = 0;
-  auto add = [&hash](uint64_t word) {  // an odd factor, 2^64 by the golden ratio
+  auto add = [&hash](uint64_t word) {  // the factor is 2^64 / golden ratio, made odd
     hash = (hash ^ word) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 32;
   };
@@ -281,9 +281,8 @@ Call check_call(const rc_call& raw, Rank rank, Rank size) {
   return call;
 }
 
-// A call of at most one buffer, whose memory is looked at: all else is as it was. Fields are
-// compared by their bytes, for numbers need not be any of an enumeration, and 0 and -0 are not the
-// same scale.
+// True if `raw` equals the last call except for its memory. Fields are compared as bytes: an
+// enumeration may hold any number, and the scales 0 and -0 differ.
 bool CallCheck::is_like_last(const rc_call& raw) const {
   auto alike = [&](size_t first, size_t end) {
     const auto* mine = reinterpret_cast<const std::byte*>(&last_);
@@ -297,8 +296,8 @@ bool CallCheck::is_like_last(const rc_call& raw) const {
   return raw.buffer_count == 0 || (raw.buffers && lies_like_last(raw.buffers[0]));
 }
 
-// As long as it was, and its input and output as far from one another, or too far to overlap, or
-// the same.
+// True if the buffer has the last length, and its input and output either keep their distance, or
+// are too far apart to overlap, or are the same.
 bool CallCheck::lies_like_last(const rc_buffer& b) const {
   if (b.count != buffer_.count || !b.input != !buffer_.input || !b.output != !buffer_.output)
     return false;
@@ -312,7 +311,7 @@ const Call& CallCheck::operator()(const rc_call& raw) {
     call_.buffers = {raw.buffers, static_cast<size_t>(raw.buffer_count)};
     return call_;
   }
-  call_.form = 0;  // should it throw
+  call_.form = 0;  // in case check_call() throws
   call_ = check_call(raw, rank_, size_);
   if (raw.buffer_count > 1 || raw.counts || raw.recv_counts) return call_;
   last_ = raw;

@@ -10,12 +10,12 @@
 namespace ringcoll {
 namespace {
 
-// A rank that begins no call tells its last ones after 1, 2, 4 and 8 ticks: a word may be lost, or
-// come to a rank that is still to join the group.
+// A rank that begins no call tells its last ones after 1, 2, 4 and 8 ticks. It repeats itself
+// because a word may be lost, or may reach a rank that has not joined the group yet.
 constexpr unsigned kLastTickOfTelling = 8;
 
-/// On the wire as they are, between equal builds: a head, signatures, splits, and details with
-/// their texts.
+/// A word is a head, signatures, splits, and details with their texts. They are sent as they are in
+/// memory, since all ranks have equal builds.
 struct Head {
   uint64_t latest = 0;
   uint32_t calls = 0;
@@ -33,11 +33,11 @@ struct DetailsHead {
   double prescale = 1;
   double postscale = 1;
 };
-// The longest word goes with one message of a lifeline (life/lifeline_messages.h).
+// The longest word fits into one message of a lifeline (life/lifeline_messages.h).
 constexpr size_t kMostWordBytes = 4096;
 static_assert(sizeof(Head) + CallWatch::kMostTold * sizeof(Signature) < kMostWordBytes / 2);
 
-/// From the root to the end: eight bytes.
+/// The eight bytes of a signature from `root` to its end.
 template <typename S>  // Signature, const or not
 auto* kind_at(S& signature) {
   static_assert(offsetof(Signature, root) + sizeof(uint64_t) == sizeof(Signature));
@@ -59,10 +59,11 @@ bool take(std::string_view* word, T* value) {
 
 }  // namespace
 
-// Who reads an entry that is being replaced sees by `latest_`, which it reads after the entry, that
-// it may be: each word brings along the number before. (The thread sanitizer knows no fences.)
-// The sequence is not read: it has just been written, and a load of it together with the word
-// beside it would wait until it has left the store buffer.
+// A reader detects an entry that may be being replaced, because it reads `latest_` after the entry.
+// Each word of an entry is published after the previous number, so a reader of a new word also sees
+// that number. (ThreadSanitizer knows no fences.) add() does not read the sequence: it has just
+// been written, and a load of it together with the word beside it would wait until it has left the
+// store buffer.
 void CallLog::add(const Signature& signature) {
   uint64_t n = latest_.load(std::memory_order_relaxed) + 1, kind = 0;
   std::memcpy(&kind, kind_at(signature), sizeof kind);
@@ -142,7 +143,7 @@ std::string CallWatch::said_to(Rank peer) const {
   uint64_t first = head.latest > kMostTold ? head.latest - kMostTold + 1 : 1;
   for (uint64_t n = first; n <= head.latest; n++) {
     std::optional<Signature> signature = log_.at(n);
-    if (!signature) {  // others have begun meanwhile
+    if (!signature) {  // newer calls have replaced it and those before
       head.calls = head.splits = 0;
       calls.clear();
       splits.clear();
@@ -193,8 +194,8 @@ std::optional<CallWatch::Word> CallWatch::parse(std::string_view calls) {
   return word;
 }
 
-// Who begins a call looks at `rests_` after it has added to the log, without a fence. So that looks
-// once more, a tick after it was set, when whatever was added before it was seen is there.
+// begin() reads `rests_` after it has added to the log, without a fence in between. So when tick()
+// has set `rests_`, it runs once more. By then it sees every call whose begin() read the old value.
 bool CallWatch::tick() {
   if (health_.poisoned()) return false;
   uint64_t latest = log_.latest();
@@ -216,7 +217,7 @@ void CallWatch::hear(Rank from, std::string_view calls) {
   if (auto word = parse(calls)) compare(from, *word);
 }
 
-// The first call that differs is the cause; those behind it may differ because of it.
+// The first call that differs is the cause; later calls may differ as a consequence.
 void CallWatch::compare(Rank from, const Word& word) {
   uint64_t n = word.latest - word.calls.size();
   for (const Signature& theirs : word.calls) {
@@ -237,7 +238,7 @@ void CallWatch::compare(Rank from, const Word& word) {
   if (word.latest > log_.latest()) ahead_[from] = word;
 }
 
-// True: the two ranks have them alike, or that is not known.
+// True if the two ranks have the same counts, or if that is not known.
 bool CallWatch::compare_splits(Rank from, uint64_t call, const Signature& signature,
                                const Word& word) {
   auto theirs = word.splits.find(call);

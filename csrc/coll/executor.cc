@@ -15,8 +15,9 @@ namespace {
 // How long a rank that leaves keeps its arena for peers that have not read all of it.
 constexpr Duration kLongestReading = std::chrono::seconds(5);
 
-// Ranks that share cores share their caches too, and find there what was just written. What is
-// copied when it is sent is best written where it was written before.
+// Ranks that share cores also share caches, and find there what was just written, so their pieces
+// need not rotate. Neither need pieces of at most inline_bytes: they are copied when they are sent,
+// and are best written where the previous ones were.
 size_t least_rotating(const Terrain& terrain, const Config& config) {
   if (!terrain.one_domain_of_own_cores()) return SIZE_MAX;
   return static_cast<size_t>(config.inline_bytes) + 1;
@@ -55,7 +56,7 @@ Executor::~Executor() {
   }
 }
 
-// Which is the next that begins.
+// Returns the entry of the next call to begin.
 Executor::Flight& Executor::make_flight() {
   Flight& next = flight(in_flight_);
   if (!next.run) next.run = std::make_unique<Run>(comm_, plans_, slots_, ways_, borrowers_);
@@ -72,7 +73,7 @@ void Executor::begin(Flight& next, const Call& call) {
   watch_.begin(next.run->signature(), call);
 }
 
-// Of the oldest call, which is the one that is waited for.
+// The deadline is that of the oldest call, since the executor waits for that call.
 void Executor::set_deadline(const Call& call) {
   comm_.channels().set_deadline(
       call.timeout_s > 0 ? std::optional(Deadline(seconds(call.timeout_s))) : std::nullopt);
@@ -87,12 +88,12 @@ void Executor::run(const Call& call) {
     comm_.channels().flush([&] { return only.run->doing(); });
     in_flight_ = 0;
     park_memory();
-  } catch (const std::exception& error) {  // std::bad_alloc too: nobody may wait for this rank
+  } catch (const std::exception& error) {  // also std::bad_alloc, or peers would wait for this rank
     throw fail(error);
   }
 }
 
-// When no call is in flight: another group may need the memory.
+// Called when no call is in flight. Another group may need the memory.
 void Executor::park_memory() {
   Group& group = comm_.group();
   if (!group.memory().has_extent()) return;
@@ -100,8 +101,8 @@ void Executor::park_memory() {
   if (slots_.have_left(reads_memory)) group.park_memory();
 }
 
-// Nothing of what was in flight goes on. Returns the error to raise. kInvalidArgument tells callers
-// that the communicator is still good, which it is not once a call has begun.
+// Abandons all calls in flight and returns the error to raise. The code is never kInvalidArgument:
+// that tells callers that the communicator is still good, and it is not once a call has begun.
 Error Executor::fail(const std::exception& error) {
   Error raised = as_error(error);
   if (raised.code() == Code::kInvalidArgument)
@@ -113,7 +114,7 @@ Error Executor::fail(const std::exception& error) {
     run.abandon();
   }
   in_flight_ = 0;
-  // The peer may know more of what the two have made of the same call.
+  // The peer may know more about how the two calls differ.
   if (raised.code() == Code::kMismatch && !comm_.poisoned()) watch_.tell(raised.rank());
   return comm_.fail(raised);
 }
@@ -149,7 +150,8 @@ void Executor::connect(Planned& planned) {
 
 // ---- Several calls in flight ----
 
-// What is over is ended only when those that may follow it have begun, so that peers wait less.
+// A call that is over is ended only when the calls that may follow it have begun. So peers wait
+// less.
 void Executor::run_all(CallSource& calls) {
   if (comm_.poisoned() && left() == 0) {
     if (calls.next()) calls.ended(comm_.error());
@@ -170,7 +172,7 @@ void Executor::run_all(CallSource& calls) {
   }
 }
 
-// For one more call. What has not got its links yet waits for them with nothing behind it.
+// True if one more call may begin. While a call lacks channels, no call follows it.
 bool Executor::has_room() {
   return in_flight_ < flights_.size() &&
          (in_flight_ == 0 || flight(in_flight_ - 1).run->may_be_followed());
@@ -192,7 +194,7 @@ void Executor::begin_those_of(CallSource& calls) {
   }
 }
 
-// True if anything was done.
+// True if any call made progress.
 bool Executor::advance_all() {
   bool moved = false;
   for (size_t i = 0; i < in_flight_; i++) {
@@ -214,7 +216,7 @@ void Executor::end_oldest(CallSource& calls) {
   calls.ended({});
 }
 
-// False if all have ended, or this thread is to leave.
+// False if all calls have ended, or this thread should leave.
 bool Executor::end_those_over(CallSource& calls) {
   while (in_flight_ > 0 && flight(0).over) {
     const bool last = left() == 1;
@@ -226,20 +228,20 @@ bool Executor::end_those_over(CallSource& calls) {
     }
     end_oldest(calls);
     if (last || calls.leaves(false)) return false;
-    begin_those_of(calls);  // that had to wait for it
+    begin_those_of(calls);  // those that waited for its end
   }
   return true;
 }
 
-// Until something was done, or one more may begin. Blocks for the oldest alone, which waits for
-// nothing that the others do (docs/design.md, "Why nothing deadlocks"); they go on when it has
-// polled. False: this thread is to leave.
+// Waits until a call makes progress or another may begin. It blocks for the oldest call alone,
+// which waits for nothing that the later ones do (docs/design.md, "Why nothing deadlocks"). Each
+// poll also advances the others. False: this thread should leave.
 bool Executor::wait_for_any(CallSource& calls) {
   Run& oldest = *flight(0).run;
   const Want want = oldest.want();
   if (want.what == Want::What::kLinks) {
     if (calls.leaves(true)) return false;
-    // Peers may need what was sent before to come to this call.
+    // Peers may need the messages sent so far in order to reach this call.
     comm_.channels().flush([&] { return oldest.doing(); });
     connect(*want.planned);
     patience_.reset();
@@ -257,7 +259,7 @@ bool Executor::wait_for_any(CallSource& calls) {
   return !leaves;
 }
 
-// But those that are over and only have not been ended.
+// Fails all calls except those that are over and only have not been reported.
 void Executor::fail_all(CallSource& calls, const std::exception& error) {
   while (left() > 1 && flight(0).over) end_oldest(calls);
   size_t failed = left();

@@ -6,11 +6,10 @@
 namespace ringcoll {
 namespace {
 
-// From here on a tensor is worth being sent as it lies: below, packing it costs less than waiting
-// until its sends are complete.
+// A shorter tensor is not lent: packing it costs less than waiting for the completion of its sends.
 constexpr size_t kLeastLoanBytes = 32 << 10;
-// The same within a host, where the kernel copies it: that costs a microsecond. With a root, who
-// packs and who unpacks do it at the same time, else each after the other.
+// The same within a host, where the kernel copies a lent tensor, at a cost of a microsecond. With a
+// root, one rank packs while others unpack. Otherwise each rank packs and then unpacks.
 constexpr size_t kLeastLoanWithinHost = 16 << 10, kLeastLoanOfOneWay = 64 << 10;
 
 }  // namespace
@@ -47,8 +46,8 @@ void Lending::begin(const Call& call, Partition& partition, size_t in_flight, bo
   if (lends_) comm_.group().lend(partition.loans(least_), in_flight);
 }
 
-// From the caller's memory or from the arena, whichever is faster. A call beside others takes as
-// long as they take, and tells nothing.
+// Chooses the faster source: the caller's memory or the arena. The time of a call beside others
+// also depends on them, so it does not count.
 void Lending::choose_within_host(bool alone) {
   way_ = &ways_.ends_of(call_->collective, bytes_);
   lends_ = way_->next(bytes_) == CopyWays::kFromCaller;
@@ -56,8 +55,8 @@ void Lending::choose_within_host(bool alone) {
   if (alone && way_->asks(bytes_)) asked_at_ = Clock::now();
 }
 
-// A vector's piece that spans several tensors cannot be lent, for a message lies in one place. In
-// an alltoall in place, what is received replaces what is still to be sent to somebody else.
+// A vector's piece that spans several tensors cannot be lent, since a message lies in one place. In
+// an alltoall in place, received data would replace data that is still to be sent to other ranks.
 SentFrom Lending::of_piece(std::span<const Fragment> fragments, const Mover& mover) const {
   if (!call_->has_data() || fragments.empty() || !mover.outputs_are_sendable())
     return SentFrom::kArena;

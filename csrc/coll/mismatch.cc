@@ -12,7 +12,7 @@ namespace {
 bool knows_details(const Made& made) { return made.details || made.signature.details == 0; }
 Details details_of(const Made& made) { return made.details.value_or(Details{}); }
 
-/// The values of one detail at two ranks, in words.
+/// The values of one detail at two ranks, as text.
 struct Detail {
   const char* name;
   std::string a, b;

@@ -8,11 +8,11 @@
 namespace ringcoll {
 namespace {
 
-// A block that is written twice (to the arena and to the output, or combined and then scaled) is
-// small enough that the second pass finds it in the first-level cache.
+// A block is written twice: to the arena and to the output, or combined and then scaled. At this
+// size the second pass finds it in the first-level cache.
 constexpr int64_t kBlockBytes = 16 << 10;
-// The input of a call of at least this size is in no cache when the call begins, and the output
-// will have left them before anybody reads it.
+// If a call is at least this long, its input is in no cache when it begins. Its output will have
+// left the caches before anybody reads it.
 constexpr int64_t kBeyondCachesBytes = 8 << 20;
 
 // Calls visit(fragment, range) for every stretch of `range` within one fragment, in rising order.
@@ -69,7 +69,7 @@ void Mover::pack(const PieceMemory& memory, const Packing& packing) {
   }
 }
 
-// What is shared is stored as it is best packed, which is timed.
+// A result that is sent on is stored in the way that has been fastest for packing.
 Mover::CopyLoop* Mover::share_loop(size_t bytes) const {
   bool past = beyond_caches_ ? ways_.pack_from_memory.best(bytes) == CopyWays::kInOrderPastCaches
                              : ways_.pack.best(bytes) == CopyWays::kPastCaches;
@@ -115,13 +115,13 @@ void Mover::to_output(const PieceMemory& memory, Range range, const std::byte* d
   for_each_fragment(memory.fragments, range, [&](const Fragment& f, Range stretch) {
     std::byte* to = f.output + (stretch.first - f.first) * element_bytes_;
     const std::byte* from = data + (stretch.first - range.first) * element_bytes_;
-    if (to == from && factor == 1) return;  // received there
+    if (to == from && factor == 1) return;  // received at its final place
     counters_.bytes_unpacked += stretch.count * element_bytes_;
     write_output(f, to, from, stretch.count, factor);
   });
 }
 
-// A reduction in place has just read what it overwrites.
+// The output of a reduction in place is in caches, since its input was just read.
 bool Mover::writes_through_caches(const Fragment& fragment) const {
   return !beyond_caches_ || (combine_ && fragment.input == fragment.output);
 }
@@ -145,7 +145,7 @@ void Mover::combine(std::byte* result, const std::byte* own, const std::byte* th
   combine_(result, own_first ? own : theirs, own_first ? theirs : own, count);
 }
 
-// One block of a reduction. `block` lies within one fragment if the caller's memory takes part.
+// Reduces one block. `block` lies within one fragment if the caller's memory takes part.
 void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Range block,
                          const std::byte* data, bool own_first) {
   const Fragment* fragment = nullptr;
@@ -173,8 +173,9 @@ void Mover::reduce_block(const PieceMemory& memory, const Receipt& receipt, Rang
   to_output(memory, block, result, copy_scale_);
 }
 
-// What peers read is copied there, and not combined there: a copy can store whole lines without
-// fetching them from the peer's cache first, where they still are (docs/design.md, "Copies").
+// A result for peers is combined elsewhere and then copied to the arena. The copy stores whole
+// lines. A combination in the arena would first fetch them from the peer's cache (docs/design.md,
+// "Copies").
 void Mover::share_result(const Fragment& fragment, const Shared& at, int64_t count,
                          bool own_first) {
   size_t bytes = count * element_bytes_;

@@ -32,7 +32,7 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
     if (traits.writes == Whose::kAllButRoot && rank == call.root)
       writes = std::ranges::all_of(call.buffers,
                                    [](const rc_buffer& b) { return b.output || b.count == 0; });
-    if (traits.excludes_own() && rank == 0) writes = false;  // the run writes that output
+    if (traits.excludes_own() && rank == 0) writes = false;  // the run fills that output
     int64_t at = 0;
     for (const rc_buffer& b : call.buffers) {
       if (b.count == 0) continue;
@@ -49,8 +49,8 @@ void Partition::reset(const Call& call, Rank rank, std::span<const Rank> order) 
     add_chunks(call, rank, order);
   }
   ends_key_ = 0;
-  // In a chunked collective inputs and outputs follow from collective, rank and root, but for NULLs
-  // of empty chunks, which have no elements; so the strips of one vector are all that can differ.
+  // In a chunked collective, the collective, rank and root determine which strips have inputs and
+  // outputs. A null chunk is empty, so it does not matter. Only the strip of a vector can differ.
   if (call.is_vector()) ends_key_ = strips_[0].has_input | strips_[0].has_output << 1;
 }
 
@@ -63,8 +63,8 @@ void Partition::replace(const rc_buffer& buffer) {
   }
 }
 
-// A collective that gathers takes a rank's own chunk in and gives all chunks out. The others take
-// all chunks in and give the own chunk out.
+// A collective that gathers has a rank's own chunk as input and all chunks as output. The others
+// have all chunks as input and the own chunk as output.
 void Partition::add_chunks(const Call& call, Rank rank, std::span<const Rank> order) {
   const CollectiveTraits& traits = traits_of(call.collective);
   bool gathers = traits.gathers();
@@ -159,8 +159,9 @@ void Partition::fragments_of(int64_t k, int64_t stretch, std::vector<Fragment>* 
   }
 }
 
-// From the buffer, and not from what replace() has just written: addresses are read in pairs, which
-// waits until each of them has left the store buffer (a tenth of a call of 4 B).
+// Reads addresses from the buffer, and not from tensors that replace() has just written. Addresses
+// are loaded in pairs, and such a load waits until both stores have left the store buffer. That
+// would take a tenth of a call of 4 B.
 void Partition::readdress(std::span<Fragment> fragments, std::span<const rc_buffer> buffers) const {
   auto tensor = tensors_.begin();
   for (Fragment& fragment : fragments) {

@@ -6,7 +6,7 @@
 namespace ringcoll {
 namespace {
 
-// What is kept for calls that differ.
+// How many choices, and how many plans, are kept.
 constexpr size_t kMostCallsKept = 1024;
 
 std::vector<Rank> positions_of(const std::vector<Rank>& order) {

@@ -17,14 +17,15 @@ Run::Run(Communicator& comm, PlanCache& plans, Slots& slots, CopyWays& ways,
       lending_(comm, borrowers, ways),
       pieces_(slots.size()) {}
 
-// Steps of training make the same call again and again. For a call of the same form nothing is
-// worked out anew.
+// Training steps repeat their calls. For a call of the same form, the results of prepare() are
+// kept.
 void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   call_ = &call;
   before_ = before;
   tick_ = started_ = finished_ = next_start_ = 0;
   if (!before) plans_.trim();
-  if (std::exchange(trims_, plans_.trims()) != plans_.trims()) form_ = 0;  // it points to some
+  if (std::exchange(trims_, plans_.trims()) != plans_.trims())
+    form_ = 0;  // choice_ and repeated_ refer to what was trimmed
   if (call.form != 0 && call.form == form_) {
     signature_.sequence = static_cast<uint32_t>(sequence);
     if (!call.buffers.empty()) partition_.replace(call.buffers[0]);
@@ -36,7 +37,7 @@ void Run::begin(const Call& call, uint64_t sequence, const Run* before) {
   lending_.begin(call, partition_, lending_before(), !before);
 }
 
-// How many of the runs before lend.
+// How many earlier runs lend memory.
 size_t Run::lending_before() const {
   size_t count = 0;
   for (const Run* run = before_; run; run = run->before_) count += run->lending_.lends();
@@ -56,21 +57,21 @@ void Run::end(Piece& piece) {
   piece.slot = nullptr;
 }
 
-// Whether messages of this call are left to go this way between this rank and the peer. In a tick
-// the newest piece advances first; what is received is so when it is released.
+// True if this call has messages left to send to the peer, or to receive from it. In a tick the
+// newest piece advances first. A message counts as received when it is released.
 bool Run::has_left(Way way, Rank peer) const {
   if (started_ < choice_->pieces) return true;
   for (int64_t k = finished_; k < started_; k++) {
     const Piece& piece = pieces_[index_of(k)];
     bool advanced = in_tick_ && k > at_, received = in_tick_ && k == at_ && received_;
-    size_t round = stage_of(piece) + advanced;  // that it sends next
+    size_t round = stage_of(piece) + advanced;  // of its next send
     if (way == Way::kReceive && round > 0 && !received) round--;
     if (has_left(way, peer, piece, round)) return true;
   }
   return false;
 }
 
-// From the round on.
+// The same for one piece, from `round` on.
 bool Run::has_left(Way way, Rank peer, const Piece& piece, size_t round) const {
   const auto& actions = piece.plan().actions;
   if (way == Way::kSend && sends_early_) {
@@ -96,7 +97,7 @@ bool Run::is_turn(Way way, Rank peer) {
 }
 
 void Run::prepare() {
-  form_ = 0;  // should one of these throw
+  form_ = 0;  // in case one of these throws
   partition_.reset(*call_, comm_.rank(), plans_.order());
   choice_ = &plans_.choice(*call_, partition_);
   mover_.emplace(*call_, comm_.counters(), ways_);
@@ -112,7 +113,7 @@ bool Run::advance() {
       if (!advance(piece(at_))) return false;
     end_tick();
   }
-  if (!all_completed(lent_)) return false;  // the caller's memory is the caller's again
+  if (!all_completed(lent_)) return false;  // until then, others read the caller's memory
   if (traits_of(call_->collective).excludes_own() && comm_.rank() == 0) Mover::fill_neutral(*call_);
   lending_.end(mover_->has_tried());
   return true;
@@ -127,8 +128,8 @@ bool Run::begin_tick() {
     started_++;
     next_send_ = 0;
     sends_early_ = most == 1 && !next.plan().sends.empty() && comm_.group().one_domain();
-    // Pieces are spread over the rounds, so that every tick has some that cross the network and
-    // some that do not.
+    // Pieces are spread over the rounds. So in every tick some pieces cross the network and some do
+    // not.
     auto rounds = static_cast<int64_t>(next.rounds());
     next_start_ = tick_ + (most == 1 ? rounds : std::max<int64_t>(1, (rounds + most - 1) / most));
   }
@@ -138,7 +139,8 @@ bool Run::begin_tick() {
   return true;
 }
 
-// What this tick receives in the next, in the order in which it does; all of it or nothing.
+// Announces what the pieces in flight receive in the next tick, in the order of those receives. It
+// announces all of it, or nothing if earlier runs come first.
 bool Run::expect_tick() {
   if (before_)
     for (int64_t k = started_ - 1; k >= finished_; k--) {
@@ -159,15 +161,17 @@ void Run::end_tick() {
   tick_++;
 }
 
-// A plan, links to all who are in it, and a slot whose former content nobody reads any more.
+// A piece begins when it has a plan, channels to all its peers, and a slot whose former content
+// nobody reads.
 bool Run::begin(Piece& piece) {
   if (!piece.slot) {
     piece.slot = slots_.take();
-    if (!piece.slot) {  // those before have them all
+    if (!piece.slot) {  // earlier pieces have all slots
       want_ = {.what = Want::What::kTurn};
       return false;
     }
-    // Once for each piece: planned_for() says that the next one can be as this one is.
+    // This runs once for each piece: planned_for() sets repeated_, which tells that the piece of
+    // the next call can be like this one.
     piece.index = started_;
     if (repeated_ && !lending_.lends())
       partition_.readdress(piece.fragments, call_->buffers);
@@ -199,12 +203,12 @@ Planned& Run::planned_for(Piece& piece) {
   if (repeated_ && repeated_from_ == piece.from) return *repeated_;
   partition_.counts_of(piece.index, choice_->stretch, &counts_);
   bool asks = piece.from == SentFrom::kLent && lending_.asks_peers();
-  if (asks) {  // not before they are connected
+  if (asks) {  // peers can be asked when they are connected
     const Planned& packed = plan_of_counts(SentFrom::kArena);
     if (!packed.connected || !lending_.is_taken_by(packed.peers)) piece.from = SentFrom::kArena;
   }
   Planned& planned = plan_of_counts(piece.from);
-  planned.connected |= asks && piece.from == SentFrom::kLent;  // to the same peers
+  planned.connected |= asks && piece.from == SentFrom::kLent;  // this plan has the same peers
   if (choice_->pieces == 1) {
     repeated_ = &planned;
     repeated_from_ = piece.from;
@@ -229,14 +233,15 @@ bool Run::advance(Piece& piece) {
   return true;
 }
 
-// What this rank has for itself, while it would wait for others, and once. True if it was now.
+// Copies this rank's own part to its output, once, and preferably while it would wait for peers.
+// True if this call copied anything.
 bool Run::move_own(Piece& piece) {
   if (std::exchange(piece.moved, true)) return false;
   for (const Move& move : piece.plan().moves) mover_->move_own(piece.memory, move);
   return !piece.plan().moves.empty();
 }
 
-// kNobody: it receives nothing in that round.
+// Returns kNobody if the piece receives nothing from a peer in that round.
 Rank Run::receives_from(const Piece& piece, size_t round) const {
   if (round >= piece.rounds()) return kNobody;
   Rank from = piece.plan().actions[round].recv_from;
@@ -250,15 +255,16 @@ void Run::expect(Piece& piece, size_t round) {
   comm_.channel(from).expect(place_for(piece, action), action.recv.count * mover_->element_bytes());
 }
 
-// Where a transport may put what it receives: its final place, if it needs no combining and nothing
-// there is waited for.
+// Where a transport may put what it receives: at its final place, if the data needs no combining
+// and the place need not wait for a completion.
 std::byte* Run::place_for(const Piece& piece, const Action& action) const {
   bool single = action.receipts.size() == 1 && action.receipts[0].after < 0;
   return single ? mover_->place_for(piece.memory, action.receipts[0]) : nullptr;
 }
 
-// Those to a peer (kMostAhead and one) have room there once it has received those of pieces and
-// calls before, which depend on none of this one: so nobody waits for a peer that waits for it.
+// At most kMostAhead + 1 messages of the piece are under way to a peer. The peer has room for them
+// once it has received those of earlier pieces and calls, which do not depend on this piece. So
+// ranks cannot wait for one another in a circle.
 bool Run::send_all_that_may(Piece& piece, size_t round) {
   const auto& sends = piece.plan().sends;
   for (; next_send_ < sends.size() && sends[next_send_].earliest <= round; next_send_++)
@@ -301,7 +307,7 @@ uint64_t Run::try_send(Endpoint& link, const Piece& piece, const Action& action,
                        mover_->source(piece.memory, action.send_from, action.send.first), bytes);
 }
 
-// Whose memory may be written again only after `sent` is complete.
+// Remembers a message whose memory must not be written until `sent` is complete.
 void Run::note_kept(Piece& piece, size_t round, const Sent& sent) {
   const Action& action = piece.plan().actions[round];
   bool lent = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;

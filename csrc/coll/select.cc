@@ -12,23 +12,24 @@
 namespace ringcoll {
 namespace {
 
-// A piece should stay in the caches of the cores that work on it: what is combined in half of a
-// core's own, where each rank has one. So it should where ranks share cores: what the next one
-// reads is still there. A rank's part should be large against its change of context, though. What
-// two ranks with a core each exchange should be short enough to be copied when it is sent.
+// Sizes of a piece where all ranks share memory. A piece should stay in the caches of the cores
+// that work on it. A reduction should fit into half of a core's own cache. Where ranks share cores,
+// the next rank on a core finds the piece in its cache. But a rank's part of it should be large
+// against a context switch.
 constexpr int64_t kDomainPieceBytes = 256 << 10, kMostDomainPieceBytes = 1 << 20;
 constexpr int64_t kCopiedPieceBytes = 512 << 10;
 constexpr int64_t kCombinedBytesOfSharedCore = 64 << 10, kCopiedBytesOfSharedCore = 128 << 10;
-// Between hosts the price decides, from these on: smaller pieces are not worth their system calls.
+// Between hosts the price decides, within these limits. Smaller pieces are not worth their system
+// calls.
 constexpr int64_t kLeastNetworkPieceBytes = 128 << 10;
 constexpr int64_t kMostNetworkPieceBytes = 4 << 20;
 constexpr int64_t kCacheLine = 64;
-// Steps of all ranks together that are walked to price a row: a tenth of a second.
+// The most steps, of all ranks together, that are walked to price a row. This many take 0.1 s.
 constexpr int64_t kMostStepsWalked = 1 << 20;
-// The same to know what goes before its round, by which ranks that share cores wait less often: of
-// some tens of ranks. What ranks with cores of their own gain by it was not measured.
+// The same for early sends where ranks share cores, which then wait less often. It is enough for
+// some tens of ranks.
 constexpr int64_t kMostStepsOfOneDomain = 1 << 14;
-// Calls of this size should be in flight in the best number of pieces.
+// The number of slots is best for calls of this size.
 constexpr double kLargeBytes = 64 << 20;
 constexpr int64_t kBankAlignment = 4096;
 constexpr int64_t kLargestElement = 8;
@@ -48,7 +49,7 @@ std::optional<Collective> collective_named(std::string_view name) {
   return {};
 }
 
-// Each is waited for.
+// The number of rounds in which ranks wait for messages.
 int64_t rounds_with_messages(const std::vector<Traffic>& traffic) {
   int64_t count = 0;
   for (const Traffic& rounds : traffic) count += rounds.messages.empty() ? 0 : rounds.times;
@@ -103,7 +104,7 @@ void check_algorithm(const std::string& algorithm) {
 
 Selector::Selector(Terrain terrain) : terrain_(std::move(terrain)) {
   set_slots(terrain_.slots > 0 ? terrain_.slots : best_slots());
-  // Of an alltoall: what is sent to each rank, and what is received of each.
+  // An alltoall has most strips: one to each rank, and one from each.
   int64_t most_strips = 2 * terrain_.fabric.ranks();
   check(kLargestElement * most_strips <= bank_bytes(), Code::kInvalidArgument,
         "an element for each of {} ranks does not fit into a piece: raise RINGCOLL_ARENA_BYTES={} "
@@ -116,10 +117,11 @@ void Selector::set_slots(int64_t slots) {
   largest_piece_bytes_ = terrain_.arena_bytes / slots / 2 / kBankAlignment * kBankAlignment / 2;
 }
 
-// How many pieces in flight large calls are fastest with: more hide more latency, and are smaller.
+// The number of pieces in flight with which large calls are fastest. More pieces hide more latency,
+// but are smaller.
 int64_t Selector::best_slots() {
   constexpr int64_t kFewest = 4, kMost = 16;
-  // More slots are more memory: worth it from two percent on.
+  // More slots use more memory at a time, so they must gain two percent.
   constexpr double kWorthIt = 0.98;
   Call large;
   large.collective = RC_ALLREDUCE;
@@ -138,7 +140,7 @@ int64_t Selector::best_slots() {
   return best;
 }
 
-// Whether pieces are cut so that links copy all that ranks exchange: of two that have a core each.
+// True if pieces are cut so that links copy every message: for two ranks with a core each.
 bool Selector::copies_all(Collective collective) const {
   return terrain_.one_domain_of_own_cores() && terrain_.fabric.ranks() == 2 &&
          terrain_.copied_bytes > 0 && !traits_of(collective).has_root;
@@ -159,7 +161,7 @@ int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profi
   return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
 }
 
-// Bytes of a piece to try, with a row of this profile; null: of none.
+// The piece sizes to try, in bytes, for a row with this profile. Null: the profile is not known.
 std::vector<int64_t> Selector::piece_sizes(Collective collective, const Profile* profile) const {
   int64_t most = largest_piece_bytes_;
   if (terrain_.segment_bytes > 0) return {std::min(terrain_.segment_bytes, most)};
@@ -179,9 +181,10 @@ const Selector::Price* Selector::price_of(const ScheduleRow& row) {
   return it->second ? &*it->second : nullptr;
 }
 
-// Where ranks share cores and memory, who waits leaves its core to one that has something to do,
-// and that change is work of the core: pieces in flight hide nothing. So they go one by one with a
-// row that waits in fewer rounds if messages go before their own, as those of a single piece may.
+// Where ranks share cores and memory, a rank that waits yields its core to another rank. That
+// context switch is work of the core, so pieces in flight hide nothing. Early sends may save rounds
+// of waiting, but only a piece that is alone sends early. So pieces go one by one with rows that
+// save rounds.
 std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
   Problem problem{.size = terrain_.fabric.ranks(),
                   .levels = terrain_.fabric.levels(),
@@ -226,7 +229,8 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   for (const ScheduleRow& row : schedules()) {
     if (row.by_name_only || !serves(row, call)) continue;
     auto price = estimate(row, bytes);
-    // Counting has its limit (kMostStepsWalked): where no row has a price, the first is taken.
+    // Rows with too many steps have no price (kMostStepsWalked). If no row has one, the first is
+    // taken.
     if (!best && !price && row.where == Where::kAnywhere) best = &row;
     if (price && price->microseconds < least) {
       least = price->microseconds;
@@ -238,7 +242,7 @@ const ScheduleRow* Selector::cheapest(const Call& call, double bytes, int64_t* p
   return best;
 }
 
-// The row that RINGCOLL_ALGORITHM names, if it serves the call; else the cheapest.
+// The row that RINGCOLL_ALGORITHM names if it serves the call, else the cheapest.
 const ScheduleRow* Selector::row_for(const Call& call, double bytes, int64_t* piece_bytes) {
   auto name = named(terrain_.algorithm, call.collective);
   const ScheduleRow* row = name ? find_schedule(call.collective, *name) : nullptr;
@@ -247,8 +251,8 @@ const ScheduleRow* Selector::row_for(const Call& call, double bytes, int64_t* pi
   return row;
 }
 
-// The price is that of a vector, or of chunks that are as long as the longest. What an alltoall
-// with counts sends differs from rank to rank: it may not matter there.
+// The price is for a vector, or for chunks that are all as long as the longest. The counts of an
+// alltoall differ between ranks, so they may not influence the choice.
 Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) {
   auto element = static_cast<int64_t>(size_of(call.dtype));
   auto sharing = static_cast<int64_t>(call.exchanges() ? strips / 2 : strips);
@@ -267,8 +271,8 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
   if (longest_strip == 0) return choice;
   int64_t most = std::max<int64_t>(1, piece_bytes / (element * sharing));
   choice.pieces = (longest_strip + most - 1) / most;
-  // Pieces of equal length, in whole cache lines. Chunked collectives have strips of different
-  // lengths on different ranks (alltoall), so that there the stretch may not depend on them.
+  // The pieces of a vector have equal lengths, in whole cache lines. The strips of an alltoall
+  // differ between ranks, so the stretch of a chunked collective does not depend on the strips.
   choice.stretch = most;
   if (call.is_vector()) {
     int64_t line = std::max<int64_t>(1, kCacheLine / element);

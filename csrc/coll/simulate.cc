@@ -23,10 +23,10 @@ constexpr int64_t kMostRanks = 16384;
 constexpr int64_t kMostBytes = int64_t{1} << 50;
 constexpr size_t kMostSizes = 1000;
 constexpr int kMostDepth = 4;
-// Of a schedule whose messages are asked for.
+// A request may ask for the messages of a schedule that has at most so many steps.
 constexpr int64_t kMostMessages = int64_t{4} << 20;
 
-/// An object of the request, `path` in messages: "levels[0]".
+/// An object of the request. `path` names it in errors, for example "levels[0]".
 class Fields {
  public:
   Fields(const Json& json, std::string path, std::span<const std::string_view> known)
@@ -41,7 +41,7 @@ class Fields {
   std::string at(std::string_view name) const {
     return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
   }
-  /// Null if it is not there.
+  /// Null if the field is missing.
   const Json* find(const char* name) const {
     auto found = json_.find(name);
     return found == json_.end() ? nullptr : &*found;
@@ -57,7 +57,7 @@ class Fields {
           at(name), value.dump());
     return value.get<std::string>();
   }
-  /// `otherwise` if it is not there.
+  /// Returns `otherwise` if the field is missing.
   double rate(const char* name, double otherwise) const {
     const Json* found = find(name);
     if (!found) return otherwise;
@@ -69,7 +69,7 @@ class Fields {
   int64_t whole(const char* name, int64_t least, int64_t most) const {
     return whole_number(need(name), at(name), least, most);
   }
-  /// `otherwise` if it is not there.
+  /// Returns `otherwise` if the field is missing.
   int64_t whole(const char* name, int64_t least, int64_t most, int64_t otherwise) const {
     return find(name) ? whole(name, least, most) : otherwise;
   }
@@ -108,7 +108,8 @@ Groups groups_of(int64_t ranks_each, int64_t ranks) {
   return {std::move(firsts), static_cast<Rank>(ranks)};
 }
 
-// As ranks that are bound nowhere share them out. Nobody has a port that is more than the ranks.
+// The ranks of a host take its ports in turn, as ranks do that are not bound to cores. No host has
+// more ports than ranks.
 std::vector<Rank> ports_of(const Groups& hosts, int64_t ports_each) {
   std::vector<Rank> ports;
   Rank first = 0;
@@ -120,7 +121,7 @@ std::vector<Rank> ports_of(const Groups& hosts, int64_t ports_each) {
   return ports;
 }
 
-// What hosts are made up of has a name that such levels have.
+// Levels below hosts have certain names (kBelowHosts). The first other level is that of hosts.
 size_t host_level_of(const Json& levels) {
   auto is_below = [](const Json& level) {
     auto name = level.is_object() ? level.find("level") : level.end();
@@ -143,7 +144,8 @@ Fabric fabric_of(const Fields& request) {
   for (size_t i = 0; i < levels.size(); i++) {
     Fields level(levels[i], fmt::format("levels[{}]", i), kKnown);
     ranks.push_back(level.whole("ranks", 1, kMostRanks));
-    // All ranks need not fill their last group, but a group is made of whole ones.
+    // A group consists of whole groups of the level below. Only the group of all ranks may have a
+    // last one that is partly filled.
     bool is_last = i + 1 == levels.size();
     check(i == 0 || (ranks[i] >= ranks[i - 1] && (is_last || ranks[i] % ranks[i - 1] == 0)),
           Code::kInvalidArgument,
@@ -179,7 +181,7 @@ Value named(const Fields& request, const char* name, int count) {
 }
 
 Terrain terrain_of(const Fields& request) {
-  // The defaults of the knobs.
+  // No environment is read, so all knobs have their defaults.
   Config defaults = read_config([](const char*) -> const char* { return nullptr; });
   Terrain terrain;
   terrain.fabric = fabric_of(request);
@@ -193,8 +195,8 @@ Terrain terrain_of(const Fields& request) {
   return terrain;
 }
 
-/// What has to cross the port of a host, as a part of the vector: in the busier direction, of the
-/// host that has most. Empty: nothing has to.
+/// The least that must cross a host's port, as a part of the vector: in the busier direction, of
+/// the host with the most. Empty: nothing must.
 std::optional<double> least_over_a_port(Collective collective, const Groups& hosts) {
   double count = hosts.count(), ranks = hosts.end(hosts.count() - 1);
   if (hosts.count() == 1) return {};
@@ -212,12 +214,12 @@ std::optional<double> least_over_a_port(Collective collective, const Groups& hos
     for (double own : {largest, smallest}) most = std::max(most, own * (ranks - own) / ranks);
     return most;
   }
-  // The host of the root, which is rank 0, else the smallest one: its port carries all other
-  // chunks.
+  // The port of one host carries all chunks of other hosts: the host of the root, which is rank 0,
+  // or else the smallest host.
   return (ranks - (traits.has_root ? hosts.size_of(0) : smallest)) / ranks;
 }
 
-/// A call of `bytes` of the whole vector; see docs/algorithms.md, "index space".
+/// The choice for a call whose whole vector has `bytes` (docs/algorithms.md).
 Choice choose(Selector& selector, Collective collective, DataType dtype, int64_t bytes) {
   Call call;
   call.collective = collective;

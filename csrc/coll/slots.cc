@@ -5,13 +5,13 @@
 namespace ringcoll {
 namespace {
 
-// Pieces begin in lines of their own.
+// Each piece begins in cache lines of its own.
 constexpr size_t kPlaceAlignment = 128;
-// Assumed if the system does not say how large a second-level cache is; and the most that all slots
-// together rotate through.
+// kUsualCacheBytes is assumed if the system does not tell the size of a second-level cache. The
+// banks of all slots rotate through at most kMostRotatedBytes, counting one bank of each slot.
 constexpr size_t kUsualCacheBytes = 1 << 20, kMostRotatedBytes = 8 << 20;
 
-// A place is written again after so many bytes: twice what a core's own cache holds.
+// A place is reused after so many bytes: twice the size of a core's own cache.
 size_t bytes_to_rotate_through() {
   int64_t cache = core_cache_bytes();
   return std::min(2 * (cache > 0 ? static_cast<size_t>(cache) : kUsualCacheBytes),

@@ -1,4 +1,3 @@
-// see the header
 #include "coll/terrain.h"
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 namespace ringcoll {
 namespace {
 
-// Groups of a level are runs of the ring.
+// Each group of a level is a contiguous part of the ring.
 Groups groups_of(const Topology& topology, int level) {
   const auto& order = topology.ring_order();
   std::vector<Rank> firsts;
@@ -19,8 +18,8 @@ Groups groups_of(const Topology& topology, int level) {
   return Groups(std::move(firsts), topology.size());
 }
 
-// The ports that are used between hosts, numbered in the order of the ring; none if links have
-// none.
+// For each rank, the port that it uses between hosts. Ports are numbered in ring order. Empty if
+// links have no ports.
 std::vector<Rank> ports_of(const Communicator& comm) {
   std::map<std::pair<int, std::string>, Rank> numbers;
   std::vector<Rank> ports;
