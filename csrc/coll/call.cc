@@ -296,8 +296,8 @@ bool CallCheck::is_like_last(const rc_call& raw) const {
   return raw.buffer_count == 0 || (raw.buffers && lies_like_last(raw.buffers[0]));
 }
 
-// True if the buffer has the last length, and its input and output either keep their distance, or
-// are too far apart to overlap, or are the same.
+// True if the buffer has the length of the last one, and is checked alike: its input and output
+// keep their distance, are too far apart to overlap, or are the same.
 bool CallCheck::lies_like_last(const rc_buffer& b) const {
   if (b.count != buffer_.count || !b.input != !buffer_.input || !b.output != !buffer_.output)
     return false;

@@ -102,7 +102,7 @@ bool share_memory(const Call& a, const Call& b, Rank rank, Rank size);
 /// counts.
 Signature signature_of(const Call& call, Rank size, uint64_t sequence);
 Details details_of(const Call& call);
-/// "allreduce #41 of 1048576 float32, sum".
+/// Text such as "allreduce #41 of 1048576 float32, sum".
 std::string describe(const Signature& signature);
 
 }  // namespace ringcoll

@@ -1,8 +1,8 @@
 // Finds out whether ranks disagree about a call. A message shows it at once if it belongs to
 // another call than the receiver's. But ranks may disagree such that each waits for a message that
 // nobody sends, or that all send and none receives. So each rank logs its last calls. A rank that
-// has begun no call for a moment, because it waits or is done, tells the log to its peers, and they
-// compare it with their own (docs/design.md, "Ranks that disagree").
+// waits or is done begins no call for a moment. It then tells the log to its peers, which compare
+// it with their own (docs/design.md, "Ranks that disagree").
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class CallLog {
 /// Compares the calls of one communicator. Any thread, unless a method says otherwise.
 class CallWatch final : public HealthListener {
  public:
-  /// `health` outlives it.
+  /// `health` outlives this object.
   CallWatch(Health& health, Rank rank);
   /// Tells the last calls to the peers, unless they were told already or the group is poisoned.
   ~CallWatch() override;

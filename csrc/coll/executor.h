@@ -28,7 +28,7 @@ class CallSource {
   /// Returns the next call, which stays valid until ended() reports its end. Null: there is none
   /// now.
   virtual const Call* next() = 0;
-  /// Reports that the oldest call that was in flight has ended, with this error.
+  /// Reports that the oldest call in flight has ended, with this error if it failed.
   virtual void ended(std::optional<Error> error) = 0;
   /// True if this thread should leave the calls in flight to another thread. Called at each poll.
   /// `connects`: the next step opens links, and blocks until they are open or the deadline has

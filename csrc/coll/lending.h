@@ -1,9 +1,9 @@
 // Decides from where the messages of a call are sent. A call may lend its memory, which is then
 // sent as it lies ("zero copy"). Otherwise the call is packed into the arena, or its links copy
-// each message when it is sent. The decision depends on the receivers (Borrowers), on the kind and
-// length of the call, on which way was faster (coll/copy_ways.h), and on the memory of each piece.
-// Lowering learns it as Ends, and transports learn what they may read (Transport::lend).
-// docs/design.md, "Memory".
+// each message when it is sent. The decision depends on the receivers (Borrowers), on the call, and
+// on its length. It also depends on which way was faster (coll/copy_ways.h), and on the memory of
+// each piece. Lowering learns it as Ends, and transports learn what they may read
+// (Transport::lend). docs/design.md, "Memory".
 #pragma once
 
 #include <cstddef>

@@ -93,7 +93,7 @@ class Run {
   const Signature& signature() const { return signature_; }
   /// The call of the peer whose message did not match this call, and ended it with an error.
   const std::optional<Made>& intruder() const { return intruder_; }
-  /// "allreduce #7 of 4 float32 …"
+  /// Text such as "allreduce #7 of 4 float32, sum".
   std::string doing() const { return describe(signature_); }
   const Call& call() const { return *call_; }
 
