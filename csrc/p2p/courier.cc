@@ -1,5 +1,5 @@
-// Beginning and ending transfers, and what comes in. What goes out is in courier_send.cc, and what
-// long messages take besides in courier_long.cc.
+// Begins and ends transfers, and handles what comes in. What goes out is in courier_send.cc. Long
+// messages are in courier_long.cc.
 #include "p2p/courier.h"
 
 #include <fmt/core.h>
@@ -15,9 +15,10 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// How often the channels as a whole are looked at: with every so many looks at the open ones.
+// advance() calls MessageChannels::progress() every so many times; it polls open channels each
+// time.
 constexpr uint64_t kThorough = 16;
-// Messages of one peer that are taken before the next peer's turn.
+// Messages that are taken from one peer before the next peer has its turn.
 constexpr int kMostAtOnce = 64;
 
 }  // namespace
@@ -148,7 +149,7 @@ void Courier::too_long(Transfer* receive, Rank source, int32_t tag, uint64_t byt
                      source));
 }
 
-// Those before it that have no room for the message end.
+// Receives that match before it and are too short end with kTooLong.
 Transfer* Courier::take_receive(Rank source, int32_t tag, uint64_t bytes) {
   while (Transfer* receive = matching_.take(source, tag)) {
     if (bytes <= receive->bytes) return receive;
@@ -167,10 +168,11 @@ void Courier::withdraw(Transfer* transfer, const Error& error) {
   end(transfer, error);
 }
 
-// ---- Memory of the caller's ----
+// ---- Memory of the caller ----
 
-// So that a long message goes as it lies, and comes to where it belongs, where a device moves it.
-// Lent is all that the caller has given: memory that comes back is known by its address and length.
+// Lends memory to a device. A long message is then sent from where it lies, and received where it
+// belongs. The whole buffer is lent, since memory that comes back is recognized by address and
+// length.
 void Courier::lend(Peer& with, Transfer* transfer) {
   uint64_t moves = transfer->receives ? transfer->received.bytes : transfer->bytes;
   if (with.reads || with.from_anywhere || moves <= limits_.short_bytes) return;
@@ -267,7 +269,7 @@ bool Courier::advance(Peer& with) {
   }
 }
 
-// What has left the memory that it was sent from.
+// Frees the memory of messages that the channel has completed. True if there were any.
 bool Courier::settle(Peer& with) {
   if (with.leaving.empty() && with.lent.empty()) return false;
   uint64_t done = with.channel->completed();
@@ -281,7 +283,7 @@ bool Courier::settle(Peer& with) {
   return moved;
 }
 
-// What a channel has queued moves only if somebody comes (Endpoint::busy).
+// What a channel has queued moves only while a thread drives (Endpoint::busy).
 bool Courier::owes() const {
   return owed_ > 0 || std::ranges::any_of(open_, [](const Peer* each) {
            return !each->broken && each->channel->busy();
@@ -309,7 +311,7 @@ void Courier::break_off(Rank rank, const Error& error) {
   Peer& with = peer(rank);
   if (with.broken) return;
   try {
-    settle(with);  // a peer that has left has taken these before
+    settle(with);  // a peer that has left took these before
   } catch (const Error& also) {
     log_debug("a channel for messages that breaks does not settle: {}", also.what());
   }
@@ -330,7 +332,7 @@ const Error* Courier::trouble_of(const Transfer& transfer) const {
 
 void Courier::give_up() {
   seal_.break_it();
-  // Else what was sent from the arena would be lost with the links.
+  // Only if loans are in use: revoke() may lose messages that were sent from the arena.
   if (oldest_loan() > 0) channels_.revoke();
   for (Peer* each : open_)
     if (!each->broken) each->channel->revoke();
@@ -355,7 +357,7 @@ Error Courier::corrupt(const Peer& from, const char* what) const {
                from.rank);
 }
 
-// True if a message was taken.
+// True if a message was received.
 bool Courier::receive(Peer& from) {
   Incoming& in = from.incoming;
   if (!in.begun) {
@@ -367,7 +369,7 @@ bool Courier::receive(Peer& from) {
   }
   View view;
   if (!from.channel->try_recv(in.place, in.bytes, &view)) return false;
-  struct Releaser {  // also if it is corrupt: a channel is dropped with no view out
+  struct Releaser {  // also after corrupt(): a channel has no view out when it is dropped
     Endpoint* channel;
     ~Releaser() { channel->release(); }
   } releaser{from.channel};
@@ -467,7 +469,8 @@ void Courier::take_short(Peer& from) {
   fill(receive, std::move(arrival));
 }
 
-// Told a quarter of what may be kept at a time: who sends on needs no more than that it goes on.
+// Credit is returned in portions of a quarter of kept_bytes. A sender needs no finer portions to go
+// on.
 void Courier::return_credit(Peer& to, uint64_t bytes) {
   to.to_return += bytes;
   if (to.to_return < limits_.kept_bytes / 4) return;

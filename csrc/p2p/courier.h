@@ -1,24 +1,27 @@
 // Moves messages with tags over the channels of a group. Nothing here waits: advance() does what
-// can be done now. All that comes is taken at once, so nothing is ever behind what nobody wants.
+// can be done now. It takes whatever arrives at once, so no message waits behind one that nobody
+// has asked for.
 //
-// - A **short** message goes with its envelope. The receiver's courier keeps what no receive has
-//   asked for, at most Limits::kept bytes of each sender, who counts them and is told when they
-//   have been received. What is beyond that is announced like a long one.
-// - A **long** message is announced. When its receive is there the receiver copies it out of the
-//   sender's memory, where the channel can (HostLink::read_peer), and says so; else it asks for it,
-//   and the sender sends it in stretches, between which everything else goes on.
+// - A **short** message is eager: its payload goes with its envelope. If no receive matches it, the
+//   receiver's courier keeps it, up to Limits::kept_bytes of each sender. The sender counts these
+//   bytes, and gets them back as credit when the messages have been received. A message for which
+//   the credit does not suffice is announced like a long one.
+// - A **long** message uses rendezvous: the sender announces it. Once a receive matches, the
+//   receiver copies it out of the sender's memory, where the channel can (HostLink::read_peer), and
+//   tells the sender. Otherwise the receiver asks for it. The sender then sends it in stretches,
+//   and moves everything else between them.
 //
-// On some processors the kernel copies slower than a program: it looks at each page (perf/README.md
-// has numbers). There the receiver does not copy alone. It asks the sender for **help**, which
-// sends stretches from the end on if it has nothing else to do, and takes those, until they meet
-// what it has copied from the beginning. Nobody waits for the other: without help the receiver
-// copies all, and stretches that come too late are dropped.
+// On some processors the kernel copies slower than a program, since it looks at each page
+// (perf/README.md has numbers). There the receiver asks the sender for **help**. A sender that has
+// nothing else to send sends stretches from the end, until they meet what the receiver has copied
+// from the beginning. Neither waits for the other: without help the receiver copies everything, and
+// it drops stretches that come too late.
 //
-// What is announced lies in memory of the sender's caller. If the sender's communicator fails, or
-// the sender withdraws the message, that memory is the caller's again at once. The receiver, who
-// may not have heard of it, must not take for a message what stands there then: each courier has a
-// **seal**, a word that it changes before it gives memory back, and who has copied looks at it
-// afterwards.
+// An announced message lies in memory of the sender's caller. If the sender withdraws the message,
+// or its communicator fails, that memory is the caller's again at once. The receiver may not know
+// that yet, and must not take the memory's new content for the message. So each courier has a
+// **seal**: a word that it changes before it gives memory back. A receiver checks the sender's seal
+// after each copy.
 #pragma once
 
 #include <cstdint>
@@ -41,141 +44,145 @@
 
 namespace ringcoll {
 
-/// Of one communicator, since it was made. Written under the lock of who moves.
+/// Counts of one communicator since it was made. Written with the driver's lock.
 struct MessageCounts {
-  Count sent, sent_bytes;          // messages whose send has ended well, and their bytes
-  Count received, received_bytes;  // the same of receives
+  Count sent, sent_bytes;          // sends that have succeeded, and their bytes
+  Count received, received_bytes;  // receives that have succeeded, and their bytes
   Count kept;                      // short messages that came before their receive
   Count read;            // long messages copied out of the sender's memory, at least in part
-  Count helped;          // long messages of which the sender sent a part while the rest was read
+  Count helped;          // long messages of which the sender sent a part during the copy
   Count packed_bytes;    // copied to the arena, to be sent from there
-  Count unpacked_bytes;  // copied to a receive from where the channel had put them
+  Count unpacked_bytes;  // copied from where the channel had put them
 };
 
 /// One thread at a time.
 class Courier {
  public:
   struct Limits {
-    uint64_t short_bytes = 64 << 10;  // the longest message that goes with its envelope
-    uint64_t small_bytes = 8 << 10;   // the longest for which there are chunks of their own
-    uint64_t kept_bytes = 256 << 10;  // of one sender
-    uint64_t stretch_bytes = 512 << 10;
-    uint64_t lent_bytes = 2 << 20;     // a stretch that a device takes: it costs a round trip
-    uint64_t staged_bytes = 64 << 10;  // a stretch that is copied to be sent
-    // Copied out of a peer's memory at a time; if it does not help, as many as before together.
+    uint64_t short_bytes = 64 << 10;     // the longest eager message
+    uint64_t small_bytes = 8 << 10;      // the longest message that small chunks hold (Staging)
+    uint64_t kept_bytes = 256 << 10;     // of one sender, each message with kKeptOverhead
+    uint64_t stretch_bytes = 512 << 10;  // a stretch that the channel sends from any memory
+    uint64_t lent_bytes = 2 << 20;  // a stretch that a device reads; long, as it costs a round trip
+    uint64_t staged_bytes = 64 << 10;  // a stretch that is copied to the arena
+    // One step of copying out of a peer's memory. Without help, a step is as long as all steps
+    // before it together, from read_bytes up to most_read_bytes.
     uint64_t read_bytes = 64 << 10;
     uint64_t most_read_bytes = 1 << 20;
   };
-  /// What a kept message counts besides its bytes.
+  /// What each kept message counts in addition to its bytes.
   static constexpr uint64_t kKeptOverhead = 64;
 
-  /// `over` is told of each transfer that is: its outcome is known, and its memory not touched any
-  /// more. `channels` outlives this.
+  /// Calls `over` for each transfer whose outcome is known and whose memory is no longer used.
+  /// `channels` outlives this object.
   Courier(MessageChannels& channels, const Limits& limits, std::function<void(Transfer*)> over);
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
-  // These two do not use the channels, and may be called while another thread is in their wait().
+  // The next four functions do not use the channels. They may be called while another thread is in
+  // MessageChannels::wait().
 
-  /// A new transfer, whose `peer` and `tag` are what they may be.
+  /// Begins a transfer. Precondition: its `peer` and `tag` are valid.
   void begin(Transfer* transfer);
-  /// Ends a transfer that no peer takes part in, as far as is known here (kPosted, kOwn, kOffered):
-  /// its memory is the caller's again. The peer may have received a send that had been announced.
+  /// Ends a transfer that no peer takes part in, as far as this rank knows (kPosted, kOwn,
+  /// kOffered). Its memory is the caller's again. The peer may already have received a send that
+  /// was announced.
   void withdraw(Transfer* transfer, const Error& error);
-  /// The same of a send whose bytes are with the channel, and not in its memory any more. False: it
-  /// is none.
+  /// Ends a send, without an error, whose bytes were copied to the arena and are with the channel.
+  /// Returns false for any other transfer.
   bool end_early(Transfer* send);
-  /// Whether it is a send whose peer has only to look, as long as that lives: all of it is with the
-  /// channel.
+  /// Whether it is a send whose bytes are all with the channel. If its peer is alive, the peer only
+  /// has to poll.
   bool has_taken(const Transfer& transfer) const;
 
-  /// Sends to one peer what can be sent.
+  /// Sends to one peer what can be sent now.
   void push(Rank peer);
   /// Does all that can be done now. True if anything moved.
   bool advance();
-  /// The same, and looks at what it passes over most of the time: before a wait.
+  /// The same, and also does what advance() skips in most calls. Called before a wait.
   bool advance_thoroughly();
 
-  /// Whether something is left to be said that a peer may wait for.
+  /// Whether there are unsent control messages (notes). A peer may wait for one.
   bool has_notes() const { return owed_ > 0; }
-  /// Whether that, or what channels have queued, is to be moved though no transfer is left. Not
-  /// while another thread is in their wait().
+  /// Whether notes, or messages that channels have queued, must be moved although no transfer is
+  /// left. Not while another thread is in MessageChannels::wait().
   bool owes() const;
-  /// Whether it owes nothing, and no channel has memory of a caller.
+  /// Whether it owes nothing, and no channel uses memory of a caller.
   bool quiet() const;
   bool lends() const;
-  /// Bytes that some peer may be copying out of memory of this process; no more than it copies at a
-  /// time, for it may not have begun.
+  /// The most bytes that one peer may be copying out of this process now. At most one step of the
+  /// copy counts, since the peer may not have begun.
   uint64_t copying() const;
-  /// Peers that were found not to be there any more, one after the other.
+  /// How many peers were broken off so far.
   size_t broken() const { return broken_; }
   bool broke(Rank rank) const { return find_peer(rank) && find_peer(rank)->broken; }
-  /// The channel to the peer is not used any more.
+  /// Closes the channel to the peer for good. `error` is the reason (trouble_of).
   void break_off(Rank peer, const Error& error);
-  /// Why a transfer cannot go on: the error of a peer that takes part in it or should. Null: it
-  /// can.
+  /// Why a transfer cannot continue: the error of a peer that was broken off, and takes part in it
+  /// or should. Null: it can continue.
   const Error* trouble_of(const Transfer& transfer) const;
-  /// Breaks the seal and forgets all transfers, without telling anybody.
+  /// Breaks the seal and forgets all transfers, without a call of `over`.
   void give_up();
 
   const MessageCounts& counts() const { return counts_; }
 
  private:
-  /// What comes in on a channel now.
+  /// The message that is arriving on a channel.
   struct Incoming {
     bool begun = false;
     Head head;
     uint64_t bytes = 0;           // of the payload
-    std::byte* place = nullptr;   // where it is wanted
-    Transfer* receive = nullptr;  // whose memory that is; null: what is kept
-    Arrival* kept = nullptr;
-    ArrivalPtr taken;  // `kept`, once a receive waits for it
+    std::byte* place = nullptr;   // where the payload is wanted
+    Transfer* receive = nullptr;  // the receive that owns `place`; null: none
+    Arrival* kept = nullptr;      // the kept message that owns `place`; null: none
+    ArrivalPtr taken;             // `kept`, once a receive waits for it
   };
-  /// What is to be sent, copied to where it can be sent from.
+  /// A payload that was copied to the arena, to be sent from there.
   struct Filled {
     Staging::Chunk chunk;
     uint64_t bytes = 0;
     bool empty() const { return chunk.empty(); }
   };
-  /// How a short message goes that has a chunk of its own in the arena, or could be read.
+  /// How a short message is sent that the peer could read: from a chunk of the arena, or from the
+  /// caller's memory.
   enum Way : size_t { kByArena, kAsItLies };
-  /// How a long one is read.
+  /// How a long message is read: with help of the sender, or without it.
   enum Read : size_t { kWithHelp, kAlone };
-  /// What became of one try to read.
+  /// The result of one step of reading.
   enum class Piece : uint8_t { kSome, kLast, kUnknown };
   struct Lent {
-    uint64_t number;  // of the message that is sent from it
+    uint64_t number;  // of the message that is sent from the chunk
     Staging::Chunk chunk;
   };
-  /// A rank as this one talks with it.
+  /// What this rank keeps about one peer.
   struct Peer {
     Rank rank = kNobody;
-    Endpoint* channel = nullptr;  // once it is open
-    HostLink* host = nullptr;     // the same, within a host
+    Endpoint* channel = nullptr;  // null until it is open
+    HostLink* host = nullptr;     // the same channel, if it is one within a host
     bool opening = false;
     bool reads = false, from_anywhere = false;
-    uint64_t copied_bytes = 0;  // the longest message that the channel copies when it is sent
+    uint64_t copied_bytes = 0;  // the longest message for HostLink::try_copy()
     std::optional<Error> broken;
-    // To it.
-    std::deque<Head> notes;
-    Transfers queue;      // sends of which it has not heard
-    Transfers announced;  // for which it has not asked, or with which no more help is needed
-    Transfers helped;     // which it reads, and this rank sends from the end
-    Transfers asked;      // the first is being sent
-    Transfers leaving;    // sent, but their memory may still be read
+    // Outgoing.
+    std::deque<Head> notes;  // control messages
+    Transfers queue;         // sends that have not been sent or announced
+    Transfers announced;     // sends that the peer has not asked for, or that need no more help
+    Transfers helped;        // sends that the peer reads, and this rank sends from the end
+    Transfers asked;         // sends that the peer has asked for; the first is being sent
+    Transfers leaving;       // sent, but their memory may still be read
     std::deque<Lent> lent;
     uint64_t announcements = 0;
-    uint64_t keeps = 0;  // bytes of short messages that it may be keeping
-    bool sealed = false;
-    uint64_t last_stretch = 0;
-    // Of what had no credit: the first of `queue`, of `asked` and of `helped`.
+    uint64_t keeps = 0;         // bytes of short messages that the peer may be keeping
+    bool sealed = false;        // the peer knows the seal
+    uint64_t last_stretch = 0;  // number of the last message with a stretch
+    // Payloads that wait for a credit: of the first of `queue`, `asked` and `helped`.
     Filled short_chunk, asked_chunk, helped_chunk;
-    // From it.
+    // Incoming.
     Incoming incoming;
-    Transfers awaited;  // receives that it was asked for
+    Transfers awaited;  // receives whose payload this rank has asked for
     uint64_t announcements_in = 0;
     uint64_t seal = 0, seal_address = 0;
-    uint64_t to_return = 0;
+    uint64_t to_return = 0;  // credit that was not returned yet
   };
 
   Peer& peer(Rank rank);
@@ -247,18 +254,18 @@ class Courier {
   const uint64_t inline_bytes_;
   Matching matching_;
   Staging staging_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: nothing was said to it or by it yet
-  std::vector<Rank> opening_;                 // whose channels are wanted
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null until the first transfer or message
+  std::vector<Rank> opening_;                 // peers whose channels are being opened
   std::vector<Peer*> open_;                   // in the order of channels_.open()
   Transfers reading_;                         // receives that are copied out of peers' memory
-  Clock::time_point first_since_;             // the first of these has been that
+  Clock::time_point first_since_;             // since when the first of reading_ is timed
   size_t broken_ = 0;
   bool gave_up_ = false;
-  size_t owed_ = 0;  // notes to peers that are still there
+  size_t owed_ = 0;  // notes to peers that are not broken
   uint64_t own_keeps_ = 0;
   uint64_t turns_ = 0;
-  FasterWayBySize ways_;   // of Way, by what a send takes
-  FasterWayBySize reads_;  // of Read, by what reading takes
+  FasterWayBySize ways_;   // chooses a Way, by the time of sends
+  FasterWayBySize reads_;  // chooses a Read, by the time of reads
   MessageCounts counts_;
   Seal seal_;
 };

@@ -1,4 +1,4 @@
-// Long messages, from their announcement to their end; their stretches go out in courier_send.cc.
+// Long messages, from their announcement to their end. Their stretches are sent in courier_send.cc.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -41,14 +41,14 @@ void Courier::fetch(Peer& from, Transfer* receive, uint64_t number, uint64_t add
   receive->took = {};
   if (reading_.empty()) first_since_ = Clock::now();
   receive->way = reads_.about(receive->received.bytes).next(receive->received.bytes);
-  // What is read at once is there sooner than any help.
+  // A message that is read in one step is complete before any help arrives.
   if (receive->way == kWithHelp &&
       (!reading_.empty() || receive->received.bytes > limits_.read_bytes))
     note(from, {.word = Word::kHelp, .where = number});
   reading_.push(receive);
 }
 
-// All of it.
+// Asks for the whole message, also if a part of it was read.
 void Courier::ask_for(Peer& from, Transfer* receive) {
   receive->helped = 0;
   receive->moved = 0;
@@ -69,7 +69,8 @@ bool Courier::read_on() {
     return true;
   }
   if (piece == Piece::kLast) return true;
-  // One that is broken stays, for its error is the group's. Others have their turns.
+  // A receive from a broken peer stays in the list, since its error becomes the group's. The other
+  // receives have their turns.
   if (piece == Piece::kUnknown || receive->moved / limits_.most_read_bytes > turn) {
     count_time(receive);
     reading_.remove(receive);
@@ -78,19 +79,19 @@ bool Courier::read_on() {
   return piece != Piece::kUnknown;
 }
 
-// Of reading it, which it has while it is the first: not of waiting for those before it. Of a
-// window of messages that is most of the time, and says nothing of the way.
+// Counts only the time in which this receive is the first, and so is being read. In a window of
+// messages most of the time is spent waiting for earlier ones. It says nothing about the way.
 void Courier::count_time(Transfer* receive) {
   if (receive != reading_.front()) return;
   auto before = std::exchange(first_since_, Clock::now());
   receive->took += first_since_ - before;
 }
 
-// Of unknown worth is a piece if the seal has changed since the peer told of it: the peer has
-// withdrawn this message or another one, and says which next.
+// Returns kUnknown if the seal has changed since the peer told it. Then the peer has withdrawn this
+// message or another one. Its next notes say which.
 Courier::Piece Courier::read_some(Peer& from, Transfer* receive) {
   uint64_t left = receive->received.bytes - receive->helped - receive->moved;
-  // In small pieces at first, for help may be on its way.
+  // Begins with short steps, since help may be on its way.
   uint64_t least = receive->way == kAlone ? limits_.most_read_bytes : limits_.read_bytes;
   uint64_t alone = std::clamp(receive->moved, least, limits_.most_read_bytes);
   uint64_t bytes = std::min(left, receive->helped > 0 ? limits_.read_bytes : alone);
@@ -106,7 +107,7 @@ Courier::Piece Courier::read_some(Peer& from, Transfer* receive) {
                             from.rank, receive->received.bytes, receive->received.tag),
                 from.rank);
   if (seal != from.seal) return Piece::kUnknown;
-  if (!there) {  // a driver has mapped that memory: only the peer can read it
+  if (!there) {  // a driver has mapped that memory, so only the peer can read it
     count_time(receive);
     reading_.remove(receive);
     ask_for(from, receive);
@@ -127,11 +128,11 @@ bool Courier::end_if_whole(Peer& from, Transfer* receive) {
   if (receive->way == reads.next(receive->received.bytes))
     reads.did(receive->received.bytes, receive->took);
   end(receive);
-  send(from);  // nobody may come back soon
+  send(from);  // now: it may be long before a thread drives again
   return true;
 }
 
-// ---- What the sender sends of them ----
+// ---- Stretches from the sender ----
 
 void Courier::choose_for_stretch(Peer& from) {
   Incoming& in = from.incoming;
@@ -150,14 +151,15 @@ void Courier::take_stretch(Peer& from, Transfer* receive, uint64_t bytes) {
   end(receive);
 }
 
-// It is copied when it is there, for the receive that it is for may have ended until then.
+// Chooses no place. take_helping() copies the stretch, since its receive may have ended by then.
 void Courier::check_helping(Peer& from) const {
   const Head& head = from.incoming.head;
   if (!from.reads || head.where == 0 || head.where > from.announcements_in)
     throw corrupt(from, "a stretch of what was not announced");
 }
 
-// The peer's next stretch of what is being read, from its end; if that has been read, nothing.
+// Takes the next stretch from the end of a message that is being read. Drops it if the message has
+// been read.
 void Courier::take_helping(Peer& from, const View& view) {
   const Head& head = from.incoming.head;
   Transfer* receive = reading_.front();
@@ -174,7 +176,7 @@ void Courier::take_helping(Peer& from, const View& view) {
   end_if_whole(from, receive);
 }
 
-// ---- What the receiver says ----
+// ---- Notes from the receiver ----
 
 void Courier::take_want(Peer& from, uint64_t number) {
   Transfer* send = no_longer_helped(from, number);
@@ -191,7 +193,7 @@ void Courier::take_taken(Peer& from, uint64_t number) {
   if (send) end(send);
 }
 
-// Takes it from those that this rank helps with; null: it is none of them.
+// Removes the send from those that this rank helps with. Null: it is not among them.
 Transfer* Courier::no_longer_helped(Peer& to, uint64_t number) {
   Transfer* send = find(to.helped, number);
   if (!send) return nullptr;
@@ -201,8 +203,8 @@ Transfer* Courier::no_longer_helped(Peer& to, uint64_t number) {
   return send;
 }
 
-// Takes it from those that were announced, for the peer takes part in it; null: it was withdrawn
-// before the peer knew.
+// Removes the send from the announced ones, since the peer takes part in it now. Null: it was
+// withdrawn before the peer knew.
 Transfer* Courier::announced(Peer& to, uint64_t number) {
   if (number == 0 || number > to.announcements)
     throw corrupt(to, "an answer to what was not announced");
@@ -213,7 +215,7 @@ Transfer* Courier::announced(Peer& to, uint64_t number) {
   return send;
 }
 
-// ---- What the sender takes back ----
+// ---- Withdrawn announcements ----
 
 void Courier::take_withdrawn(Peer& from, uint64_t number) {
   if (number == 0 || number > from.announcements_in)

@@ -1,5 +1,5 @@
-// What goes out to one peer: notes first, then messages in their order, then stretches of those
-// that it has asked for.
+// What goes out to one peer: notes first, then messages in their order, then stretches of messages
+// that the peer has asked for or reads.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace ringcoll {
 namespace {
 
-// Stretches of a peer that may not have left yet: more would only delay what comes between.
+// Stretches in flight to one peer. More would only delay the messages between them.
 constexpr uint64_t kStretchesAhead = 4;
 
 }  // namespace
@@ -29,25 +29,27 @@ bool Courier::send_note(Peer& to) {
   to.notes.pop_front();
   owed_--;
   if (note.word != Word::kWant) return true;
-  // Before anything comes. If the peer has withdrawn the message meanwhile, nothing does.
+  // Lends the memory before the payload can arrive. If the peer has withdrawn the message
+  // meanwhile, no payload comes.
   if (Transfer* receive = find(to.awaited, note.where)) lend(to, receive);
   return true;
 }
 
 bool Courier::send_queued(Peer& to) {
   Transfer* send = to.queue.front();
-  if (!send || !to.notes.empty()) return false;  // there is no credit
+  if (!send || !to.notes.empty()) return false;  // no credit
   bool has_to_be_announced =
       send->bytes > limits_.short_bytes || to.keeps + cost_of(send->bytes) > limits_.kept_bytes;
   if (!has_to_be_announced && send_short(to, send, &has_to_be_announced)) return true;
   return has_to_be_announced && announce(to, send);
 }
 
-// One that is longer than the small ones ends when the peer has copied it, by either way: that is
-// what is timed.
+// Whether to send from the caller's memory. A send that fits no small chunk ends when the peer has
+// copied it, in either way. So the two ways are timed alike.
 bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   if (to.from_anywhere || send->bytes <= inline_bytes_) return true;
-  // What is lent cannot be withdrawn, should it not be read before a deadline of its own.
+  // A send with a deadline of its own must not lend: lent memory cannot be withdrawn at the
+  // deadline.
   if (send->timeout_s > 0) return false;
   if (send->bytes <= staging_.small_bytes() || !to.reads || !to.host->takes_lent() ||
       !can_be_read(send->data, send->bytes))
@@ -57,11 +59,11 @@ bool Courier::goes_as_it_lies(Peer& to, Transfer* send) {
   return send->way == kAsItLies;
 }
 
-// False without `announce`: no credit.
+// False: there is no credit, or `announce` is set, since no chunk is free.
 bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   Head head{.word = Word::kShort, .tag = send->tag, .bytes = send->bytes};
-  // Nobody then waits for the receiver. A longer message is copied once, by the receiver, where
-  // that can read the sender's memory.
+  // A message that the channel copies ends at once. A longer one is copied only once, by the
+  // receiver, where the receiver can read the sender's memory.
   if (to.host && to.copied_bytes > 0 && send->bytes <= to.copied_bytes) {
     Slice slice{send->data, send->bytes};
     if (to.host->try_copy(Envelope::of(head), {&slice, 1}, send->bytes) == 0) return false;
@@ -82,8 +84,8 @@ bool Courier::send_short(Peer& to, Transfer* send, bool* announce) {
   if (number == 0) return false;
   to.queue.remove(send);
   to.keeps += cost_of(send->bytes);
-  // Over a network, what is in the arena may be lost with the communicator: who has sent much waits
-  // until the peer has it.
+  // Over a network, what is in the arena may be lost with the communicator. So a longer send ends
+  // only when the peer has the message.
   send->is_staged = !as_it_lies;
   if (as_it_lies ? send->bytes > 0 : send->bytes > staging_.small_bytes())
     sent_from(to, send, number);
@@ -146,8 +148,7 @@ bool Courier::send_stretch(Peer& to) {
   return true;
 }
 
-// The peer takes the message itself, if need be all of it; so only if there is nothing else to
-// send.
+// Sends help only if there is nothing else to send: the peer can read all of the message itself.
 bool Courier::send_help(Peer& to) {
   Transfer* send = to.helped.front();
   if (!send || !to.notes.empty() || !to.queue.empty() || is_far_ahead(to)) return false;
@@ -169,7 +170,7 @@ bool Courier::send_help(Peer& to) {
   return true;
 }
 
-// 0: no credit; the chunk is kept for the next try.
+// Returns 0 if there is no credit; the chunk is kept for the next try.
 uint64_t Courier::send_staged(Peer& to, const Head& head, Filled* filled) {
   uint64_t number = to.channel->try_send(Envelope::of(head), filled->chunk.data(), filled->bytes);
   if (number == 0) return 0;
@@ -178,7 +179,7 @@ uint64_t Courier::send_staged(Peer& to, const Head& head, Filled* filled) {
   return number;
 }
 
-// The caller's memory is read until that message has left.
+// Ends the send once the channel has completed message `number`.
 void Courier::sent_from(Peer& to, Transfer* send, uint64_t number) {
   if (to.channel->completed() >= number) return end_sent(send);
   send->number = number;
@@ -186,7 +187,7 @@ void Courier::sent_from(Peer& to, Transfer* send, uint64_t number) {
   to.leaving.push(send);
 }
 
-// Of a way that had its turn then, and has not any more, nothing is asked.
+// Discards the time if another way has its turn now than when this send began.
 void Courier::end_sent(Transfer* send) {
   if (send->began != Clock::time_point()) {
     FasterWay& ways = ways_.about(send->bytes);
@@ -197,8 +198,8 @@ void Courier::end_sent(Transfer* send) {
 
 // ---- Sends that are given up ----
 
-// What has been announced may be being read: only with another seal the peer notices that its
-// memory is the caller's again. So it learns the seal under which it reads the others.
+// A peer may be reading an announced message. Only a new seal shows it that the memory is the
+// caller's again. Each peer is told the new seal, under which it reads the other messages.
 void Courier::withdraw_offered(Transfer* send) {
   Peer& to = peer(send->peer);
   if (send->number == 0) {  // not announced

@@ -1,6 +1,7 @@
-// Which receive gets which message: by source or any, and tag or any. Messages of one sender that a
-// receive fits are matched in the order in which they were sent, and receives that a message fits
-// in the order in which they were posted. Pure: nothing here moves a byte.
+// Matches messages with receives, by source or any source, and by tag or any tag. A receive takes
+// the oldest message that matches it. A message goes to the oldest receive that matches it. So
+// messages of one sender that match one receive are received in the order in which they were sent.
+// Pure: nothing here moves a byte.
 #pragma once
 
 #include <cstddef>
@@ -13,49 +14,50 @@
 
 namespace ringcoll {
 
-/// A message that came before it was asked for.
+/// An unexpected message: it came before its receive was posted.
 struct Arrival {
   Rank source = kNobody;
   int32_t tag = 0;
   uint64_t bytes = 0;
-  uint64_t order = 0;  // among all
-  // One of three:
-  std::unique_ptr<std::byte[]> kept;  // a short one, which is here
-  bool announced = false;             // a long one, which is with the sender
-  Transfer* own = nullptr;            // of this rank itself, in the caller's memory
-  // A short one.
+  uint64_t order = 0;  // of arrival, among messages of all sources
+  // One of these three says where the payload is.
+  std::unique_ptr<std::byte[]> kept;  // short: here
+  bool announced = false;             // long: with the sender
+  Transfer* own = nullptr;            // sent by this rank to itself: in the caller's memory
+  // Of a short message.
   bool whole = false;         // all of it has come
   Transfer* taker = nullptr;  // the receive that waits for the rest
-  // A long one.
+  // Of a long message.
   uint64_t number = 0;   // of the announcement
-  uint64_t address = 0;  // in the sender's memory
+  uint64_t address = 0;  // in the sender's process
 };
 using ArrivalPtr = std::unique_ptr<Arrival>;
 
 /// One thread at a time.
 class Matching {
  public:
-  /// The message that a receive is to get, the oldest that fits, which stays; null: none.
+  /// The oldest message that matches the receive; it stays. Null if there is none.
   Arrival* find(const Transfer& receive) const;
   ArrivalPtr remove(Arrival* arrival);
-  /// A message that no posted receive fits. Returns where it is kept until it is removed.
+  /// Keeps a message that matches no posted receive. The returned pointer is valid until remove().
   Arrival* keep(ArrivalPtr arrival);
 
-  /// Gives a receive its place among all, unless it has one.
+  /// Gives a receive its place in the order of all receives, unless it has one.
   void line_up(Transfer* receive) {
     if (receive->order == 0) receive->order = ++posted_;
   }
-  /// A receive that no message fits. One that had been posted before has its place again.
+  /// Posts a receive that no message matches. A receive that was posted before gets its old place.
   void post(Transfer* receive);
-  /// The receive that a message is for, the oldest that fits, which is no longer posted; null.
+  /// The oldest posted receive that matches the message; it is no longer posted. Null if there is
+  /// none.
   Transfer* take(Rank source, int32_t tag);
   void withdraw(Transfer* receive);
-  /// The message of this rank itself that is still in its caller's memory.
+  /// Removes the message that `send` sends to this rank itself, from its caller's memory.
   void remove_own(const Transfer* send);
-  /// The message that a peer has announced by that number, if it is here.
+  /// Removes the message that the peer announced by this number, if it is here.
   void remove_announced(Rank source, uint64_t number);
 
-  /// Forgets all, arrivals with what they keep.
+  /// Forgets all receives and messages, and frees what was kept.
   void clear();
   size_t arrivals() const;
 
@@ -65,7 +67,7 @@ class Matching {
   static Transfer* first_for(const Transfers& receives, int32_t tag);
 
   uint64_t arrived_ = 0, posted_ = 0;
-  // By source; an entry stays once it was needed.
+  // By source. An entry stays when its list is empty.
   std::unordered_map<Rank, Arrivals> arrivals_;
   std::unordered_map<Rank, Transfers> receives_;
   Transfers from_any_;

@@ -1,4 +1,4 @@
-// Beginning, waiting and moving. What can go wrong meanwhile is in post_trouble.cc.
+// Begins, awaits and moves transfers. Deadlines and failures are in post_trouble.cc.
 #include "p2p/post.h"
 
 #include <fmt/core.h>
@@ -14,16 +14,16 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// Looks at the channels before a wait, which polls for a while, too, but without the lock.
+// Polls with the lock, before MessageChannels::wait() polls without it.
 constexpr int kPolls = 64;
-// Turns in which something moved, between two looks at deadlines.
+// Steps in which something moved, between two checks of deadlines.
 constexpr int kMovesAtOnce = 1024;
-// A wait that blocks looks up again after this time, in case a wake-up was lost to a race.
+// A blocked wait returns after this time, in case a wake-up was lost to a race.
 constexpr Duration kLongestBlock = std::chrono::milliseconds(50);
 // How long close() waits for peers to take what they are owed.
 constexpr Duration kLongestFinish = std::chrono::seconds(1);
 
-// Of who drives: when it looks at the clock, and then, if nothing has moved, waits.
+// Tells the driving thread when to check the clock and, if nothing has moved, to wait.
 class Turns {
  public:
   explicit Turns(bool yields) : polls_(yields ? 1 : kPolls) {}
@@ -44,7 +44,7 @@ class Turns {
 Post::Post(std::function<MessageChannels&()> channels, Options options)
     : make_channels_(std::move(channels)), options_(std::move(options)) {}
 
-// What goes wrong with no peer in particular (and what is no Error: memory) is the group's.
+// An error that concerns no single peer, or is no Error (out of memory), fails the group.
 template <typename Body>
 bool Post::step(Lock& lock, Body&& body) {
   try {
@@ -69,7 +69,7 @@ void Post::begin(Lock& lock, Transfer& transfer) {
   started_ += transfer.started;
   step(lock, [&] {
     courier_->begin(&transfer);
-    // The peer's part can begin; the rest is for who waits.
+    // Sends what lets the peer begin. The thread that waits does the rest.
     Rank peer = transfer.receives ? transfer.received.source : transfer.peer;
     wake_due_ |= blocked_ && (transfer.stage != Stage::kOver || courier_->has_notes());
     if (!blocked_ && peer >= 0 && peer != options_.rank) courier_->push(peer);
@@ -79,7 +79,8 @@ void Post::begin(Lock& lock, Transfer& transfer) {
   wake_if_due(lock);
 }
 
-// Who is blocked ends the others, and is told.
+// Throws the group's error, and ends the other transfers. If a thread is blocked in the channels'
+// wait, it is woken up and ends them.
 void Post::refuse(Lock& lock, const Transfer& transfer) {
   if (!failed_ && blocked_) wake_due_ = true;
   if (!failed_ && !blocked_) end_all(options_.health.error());
@@ -88,7 +89,8 @@ void Post::refuse(Lock& lock, const Transfer& transfer) {
   throw error;
 }
 
-// Who is blocked takes the lock first of all: woken under it, it would sleep again at once.
+// Releases the lock first: the blocked thread takes it at once, and would sleep again if it were
+// held here.
 void Post::wake_if_due(Lock& lock) {
   if (!std::exchange(wake_due_, false)) return;
   Driver::Inside inside(driver_);
@@ -114,7 +116,7 @@ void Post::start(Transfer& transfer) {
   driver_.hand_over(lock, {});
 }
 
-// A peer that waits for what this rank cannot start is told at once.
+// A failure fails the group, so that no peer waits for what this rank cannot start.
 void Post::make_thread(Lock& lock) {
   if (driver_.is_closing() || failed_) return;
   try {
@@ -144,7 +146,7 @@ MessageCounts Post::counts() {
 
 // ---- Waiting ----
 
-/// What a transfer has come to: what is driven for.
+/// The outcome of a transfer.
 class Post::Outcome final : public Driver::Awaited {
  public:
   explicit Outcome(Transfer& transfer) : transfer_(transfer) {}
@@ -155,7 +157,7 @@ class Post::Outcome final : public Driver::Awaited {
   Transfer& transfer_;
 };
 
-/// That its `done` has returned, which another thread has called.
+/// The return of a `done` that another thread has called.
 class Post::Told final : public Driver::Awaited {
  public:
   explicit Told(const Transfer& transfer) : transfer_(transfer) {}
@@ -181,12 +183,12 @@ bool Post::await(Lock& lock, Transfer& transfer, Limit limit) {
   return driver_.wait(lock, told, limit, false);
 }
 
-// Once, when the outcome is known: nothing touches the transfer's memory any more.
+// Called once for each transfer, when its outcome is known and its memory is no longer used.
 void Post::over(Transfer* transfer) {
   all_.remove(transfer);
   started_ -= transfer->started;
   const bool driven_for = transfer == driven_for_;
-  wake_due_ |= driven_for && blocked_;  // it came from this rank itself
+  wake_due_ |= driven_for && blocked_;  // another thread of this rank has ended it
   const bool waited = driver_.wake_those_over() || driven_for;
   if (!transfer->started || !transfer->done) {
     transfer->ended = true;
@@ -196,8 +198,8 @@ void Post::over(Transfer* transfer) {
   if (!waited) driver_.call_thread_back();
 }
 
-// By who waits for it, or the library's thread. What `done` holds on to outlives the transfer's
-// end.
+// Calls `done`, in the thread that waits for the transfer or in the library's. The local `done`
+// keeps what it captures alive until the transfer has ended.
 void Post::tell(Lock& lock, Transfer& transfer) {
   auto done = std::move(transfer.done);
   transfer.teller = std::this_thread::get_id();
@@ -248,7 +250,7 @@ void Post::drive(Lock& lock, Driver::Awaited* awaited, Limit limit) {
   driven_for_ = nullptr;
 }
 
-// Nothing has moved for a while.
+// Called when nothing has moved for a while.
 void Post::rest(Lock& lock, Limit limit) {
   if (driven_for_ && !driven_for_->due) set_due(*driven_for_);
   if (look_around(lock)) return;
@@ -286,7 +288,8 @@ void Post::close() {
   });
 }
 
-// What was sent from callers' memory has to be with the channels before that is theirs again.
+// Waits until the channels have what was sent from callers' memory, which is then the callers'
+// again.
 void Post::finish(Lock& lock) {
   auto over = Clock::now() + kLongestFinish;
   try {

@@ -1,9 +1,9 @@
-// The messages with tags of a communicator: who moves them, and what becomes of them. Any thread
-// sends, receives and waits at any time.
+// Runs the sends and receives of one communicator, and the waits for them. Any thread sends,
+// receives and waits at any time.
 //
-// One thread at a time moves all messages (comm/driver.h), with the lock. The library's thread is
-// made by the first transfer that nobody waits for. Under the lock anybody may use the channels,
-// but for the time in which who drives is blocked in MessageChannels::wait(), without the lock.
+// One thread at a time moves all messages (comm/driver.h). It holds the driver's lock, except while
+// it blocks in MessageChannels::wait(). Any thread with the lock may use the channels, except
+// during such a wait. The first start() creates the library's thread.
 #pragma once
 
 #include <cstdint>
@@ -29,35 +29,37 @@ class Post final : private Driver::Work {
     Rank rank = 0;
     Rank size = 1;
     Health& health;
-    double timeout_s = 0;                       // of transfers that have none of their own
-    bool yields = false;                        // polling has to give the CPU away
+    double timeout_s = 0;                       // the default of transfers
+    bool yields = false;                        // ranks share cores, so this rank polls less
     std::function<std::string(Rank)> describe;  // "rank 3 (pid 4711 on node17)"
     Courier::Limits limits = {};
   };
-  /// `channels` is asked once, by the first transfer; they and what `options` refers to live until
-  /// close() has returned.
+  /// `channels` is called once, by the first transfer. The channels, and what `options` refers to,
+  /// live until close() has returned.
   Post(std::function<MessageChannels&()> channels, Options options);
   ~Post() override { close(); }
   Post(const Post&) = delete;
   Post& operator=(const Post&) = delete;
 
-  /// Moves it to its end in this thread, or waits until another has. Throws its error; its `done`
-  /// is not called.
+  /// Moves the transfer to its end in this thread, or waits while another thread does. Throws its
+  /// error. Its `done` is not called.
   void run(Transfer& transfer);
-  /// Ends a transfer that this thread runs, and whose wait has called Interruption::look(): alone
-  /// if its peer has not met it, else by the poison of the group.
+  /// Ends a transfer of this thread's run(), whose wait has called Interruption::look(). The
+  /// transfer ends alone if the peer has not matched it, or if it is a copied send that is with the
+  /// channel (Courier::end_early). Otherwise the group is poisoned.
   void interrupt(Transfer& transfer);
-  /// Returns at once; the transfer stays where it is until it has ended. Throws Error if it was
-  /// refused; then it has not begun, and `done` is not called.
+  /// Returns at once. The transfer stays in place until it has ended. Throws Error if it is
+  /// refused: then it has not begun, and `done` is not called.
   void start(Transfer& transfer);
-  /// Returns once the transfer has ended and its `done` has returned; within `done` at once. False
-  /// if `limit_s` passed first (negative: no limit).
+  /// Returns once the transfer has ended and its `done` has returned; inside `done` it returns at
+  /// once. False if `limit_s` passes first (negative: no limit).
   bool wait(Transfer& transfer, double limit_s);
-  /// Whether a wait would return at once.
+  /// Whether wait() would return at once.
   bool has_ended(Transfer& transfer);
-  /// No new transfers; all that have not ended do, with kAborted. What was sent is with the
-  /// channels, unless peers do not take it for a second. Returns when all callbacks have, and no
-  /// thread waits here any more. Not from a callback.
+  /// Refuses new transfers, and ends the pending ones with kAborted. Before that it waits, for a
+  /// second at most, until the channels have what was sent. If they still use memory of callers
+  /// then, the group is poisoned. Returns when all callbacks have returned and no thread waits
+  /// here. Not from a callback.
   void close();
 
   MessageCounts counts();
@@ -68,13 +70,13 @@ class Post final : private Driver::Work {
   class Outcome;
   class Told;
 
-  // Of the driver.
+  // Driver::Work.
   bool has_work() const override { return started_ > 0 || (courier_ && courier_->owes()); }
   void drive(Lock& lock, Driver::Awaited* awaited, Limit limit) override;
   void wake() override;
   bool call_back(Lock& lock) override;
 
-  // With the lock, which they may give up and take again where it is passed.
+  // Called with the lock. A function with a `lock` may release it and take it again.
   void begin(Lock& lock, Transfer& transfer);
   [[noreturn]] void refuse(Lock& lock, const Transfer& transfer);
   bool await(Lock& lock, Transfer& transfer, Limit limit);
@@ -106,23 +108,23 @@ class Post final : private Driver::Work {
 
   std::function<MessageChannels&()> make_channels_;
   const Options options_;
-  Driver driver_{*this, "ringcoll-post"};  // has the lock
+  Driver driver_{*this, "ringcoll-post"};  // owns the lock
   MessageChannels* channels_ = nullptr;
-  std::unique_ptr<Courier> courier_;  // from the first transfer on
+  std::unique_ptr<Courier> courier_;  // made by the first transfer
   std::optional<Error> failed_;
-  size_t breaks_ = 0;  // of the courier, that were looked at
+  size_t breaks_ = 0;  // Courier::broken() when it was last handled
   std::map<Rank, Farewell> farewells_;
-  bool alone_ = false;  // all others were found to have left
+  bool alone_ = false;  // all other ranks have left
   Clock::time_point next_look_{};
 
-  List<Transfer, &Transfer::among_all> all_;  // whose outcome is not known
+  List<Transfer, &Transfer::among_all> all_;  // transfers without an outcome
   uint64_t begun_ = 0;
-  size_t started_ = 0;  // of them, those that were started
-  Transfers untold_;    // whose `done` is to be called
+  size_t started_ = 0;  // of all_, those of start()
+  Transfers untold_;    // those whose `done` has not been called yet
 
-  Transfer* driven_for_ = nullptr;
-  bool blocked_ = false;   // who drives is in MessageChannels::wait()
-  bool wake_due_ = false;  // and is to leave it
+  Transfer* driven_for_ = nullptr;  // what the driving thread waits for
+  bool blocked_ = false;            // the driving thread is in MessageChannels::wait()
+  bool wake_due_ = false;           // that thread must be woken up
 };
 
 }  // namespace ringcoll

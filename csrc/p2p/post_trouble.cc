@@ -1,4 +1,4 @@
-// Deadlines, peers that have left, and the failure of the group.
+// Deadlines, peers that have left, and failures of the group.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,11 +13,12 @@ namespace {
 
 using Stage = Transfer::Stage;
 
-// How often peers are looked for that have left.
+// How often to check for peers that have left.
 constexpr Duration kLookEvery = std::chrono::milliseconds(50);
-// How long a rank that waited in vain lets those nearer to the cause report it.
+// How long a rank whose wait timed out lets ranks nearer to the cause report it.
 constexpr Duration kBlameGrace = std::chrono::milliseconds(500);
-// A wait of less than a tenth of this that took so long: the process did not run.
+// Waits are set to less than a tenth of this. A wait that took so long shows that the process did
+// not run.
 constexpr Duration kSurelyStopped = std::chrono::seconds(1);
 
 Rank partner_of(const Transfer& transfer) {
@@ -26,14 +27,14 @@ Rank partner_of(const Transfer& transfer) {
 
 }  // namespace
 
-// Time in which this process did not run counts against nobody.
+// Extends all deadlines by time in which this process did not run.
 void Post::forgive_stop(Duration waited) {
   if (waited < kSurelyStopped) return;
   for (Transfer* each = all_.front(); each; each = all_.next(each))
     if (each->due) *each->due += waited;
 }
 
-// True if anything has ended.
+// True if any transfer has ended.
 bool Post::look_around(Lock& lock) {
   auto now = Clock::now();
   if (now < next_look_) return false;
@@ -57,7 +58,7 @@ Duration Post::limit_of(const Transfer& transfer) const {
   return seconds(transfer.timeout_s > 0 ? transfer.timeout_s : options_.timeout_s);
 }
 
-// True if one was found whose deadline has passed.
+// Ends or extends one transfer whose deadline has passed. False: there is none.
 bool Post::expire_one(Lock& lock, Clock::time_point now) {
   for (Transfer* each = all_.front(); each; each = all_.next(each)) {
     if (each->due && *each->due <= now) {
@@ -80,19 +81,19 @@ void Post::expire(Lock& lock, Transfer& late) {
   std::string doing = late.describe();
   Rank partner = partner_of(late);
   const uint64_t serial = late.serial;
-  lock.unlock();  // for a moment: the peer is asked
+  lock.unlock();  // while the peer is asked
   bool lives = is_taken && options_.health.answers(partner, kBlameGrace);
   std::optional<Error> error;
   if (!lives) error = options_.health.blame(partner, doing, kBlameGrace);
   lock.lock();
   Transfer* still = all_.front();
   while (still && still->serial != serial) still = all_.next(still);
-  if (!still || still->stage != kUnderWay) return;  // it has ended, or gone on, meanwhile
+  if (!still || still->stage != kUnderWay) return;  // it has ended or begun again meanwhile
   if (lives) return set_due(*still);
   fail_group(lock, *error);
 }
 
-// Nobody has met it: it ends alone.
+// No peer has matched the transfer, so it ends alone.
 Error Post::unmatched(const Transfer& late) const {
   return Error(
       Code::kTimeout,
@@ -124,7 +125,7 @@ void Post::interrupt(Transfer& transfer) {
       options_.rank));
 }
 
-// The caller may have forgotten the other half, or a rank is late.
+// Logs long waits. The peer may be late, or its caller may have forgotten its half of the message.
 void Post::tell_of_long_waits(Clock::time_point now) {
   for (Transfer* each = all_.front(); each; each = all_.next(each)) {
     if (!each->long_wait) continue;
@@ -136,7 +137,7 @@ void Post::tell_of_long_waits(Clock::time_point now) {
   }
 }
 
-// A peer that has left sends nothing more, and takes nothing.
+// A peer that has left neither sends nor receives.
 bool Post::has_left(Rank rank) {
   return rank != options_.rank && farewells_[rank].is_over(options_.health, rank);
 }
@@ -155,13 +156,14 @@ void Post::look_for_gone() {
                 fmt::format("{} has left the communicator", options_.describe(partner)), partner));
   }
   if (!waits_for_any || options_.size == 1) return;
-  bool alone = true;  // their farewells run beside one another
+  bool alone = true;  // no early exit: the farewells of all ranks run at the same time
   for (Rank rank = 0; rank < options_.size; rank++)
     if (rank != options_.rank && !courier_->broke(rank)) alone &= has_left(rank);
   alone_ = alone;
 }
 
-// True if the group has failed by it.
+// Fails the group if a transfer needs a peer that was broken off, or waits for any rank after all
+// others have left. True if it has failed.
 bool Post::react_to_breaks(Lock& lock) {
   if (breaks_ == courier_->broken() && !alone_) return false;
   breaks_ = courier_->broken();
@@ -176,11 +178,11 @@ bool Post::react_to_breaks(Lock& lock) {
   return error.has_value();
 }
 
-// The cause behind the error may be on its way. Who is blocked has the channels: it finds the group
-// poisoned when it is back, and ends all.
+// Health::fail() waits for the cause behind the error, without the lock. A thread that is blocked
+// has the channels. It finds the group poisoned when its wait returns, and ends all transfers.
 void Post::fail_group(Lock& lock, const Error& error) {
   if (failed_) return;
-  const Error raised = as_error(error);  // the courier's own may be gone meanwhile
+  const Error raised = as_error(error);  // a copy: the courier may free its own meanwhile
   lock.unlock();
   options_.health.fail(raised);
   lock.lock();

@@ -9,9 +9,9 @@ namespace {
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
 
-/// As many as there have been seals at a time, until the process ends: 16 bytes each. One whose
-/// seal is broken is another seal's, whose value differs. Without a lock, which a thread could hold
-/// when the process forks.
+/// The word of a seal. The list of words only grows, to 16 bytes for each seal that ever existed at
+/// the same time. A later seal, with another value, uses the word of a broken one. The list has no
+/// lock, since a thread could hold it when the process forks.
 struct Word {
   std::atomic<uint64_t> value;
   Word* next;
@@ -35,18 +35,18 @@ Seal::Seal() : value_(random_nonce() | 1), word_(make(value_)) {}
 
 Seal::~Seal() { break_it(); }
 
-// The fences: what is written afterwards to memory that was lent comes after the word, which no
-// order of the word itself says. Peers read the memory first, and then the word
+// The full fences order the change of the word before later writes to memory that was lent. No
+// memory order of the word itself does that. Peers read the memory first, and then the word
 // (PeerMemory::read).
 
-// A seal that is broken stays so: its word may be another's.
+// Leaves the word of a broken seal alone: it may be another seal's by now.
 void Seal::renew() {
   uint64_t before = std::exchange(value_, random_nonce() | 1);
   word_->compare_exchange_strong(before, value_);
   full_fence();
 }
 
-// Once: then the word may be another's.
+// Changes the word only once: later it may be another seal's.
 void Seal::break_it() {
   uint64_t whole = value_;
   word_->compare_exchange_strong(whole, 0);

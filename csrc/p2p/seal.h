@@ -1,5 +1,5 @@
-// A word that peers read out of this process's memory, to learn whether what they have copied from
-// it was still lent to them.
+// A word of this process that peers read. It tells them whether memory that they have copied was
+// still lent to them.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@
 
 namespace ringcoll {
 
-/// A random value, which is not 0, until it is broken. The word stays readable until the process
-/// ends, with another value once the seal is broken: 0, or that of a later seal.
+/// A random value other than 0, until the seal is broken. The word stays readable until the process
+/// ends. The word of a broken seal has another value: 0, or that of a later seal.
 class Seal {
  public:
   Seal();
@@ -18,8 +18,8 @@ class Seal {
 
   uint64_t value() const { return value_; }
   uint64_t address() const { return reinterpret_cast<uint64_t>(word_); }
-  /// Another value, which peers have to be told: what they have read under the one before does not
-  /// count unless they had looked.
+  /// Changes the value. The caller tells it to the peers. What a peer has copied under the old
+  /// value is void, unless the peer had checked the word before the change.
   void renew();
   void break_it();
 

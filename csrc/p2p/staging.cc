@@ -9,7 +9,7 @@ std::vector<Staging::Chunk> cut(std::span<std::byte> memory, uint64_t bytes) {
   std::vector<Staging::Chunk> chunks;
   for (; bytes > 0 && memory.size() >= bytes; memory = memory.subspan(bytes))
     chunks.push_back(memory.first(bytes));
-  // The first is taken first: less memory is touched where few are needed.
+  // The chunk at the beginning is taken first, so that few chunks touch little memory.
   std::ranges::reverse(chunks);
   return chunks;
 }

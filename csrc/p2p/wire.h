@@ -1,6 +1,6 @@
-// What travels on a channel for messages with tags: an envelope of 24 bytes, and a payload where it
-// says so. The channel's order counts: announcements in one direction are numbered by both ends as
-// they come, from 1.
+// The wire format of messages with tags. Each message on a channel has an envelope of 24 bytes, the
+// Head, and a payload where Word says so. Both ends number the announcements of one direction from
+// 1, in the order of the channel.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@ namespace ringcoll {
 
 enum class Word : uint8_t {
   kNone = 0,
-  kShort,      // a message and its bytes
-  kAnnounce,   // a message whose bytes are still with the sender, at `where` in its memory
-  kSeal,       // before the first announcement, and whenever it has changed: as long as the word at
-               // `where` in the sender's memory is `bytes`, what it has announced is what it was
-  kWithdrawn,  // announcement `where` is none any more, unless it has been received
-  kWant,       // send me the bytes of announcement `where`
-  kHelp,       // I copy announcement `where` from its beginning: send me what you can, from its end
-  kStretch,    // bytes of announcement `where`, from `bytes` on, which was asked for
-  kHelping,    // the same of one that the receiver copies, from its end
-  kTaken,      // I have copied announcement `where`
-  kReturned,   // `bytes` of short messages are not kept any more
+  kShort,      // eager: a message and its payload
+  kAnnounce,   // rendezvous: the payload still lies at address `where` of the sender
+  kSeal,       // sent before the first announcement, and after each change. Announced memory is
+               // unchanged while the word at address `where` of the sender is `bytes`
+  kWithdrawn,  // announcement `where` is void, unless its message has been received
+  kWant,       // the receiver asks for the payload of announcement `where`
+  kHelp,       // the receiver reads `where` from its beginning and wants stretches from its end
+  kStretch,    // answers kWant: payload of announcement `where`, from offset `bytes` on
+  kHelping,    // answers kHelp, with the same fields; the last stretch comes first
+  kTaken,      // the receiver has copied announcement `where`
+  kReturned,   // credit for `bytes` of short messages that the receiver no longer keeps
 };
 
-/// Equal builds, fixed widths, no padding.
+/// Sent as it lies in memory: both ends are of one build, widths are fixed, and nothing is padded.
 struct Head {
   Word word = Word::kNone;
   uint8_t zero[3] = {};
   int32_t tag = 0;     // of kShort and kAnnounce
-  uint64_t bytes = 0;  // of the message, where nothing else is said
+  uint64_t bytes = 0;  // length of the message, unless Word says otherwise
   uint64_t where = 0;
 };
 static_assert(sizeof(Head) == sizeof(Envelope) && std::has_unique_object_representations_v<Head>);
