@@ -1,4 +1,4 @@
-// The C ABI: handles, status codes, and the second of the three places where errors are caught.
+// The C ABI: handles, status codes, and the catch blocks that keep exceptions from crossing it.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,8 @@
 
 using namespace ringcoll;
 
-// What a process has made. A child that it forks has neither the threads nor the links.
+// Handles belong to the process that made them: a child that it forks has neither its threads nor
+// its links.
 struct rc_comm {
   std::unique_ptr<Engine> engine;
   int born = fork_number();
@@ -88,7 +89,7 @@ Request& request_of(const rc_request* request) {
   return *request->request;
 }
 
-/// `refused`: why this rank cannot start, which may be found here.
+/// `refused`: why this rank cannot start. Opening the store may set it.
 std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Config& config,
                                        const std::string& name, std::optional<Error>* refused) {
   if (options.exchange)
@@ -99,7 +100,7 @@ std::unique_ptr<Exchange> exchange_for(const rc_comm_options& options, const Con
   check(options.store && *options.store, Code::kInvalidArgument,
         "no way to find the other ranks: give a store (tcp://host:port, file:///directory) or an "
         "exchange function");
-  // Who has no other reason to be there than to tell why it does not start is not patient.
+  // A rank that comes only to tell why it cannot start waits no longer than kTellingSeconds.
   Deadline deadline(
       seconds(*refused ? std::min(config.timeout_s, kTellingSeconds) : config.timeout_s));
   auto store = open_store(options.store, config.secret, options.rank, options.size, deadline);
@@ -128,7 +129,7 @@ std::unique_ptr<Engine> create(const rc_comm_options& options) {
   try {
     exchange = exchange_for(options, config, name, &refused);
   } catch (const Error&) {
-    if (!refused) throw;  // else there is nobody to tell
+    if (!refused) throw;  // else there is no exchange to tell others by, and `refused` is the cause
   }
   if (refused) {
     if (exchange) refused = Mesh::refuse(*exchange, config, *refused);
@@ -141,7 +142,7 @@ void check_info(const rc_message_info* info) {
   if (info) check_size(info->struct_size, history_of(info));
 }
 
-/// What was received, as far as the caller's struct goes.
+/// Stores what was received, as far as the caller's struct goes.
 void tell(const Received& received, rc_message_info* info) {
   if (!info) return;
   rc_message_info all{.struct_size = info->struct_size,
@@ -151,7 +152,8 @@ void tell(const Received& received, rc_message_info* info) {
   std::memcpy(info, &all, std::min(info->struct_size, sizeof all));
 }
 
-/// Of one that others may use already: they learn of it if there is none.
+/// Makes the handle of a communicator that other ranks may already use. If it cannot, they learn
+/// why.
 rc_comm* handle_of(std::unique_ptr<Engine> engine) {
   try {
     return new rc_comm{.engine = std::move(engine)};
@@ -161,7 +163,8 @@ rc_comm* handle_of(std::unique_ptr<Engine> engine) {
   }
 }
 
-/// The caller's callback, which finds the outcome where functions that fail leave theirs.
+/// Wraps the caller's callback. If the request has failed, ringcoll_error_message() describes its
+/// error there.
 template <typename Asked>
 Request::Done done_of(const Asked& asked, rc_request* handle) {
   if (!asked.done) return {};
@@ -172,17 +175,19 @@ Request::Done done_of(const Asked& asked, rc_request* handle) {
   };
 }
 
-/// Where what the caller asks for will be: NULL if it cannot be made.
+/// Sets the result to NULL, its value if the function fails.
 template <typename Handle>
 void begin_with_nothing(Handle** place, std::string_view name) {
   check(place != nullptr, Code::kInvalidArgument, "{} is NULL", name);
   *place = nullptr;
 }
 
-/// Has `begin()` start a request of the caller's.
+/// Stores the handle in *request and calls `begin()`, which starts the request. If that throws, the
+/// handle is freed.
 template <typename Begin>
 void hand_out(std::unique_ptr<rc_request> made, rc_request** request, Begin&& begin) {
-  // Once it has started, its callback may free the handle, and the memory that *request is in.
+  // Stored first: once the request has started, its callback may free the handle, and the memory
+  // that *request is in.
   rc_request* handle = *request = made.release();
   try {
     begin();
@@ -224,7 +229,7 @@ void run_message(rc_comm* comm, const rc_message* message, bool receives, rc_mes
         "done is for ringcoll_isend and ringcoll_irecv: what is waited for has ended when the "
         "function returns");
   Transfer transfer = transfer_of(copy, receives, engine.comm());
-  struct Teller {  // also if it fails: a message that is too long is told
+  struct Teller {  // also on failure: a message that is too long is reported
     const Transfer& transfer;
     rc_message_info* info;
     ~Teller() { tell(transfer.received, info); }
@@ -267,12 +272,13 @@ rc_status ringcoll_comm_shrink(rc_comm* comm, const char* name, rc_comm** rest) 
   });
 }
 
-// In a forked child memory stays as it is: whatever threads held when it was forked stays held. In
-// a callback the worker cannot end, nor be waited for.
+// A forked child frees nothing: locks that other threads held at the fork stay held. In a callback,
+// the library's thread can neither end nor be waited for, so another thread destroys the
+// communicator.
 void ringcoll_comm_destroy(rc_comm* comm) {
   if (!comm || is_inherited(comm->born)) return;
   auto destroy = [comm] {
-    comm->engine->close();  // callbacks may still look at the handle
+    comm->engine->close();  // callbacks may still use the handle
     delete comm;
   };
   if (!comm->engine->is_calling_back()) return destroy();
@@ -355,14 +361,14 @@ rc_status ringcoll_received(rc_request* request, rc_message_info* info) {
 rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done) {
   return guarded([&] {
     check(done != nullptr, Code::kInvalidArgument, "done is NULL");
-    *done = request && is_inherited(request->born);  // of no more use here
+    *done = request && is_inherited(request->born);  // nothing to wait for here
     Request& awaited = request_of(request);
     check(!std::isnan(timeout_s), Code::kInvalidArgument,
           "timeout_s is NaN: it is a number of seconds, or negative for no limit");
     check(timeout_s == 0 || awaited.may_wait(), Code::kInvalidArgument,
           "a completion callback waits for a call or a message of its own communicator, which "
           "cannot end before the callback has returned: give that one a callback of its own");
-    *done = 1;  // unless the time passes first: it throws only what the request has ended with
+    *done = 1;  // also if wait() throws, which means that the request has ended
     *done = awaited.wait(timeout_s);
   });
 }

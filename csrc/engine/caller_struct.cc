@@ -10,8 +10,8 @@
 namespace ringcoll {
 namespace {
 
-// More than any struct will ever have: who says so has not set struct_size, and what lies there is
-// not looked at.
+// Longer than any struct will ever be. A caller with a larger struct_size has not set it, so
+// nothing else of its struct is read.
 constexpr size_t kLongestStruct = 4096;
 
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kCallSizes = {offsetof(rc_call, timeout_s),
@@ -26,8 +26,8 @@ constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kInfoSi
 static_assert(kCallSizes.back() == sizeof(rc_call));
 static_assert(kOptionsSizes.back() == sizeof(rc_comm_options));
 
-// What callers of revision 1 have been compiled with: it never changes. (tests/abi compares all
-// that the two headers say.)
+// The layout that callers of revision 1 were compiled with; it never changes. (tests/abi compares
+// the two headers in full.)
 static_assert(sizeof(void*) != 8 || (kCallSizes[0] == 72 && kOptionsSizes[0] == 56));
 static_assert(sizeof(void*) != 8 ||
               (offsetof(rc_call, collective) == 8 && offsetof(rc_call, dtype) == 12 &&
@@ -41,7 +41,7 @@ static_assert(sizeof(void*) != 8 ||
                offsetof(rc_comm_options, exchange) == 32 &&
                offsetof(rc_comm_options, exchange_state) == 40 &&
                offsetof(rc_comm_options, timeout_s) == 48));
-// The one struct without a size: callers pass arrays of it, so it cannot grow.
+// The only struct without struct_size. Callers pass arrays of it, so it cannot grow.
 static_assert(sizeof(void*) != 8 || (sizeof(rc_buffer) == 24 && offsetof(rc_buffer, output) == 8 &&
                                      offsetof(rc_buffer, count) == 16));
 

@@ -1,5 +1,5 @@
-// Structs of the C ABI as callers pass them that were compiled against another header than this
-// library's: an older one, whose structs are shorter, or a newer one.
+// Copies structs of the C ABI from callers that were compiled against another header. An older
+// header has shorter structs, a newer one may have longer ones.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,29 @@
 
 namespace ringcoll {
 
-/// What a struct has been since revision 1 of the C ABI.
+/// The sizes of a struct in the revisions of the C ABI.
 struct StructHistory {
   const char* name;
-  std::span<const size_t> sizes;  // in revision `since`, and those that follow
+  std::span<const size_t> sizes;  // in revision `since` and those that follow
   int since = 1;
 };
 
-/// Throws Error(kInvalidArgument) if no revision had that size, and it is not a later one's.
+/// Throws Error(kInvalidArgument) unless `size` is that of a revision, or can be that of a later
+/// one.
 void check_size(size_t size, const StructHistory& history);
-/// Copies as many bytes of `given` as its struct_size says; the rest of `copy`, which has the last
-/// size of the history, is zero. Throws Error(kInvalidArgument) if no revision had that size, or if
-/// it is larger than this library's and what is beyond is not zero.
+/// Copies as many bytes of `given` as its struct_size says, at most the last size of the history,
+/// which is that of `copy`. Precondition: `copy` is zero. Throws Error(kInvalidArgument) if `given`
+/// is null, if check_size() does, or if bytes beyond `copy` are not zero.
 void copy_from_caller(const void* given, void* copy, const StructHistory& history);
 
-/// With every new revision a size is added here (csrc/engine/caller_struct.cc has the old ones).
+/// Each new revision adds a size to each history (csrc/engine/caller_struct.cc).
 StructHistory history_of(const rc_call*);
 StructHistory history_of(const rc_comm_options*);
 StructHistory history_of(const rc_message*);
 StructHistory history_of(const rc_message_info*);
 
-/// The caller's struct with all fields of this library's.
+/// The caller's struct with all fields of this library's; fields that the caller lacks are zero.
+/// Throws as copy_from_caller() does.
 template <typename Struct>
 Struct from_caller(const Struct* given) {
   if (given && given->struct_size == sizeof(Struct)) [[likely]]

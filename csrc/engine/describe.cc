@@ -14,10 +14,11 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// JSON is UTF-8, and names that callers, hosts and environments have need not be.
+// JSON is UTF-8, but names of callers, hosts and environments need not be. Other bytes are
+// replaced.
 constexpr auto kWhatIsNoText = Json::error_handler_t::replace;
 
-// What a file of RINGCOLL_COSTS may say too.
+// The costs, as a file of RINGCOLL_COSTS has them, and where they come from.
 Json to_json(const Costs& costs, double measuring_ms) {
   Json json = Json::parse(costs_json(costs.levels));
   json["source"] = costs.source;
@@ -25,7 +26,7 @@ Json to_json(const Costs& costs, double measuring_ms) {
   return json;
 }
 
-// The file of RINGCOLL_COSTS, or what is wrong with it; null without one.
+// The costs in the file of RINGCOLL_COSTS, or why they cannot be read. Null if `path` is empty.
 Json given_costs(const std::string& path) {
   if (path.empty()) return {};
   try {

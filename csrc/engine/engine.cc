@@ -8,7 +8,8 @@
 namespace ringcoll {
 namespace {
 
-// Whose callback this thread is in. What the engine would do next has to wait until it returns.
+// The engine whose callback this thread is in. That engine may make no progress until the callback
+// returns.
 thread_local const Engine* calling_back = nullptr;
 
 std::shared_ptr<Post> make_post(Communicator& comm) {
@@ -75,7 +76,7 @@ std::unique_ptr<Engine> Engine::of(std::unique_ptr<Group> group, std::string nam
   GroupNumber number = group->number();
   try {
     return std::make_unique<Engine>(std::move(group), std::move(name));
-  } catch (const std::exception& error) {  // of whatever kind
+  } catch (const std::exception& error) {  // any kind, such as std::bad_alloc
     mesh->lifelines().fail(number, as_error(error));
     throw;
   }
@@ -144,7 +145,7 @@ void Engine::run(const rc_call& raw) {
   run_now(raw);
 }
 
-// Another thread may leave calls in flight between the first look and the taking of the role.
+// Checks pending_ again with the role: another thread may have left calls in flight meanwhile.
 bool Engine::begin_if_idle() {
   if (pending_ > 0 || !driver_->try_take()) return false;
   if (pending_ == 0) return true;
@@ -153,7 +154,7 @@ bool Engine::begin_if_idle() {
 }
 
 void Engine::run_now(const rc_call& raw) {
-  if (!begin_if_idle()) {  // behind those that were submitted before
+  if (!begin_if_idle()) {  // after the calls that were submitted before
     auto request = std::make_shared<CallRequest>(raw, *this);
     submit(request, true);
     request->wait(-1);
@@ -168,8 +169,9 @@ void Engine::run_now(const rc_call& raw) {
 
 void Engine::start(std::shared_ptr<CallRequest> request) { submit(std::move(request), false); }
 
-// `awaited`: its caller waits for it, and so needs no thread of the library. If that cannot be
-// made, the others, who make the same call, are told.
+// `awaited`: the caller waits for the call, so it needs no thread of the library. If that thread
+// cannot be created, the group is poisoned: the other ranks make the same call, and learn why it
+// fails.
 void Engine::submit(std::shared_ptr<CallRequest> request, bool awaited) {
   {
     Driver::Lock lock = driver_->enter();
@@ -184,11 +186,11 @@ void Engine::submit(std::shared_ptr<CallRequest> request, bool awaited) {
     pending_++;
     if (!awaited) driver_->call_thread();
   }
-  // Who executes may be asleep in a wait for a peer, with room for this one.
+  // The driving thread may be asleep in a wait for a peer, though this call could begin.
   executor_.look_again();
 }
 
-/// The calls that were submitted, for a thread that drives until its limit.
+/// The submitted calls, for a thread that drives until its limit.
 class Engine::Calls final : public CallSource {
  public:
   Calls(Engine& engine, Driver::Limit limit) : engine_(engine), limit_(limit) {}
@@ -213,7 +215,7 @@ const Call* Engine::Calls::next() {
   if (!has_next()) return nullptr;
   Driver::Lock lock = engine_.driver_->enter();
   auto& queue = engine_.queue_;
-  if (queue.empty()) return nullptr;  // it was closed
+  if (queue.empty()) return nullptr;  // emptied by close()
   engine_.in_flight_.push_back(std::move(queue.front()));
   queue.pop_front();
   return &engine_.in_flight_.back()->call_;
@@ -244,9 +246,9 @@ void Engine::drive(Driver::Lock& lock, Driver::Awaited*, Driver::Limit limit) {
   lock.lock();
 }
 
-// It has ended for others after the callback has returned, for they may then free what that uses.
-// The callback's own thread sees the end before (has_ended_here), or it could not ask for the
-// result.
+// For other threads the call ends after the callback has returned, since they may then free what
+// the callback uses. The callback's own thread sees the end earlier (has_ended_here), so that it
+// can ask for the result.
 void Engine::end(CallRequest& request, std::optional<Error> error) {
   Driver::Lock lock = driver_->enter();
   request.error_ = std::move(error);
@@ -265,7 +267,7 @@ void Engine::end(CallRequest& request, std::optional<Error> error) {
   driver_->wake_those_over();
 }
 
-// Of a communicator that is being closed, and was poisoned if calls are in flight.
+// Called by close(), which has poisoned the communicator if calls are in flight.
 void Engine::end_all(Driver::Lock& lock, const std::deque<std::shared_ptr<CallRequest>>& unbegun) {
   lock.unlock();
   Calls calls(*this, {});

@@ -1,7 +1,7 @@
-// The engine: one communicator, its executor, and the calls in flight. Calls begin and end in the
+// The engine of one communicator: its executor, and the calls in flight. Calls begin and end in the
 // order in which they were submitted, several in flight at once (coll/executor.h). A thread that
-// waits executes them up to the call that it waits for, else the library's thread does
-// (comm/driver.h).
+// waits for a call executes all calls up to that one. While no thread waits, the library's thread
+// executes them (comm/driver.h).
 #pragma once
 
 #include <atomic>
@@ -25,29 +25,30 @@ namespace ringcoll {
 
 class Engine;
 
-/// What is in flight and can be waited for: a call or a message. Any thread.
+/// A call or a message in flight, for threads that wait for it. Any thread.
 class Request {
  public:
-  /// What is called when it has ended, with its error; does not throw.
+  /// Called when the request has ended, with its error if it failed. Does not throw.
   using Done = std::function<void(const std::optional<Error>&)>;
 
   virtual ~Request() = default;
-  /// Returns once it has ended and `done` has returned; within `done` at once. False if `limit`
-  /// passed first (negative: no limit). Throws the error it has ended with, and nothing else.
-  /// Precondition: may_wait(), or a limit of 0.
+  /// Returns once the request has ended and `done` has returned; inside `done` it returns at once.
+  /// False if `limit_s` passes first (negative: no limit). Throws the error that the request has
+  /// ended with, and nothing else. Precondition: may_wait(), or `limit_s` is 0.
   virtual bool wait(double limit_s) = 0;
-  /// Whether a wait could end: not in a callback of the same engine, unless it has ended.
+  /// Whether a wait could end. False in a callback of the same engine, unless the request has
+  /// ended.
   virtual bool may_wait() = 0;
 };
 
-/// While it lives, this thread is in a callback of that engine's.
+/// While it lives, this thread is in a callback of `engine`.
 class CallbackScope {
  public:
   explicit CallbackScope(const Engine* engine);
   ~CallbackScope();
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
-  /// The engine in a callback of which this thread is; null: in none.
+  /// The engine whose callback this thread is in; null: none.
   static const Engine* current();
 
  private:
@@ -56,7 +57,8 @@ class CallbackScope {
 
 class CallRequest final : public Request, private Driver::Awaited {
  public:
-  /// Copies the call and its arrays; the buffers stay borrowed.
+  /// Copies the call and its arrays. Its buffers stay borrowed until it has ended. Throws
+  /// Error(kInvalidArgument) if the call is refused.
   CallRequest(const rc_call& raw, Engine& engine, Done done = {});
 
   bool wait(double limit_s) override;
@@ -65,62 +67,67 @@ class CallRequest final : public Request, private Driver::Awaited {
  private:
   friend class Engine;
   bool is_over() const override { return ended_; }
-  // Without the lock, too, so that who polls is in nobody's way.
+  // True in done_ already. Needs no lock, so that a polling thread disturbs no other.
   bool has_ended_here() const { return ended_ || teller_ == std::this_thread::get_id(); }
 
   std::vector<rc_buffer> buffers_;
   std::vector<int64_t> counts_, recv_counts_;
   Call call_;
-  const Engine* engine_;  // which may be gone, to compare it
+  const Engine* engine_;  // may be gone; it is only compared
   std::shared_ptr<Driver> driver_;
   Done done_;
   // Changed with the driver's lock.
-  std::atomic<std::thread::id> teller_;  // who is in done_, for whom the call has ended already
+  std::atomic<std::thread::id> teller_;  // the thread in done_, which sees the end already
   std::atomic<bool> ended_ = false;
   std::optional<Error> error_;
 };
 
 class Engine final : private Driver::Work {
  public:
-  /// As a Communicator.
+  /// As the constructors of Communicator.
   Engine(Config config, std::string name, Exchange& exchange);
   Engine(std::unique_ptr<Group> group, std::string name);
-  /// Of a group that has joined. Should it throw, the others, who are in it, learn why.
+  /// Makes the engine of a group that has joined. If that fails, the other ranks of the group learn
+  /// why.
   static std::unique_ptr<Engine> of(std::unique_ptr<Group> group, std::string name);
   ~Engine() override { close(); }
-  /// No new calls; those that have not begun end with kAborted, one that runs is aborted on all
-  /// ranks. Returns when all have, and their callbacks. Not from a callback.
+  /// Refuses new calls. Calls that have not begun end with kAborted, and those that run are aborted
+  /// on all ranks. Returns when all calls and their callbacks have ended, and post() is closed. Not
+  /// from a callback.
   void close();
 
   Communicator& comm() { return comm_; }
-  /// Throws Error; kInvalidArgument in a callback.
+  /// Runs the call to its end. Throws Error; kInvalidArgument in a callback.
   void run(const rc_call& raw);
+  /// Submits the call and returns at once. Throws Error if it cannot; then `done` is not called.
   void start(std::shared_ptr<CallRequest> request);
-  /// Messages with tags, beside the calls. Outlives the engine in those who wait for one.
+  /// Messages with tags, independent of the calls. Requests keep it alive after the engine.
   const std::shared_ptr<Post>& post() const { return post_; }
-  /// Outlives the engine in its requests.
+  /// Requests keep it alive after the engine.
   const std::shared_ptr<Driver>& driver() const { return driver_; }
-  /// A communicator of some of its ranks. Collective over all of them; null for a rank in no group.
-  /// Throws Error.
+  /// Makes a communicator of some of the ranks. Collective over all of them. Null for a rank in no
+  /// group. Throws Error.
   std::unique_ptr<Engine> split(std::span<const Rank> ranks, std::string name);
-  /// A communicator of those of its ranks who are left: collective over them. Throws Error;
+  /// Makes a communicator of the surviving ranks. Collective over them. Throws Error;
   /// kInvalidArgument in a callback.
   std::unique_ptr<Engine> shrink(std::string name);
-  /// Poisons with kAborted on all ranks, and ends a shrink() that runs here. Any thread.
+  /// Poisons the communicator with kAborted on all ranks, and ends a shrink() of this rank. Any
+  /// thread.
   void abort(std::string_view reason);
-  /// Asks the caller of a blocking call, which is in a callback meanwhile, whether it is to end.
-  template <typename Asked>  // rc_call, rc_message
+  /// Calls `interrupted` of a blocking call, and returns whether the call is to end. The function
+  /// counts as a callback.
+  template <typename Asked>  // rc_call or rc_message
   bool asks(const Asked& asked) const {
     CallbackScope scope(this);
     return asked.interrupted(asked.interrupted_state) != 0;
   }
-  /// Whether this thread is in a callback of one of its requests.
+  /// Whether this thread is in a callback of this engine.
   bool is_calling_back() const;
 
  private:
   class Calls;
 
-  // Of the driver.
+  // Driver::Work.
   bool has_work() const override { return pending_ > 0; }
   void drive(Driver::Lock& lock, Driver::Awaited* awaited, Driver::Limit limit) override;
   void wake() override { executor_.look_again(); }
@@ -133,18 +140,18 @@ class Engine final : private Driver::Work {
 
   Communicator comm_;
   Executor executor_;
-  CallCheck check_{comm_.rank(), comm_.size()};  // of who drives
+  CallCheck check_{comm_.rank(), comm_.size()};  // for the driving thread
   std::shared_ptr<Driver> driver_;
-  // Calls that were submitted and have not ended. A blocking call that finds none takes no lock.
+  // Submitted calls that have not ended. A blocking call that finds none takes no lock.
   std::atomic<size_t> pending_ = 0;
-  std::deque<std::shared_ptr<CallRequest>> queue_;      // those that have not begun; with the lock
-  std::deque<std::shared_ptr<CallRequest>> in_flight_;  // the others; of who drives
+  std::deque<std::shared_ptr<CallRequest>> queue_;      // not begun; with the lock
+  std::deque<std::shared_ptr<CallRequest>> in_flight_;  // begun; for the driving thread
   std::shared_ptr<Post> post_;
   std::mutex shrinking_;
   std::atomic<int> aborts_ = 0;
 };
 
-/// What ringcoll_comm_stats() and ringcoll_info() return.
+/// The JSON of ringcoll_comm_stats() and of ringcoll_info().
 std::string stats_json(Engine& engine);
 std::string info_json();
 

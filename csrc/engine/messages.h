@@ -1,4 +1,4 @@
-// Messages with tags as callers of the C ABI ask for them.
+// Messages with tags, as callers of the C ABI ask for them.
 #pragma once
 
 #include <memory>
@@ -7,27 +7,29 @@
 
 namespace ringcoll {
 
-/// Checks what was asked for. Throws Error(kInvalidArgument). `raw` has all fields.
+/// Checks `raw` and makes a transfer of it. Throws Error(kInvalidArgument). Precondition: `raw` has
+/// all fields of this library's rc_message (from_caller).
 Transfer transfer_of(const rc_message& raw, bool receives, const Communicator& comm);
 
-/// Runs it to its end in this thread, unless the caller interrupts it (`raw`). Throws its error;
+/// Runs the transfer to its end in this thread, unless `raw.interrupted` ends it. Throws its error;
 /// kInvalidArgument in a callback.
 void run(Engine& engine, Transfer& transfer, const rc_message& raw);
 
-/// A message that was started.
+/// A message of ringcoll_isend() or ringcoll_irecv().
 class MessageRequest final : public Request, public std::enable_shared_from_this<MessageRequest> {
  public:
   MessageRequest(Transfer transfer, Engine& engine, Done done);
 
-  /// Throws Error if it is refused; `done` is not called then.
+  /// Starts the transfer. Throws Error if it is refused; then `done` is not called.
   void start();
   bool wait(double limit_s) override;
   bool may_wait() override;
-  /// What has come, once a receive has ended. Throws Error(kInvalidArgument).
+  /// The message that a receive has matched. Throws Error(kInvalidArgument) for a send, or a
+  /// receive that has not ended.
   Received received();
 
  private:
-  const Engine* engine_;  // which may be gone, to compare it
+  const Engine* engine_;  // may be gone; it is only compared
   std::shared_ptr<Post> post_;
   Transfer transfer_;
   Done done_;
