@@ -82,7 +82,7 @@ bool Request::poll(double timeout_s) {
     if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
     if (element_bytes_ > 0 && done) ringcoll_received(request.get(), &outcome.info);
   }
-  if (!done) {  // it goes on, also after a refused wait, and so keeps its tensors
+  if (!done) {  // still in flight, even if the wait was refused: it keeps its tensors
     if (outcome.status != RC_OK) raise(outcome);
     return false;
   }

@@ -50,7 +50,7 @@ class Request {
   std::shared_ptr<void> borrowed_;
   std::shared_ptr<Completion> completion_;
   const int64_t element_bytes_;
-  Failure outcome_;  // also has what a receive got
+  Failure outcome_;  // with the message that a receive has matched
 };
 
 /// A communicator. Any thread that has the GIL may use it. close() must not run beside other calls.

@@ -60,7 +60,7 @@ void Completion::call_functions() {
       function();
     } catch (py::error_already_set& error) {  // the Python callback logs every Exception itself
       if (is_main_thread() && error.matches(PyExc_KeyboardInterrupt))
-        PyErr_SetInterrupt();  // it is for the code that waits here
+        PyErr_SetInterrupt();  // raises it again in the code of the main thread
       else
         error.discard_as_unraisable("a done callback of ringcoll");
     }

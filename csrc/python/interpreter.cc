@@ -34,7 +34,8 @@ class Gate {
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;
-    // Negative in a forked child whose thread was inside the old gate: it leaves this one.
+    // Negative in a forked child whose thread was inside the gate of the parent: it leaves the new
+    // gate without having entered it.
     left_.wait(lock, [this] { return inside_ <= 0; });
   }
 
@@ -129,8 +130,8 @@ Inside::~Inside() {
   if (entered_) leave();
 }
 
-// A callback stays inside the gate. Calls inside the gate may wait for it, and the end of the
-// interpreter waits for these calls.
+// A callback stays inside the gate: calls inside the gate may wait for the callback, and the end of
+// the interpreter waits for these calls.
 Released::Released() : left_(inside && !CalledBack::now()) {
   if (left_) leave();
   state_ = PyEval_SaveThread();
