@@ -15,16 +15,16 @@
 namespace ringcoll::shm {
 namespace {
 
-// A peer that finds nothing in this core's caches reads from memory, which this rank does not see.
+// The peer reads from memory what was stored past the caches, and this rank does not see that time.
 // Between far cores storing alone differs many times over.
 constexpr double kOfPastCaches = 2;
-// A shorter copy is too short to be timed.
+// Shorter copies cannot be timed exactly enough.
 constexpr uint64_t kLeastTimedBytes = 8 << 10;
-// Trials cost less than a hundredth.
+// With these bytes, trials take less than one percent of the time.
 constexpr uint64_t kWarmUpBytes = 4 << 20, kRestBytes = uint64_t{1} << 30;
 
 bool meets(const SharedMemory& memory, const void* at, size_t bytes) {
-  std::less<const std::byte*> before;  // of pointers into any memory
+  std::less<const std::byte*> before;  // orders pointers into any memory
   auto* first = static_cast<const std::byte*>(at);
   return before(first, memory.data() + memory.bytes()) && before(memory.data(), first + bytes);
 }
@@ -43,7 +43,7 @@ ShmEndpoint::ShmEndpoint(const Pair& pair)
                .first_warm_up_bytes = kWarmUpBytes,
                .warm_up_bytes = kWarmUpBytes,
                .rest_bytes = kRestBytes}) {
-  // Each tells by itself what it tells: no order with others.
+  // No other memory has to become visible with either word, so both are relaxed.
   pair_.mine->reads.store(pair_.memory ? pair_.my_base + 1 : 0, std::memory_order_relaxed);
   pair_.mine->lends.store(pair_.my_base + 1, std::memory_order_relaxed);
   pair_.set->links.push_back(this);
@@ -54,7 +54,8 @@ ShmEndpoint::~ShmEndpoint() {
   std::erase(pair_.set->links, this);
 }
 
-// What stands where the peer's message `number` is due: its number when it is there.
+// The stamp in the entry for the peer's message `number`; 0 if it is of another base. It equals
+// `number` when the message is there.
 uint64_t ShmEndpoint::stamp_of(uint64_t number) const {
   uint64_t stamp = observe(in_entry(number)->stamp) - pair_.their_base;
   return stamp < kBaseStep ? stamp : 0;
@@ -65,7 +66,7 @@ uint64_t ShmEndpoint::released_by_peer() const {
   return released < kBaseStep ? released : peer_released_;
 }
 
-// What the peer read of a message before it released it stays before our next write there.
+// The acquire orders the peer's reads of a message before our next write there.
 uint64_t ShmEndpoint::load_released() {
   uint64_t released = released_by_peer();
   if (released > sent_ || released < peer_released_) [[unlikely]]
@@ -107,7 +108,7 @@ uint64_t ShmEndpoint::publish_entry(Entry& entry, const Envelope& envelope, uint
   kept_[number % kEntries] = is_kept;
   entry.bytes = bytes;
   entry.envelope = envelope;
-  // With it come the entry, and the payload.
+  // The release makes the entry and the payload visible with the stamp.
   publish(entry.stamp, pair_.my_base + number);
   sent_ = number;
   if (sleeps(peer_waiting())) [[unlikely]]
@@ -167,7 +168,7 @@ void ShmEndpoint::put_in_buffer(Entry& entry, std::span<const Slice> slices, uin
                     [&](size_t way) { copy(way == kPastCaches ? stream_bytes : copy_bytes); });
 }
 
-// Says where the payload is. What of the arena is not this link's own belongs to somebody else.
+// Stores where the payload is. The rest of the arena belongs to other parts, and is refused.
 void ShmEndpoint::keep(Entry& entry, const void* data, uint64_t bytes) {
   if (lies_in(pair_.extent, data, bytes)) {
     entry.offset = static_cast<uint64_t>(static_cast<const std::byte*>(data) - pair_.arena->data());
@@ -181,8 +182,8 @@ void ShmEndpoint::keep(Entry& entry, const void* data, uint64_t bytes) {
   entry.offset = reinterpret_cast<uintptr_t>(data) | kLent;
 }
 
-// A message that was copied has left when it is sent, another one when it is released. Messages
-// count in order.
+// A copied message has left when it is sent, a kept one when the peer has released it. Messages are
+// counted in order.
 uint64_t ShmEndpoint::completed() {
   if (completed_ == sent_) return completed_;
   uint64_t done = std::max(completed_, load_released());
@@ -193,7 +194,7 @@ uint64_t ShmEndpoint::completed() {
 
 bool ShmEndpoint::next_is_there() {
   uint64_t number = received_ + 1;
-  // With it come the entry and the payload.
+  // The acquire makes the entry and the payload visible with the stamp.
   uint64_t stamp = stamp_of(number);
   if (stamp == number) return true;
   if (stamp > number) [[unlikely]]
@@ -238,7 +239,7 @@ const std::byte* ShmEndpoint::in_buffer(uint64_t number, uint64_t offset, uint64
   return data;
 }
 
-// What the peer has lent.
+// Copies what the peer has lent.
 const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t bytes) {
   if (!place) {
     if (released_ != received_) [[unlikely]]
@@ -254,8 +255,9 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
                             "was made? Then that has to be made afterwards {}",
                             bytes, pair_.pid, link()),
                 pair_.peer);
-  full_fence();  // the memory, then the word: with that of revoke() either the word is seen to be
-                 // 0, or nothing that is written there afterwards has been read
+  // The memory is read first, then the word. By this fence and that of revoke(), either the word is
+  // seen to be 0, or nothing was read that the peer wrote there after revoke().
+  full_fence();
   if (pair_.theirs->lends.load(std::memory_order_relaxed) != pair_.their_base + 1)
     throw Error(
         Code::kPeerLost,
@@ -266,8 +268,8 @@ const std::byte* ShmEndpoint::fetch(uint64_t address, void* place, uint64_t byte
   return static_cast<const std::byte*>(place);
 }
 
-// Before its caller writes there: who has read it looks at the word afterwards. The fences of both
-// order it, the kernel's read included.
+// The caller writes to the memory afterwards. A peer that has read that memory then reads the word.
+// The fences of both order this, including the kernel's read.
 void ShmEndpoint::revoke() noexcept {
   pair_.mine->lends.store(0, std::memory_order_relaxed);
   full_fence();
@@ -277,7 +279,7 @@ bool ShmEndpoint::try_recv(void* place, uint64_t capacity, View* view) {
   if (!next_is_there()) return false;
   uint64_t number = received_ + 1;
   const Entry* entry = in_entry(number);
-  uint64_t bytes = entry->bytes;  // once: what is checked is what is used
+  uint64_t bytes = entry->bytes;  // read once, so that the checked value is the used one
   uint64_t offset = entry->offset;
   const std::byte* data = entry->payload(bytes);
   int8_t buffer = kNoBuffer;
@@ -330,14 +332,14 @@ bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint6
   return result == PeerMemory::Result::kDone;
 }
 
-// Once in the life of a link, so the fence may cost what it does: then the peer needs no time, and
-// looks at this word but once (ShmPart::called_by).
+// A link does this once, so a full fence is cheap enough. With it the peer need not go on polling:
+// it reads this word only once (ShmPart::called_by).
 void ShmEndpoint::call_peer() {
   publish(pair_.mine->connected, pair_.my_base);
   if (sleeps(peer_waiting(), FullFence())) wake_peer();
 }
 
-// The peer has stored these words before `waiting`, which has been observed.
+// The peer stored these words before `waiting`, which has been observed.
 void ShmEndpoint::wake_peer() {
   const PeerLines& lead = *pair_.their_lead;
   pair_.ropes->pull(pair_.pid, lead.bell_fd.load(std::memory_order_relaxed),
@@ -360,7 +362,7 @@ bool LinkSet::stirs(Sleep* sleep) {
 }
 
 void LinkSet::rested() {
-  if (mine->waiting.load(std::memory_order_relaxed) != 0)  // only then is the line written
+  if (mine->waiting.load(std::memory_order_relaxed) != 0)  // else the line stays in caches
     mine->waiting.store(0, std::memory_order_relaxed);
   for (ShmEndpoint* link : links) link->forget_wishes();
 }

@@ -1,20 +1,24 @@
 // The link between two ranks of one host.
 //
-// Sending: the header, and a payload of up to inline_bytes, go into the next entry of a ring in the
-// sender's control memory; the entry's stamp, stored last, says that it is there. A larger payload
-// stays where it is in the sender's arena, and only its offset is sent; or in the memory of the
-// sender's caller, if that is lent and the receiver can read it (shm/peer_memory.h). Receiving:
-// look at the next stamp; the view points into the sender's arena, or to where what was lent has
-// been copied, in one go from there. Releasing: count up `released` in the receiver's control
-// memory; the sender reads it when it has used up its credit or must know whether its arena is free
-// again. Nobody waits for the release of one small message, which has left the arena when it is
-// sent: of those, only every kLazyCredits-th is told, with all before it.
-// A message that is copied when it is sent goes into a buffer that becomes the receiver's
-// (handed.h), or beside its entry if it is very short.
+// Sending: each message has an entry in a ring in the sender's control memory. The sender stores
+// the entry's stamp last, and the receiver polls it. The payload of a message lies
+// - beside the entry, if it is very short, or if it is of at most inline_bytes and no buffer is
+//   free;
+// - in a buffer that becomes the receiver's (handed.h), if it is copied when it is sent;
+// - in the sender's arena, if it is kept; only its offset is sent;
+// - in memory that the sender's caller has lent, if the receiver can read it (shm/peer_memory.h).
 //
-// Sleeping: a rank sleeps for all of its links at once. It says how peers wake it, sets `waiting`,
-// looks at the links once more, and sleeps. A peer stamps or releases, looks at `waiting`, and
-// rings the rank's bell. Why one of the two sees the other's word: sleep.h.
+// Receiving: the view points to where the payload lies. A payload that was lent is first copied
+// as a whole from the sender's process.
+//
+// Releasing: the receiver counts up `released` in its control memory. The sender reads it when it
+// has no credit left, or must know whether its arena is free again. Nobody waits for the release of
+// a single copied message. So the receiver reports only every kLazyCredits-th of them, with all
+// before it.
+//
+// Sleeping: a rank sleeps for all of its links at once. It stores how peers wake it up, sets
+// `waiting`, polls the links once more, and sleeps. A peer stamps or releases, reads `waiting`, and
+// rings the rank's bell. One of the two sees the other's store (sleep.h).
 #pragma once
 
 #include <atomic>
@@ -35,13 +39,12 @@ namespace ringcoll::shm {
 
 class ShmEndpoint;
 
-/// A shorter payload is best beside the flag, which is fetched anyway (measured between near cores
-/// of a Xeon: 32 B 0.28 us there and 0.33 in a buffer, 128 B 0.36 and 0.35, 1 KiB 0.65 and 0.44).
+/// A shorter payload goes beside its entry, whose lines the receiver fetches anyway.
 inline constexpr uint64_t kLeastHandedBytes = 128;
 
-/// The links of the whole or of a part, for which one thread sleeps.
+/// The links of the whole transport, or of a part. One thread sleeps for all of them.
 struct LinkSet {
-  /// Transport::stirs() and rested().
+  /// As Transport::stirs() and rested().
   bool stirs(Sleep* sleep);
   void rested();
 
@@ -50,8 +53,8 @@ struct LinkSet {
 };
 
 /// Both ends of a pair as one side sees them: `mine` is written here, `theirs` is mapped read-only.
-/// Numbers in the peer's unit that do not belong to its base are of another part, which had that
-/// unit before or has it now.
+/// A number in the peer's unit that does not count from the peer's base belongs to another part.
+/// That part had the unit before, or has it now.
 struct Pair {
   Rank rank = 0;
   Rank peer = 0;
@@ -63,23 +66,23 @@ struct Pair {
   const std::byte* in_ring = nullptr;
   uint64_t my_base = 0;
   uint64_t their_base = 0;
-  std::span<std::byte> my_buffers;  // that are handed over, in the memory of each end
+  std::span<std::byte> my_buffers;  // to be handed over (handed.h), in the memory of each end
   std::span<std::byte> their_buffers;
-  bool leads = false;                   // this end does
-  std::span<const std::byte> extent;    // what is sent must lie in, of
+  bool leads = false;                   // true at one of the two ends (HandedBuffers)
+  std::span<const std::byte> extent;    // of the arena: what is kept lies here
   const SharedMemory* arena = nullptr;  // this rank's
   const SharedMemory* their_arena = nullptr;
   int pid = 0;                                  // of the peer
-  const PeerMemory* memory = nullptr;           // of the peer; null: cannot be read
-  LinkSet* set = nullptr;                       // this link's
+  const PeerMemory* memory = nullptr;           // of the peer; null: it cannot be read
+  LinkSet* set = nullptr;                       // to which this link belongs
   const PeerLines* their_lead = nullptr;        // the first unit of the peer
   BellRopes* ropes = nullptr;                   // to the peer's bells
-  std::function<void(uint64_t unread)> on_end;  // told last_unread() then; null: nobody asks
+  std::function<void(uint64_t unread)> on_end;  // gets last_unread(); may be null
 };
 
 class ShmEndpoint final : public Endpoint, public HostLink {
  public:
-  /// One of its set's links while it lives.
+  /// Adds this link to the set of `pair`; the destructor removes it.
   explicit ShmEndpoint(const Pair& pair);
   ~ShmEndpoint() override;
 
@@ -98,15 +101,15 @@ class ShmEndpoint final : public Endpoint, public HostLink {
   using HostLink::read_peer;
   bool read_peer(uint64_t address, void* place, uint64_t bytes, uint64_t word_at,
                  uint64_t* word) override;
-  bool progress() override { return false; }  // nothing is ever queued
+  bool progress() override { return false; }  // no send is ever queued
   bool drained() override { return completed() == sent_; }
-  /// The peer may find itself called (PeerLines::connected).
+  /// Tells the peer that this end has connected (PeerLines::connected), and wakes it up.
   void call_peer();
-  /// Whether there is what the caller has looked for in vain.
+  /// True if something that the caller looked for in vain is there now.
   bool something_new() const;
   void forget_wishes() { wants_message_ = wants_credit_ = false; }
 
-  /// Number of the last message in the arena that the peer has not released; 0: it has all.
+  /// Number of the last kept message that the peer has not released; 0: it has released all.
   uint64_t last_unread() const;
 
  private:
@@ -135,22 +138,22 @@ class ShmEndpoint final : public Endpoint, public HostLink {
   std::string link() const;
 
   static constexpr int8_t kNoBuffer = -1;
-  /// How what is copied is stored: processors differ in which is faster, and so do distances.
+  /// How a copied payload is stored. Which way is faster depends on the processor and the distance.
   enum Store : size_t { kThroughCaches, kPastCaches };
   const Pair pair_;
   HandedBuffers buffers_;
   FasterWay copies_;  // of Store
   uint64_t sent_ = 0;
   uint64_t completed_ = 0;
-  bool kept_[kEntries] = {};    // of the messages that may be unreleased: not copied
+  bool kept_[kEntries] = {};    // by message that may be unreleased: it was not copied
   uint64_t peer_released_ = 0;  // as last read
   uint64_t received_ = 0;
   uint64_t released_ = 0;
-  int8_t buffer_of_[kEntries] = {};  // of a view: the number of the buffer it is in, or kNoBuffer
-  uint64_t told_ = 0;                // the last of them that the peer knows of
-  std::vector<std::byte> fetched_;   // of a view of what was lent that had no place of its own
-  // What the caller looked for in vain since it rested last. A message that it does not want yet
-  // must not keep it from sleeping.
+  int8_t buffer_of_[kEntries] = {};  // by view: the number of its buffer, or kNoBuffer
+  uint64_t told_ = 0;                // the last release that was reported to the peer
+  std::vector<std::byte> fetched_;   // the copy of a lent payload if the caller offers no place
+  // What the caller looked for in vain since its last wait. A message that the caller does not want
+  // yet must not keep it from sleeping.
   bool wants_message_ = false;
   bool wants_credit_ = false;
 };

@@ -39,8 +39,8 @@ bool HandedBuffers::keep(uint32_t number) {
   return false;
 }
 
-// A buffer that is not the peer's cannot have been given back: a peer that says so is corrupt, and
-// is not followed.
+// Only a buffer that the peer has can be given back. A peer that says otherwise is corrupt, and is
+// ignored.
 void HandedBuffers::take_back(Set returned) {
   for (Set fresh = returned ^ taken_back_; fresh != 0; fresh &= fresh - 1) {
     auto number = static_cast<uint32_t>(std::countr_zero(fresh));

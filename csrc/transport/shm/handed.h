@@ -1,16 +1,16 @@
 // Buffers for messages that are copied when they are sent (docs/design.md, "Copies"). They go to
 // and fro between two ranks: a message hands its buffer over, and the receiver sends its next
-// message in the buffer that came last. So what is written next is what this core has just read:
-// its lines are still here, and with most processors they are its own, since what a core has
-// modified migrates to the one that reads it (Cox and Fowler, "Adaptive cache coherency for
-// detecting migratory shared data", ISCA 1993). Memory that a rank writes again and again is
-// fetched from the peer's core each time instead.
+// message in the buffer that came last. So a rank writes to lines that its core has just read. They
+// are still in that core's caches. With most processors the core also owns them, since a line that
+// one core has modified migrates to the core that reads it (Cox and Fowler, "Adaptive cache
+// coherency for detecting migratory shared data", ISCA 1993). Memory that a rank writes again and
+// again would be fetched from the peer's core each time.
 //
-// An end that has more buffers than it needs gives those that it has read back, or the peer, if it
-// sends and does not receive, would soon have none. At first each end has the buffers in its own
-// memory. So an end writes to memory of the peer only after the peer has sent in it: a link that
-// the peer never made, or has left, leaves alone what that unit of its memory is used for by then
-// (reserve.h).
+// An end with more buffers than it needs gives those that it has read back to the peer. Otherwise a
+// peer that sends and does not receive would soon have none. At first each end has the buffers in
+// its own memory, so it writes to the peer's memory only after the peer has sent from there. A peer
+// that never made the link, or has left it, may use its unit for another link by then (reserve.h).
+// So this end never writes there.
 #pragma once
 
 #include <array>
@@ -24,39 +24,41 @@ namespace ringcoll::shm {
 
 class HandedBuffers {
  public:
-  /// With so many more free buffers than it had at first, an end gives others back. Until then the
-  /// peer's buffers are its own to send from.
+  /// An end gives buffers back once it has kSpare more free buffers than at first. Until then it
+  /// keeps the peer's buffers and sends from them.
   static constexpr uint32_t kSpare = 2;
-  /// The buffers that each end has at first. However many it keeps of the peer's, the peer has one
-  /// for each message that a link must take.
+  /// The buffers that each end has at first. Even if the other end keeps kSpare of them, one is
+  /// left for each message that a link must take.
   static constexpr uint32_t kOfEach = kLeastCredits + kSpare;
   static constexpr uint32_t kCount = 2 * kOfEach;
-  /// A set of buffers, a bit for each.
+  /// A set of buffers, with one bit for each.
   using Set = uint64_t;
 
-  /// `mine`, `theirs`: of the pair alone, kOfEach buffers one after another in the memory of each
-  /// end; empty: there are none. `leads`: true at one end, false at the other.
+  /// `mine` and `theirs`: kOfEach buffers, one after another, in the memory of each end, for this
+  /// pair alone. If both are empty, there are no buffers. `leads`: true at one end, false at the
+  /// other.
   HandedBuffers(std::span<std::byte> mine, std::span<std::byte> theirs, bool leads);
 
-  /// The bytes of one buffer; 0: there are none.
+  /// The bytes of one buffer; 0 if there are no buffers.
   uint64_t bytes() const { return bytes_; }
   bool empty() const { return free_count_ == 0; }
-  /// Takes the buffer that this end has read last, which is the peer's from now on. Precondition:
-  /// not empty().
+  /// Takes the buffer that this end has read last; it is the peer's from now on. Precondition: not
+  /// empty().
   uint32_t hand_over();
   std::byte* at(uint32_t number) const {
     return memory_[number / kOfEach] + number % kOfEach * bytes_;
   }
-  /// The buffer that came with a message of the peer; null: that cannot be.
+  /// The buffer that came with a message of the peer. Null: the peer does not have that buffer.
   const std::byte* receive(uint32_t number);
-  /// What was received in the buffer has been read. True: the buffer is this end's; false: it is
-  /// the peer's again, which has to be told (returned()). Call take_back() before: an end that does
-  /// not know of all buffers which are its own would keep too many.
+  /// Reports that the message in the buffer has been read. True: the buffer is this end's now.
+  /// False: it is the peer's again, and the caller tells the peer (returned()). Precondition:
+  /// take_back() was called before. Otherwise this end would not count all buffers that it has, and
+  /// would keep too many.
   bool keep(uint32_t number);
-  /// The buffers that this end has ever given back, each bit changed at each time.
+  /// One bit for each buffer, flipped each time that this end gives the buffer back.
   Set returned() const { return returned_; }
   Set taken_back() const { return taken_back_; }
-  /// Takes the buffers back that the peer has given back, by its returned().
+  /// Takes the buffers that the peer has given back, according to the peer's returned().
   void take_back(Set returned);
 
  private:

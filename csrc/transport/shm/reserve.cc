@@ -14,13 +14,14 @@ Reserve::Reserve(SharedMemory& control, SharedMemory& handed, const Layout& layo
   if (layout.spare_units() > 0) free_[layout.whole_units()] = layout.spare_units();
 }
 
-// What the peer has read stays before what is written there from now on. A dead process reads
-// nothing any more, so the flag that says so needs no order.
+// The acquire orders what the peer has read before what is written there from now on. A dead
+// process reads nothing any more, so the flag that says so needs no order.
 bool Witness::has_ended() const {
   return observe(*open) != base || (dead && dead->load(std::memory_order_relaxed));
 }
 
-// As above. A count of another base is of a part that has, or had, that unit.
+// The acquire orders as above. A count of another base belongs to a part that has, or had, that
+// unit.
 bool Reader::may_read() const {
   uint64_t count = observe(*released) - base;
   return (count >= kBaseStep || count < last) && !witness.has_ended();
@@ -44,8 +45,9 @@ Block Reserve::take(uint32_t units) {
   if (free_units > units) free_[first + units] = free_units - units;
   used_++;
   Block block{first, units, kBaseStep * (1 + bases_++ % (kBases - 1))};
-  // A peer that has missed the 0 of the life before sees this instead, and so that it has ended:
-  // a relaxed store would not bring what the 0 does (since C++20 it continues no release sequence).
+  // The 0 of the block's last life may have been missed. A peer then sees this base instead, and
+  // learns from it that the block has ended. A relaxed store would not bring what the 0 brings,
+  // since it continues no release sequence (C++20).
   publish(open(block), block.base);
   return block;
 }
@@ -53,7 +55,7 @@ Block Reserve::take(uint32_t units) {
 void Reserve::give_back(const Block& block, std::vector<Witness> witnesses) {
   std::lock_guard lock(mutex_);
   used_--;
-  // A peer that observes it (Witness::has_ended) comes after all that this rank has read there.
+  // A peer that observes the 0 (Witness::has_ended) comes after all that this rank has read there.
   publish(open(block), 0);
   ended_.push_back({block, std::move(witnesses)});
   free_ended();
@@ -71,8 +73,8 @@ void Reserve::free_ended() {
   }
 }
 
-// Its pages are the system's again, but for those that it shares with its neighbours. What lay in
-// buffers is read by nobody who was not sent it.
+// Returns the block's pages to the system, except those that it shares with its neighbours. Buffers
+// need not read as zeros: a rank reads only those buffers that a message has named.
 void Reserve::free(const Block& block) {
   uint32_t first = block.first, units = block.units;
   control_.clear(control_.data() + layout_.lines(first), layout_.unit_bytes() * units);

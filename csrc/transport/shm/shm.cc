@@ -23,8 +23,8 @@ namespace {
 using shm::Layout;
 using shm::PartAddress;
 
-/// Memory that the whole and its parts have in common. All but the reserve and the ropes stays as
-/// it is once the whole has been asked to reach all peers.
+/// Memory that the whole and its parts share. Once the whole has been asked to reach all peers,
+/// only the reserve, the ropes and `ended` change.
 struct Common {
   struct Peer {
     SharedMemory control;
@@ -32,7 +32,7 @@ struct Common {
     SharedMemory handed;
     int pid = 0;
     PeerMemory memory;
-    bool reads = false;  // that memory can be read
+    bool reads = false;  // `memory` can be read
   };
 
   explicit Common(const TransportOptions& options)
@@ -49,7 +49,7 @@ struct Common {
         ropes(static_cast<size_t>(options.size)),
         ended(static_cast<size_t>(options.size)) {}
 
-  /// Whether a rank may have memory in common with this one, as far as all ranks know alike.
+  /// Whether a rank may share memory with this one, by what all ranks know alike.
   bool near(Rank other) const {
     if (machine_of.empty()) return true;
     auto machine = [this](Rank r) { return machine_of.at(static_cast<size_t>(r)); };
@@ -70,12 +70,12 @@ struct Common {
     const SharedMemory& memory = peers[static_cast<size_t>(peer)].control;
     return reinterpret_cast<const shm::PeerLines*>(memory.data() + layout.lines(unit));
   }
-  /// Of links whose units have buffers, or not.
+  /// The longest copied message on links whose units have buffers, or have none.
   uint64_t copies_up_to(bool with_buffers) const {
     return with_buffers ? std::max(inline_bytes, handed_bytes) : inline_bytes;
   }
-  /// What joins this rank to `peer` of the whole by these units of theirs. `their_lead`: the first
-  /// of the peer's.
+  /// The pair of this rank and `peer`, a rank of the whole, in these units of theirs. `their_lead`:
+  /// the first unit of the peer's block.
   shm::Pair pair(Rank peer, uint32_t my_unit, uint32_t their_unit, uint32_t their_lead) {
     const Peer& mapped = peers[static_cast<size_t>(peer)];
     shm::Pair pair;
@@ -107,14 +107,14 @@ struct Common {
   const uint64_t handed_bytes;
   const Layout layout;
   SharedMemory control;
-  SharedMemory handed;  // buffers, which peers write, too
+  SharedMemory handed;  // buffers, which peers also write
   shm::Reserve reserve;
   std::vector<Peer> peers;
   std::vector<BellRopes> ropes;          // to the peers' bells
-  std::vector<std::atomic<bool>> ended;  // peers' processes
+  std::vector<std::atomic<bool>> ended;  // by peer: its process has ended
 };
 
-// Nothing needs to be done for peers that read this process (HostLink::takes_lent).
+// Peers that read this process need no preparation (HostLink::takes_lent).
 void grant(std::span<Loan> loans) {
   for (Loan& loan : loans) loan.granted = can_be_read(loan.data, loan.bytes);
 }
@@ -131,8 +131,8 @@ class ShmReaders final : public Readers {
   std::vector<shm::Reader> readers_;
 };
 
-/// Has a block of units in the control memory of each of its ranks on this machine: one for each of
-/// them, in the order of the part, which all know alike.
+/// A part has a block of units in the control memory of each of its ranks on this machine. A block
+/// has one unit for each of these ranks, in the order of the part, which all know alike.
 class ShmPart final : public Transport {
  public:
   ShmPart(Common& common, const TransportPart& part);
@@ -156,12 +156,12 @@ class ShmPart final : public Transport {
   /// A rank of the part.
   struct Member {
     Rank in_whole = 0;
-    uint32_t place = 0;  // in every block; only of those near
+    uint32_t place = 0;  // its unit in every block, if it is near
     PartAddress address;
     bool reached = false;
     bool connected = false;
     shm::ShmEndpoint* link = nullptr;  // while it lives
-    uint64_t unread = 0;               // as it has told when it ended
+    uint64_t unread = 0;               // last_unread() of the link when it ended
   };
   Member& member(Rank rank) { return members_.at(static_cast<size_t>(rank)); }
   /// The peer's unit for this rank.
@@ -192,8 +192,8 @@ ShmPart::ShmPart(Common& common, const TransportPart& part)
   set_.mine = common.lines(block_.first);
 }
 
-// A peer that has not ended may have a link to this rank, whether or not this rank has made its end
-// of it.
+// A peer may have linked to this rank although this rank has not connected. So every reached peer
+// is a witness.
 ShmPart::~ShmPart() {
   std::vector<shm::Witness> witnesses;
   for (const Member& peer : members_)
@@ -225,7 +225,7 @@ std::string ShmPart::address() const {
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-// What it says is held against this rank's layout, which is the peer's as well.
+// The address is checked against this rank's layout, since the peer's is the same.
 std::string ShmPart::reach(Rank rank, std::string_view text) {
   Member& peer = member(rank);
   PartAddress theirs;
@@ -271,8 +271,9 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
   return link;
 }
 
-// With it comes what the peer has written in its unit before. Who connects says so once, and then
-// looks whether this rank sleeps (ShmEndpoint::call_peer); this is asked after stirs() has said so.
+// The acquire makes visible what the peer wrote in its unit before. The peer stores the word once
+// when it connects, then reads whether this rank sleeps (ShmEndpoint::call_peer). This rank calls
+// stirs(), which announces its sleep, before it reads the word here.
 bool ShmPart::called_by(Rank rank) {
   const Member& peer = member(rank);
   return peer.reached &&

@@ -1,5 +1,5 @@
-// Shared memory between processes of one host: messages are descriptors, payload is read where the
-// sender packed it.
+// The transport between processes of one host. Messages are entries of rings in shared memory, and
+// their payload is read where the sender put it.
 #pragma once
 
 #include "transport/transport.h"

@@ -1,17 +1,17 @@
-// How one rank falls asleep and another wakes it, by words that each writes alone.
+// How one rank falls asleep and another wakes it up. Each of them writes words of its own alone.
 //
-// Who sleeps stores its word `waiting`, and then looks at what it waits for; who has stored what
-// another may wait for then looks at that one's `waiting` (Dekker's algorithm). At least one of the
-// two has to see what the other has stored. A store and a load behind it are what every processor
-// reorders, so that takes a full fence on both sides.
+// The sleeper stores its word `waiting`, and then polls what it waits for. A peer stores what the
+// sleeper may wait for, and then reads the sleeper's `waiting` (Dekker's algorithm). At least one
+// of the two has to see the other's store. Every processor lets a load pass the store before it, so
+// both sides need a full fence.
 //
-// The one who sleeps has it. The other's would be part of every message, and on x86 each would have
-// to wait until its store is seen by others: a message of 1 KiB would take a quarter longer. There
-// the order that is missing is made up for by time: a store waits for nothing but the stores before
-// it and their cache lines, and who sleeps goes on looking for longer than that takes. On other
-// processors, where stores pass one another and no such time is known, there is the fence.
+// The sleeper has that fence. The peer would need it for every message. On x86 the message would
+// then wait until others see its store: a message of 1 KiB would take a quarter longer. There the
+// sleeper makes up for the missing fence by time. A store waits only for the stores before it and
+// their cache lines, and the sleeper polls for longer than that takes. On other processors stores
+// may pass one another, and no such time is known; there the peer has the fence.
 //
-// tests/orders tries these functions with all that the memory model of C++ allows.
+// tests/orders tries these functions with all orders that the memory model of C++ allows.
 #pragma once
 
 #include <sched.h>
@@ -24,12 +24,12 @@
 
 namespace ringcoll::shm {
 
-/// Of who is not waited for by one that goes on looking.
+/// For a peer whose sleeper does not go on polling.
 struct FullFence {
   void operator()() const noexcept { full_fence(); }
 };
 
-/// Of who is: see above.
+/// For a peer whose sleeper goes on polling (see above).
 struct FenceUnlessX86 {
   void operator()() const noexcept {
 #ifndef __x86_64__
@@ -38,8 +38,8 @@ struct FenceUnlessX86 {
   }
 };
 
-/// Of who has stored what a peer may sleep for, and now looks at the peer's word: whether it is to
-/// be woken. What the peer has said of how to wake it, it has stored before the word.
+/// True if the peer has to be woken up. The caller has stored what the peer may sleep for; this
+/// reads the peer's word `waiting`. The peer stored how to wake it before that word.
 template <typename Word, typename Order>
 bool sleeps(const Word& waiting, Order&& order) noexcept {
   order();
@@ -50,19 +50,20 @@ bool sleeps(const Word& waiting) noexcept {
   return sleeps(waiting, FenceUnlessX86());
 }
 
-/// Of who is about to sleep, and looks once more afterwards.
+/// Announces that the caller is about to sleep. Afterwards the caller polls once more.
 template <typename Word, typename Order = FullFence>
 void fall_asleep(Word& waiting, Order&& order = {}) noexcept {
   publish(waiting, 1);
   order();
 }
 
-/// A processor gives no bound, but has at most some 100 stores on their way, each for a line that
-/// is with another core or in memory. Should one take longer, who waits sleeps until its limit.
+/// The time after which earlier stores of peers have arrived. Processors guarantee no bound. But
+/// they have at most some 100 stores under way, each for a line in another core or in memory.
+/// Should one take longer, the sleeper sleeps until its limit.
 inline constexpr Duration kStoresArrive = std::chrono::microseconds(10);
 
-/// After fall_asleep(): false if ready() is not, nor becomes so by what was stored by peers that
-/// have not seen it.
+/// Polls after fall_asleep(). False: ready() is false, and each peer that makes it true from now on
+/// has seen `waiting`, and wakes the caller up.
 template <typename Ready>
 bool is_ready_after_all(Ready&& ready) {
   Deadline arrived(kStoresArrive);
