@@ -7,8 +7,8 @@
 // and waiting"). A part of a transport (Transport::part) counts as a transport of its own.
 //
 // No function calls back, and none waits for a peer. Every function returns at once, or throws
-// Error(kTransport / kPeerLost) that names the call, the reason and the link. Who waits polls, or
-// sleeps for all links of its transports at once (wait_set.h).
+// Error(kTransport / kPeerLost) that names the call, the reason and the link. A caller that
+// waits polls, or sleeps for all links of its transports at once (wait_set.h).
 #pragma once
 
 #include <array>
@@ -139,8 +139,8 @@ class Endpoint {
   virtual void revoke() noexcept {}
 };
 
-/// What only links within a host can do. Such an endpoint is a HostLink, too; whoever needs it asks
-/// once (host_link()).
+/// What only links within a host can do. Such an endpoint is a HostLink, too. A caller that needs
+/// one asks host_link() once for each link.
 class HostLink {
  public:
   virtual ~HostLink() = default;
@@ -165,7 +165,7 @@ class HostLink {
     return read_peer(address, place, bytes, 0, nullptr);
   }
 };
-/// Null: the link is none within a host.
+/// The link as a HostLink; null if it is not within a host.
 inline HostLink* host_link(Endpoint& link) { return dynamic_cast<HostLink*>(&link); }
 
 /// Where ranks are, for transports whose ranks share parts of a machine.
@@ -175,7 +175,7 @@ struct Seats {
   std::map<int, int> node_distances;  // from this rank's NUMA node; empty: it has none
 };
 
-/// What a transport is made of. The references outlive it.
+/// The arguments from which a transport is made. The references outlive the transport.
 struct TransportOptions {
   Rank rank = 0;
   Rank size = 1;
@@ -185,7 +185,7 @@ struct TransportOptions {
   Seats seats = {};
   size_t arena_bytes = 0;  // of the arena: the first bytes are this transport's own, the rest is
                            // for parts (TransportPart::extent); 0: all are its own
-  size_t part_bytes = size_t{2} << 30;  // of address space, for what it keeps for parts; agreed
+  size_t part_bytes = size_t{2} << 30;  // address space kept for parts; equal on all ranks
 
   /// The stretch of the arena from which this transport sends its own long messages.
   std::span<std::byte> own_arena() const {
@@ -193,18 +193,18 @@ struct TransportOptions {
   }
 };
 
-/// Describes a part: some of a transport's ranks, in an order, with links of their own. All of them
-/// name the same members in the same order. What it refers to outlives the part, except `members`,
-/// which is copied.
+/// Describes a part: some of a transport's ranks, in an order, with links of their own. All members
+/// name the same members in the same order. What this struct refers to outlives the part, except
+/// `members`, which is copied.
 struct TransportPart {
-  Rank rank = 0;              // of this process in it
-  std::vector<Rank> members;  // by the part's ranks: the transport's own ranks
+  Rank rank = 0;              // of this process in the part
+  std::vector<Rank> members;  // by rank in the part: the rank in the transport
   /// The stretch of the arena that the part's long messages come from, unless they are lent. If the
   /// transport registers it (Transport::registers_extents), it is no longer than what the part
   /// uses.
   std::span<std::byte> extent;
-  /// Whether links have as many streams as those of the whole, where a transport has several. Not
-  /// those for messages, since a job has many parts.
+  /// Whether the part's links have as many streams as the transport's own links, where these have
+  /// several. Links for messages do not, since a job has many parts.
   bool has_streams = true;
 };
 
@@ -265,8 +265,8 @@ class Transport {
   virtual std::string port_of(Rank /*rank*/) { return ""; }
   /// Grants loans at the beginning of a call. Without a copy, sends may then come from that memory,
   /// and receives go there where it is `written`. A loan ends with its call, when all sends from it
-  /// are complete. What is not granted goes through the arena. Of the calls that lent before, the
-  /// last `in_flight` have not ended.
+  /// are complete. Payload in memory that is not granted goes through the arena. Of the earlier
+  /// calls that lent memory, the last `in_flight` have not ended.
   virtual void lend(std::span<Loan> /*loans*/, size_t /*in_flight*/) {}
   /// After a failure: when this has returned, neither a device nor a peer touches lent memory.
   virtual void revoke() noexcept {}
@@ -331,7 +331,7 @@ struct TransportRow {
   bool automatic;  // chosen without being named
   Probe (*probe)(const Config&);
   std::unique_ptr<Transport> (*make)(const TransportOptions&);
-  // What this host has of it, as JSON, for `ringcoll doctor`; null if the probe says everything.
+  // What this host has for it, as JSON, for `ringcoll doctor`; null if the probe says everything.
   std::string (*found)(const Config&) = nullptr;
   // The knobs that it alone reads, which name it as their owner; null: none.
   const std::vector<KnobRow>& (*knobs)() = nullptr;
