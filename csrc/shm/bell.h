@@ -4,8 +4,8 @@
 // no thread can wait for a futex and a socket at once, nor for several futexes before Linux 5.16.
 // An eventfd cannot be opened through /proc.
 //
-// A bell belongs to a sleep. A job has many groups, few of them sleep at one time, and a process
-// has few descriptors.
+// A bell is taken for one sleep, and then given back. A job has many groups, but few of them sleep
+// at one time, and a process has few descriptors.
 #pragma once
 
 #include <array>
@@ -22,9 +22,11 @@ namespace ringcoll {
 /// Wakes up the one thread that sleeps on it. Any thread may ring it.
 class Bell {
  public:
-  /// Without a pipe, if the process may open no more descriptors: nobody can ring it then.
+  /// Makes a pipe. If the process may open no more descriptors, there is none, and nobody can ring
+  /// the bell.
   Bell();
-  /// For poll(), which skips -1: readable when somebody has rung. -1: there is no pipe.
+  /// The descriptor for poll(), readable once the bell was rung. -1, which poll() skips, means that
+  /// there is no pipe.
   int fd() const { return read_.get(); }
   /// Tells the pipe from others that had the same descriptor before. 0: there is no pipe.
   uint64_t inode() const { return inode_; }
@@ -37,7 +39,7 @@ class Bell {
   uint64_t inode_ = 0;
 };
 
-/// The bells of a process: as many as there were sleeps at one time. Any thread.
+/// The bells of a process. There are as many as there were sleeps at one time. Any thread.
 class Bells {
  public:
   /// Returns a bell on which nobody else sleeps.
@@ -55,7 +57,7 @@ class BellRopes {
  public:
   /// Rings the bell that process `pid` has as descriptor `fd`, with this inode; 0: none. Does
   /// nothing if the descriptor is not that bell (any more), or cannot be opened. So a sleeper also
-  /// looks up now and then.
+  /// wakes up by itself now and then.
   void pull(int pid, int fd, uint64_t inode) noexcept;
 
  private:

@@ -15,8 +15,9 @@ namespace {
 #define MADV_POPULATE_READ 22
 #endif
 
-// The kernel finds the page as it would for another process, and copies nothing, which is cheaper
-// than copying a byte. Linux before 5.14 refuses, as it does for a driver's page.
+// The kernel looks for the page as it would for another process, but copies nothing, which is
+// cheaper than copying a byte. Linux before 5.14 refuses this; later versions refuse it for a
+// driver's page.
 bool has_page(std::byte* at) {
   size_t page = page_bytes();
   return ::madvise(at - reinterpret_cast<uintptr_t>(at) % page, page, MADV_POPULATE_READ) == 0;

@@ -1,6 +1,6 @@
 // Anonymous shared memory (memfd). It lies in no file system, so a killed process leaves nothing
 // behind, and a full /dev/shm does not matter. Peers of the same host map it through
-// /proc/<pid>/fd/<fd>. That also proves that they may (same user, same PID namespace).
+// /proc/<pid>/fd/<fd>. If that works, they are allowed to (same user, same PID namespace).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace ringcoll {
 
-/// Whether all of [at, at + bytes) is in `memory`.
+/// True if all of [at, at + bytes) is in `memory`.
 inline bool lies_in(std::span<const std::byte> memory, const void* at, size_t bytes) {
   auto* first = static_cast<const std::byte*>(at);
   return first >= memory.data() && bytes <= memory.size() &&
@@ -24,8 +24,8 @@ inline bool lies_in(std::span<const std::byte> memory, const void* at, size_t by
 class SharedMemory {
  public:
   SharedMemory() = default;
-  /// Makes `bytes` (rounded up to pages) of zeroed memory, pages allocated when first touched.
-  /// Throws Error(kTransport) with cause and remedy.
+  /// Makes `bytes` (rounded up to pages) of zeroed memory. Its pages are allocated when they are
+  /// first touched. Throws Error(kTransport) with cause and remedy.
   static SharedMemory create(size_t bytes);
   /// Maps the memory that process `pid` holds as `fd`, read-only or not. Throws Error(kTransport)
   /// with cause and remedy.

@@ -28,7 +28,7 @@ namespace ringcoll {
 
 class UnmapWatch {
  public:
-  /// Throws Error(kTransport) where the kernel or a sandbox does not offer it.
+  /// Throws Error(kTransport) if the kernel or a sandbox does not offer userfaultfd(2).
   UnmapWatch();
   ~UnmapWatch();
   UnmapWatch(const UnmapWatch&) = delete;
