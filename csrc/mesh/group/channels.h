@@ -67,8 +67,8 @@ class Channels {
   /// Sets one deadline for all later waits together. Without it each wait has RINGCOLL_TIMEOUT_S
   /// for itself.
   void set_deadline(std::optional<Deadline> deadline) { deadline_ = deadline; }
-  /// At this time a wait that sleeps checks its condition again. Without it the next message is
-  /// early enough.
+  /// Sets a time at which a sleeping wait checks its condition again. Without one, it is early
+  /// enough to check at the next message.
   void wake_at(std::optional<Clock::time_point> time) { wake_at_ = time; }
   /// Connects to all of `peers` that are not connected yet, at the same time. It dials the higher
   /// ranks, whose event loops answer without their main threads, and waits for the lower ones, so
@@ -79,7 +79,8 @@ class Channels {
       const std::function<std::string()>& doing = [] { return "setting up links"; });
   /// Precondition: the peer is connected.
   Endpoint& operator[](Rank peer) { return *channels_[peer]; }
-  /// The same, if it is within a host. Precondition: the peer is connected.
+  /// The same channel as a HostLink; null if it is not within a host. Precondition: the peer is
+  /// connected.
   HostLink* host_link(Rank peer) { return host_links_[peer]; }
   /// Passes queued sends to the operating system, so that peers get them while this rank does
   /// something else. False if `leaves` returned true meanwhile.
@@ -94,8 +95,8 @@ class Channels {
   /// Throws the group's error if it is poisoned, and PeerLost if the peer has left the group. At
   /// the deadline it poisons the group with Timeout, which blames the rank that does not answer.
   /// `doing` is called only for a message. `bytes`: how much a peer on the host may be copying; the
-  /// wait polls longer for it. `patience`: of this wait, if an earlier one was left; set if it
-  /// polls for long.
+  /// wait polls longer for it. `patience` is for a caller that may leave the wait and come back; it
+  /// is set once the wait has polled for long.
   template <typename Ready, typename Doing>
   void wait(Rank peer, Ready&& ready, Doing&& doing, uint64_t bytes = 0,
             std::optional<Patience>* patience = nullptr) {
@@ -110,7 +111,7 @@ class Channels {
   void rest();
   /// Makes a wait in another thread check its condition again. Any thread.
   void wake() { set_.wake(); }
-  /// The same, but only if that wait has stopped polling.
+  /// As wake(), but only if that wait has stopped polling.
   void wake_if_blocked() {
     if (blocked_) wake();
   }

@@ -58,7 +58,8 @@ class Group {
   const std::vector<Rank>& members() const { return members_; }  // mesh ranks
   Mesh& mesh() const { return mesh_; }
   GroupNumber number() const { return own_ ? own_->number : 0; }
-  std::shared_ptr<Mesh> shared_mesh() const { return own_->mesh; }  // not of the whole mesh
+  /// Precondition: this is not the group of all ranks.
+  std::shared_ptr<Mesh> shared_mesh() const { return own_->mesh; }
   const Config& config() const { return mesh_.config(); }
   const Topology& topology() const { return own_ ? own_->topology : mesh_.topology(); }
   const Costs& costs() const { return own_ ? own_->costs : mesh_.costs(); }
@@ -111,8 +112,8 @@ class Group {
   /// received into without a copy. See Transport::lend().
   void lend(std::span<Loan> loans, size_t in_flight) { lend_to(lenders_, loans, in_flight); }
   /// Poisons the group with `error`. If the error may follow from another (a peer closed after an
-  /// error of its own), that cause may arrive first and then counts. Nobody touches lent memory
-  /// after this. Returns the error to raise.
+  /// error of its own), that cause may arrive first and then counts. When this returns,
+  /// neither a device nor a peer uses lent memory. Returns the error to raise.
   Error fail(const Error& error);
   /// Closes the channels once peers have received what they depend on. The group is unusable
   /// afterwards.

@@ -208,7 +208,7 @@ void GroupMessages::drop(Rank rank) {
 
 // ---- Waiting ----
 
-// Whether there is anything but links to look at.
+// True if the wait is to end for another reason than a link that may be ready.
 bool GroupMessages::is_roused() const {
   return news_->any.load(std::memory_order_relaxed) || set_.woken() || group_.health().poisoned() ||
          std::ranges::any_of(near_closed_, [this](Rank rank) {

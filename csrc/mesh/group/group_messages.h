@@ -64,11 +64,11 @@ class GroupMessages final : public MessageChannels {
   void wake() override { set_.wake(); }
 
  private:
-  /// Without any of these the channel is closed. Later there is one of the first two.
+  /// One of these at most is set. If none is, the channel is closed, and nothing opens it.
   struct Peer {
     std::unique_ptr<Opening> opening;
-    std::unique_ptr<Endpoint> channel;  // once it is open, until it fails
-    std::optional<Error> why;           // why it failed
+    std::unique_ptr<Endpoint> channel;  // while it is open
+    std::optional<Error> why;           // once it has failed, or could not be opened
   };
   /// Set by other threads when a connection was made.
   struct News;

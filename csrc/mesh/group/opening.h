@@ -58,7 +58,8 @@ class Opening {
   State state() const { return state_; }
   /// Advances as far as it can without blocking. Throws what the connector or the endpoint reports,
   /// or Error(kPeerLost) if the peer has left the group before its sockets came, and the same error
-  /// from then on. Errors name the peer. Whoever waits for the peer's endpoint knows its deadline.
+  /// from then on. Errors name the peer. Once the sockets are there, the caller watches the
+  /// deadline.
   State advance();
   bool is_late() const { return deadline_.passed(); }
   /// The link, from State::kEstablishing on; the caller keeps it until the Opening has ended.

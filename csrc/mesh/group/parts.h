@@ -26,7 +26,7 @@ class Parts {
     uint8_t bytes = 0;
     std::array<char, kMaxPartAddressBytes> text{};
   };
-  /// A list, at the end of which are empty ones. Several may be of one class.
+  /// The addresses of a rank's parts, followed by empty entries. Several parts may be of one class.
   using Addresses = std::array<Address, kMostTransports>;
   struct Link {
     const TransportRow* row = nullptr;  // null: the rank itself

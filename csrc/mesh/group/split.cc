@@ -50,10 +50,10 @@ void check_group(const Group& parent, std::span<const Rank> group) {
 
 using Hash = std::array<uint8_t, 16>;
 
-/// What a rank says in a split, to all ranks of the parent. On the wire as it is: fixed widths, no
-/// padding; equal builds.
+/// What a rank says in a split, to all ranks of the parent. It is sent as it is in memory: builds
+/// are equal, widths are fixed, and there is no padding.
 struct Saying {
-  Hash group{};  // of its ranks, in their order
+  Hash group{};  // of the group's ranks, in their order
   int32_t ranks = 0;
   uint32_t refuses = 0;
   Group::Offer offer;
@@ -67,7 +67,8 @@ Hash hash_of(std::span<const Rank> group) {
   return hash;
 }
 
-// Whether all ranks of each group have named it, and no rank refuses. Alike on all ranks.
+// True if all ranks of each group have named that group, and no rank refuses. All ranks get the
+// same result.
 bool fits(std::span<const Saying> all) {
   std::map<Hash, int32_t> named;
   for (const Saying& saying : all) named[saying.group] += saying.ranks > 0;
@@ -87,8 +88,9 @@ std::string names_of(std::span<const Rank> group) {
   return group.empty() ? "none" : fmt::format("{}", fmt::join(group, ", "));
 }
 
-// In a second round, which all make if one has to: all learn of any rank's bad argument, since the
-// call is collective, and the communicator stays good; or of two that disagree, as in any call.
+// Makes a second round, as all ranks do if the first one does not fit. If a rank has passed a bad
+// argument, all ranks raise that, since the call is collective, and the communicator stays good.
+// Otherwise two ranks disagree, which poisons as in any call.
 [[noreturn]] void explain(const Group& parent, const Gather& gather, std::span<const Rank> group,
                           const std::string& refused) {
   std::string mine(reinterpret_cast<const char*>(group.data()), group.size_bytes());
@@ -113,8 +115,8 @@ std::string names_of(std::span<const Rank> group) {
   throw Error(Code::kInternal, "split: ranks do not agree, and it is not found why");
 }
 
-/// A group that all ranks have agreed on, of which this one has to tell the others should it not
-/// come to be here.
+/// A group that all ranks have agreed on. If it cannot be made on this rank, this rank has to tell
+/// the others.
 struct Agreed {
   std::unique_ptr<Group> group;  // null: this rank is in none
   std::vector<Group::Offer> offers;
@@ -128,7 +130,7 @@ void agree(const std::shared_ptr<Mesh>& mesh, const Group& parent, std::span<con
   try {
     check_group(parent, ranks);
     if (!ranks.empty()) agreed->group = part_of(mesh, parent, ranks);
-  } catch (const std::exception& error) {  // of whatever kind: the others wait for its word
+  } catch (const std::exception& error) {  // of any kind: the others wait for this rank
     refused = as_error(error).what();
   }
   mine.refuses = refused.empty() ? 0 : 1;
@@ -157,9 +159,9 @@ std::unique_ptr<Group> split(const std::shared_ptr<Mesh>& mesh, Group& parent,
   Agreed agreed;
   try {
     agree(mesh, parent, ranks, gather, &agreed);
-  } catch (const Error&) {  // which all ranks raise
+  } catch (const Error&) {  // all ranks raise it
     throw;
-  } catch (const std::exception& error) {  // the others may be anywhere in it, or in the group
+  } catch (const std::exception& error) {  // others may still be in split(), or use the group
     Error raised = as_error(error);
     parent.health().poison(raised);
     if (agreed.number != 0) mesh->lifelines().fail(agreed.number, raised);

@@ -23,9 +23,10 @@ std::unique_ptr<Group> part_of(const std::shared_ptr<Mesh>& mesh, const Group& p
                                std::span<const Rank> ranks);
 
 /// Collective over all ranks of `parent`. Each rank passes the ranks of its own group, in the order
-/// that they are to have there, or none, and then gets null. The group has joined. Throws Error: on
-/// all ranks kInvalidArgument if any of them passed what is no group, and the parent stays good;
-/// kMismatch if two ranks of a group name different ranks. `mesh` is the parent's.
+/// that they are to have there. A rank that passes none gets null. The returned group has joined.
+/// Throws Error. kInvalidArgument, on all ranks, means that some rank passed what is no group; the
+/// parent stays good. kMismatch means that two ranks of a group name different ranks. `mesh` is the
+/// parent's.
 std::unique_ptr<Group> split(const std::shared_ptr<Mesh>& mesh, Group& parent,
                              std::span<const Rank> ranks, const Gather& gather);
 
