@@ -54,21 +54,21 @@ class Communicator {
   /// Makes a group of some ranks of this communicator, including this rank. The group has not
   /// joined yet.
   std::unique_ptr<Group> part(std::span<const Rank> ranks) const;
-  /// Makes a group of some of its ranks, which has joined; null if this rank is in none
-  /// (mesh/group/split.h).
+  /// Makes a group of some ranks of this communicator, which has joined; null if this rank is in no
+  /// group (mesh/group/split.h).
   std::unique_ptr<Group> split(std::span<const Rank> ranks, const Gather& gather);
   /// Makes a group of the ranks that are left (mesh/group/shrink.h), within RINGCOLL_TIMEOUT_S.
-  /// After an error with which the shrink is not over, such as Error(kTimeout), the next call
+  /// After an error that leaves the shrink undecided, such as Error(kTimeout), the next call
   /// continues it. `is_aborted` as in Shrink::run(). Any thread, one at a time.
   std::unique_ptr<Group> shrink(const std::function<bool()>& is_aborted);
 
-  // For the thread that executes calls; the engine ensures that there is one at a time.
+  // For the thread that executes calls; the engine ensures that only one does at a time.
 
   Channels& channels() { return group_.channels(); }
   /// The channel to a peer. Precondition: it is connected.
   Endpoint& channel(Rank peer) { return group_.channels()[peer]; }
   /// Poisons the group with `error`, unless the cause of it arrives first: a peer that closed may
-  /// have had an error of its own. When this returns, nobody uses memory that was lent. Returns the
+  /// have had an error of its own. When this returns, nobody uses lent memory. Returns the
   /// error to raise.
   Error fail(const Error& error) { return group_.fail(error); }
   /// Throws the first error, if there is one.

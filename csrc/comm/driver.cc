@@ -12,13 +12,13 @@
 namespace ringcoll {
 namespace {
 
-// While those who wait drive, the library's thread only looks now and then whether they still do.
-// So it neither disturbs them nor needs a system call of who starts something. Work that nobody
-// waits for then begins two naps late, at most; after that, and after so many naps without work,
-// the thread sleeps until it is called, and drives at once.
+// While threads that wait drive, the library's thread naps, and checks after each nap whether they
+// still do. So it does not disturb them, and a thread that starts work makes no system call for it.
+// Work that nobody waits for then begins at most two naps late. After that work, or after kIdleNaps
+// naps without work, the thread sleeps until it is called, and then drives at once.
 constexpr Duration kNap = std::chrono::microseconds(500);
 constexpr int kIdleNaps = 20;
-// For so long who drives with the lock lets others in.
+// How often a thread that drives with the lock yields to let others in.
 constexpr int kYields = 64;
 
 }  // namespace
@@ -70,7 +70,7 @@ bool Driver::may_drive(const Sleeper& sleeper) const {
   return sleeper.drives && !(sleeper.limited && needs_patience_) && !sleeper.awaited.is_over();
 }
 
-// With the role, which it leaves.
+// Precondition: this thread has the role. It has left the role when this returns.
 void Driver::drive(Lock& lock, Awaited* awaited, Limit limit) {
   driving_ = true;
   driven_for_ = awaited;
@@ -82,13 +82,13 @@ void Driver::drive(Lock& lock, Awaited* awaited, Limit limit) {
   changed_.notify_all();
 }
 
-// Until it is over, the role is free, or the limit has passed.
+// Sleeps until `awaited` is over, the role is free, or the limit has passed.
 void Driver::sleep(Lock& lock, Awaited& awaited, Limit limit, bool drives) {
   Sleeper self{awaited, drives, limit.has_value()};
   asleep_.push_back(&self);
   sleepers_ += drives;
   hand_over(lock, limit);
-  if (driven_ && !driven_for_) work_.wake();  // it leaves the role to who waits
+  if (driven_ && !driven_for_) work_.wake();  // the thread that drives leaves the role to this one
   if (!limit && Interruption::watches()) limit = Clock::now() + Interruption::kEvery;
   auto woken = [&] { return self.woken; };
   if (limit)
@@ -99,7 +99,7 @@ void Driver::sleep(Lock& lock, Awaited& awaited, Limit limit, bool drives) {
   std::erase(asleep_, &self);
 }
 
-// It is let in before who drives goes on with the lock.
+// Counts the sleeper in entering_, so that the thread that drives lets it in.
 void Driver::wake(Sleeper& sleeper) {
   if (std::exchange(sleeper.woken, true)) return;
   sleepers_ -= sleeper.drives;
@@ -131,8 +131,8 @@ void Driver::hand_over(Lock& lock, Limit limit) {
   }
 }
 
-// Whoever has work for another thread brings it before it looks whether somebody drives; here it is
-// the other way round, so that one of the two sees the other.
+// This leaves the role, and then looks for work. A thread with work for another one adds the work,
+// and then looks whether somebody drives. So one of the two sees the other.
 void Driver::release() {
   driven_ = false;
   if (!closing_ && !work_.has_work()) return;
@@ -147,7 +147,7 @@ void Driver::make_thread() {
   if (!thread_.joinable()) thread_ = start_thread(name_, [this] { work(); });
 }
 
-// The role of those who wait for blocking calls alone must not fail by a thread that is refused.
+// Blocking calls must not fail because the system refuses a thread: threads that wait can drive.
 bool Driver::has_thread() {
   try {
     make_thread();
@@ -169,7 +169,8 @@ void Driver::call_thread_back() {
   call_.notify_one();
 }
 
-// `quiet`: nobody has driven for a nap. A thread with a limit may have left what has to block.
+// `quiet`: nobody has driven during a nap. With needs_patience_, a thread with a limit may have
+// left a step that blocks.
 bool Driver::should_take_over(bool quiet) const {
   return work_.has_work() && !closing_ && (quiet || needs_patience_) && !waited_for();
 }
