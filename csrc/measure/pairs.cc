@@ -25,7 +25,7 @@ std::vector<Rank> row_of(std::span<const Section> sections, Rank self) {
   return {self};
 }
 
-// The ranks of a row that a rank exchanges messages with, in this order.
+// Positions 0 and 1, 2 and 3, … of the row exchange first, then 1 and 2, 3 and 4, …
 std::vector<Rank> neighbours_in(const std::vector<Rank>& row, Rank self) {
   auto at = std::ranges::find(row, self) - row.begin(), size = std::ssize(row);
   std::vector<Rank> neighbours;

@@ -1,5 +1,5 @@
-// Which ranks measure with which, and who measures alone. All functions are pure: every rank works
-// out the same from the topology.
+// Decides which ranks measure with which, and which pair measures alone. All functions are pure:
+// every rank works out the same from the topology.
 #pragma once
 
 #include <span>
