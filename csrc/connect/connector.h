@@ -119,13 +119,13 @@ class Connector : public Dialer {
   Fd dial(Rank peer, uint32_t channel, Deadline deadline) override {
     return dial(peer, channel, deadline, 0);
   }
-  /// The same for a group.
+  /// The same for a group's connection.
   Fd dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group);
 
   /// Peers that have made the group's connection for messages, which this rank has not begun yet.
   /// begin() hands it over at once.
   std::vector<Rank> peers_with_messages(GroupNumber group);
-  /// Calls `news`, on any thread, when there is one more. One listener a group.
+  /// Calls `news`, on any thread, when there is one more such peer. A group has one listener.
   void listen_for_messages(GroupNumber group, std::function<void()> news);
   /// Ends the group's connections for messages: interrupts the group, and closes the connections
   /// that nobody took.

@@ -35,7 +35,7 @@ class Gate {
   /// free port. Throws Error(kTransport).
   Gate(const Address& address, EventLoop& loop);
   Gate(const Address& address, EventLoop& loop, Limits limits);
-  /// No callback runs after this. Not on the loop's thread.
+  /// No callback runs once this has returned. Must not be called on the loop's thread.
   ~Gate();
 
   const Address& address() const;

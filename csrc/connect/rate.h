@@ -48,7 +48,7 @@ inline constexpr Duration kTrialTime = std::chrono::milliseconds(20);
 class Sink {
  public:
   explicit Sink(EventLoop& loop) : loop_(loop) {}
-  /// Not on the loop's thread.
+  /// Must not be called on the loop's thread.
   ~Sink();
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;

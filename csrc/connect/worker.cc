@@ -25,7 +25,7 @@ void Connector::State::Worker::begin(const Target& to, Ends ends, Deadline deadl
   state_.tell_waiting();
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 bool Connector::State::Worker::start_thread() {
   // The new thread inherits the mask: signals are for the application's threads.
   sigset_t all, before;
@@ -58,7 +58,7 @@ void Connector::State::Worker::work() {
   over_.notify_all();
 }
 
-// Under the lock.
+// Precondition: the lock is held.
 void Connector::State::Worker::take_wanted(Batch& batch) {
   for (; !wanted_.empty(); wanted_.pop_front()) {
     Wanted& one = wanted_.front();
