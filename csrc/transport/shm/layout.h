@@ -33,8 +33,8 @@ namespace ringcoll::shm {
 inline constexpr uint32_t kVersion = 7;
 inline constexpr uint64_t kMagic = 0x316d68736c6c6f63;  // "collshm1"
 
-/// Messages to one peer that may be unreleased. With fewer, pipelines stall that have more pieces
-/// in flight. More cost memory (kEntries * inline_bytes a pair) and cache.
+/// Messages to one peer that may be unreleased. With fewer, pipelines with more pieces in flight
+/// would stall. More cost memory (kEntries * inline_bytes a pair) and cache.
 inline constexpr uint64_t kEntries = 32;
 static_assert((kEntries & (kEntries - 1)) == 0, "a slot is found by a mask");
 /// In the units of a part a rank counts messages from its base there, a multiple of kBaseStep
@@ -53,8 +53,8 @@ inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kApartBytes = 128;
 
 /// What peers need to map this rank's memory; Transport::address() is this struct. All ranks run on
-/// one host, so they have one byte order. Fixed widths without padding make one layout of all
-/// builds.
+/// one host, so they have one byte order. Widths are fixed and there is no padding, so all builds
+/// have one layout.
 struct Address {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -121,8 +121,8 @@ inline constexpr uint64_t kLent = uint64_t{1} << 63;
 inline constexpr uint64_t kHanded = uint64_t{1} << 62;
 
 /// One message. A payload of up to inline_bytes may lie beside it. Up to 16 bytes share the stamp's
-/// cache line, and arrive with it. A longer payload begins in the next line. The sender then writes
-/// the line that the receiver polls only once, at the end.
+/// cache line, and arrive with it. A longer payload begins in the next line. So the line that the
+/// receiver polls is written only at the end, and at once.
 struct Entry {
   /// The number of the message, plus the sender's base. It is written last; the receiver polls it.
   std::atomic<uint64_t> stamp;
