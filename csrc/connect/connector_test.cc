@@ -193,7 +193,7 @@ TEST(Connector, APeerThatHasEndedIsNamedAtOnce) {
     EXPECT_EQ(error.code(), Code::kPeerLost);
     EXPECT_EQ(error.rank(), ended);
     EXPECT_TRUE(contains(error, "channel 3")) << error.what();
-    EXPECT_TRUE(contains(error, "it has ended, or a firewall")) << error.what();
+    EXPECT_TRUE(contains(error, "the process has ended, or a firewall")) << error.what();
     std::string address = decode_offers(job.all[ended])[0].address.text();
     EXPECT_TRUE(contains(error, address)) << error.what();
   }

@@ -349,7 +349,8 @@ bool Connector::State::Inward::is_refusal(int error) {
   }
   refused_.push_back(std::move(text));
   check(refused_.size() < networks_.size(), Code::kPeerLost,
-        "{}: no process listens at {} any more; it has ended, or a firewall rejects connections",
+        "{}: no process listens at {} any more; the process has ended, or a firewall rejects the "
+        "connection",
         link(), fmt::join(refused_, ", "));
   return true;
 }
