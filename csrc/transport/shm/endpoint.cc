@@ -157,13 +157,15 @@ void ShmEndpoint::put_beside(Entry& entry, std::span<const Slice> slices, uint64
 void ShmEndpoint::put_in_buffer(Entry& entry, std::span<const Slice> slices, uint64_t bytes) {
   uint32_t number = buffers_.hand_over();
   entry.offset = kHanded | number;
-  auto copy = [&](auto* loop) {
+  auto copy = [&](auto&& loop) {
     std::byte* to = buffers_.at(number);
     for (const Slice& slice : slices) {
       loop(to, slice.data, slice.bytes);
       to += slice.bytes;
     }
   };
+  if (bytes < kLeastTimedBytes)
+    return copy([](void* to, const void* from, uint64_t n) { std::memcpy(to, from, n); });
   in_the_faster_way(copies_, bytes,
                     [&](size_t way) { copy(way == kPastCaches ? stream_bytes : copy_bytes); });
 }
