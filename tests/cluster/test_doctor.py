@@ -130,7 +130,7 @@ def test_a_rank_that_does_not_come_and_one_with_another_secret(emulate, places, 
     hosts = places(emulate(2), 2, 2)
     of = {2: {"RINGCOLL_SECRET": "other"}}
     told = doctor(hosts, {"RINGCOLL_SECRET": "s"}, options=["--wait", 8], of=of, ranks=[0, 1, 2])
-    assert ("ranks", "ranks 2, 3 of 4 did not come") in [
+    assert ("ranks", "ranks 2, 3 of 4 did not come to the meeting place") in [
         (part, detail.split(".")[0]) for part, detail in told.wrong
     ]
     assert told.status == [1, 0, 1]
