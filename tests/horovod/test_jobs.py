@@ -177,9 +177,13 @@ def test_process_sets_cost_no_thread_and_no_mesh(start, tmp_path, launcher, cont
         return [facts["grown"] for facts in found]
 
     nothing = {"threads": 0, "descriptors": 0, "memories": 0}
+    # A rank that wakes another one for the first time opens its pipe, whatever it is for. There are
+    # fewer such ranks than sets.
+    pipes = {"descriptors": 3}
     own = [nothing] * 4 if controller == "RINGCOLL" else grown(controller)
     for ours, theirs in zip(grown("RINGCOLL"), own, strict=True):
-        assert all(ours[name] <= theirs[name] for name in nothing), (ours, theirs)
+        for name in nothing:
+            assert ours[name] <= theirs[name] + pipes.get(name, 0), (ours, theirs)
 
 
 @pytest.mark.parametrize(
