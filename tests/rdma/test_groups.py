@@ -16,6 +16,8 @@ VERBS = {"RINGCOLL_TRANSPORT": "verbs"}
 # Of a group with calls: its completion channel, and what wakes who waits (docs/rdma.md, "How it
 # works").
 MOST_DESCRIPTORS = 2
+# The ends of two. A process keeps a pipe for each thread that slept while others did.
+PIPES = 4
 
 
 def test_groups_work_beside_one_another_and_leave_nothing(start_ranks, device):
@@ -40,13 +42,13 @@ def test_groups_work_beside_one_another_and_leave_nothing(start_ranks, device):
         call(world, range(4))
         talk(world, range(4))
         descriptors, threads = count("fd"), count("task")
-        for turn in range(3):
+        for turn in range(5):
             half, pair = world.split(color=world.rank % 2), world.split(pairs)
             call(half, halves)
             call(pair, pairs)
             assert count("task") == threads
             # And a lifeline: one of the halves' pairs has none from the ring.
-            assert count("fd") <= descriptors + 2 * MOST_DESCRIPTORS + 1
+            assert count("fd") <= descriptors + 2 * MOST_DESCRIPTORS + 1 + PIPES
             started = [half.allreduce_async(np.ones(100_000, "f4")) for _ in range(3)]
             call(pair, pairs)
             talk(pair, pairs)
@@ -59,7 +61,9 @@ def test_groups_work_beside_one_another_and_leave_nothing(start_ranks, device):
             talk(world, range(4))
             if turn == 0:  # lifelines stay
                 settled = count("fd")
-        assert count("fd") == settled <= descriptors + 1
+        # Of a group nothing is left.
+        assert count("fd") <= settled + PIPES
+        assert settled <= descriptors + 1 + PIPES
 
     with device.counting() as moved:
         outcomes = start_ranks(4, body, env=VERBS).join(200)
