@@ -19,8 +19,6 @@ class Farewell {
     if (turns_++ == 0) over_ = Deadline(kLongest);
     return turns_ > kTurns && over_.passed();
   }
-  /// True if the peer was seen to have left.
-  bool has_begun() const { return turns_ > 0; }
 
  private:
   // On a busy machine the time may pass without one look at the link, so polls count as well.
