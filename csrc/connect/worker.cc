@@ -1,44 +1,25 @@
 #include "connect/worker.h"
 
-#include <pthread.h>
-#include <signal.h>
-
-#include <system_error>
-#include <thread>
+#include <optional>
 #include <utility>
 
-#include "base/log.h"
+#include "base/error.h"
+#include "base/threads.h"
 #include "connect/batch.h"
 
 namespace ringcoll {
 
 void Connector::State::Worker::begin(const Target& to, Ends ends, Deadline deadline, Done done) {
-  {
-    std::unique_lock lock(mutex_);
-    if (stopping_ || (!working_ && !start_thread())) {
-      lock.unlock();
-      return done(Fd(), Unmade{Error(Code::kTransport, "there is no thread to make a connection",
-                                     to.peer)});
-    }
+  try {
+    std::lock_guard lock(mutex_);
+    if (stopping_) throw Error(Code::kTransport, "the job ends here, so nothing is connected");
+    if (!working_) start_thread("ringcoll-dial", [this] { work(); }).detach();
+    working_ = true;
     wanted_.push_back({to, ends, deadline, std::move(done)});
+  } catch (const Error& refused) {
+    return done(Fd(), Unmade{Error(refused.code(), refused.what(), to.peer)});
   }
   state_.tell_waiting();
-}
-
-// Precondition: the lock is held.
-bool Connector::State::Worker::start_thread() {
-  // The new thread inherits the mask: signals are for the application's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([this] { work(); }).detach();
-    working_ = true;
-  } catch (const std::system_error& error) {
-    log_debug("a thread for connections: {}", error.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return working_;
 }
 
 // Runs in a detached thread. Once `working_` is false, stop() may return and this object may end.

@@ -38,7 +38,6 @@ class Connector::State::Worker {
     Done done;
   };
 
-  bool start_thread();
   void work();
   void take_wanted(Batch& batch);
 
