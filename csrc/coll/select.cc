@@ -152,13 +152,13 @@ int64_t Selector::domain_piece_bytes(Collective collective, const Profile* profi
     return static_cast<int64_t>(most / profile->longest_message);
   }
   if (traits_of(collective).reduces()) {
-    int64_t combined = terrain_.oversubscribed
+    int64_t combined = terrain_.fabric.crowded
                            ? kCombinedBytesOfSharedCore * terrain_.fabric.ranks()
                            : terrain_.core_cache_bytes / 2;
     return std::clamp(combined, kDomainPieceBytes, kMostDomainPieceBytes);
   }
   int64_t shared = kCopiedBytesOfSharedCore * terrain_.fabric.ranks();
-  return terrain_.oversubscribed ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
+  return terrain_.fabric.crowded ? std::max(kCopiedPieceBytes, shared) : kCopiedPieceBytes;
 }
 
 // The piece sizes to try, in bytes, for a row with this profile. Null: the profile is not known.
@@ -193,7 +193,7 @@ std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const 
     if (traffic.empty() && problem.size > 1) return {};
     return Price{profile_of(traffic, terrain_.fabric)};
   };
-  if (terrain_.one_domain && terrain_.oversubscribed) {
+  if (terrain_.one_domain && terrain_.fabric.crowded) {
     std::vector<Traffic> early = traffic_of(row, problem, kMostStepsOfOneDomain, true);
     if (auto price = priced(early)) {
       price->one_by_one = rounds_with_messages(early) <

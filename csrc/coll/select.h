@@ -27,7 +27,6 @@ struct Terrain {
   Fabric fabric;
   std::vector<Rank> positions;   // in the ring, by rank; empty: a rank's position is its number
   bool one_domain = false;       // all pairs talk through shared memory
-  bool oversubscribed = false;   // more ranks than cores on some host
   int64_t core_cache_bytes = 0;  // the smallest second-level cache of a core; 0: unknown
   int64_t copied_bytes = 0;      // the longest message that links of a host copy; 0: none
   int64_t segment_bytes = 0;     // RINGCOLL_SEGMENT_BYTES
@@ -36,7 +35,7 @@ struct Terrain {
   std::string algorithm;         // RINGCOLL_ALGORITHM
 
   /// True if ranks read one another's memory and each has a core, and so caches, of its own.
-  bool one_domain_of_own_cores() const { return one_domain && !oversubscribed; }
+  bool one_domain_of_own_cores() const { return one_domain && !fabric.crowded; }
 };
 
 /// The schedule of a call, and how it is cut into pieces.

@@ -83,7 +83,7 @@ TEST(Select, TwoRanksOfAHostExchangeTheWholeVectorWhileItIsSmall) {
 TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
   Terrain terrain = cluster(1, 4, 1);
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64).row->name, "recursive_doubling");
-  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.crowded = true;
   terrain.fabric.links[0].latency_us = 2;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64).row->name, "one_shot");
   EXPECT_NE(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "one_shot");
@@ -95,7 +95,7 @@ TEST(Select, RanksThatShareCoresExchangeSmallVectorsInOneShot) {
 TEST(Select, RanksThatShareCoresGoByWhatGoesEarly) {
   Terrain terrain = cluster(1, 4, 1);
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "halving_doubling");
-  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.crowded = true;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 << 10).row->name, "direct");
 }
 
@@ -106,7 +106,7 @@ TEST(Select, PiecesOfAHostFitIntoCaches) {
     for (Rank ranks : {2, 4, 8}) {
       Terrain terrain = cluster(1, ranks, 1);
       terrain.one_domain = true;
-      terrain.oversubscribed = terrain.fabric.crowded = share;
+      terrain.fabric.crowded = share;
       int64_t combined = share && ranks == 8 ? kMiB / 2 : kMiB / 4;
       EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, combined);
       int64_t copied = share && ranks == 8 ? kMiB : kMiB / 2;
@@ -127,12 +127,12 @@ TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
   };
   EXPECT_FALSE(one_by_one("direct", 4 * kMiB));
   EXPECT_TRUE(one_by_one("direct", kMiB / 8)) << "one piece";
-  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.crowded = true;
   EXPECT_TRUE(one_by_one("direct", 4 * kMiB));
   EXPECT_FALSE(one_by_one("ring", 4 * kMiB)) << "each of its rounds waits for the one before";
   // Sums of latencies in another order, but as many.
   Terrain eight = cluster(1, 8, 1);
-  eight.one_domain = eight.oversubscribed = eight.fabric.crowded = true;
+  eight.one_domain = eight.fabric.crowded = true;
   eight.fabric.links[0].latency_us = 1.3;
   eight.algorithm = "broadcast=binomial";
   Choice choice = choose(eight, RC_BROADCAST, 4 * kMiB);
@@ -143,7 +143,7 @@ TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
 // Four waits a piece instead of two, and as many bytes, are never worth it, however long a wait is.
 TEST(Select, RanksThatShareCoresCountEachWaitOfEachPiece) {
   Terrain terrain = cluster(1, 8, 1);
-  terrain.one_domain = terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.one_domain = terrain.fabric.crowded = true;
   for (double latency_us : {0.5, 5.0, 10.0, 50.0}) {
     terrain.fabric.links[0].latency_us = latency_us;
     EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 4 * kMiB).row->name, "direct") << latency_us;
@@ -163,7 +163,7 @@ TEST(Select, PiecesOfWhatIsCombinedFollowTheCachesOfCores) {
     EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, piece) << cache;
     EXPECT_EQ(choose(terrain, RC_BROADCAST, 64 * kMiB).stretch, kMiB / 2);
   }
-  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.crowded = true;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB / 4);
 }
 
@@ -184,7 +184,7 @@ TEST(Select, PiecesOfTwoRanksAreMessagesThatAreHandedOver) {
   terrain.copied_bytes = 0;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB);
   terrain.copied_bytes = kMiB / 8;
-  terrain.oversubscribed = terrain.fabric.crowded = true;
+  terrain.fabric.crowded = true;
   EXPECT_EQ(choose(terrain, RC_ALLREDUCE, 64 * kMiB).stretch, kMiB / 4);
 }
 

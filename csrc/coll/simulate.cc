@@ -186,7 +186,6 @@ Terrain terrain_of(const Fields& request) {
   Terrain terrain;
   terrain.fabric = fabric_of(request);
   terrain.one_domain = terrain.fabric.hosts().count() == 1;
-  terrain.oversubscribed = terrain.fabric.crowded;
   terrain.segment_bytes = request.whole("segment_bytes", 0, kMostBytes, defaults.segment_bytes);
   if (request.find("algorithm")) terrain.algorithm = request.text("algorithm");
   check_algorithm(terrain.algorithm);

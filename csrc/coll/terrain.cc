@@ -43,16 +43,15 @@ int64_t least_core_cache(const Topology& topology) {
 Terrain terrain_of(const Communicator& comm) {
   Terrain terrain;
   terrain.one_domain = comm.group().one_domain();
-  terrain.oversubscribed = comm.group().oversubscribed();
   terrain.core_cache_bytes = least_core_cache(comm.topology());
   if (terrain.one_domain) terrain.copied_bytes = comm.config().handed_bytes;
   terrain.segment_bytes = comm.config().segment_bytes;
   terrain.arena_bytes = static_cast<int64_t>(comm.group().memory().bytes());
   terrain.slots = comm.config().slots;
   terrain.algorithm = comm.config().algorithm;
+  terrain.fabric.crowded = comm.topology().crowded();
   terrain.fabric.combined_bytes_per_us =
       terrain.one_domain_of_own_cores() ? kCombinedInMemoryBytesPerUs : kCombinedBytesPerUs;
-  terrain.fabric.crowded = terrain.oversubscribed;
   terrain.fabric.ports = ports_of(comm);
   terrain.fabric.host_level = static_cast<size_t>(comm.topology().host_level());
   for (int level = 0; level < comm.topology().levels(); level++) {

@@ -17,15 +17,14 @@ TEST(Terrain, OfOneHost) {
   testing::run_world(3, config, [&](Member& m) {
     Terrain terrain = terrain_of(m.comm);
     EXPECT_TRUE(terrain.one_domain) << "rows for shared memory are offered";
-    EXPECT_EQ(terrain.oversubscribed, m.comm.group().oversubscribed());
-    EXPECT_EQ(terrain.fabric.crowded, m.comm.group().oversubscribed());
+    EXPECT_EQ(terrain.fabric.crowded, m.comm.topology().crowded());
     EXPECT_EQ(terrain.segment_bytes, config.segment_bytes);
     EXPECT_EQ(terrain.arena_bytes, config.arena_bytes);
     EXPECT_EQ(terrain.slots, config.slots);
     EXPECT_EQ(terrain.algorithm, config.algorithm);
     EXPECT_EQ(terrain.fabric.ranks(), m.size);
     EXPECT_EQ(terrain.fabric.combined_bytes_per_us,
-              terrain.oversubscribed ? kCombinedBytesPerUs : kCombinedInMemoryBytesPerUs);
+              terrain.fabric.crowded ? kCombinedBytesPerUs : kCombinedInMemoryBytesPerUs);
     EXPECT_EQ(terrain.fabric.groups.front().count(), 1);
   });
 }

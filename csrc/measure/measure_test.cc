@@ -96,7 +96,7 @@ class Measuring : public ::testing::TestWithParam<std::string_view> {
   }
   static Costs agreed(const Topology& topology,
                       const std::vector<std::vector<LevelSamples>>& samples) {
-    return agree_on_costs(topology, samples, {}, "", false);
+    return agree_on_costs(topology, samples, {}, "");
   }
 
   std::optional<verbs::FakeVerbs> device_;

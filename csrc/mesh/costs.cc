@@ -111,7 +111,7 @@ void Mesh::settle_costs(Exchange& exchange) {
     samples.push_back(decode_samples(heard.substr(sizeof addresses), wanted.size(), r));
   }
   whole_->set_message_addresses(std::move(of_messages));
-  costs_ = agree_on_costs(*topology_, samples, costs_.levels, costs_.source, oversubscribed_);
+  costs_ = agree_on_costs(*topology_, samples, costs_.levels, costs_.source);
 }
 
 std::vector<LevelSamples> Mesh::measure_costs(const std::vector<bool>& wanted) {

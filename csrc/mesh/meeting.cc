@@ -183,7 +183,6 @@ void Mesh::agree(Exchange& exchange, Introduction mine, Deadline deadline) {
   adopt_given_costs(met->introductions);
   connector_->set_peers(met->offers, config_.secret.empty() ? first.secret : config_.secret);
   watch_health();
-  for (Rank r = 0; r < size_; r++) oversubscribed_ |= topology_->crowded(r);
 }
 
 // Never throws: the others wait for this rank in the round.

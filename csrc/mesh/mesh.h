@@ -58,7 +58,6 @@ class Mesh {
   const Topology& topology() const { return *topology_; }
   const Costs& costs() const { return costs_; }            // agreed
   double measuring_ms() const { return measuring_ms_; }    // how long this rank measured links
-  bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than cores
   /// The networks in use, "10.0.0.0/24 (eth0, 118 MB/s)".
   std::string network() const { return connector_->network(); }
   uint64_t rejected_connections() const { return connector_->rejected(); }
@@ -164,7 +163,6 @@ class Mesh {
   std::vector<std::unique_ptr<Transport>> made_;
   std::vector<Link> links_;
   std::set<Transport*> far_;  // those of links of class kNetwork
-  bool oversubscribed_ = false;
   std::unique_ptr<Group> whole_;
   std::mutex whole_mutex_;  // orders its construction and wake_whole()
   std::unique_ptr<Lifelines> lifelines_;

@@ -233,8 +233,7 @@ std::vector<CellPair> pairs_of(const Section& section, int level) {
 }
 
 Costs agree_on_costs(const Topology& topology, std::span<const std::vector<LevelSamples>> samples,
-                     std::span<const LevelCost> given, const std::string& given_source,
-                     bool crowded) {
+                     std::span<const LevelCost> given, const std::string& given_source) {
   Costs costs;
   std::vector<std::pair<std::string, std::string>> from;
   for (int level = 0; level < topology.levels(); level++) {
@@ -247,7 +246,7 @@ Costs agree_on_costs(const Topology& topology, std::span<const std::vector<Level
     }
     LevelMiddle middle(samples, level);
     for (const Section& section : sections_of(topology, level)) middle.add(section);
-    costs.levels.push_back(default_cost(name, level <= topology.host_level(), crowded));
+    costs.levels.push_back(default_cost(name, level <= topology.host_level(), topology.crowded()));
     auto found = middle.write(&costs.levels.back());
     auto source = [](bool measured) { return measured ? "measured" : "defaults"; };
     if (found.latency == found.rates) {

@@ -85,8 +85,7 @@ using LevelSamples = std::array<LinkSample, kMeasuringRounds>;
 /// For an even number of samples the better middle one counts, as an interruption never makes a
 /// link faster. Impossible samples (zero, negative, infinite, NaN, absurdly large) are ignored.
 Costs agree_on_costs(const Topology& topology, std::span<const std::vector<LevelSamples>> samples,
-                     std::span<const LevelCost> given, const std::string& given_source,
-                     bool crowded);
+                     std::span<const LevelCost> given, const std::string& given_source);
 /// The costs for some of the ranks. `part` may have a level below hosts that `whole` lacks: in a
 /// job on several sockets, a communicator on one socket may have caches as its lowest level. Links
 /// of such a level cost as much as links inside a host of `whole`.

@@ -30,7 +30,7 @@ std::vector<std::vector<LevelSamples>> alike(const Topology& topology, LinkSampl
 }
 
 Costs agreed(const Topology& topology, const std::vector<std::vector<LevelSamples>>& samples) {
-  return agree_on_costs(topology, samples, {}, "", false);
+  return agree_on_costs(topology, samples, {}, "");
 }
 
 std::string error_of(std::string_view text) {
@@ -214,7 +214,7 @@ TEST(Agreement, FallsBackOnWhatIsThere) {
 TEST(Agreement, LeavesWhatIsGiven) {
   Topology topology = on_hosts({"a", "a", "b", "b"});
   std::vector<LevelCost> given = {{"network", 1, 2, 3}, {"spine", 4, 5, 6}};
-  Costs costs = agree_on_costs(topology, alike(topology, {2, 100, 40}), given, "file", false);
+  Costs costs = agree_on_costs(topology, alike(topology, {2, 100, 40}), given, "file");
   EXPECT_EQ(costs.levels[1], given[0]);
   EXPECT_EQ(costs.source, "measured (host), file (network)");
   EXPECT_EQ(describe(costs.levels), "host 2 us 0.1 GB/s, network 1 us 0.002 GB/s");

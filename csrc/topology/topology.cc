@@ -115,7 +115,7 @@ void Topology::find_hosts() {
 // ranks is bound to no group of this kind. Where ranks share CPUs there is no such level: there a
 // message is a context switch, however near the ranks are.
 void Topology::find_level_below() {
-  if (std::ranges::count(crowded_, true) > 0) return;
+  if (crowded()) return;
   for (size_t kind = 0; kind < kBelowHosts.size(); kind++) {
     std::vector<bool> bound(hosts_.size(), true);
     for (Rank rank = 0; rank < size(); rank++)
@@ -206,6 +206,8 @@ std::vector<std::string> Topology::explain(size_t most) const {
   }
   return lines;
 }
+
+bool Topology::crowded() const { return std::ranges::count(crowded_, true) > 0; }
 
 // Many ranks have the same CPUs, so each set of CPUs is examined once.
 void Topology::find_crowded() {

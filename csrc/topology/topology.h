@@ -30,6 +30,8 @@ class Topology {
   /// Whether the ranks that share a CPU with this one, itself included, outnumber their CPUs. Ranks
   /// of other hosts on the same machine count too.
   bool crowded(Rank rank) const { return crowded_[rank]; }
+  /// Whether any rank is crowded.
+  bool crowded() const;
   /// How many crowded ranks there are for each of their CPUs, rounded up, on the machine with the
   /// most; 1 if no rank is crowded.
   int ranks_for_each_cpu() const { return ranks_for_each_cpu_; }

@@ -100,7 +100,6 @@ void Group::find_links() {
     if (links_.back().row) wants_places_ |= links_.back().transport->wants_places();
   }
   lenders_ = transports_of(links_, has_network() ? LinkClass::kNetwork : LinkClass::kHost);
-  for (Rank rank = 0; rank < size(); rank++) oversubscribed_ |= topology().crowded(rank);
 }
 
 uint64_t Group::copies_up_to() const {

@@ -76,7 +76,6 @@ class Group {
   std::string port_of(Rank rank) const;
   /// True if every pair talks through shared memory or inside one process.
   bool one_domain() const { return one_domain_; }
-  bool oversubscribed() const { return oversubscribed_; }  // some host has more ranks than CPUs
   /// True if memory that the group sends from is registered with a device, so that it cannot move.
   bool registers_extents() const { return registered_; }
   /// True if channels want to know ahead where a payload is to go (Endpoint::expect).
@@ -159,7 +158,7 @@ class Group {
   Health* health_ = nullptr;
   std::vector<Parts::Link> links_;
   std::vector<Transport*> lenders_;  // those of links_ that calls lend memory to
-  bool one_domain_ = false, oversubscribed_ = false, wants_places_ = false;
+  bool one_domain_ = false, wants_places_ = false;
   const bool registered_ = false;
   Kept kept_{*this, {}};
   CallMemory memory_;
