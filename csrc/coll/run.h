@@ -15,9 +15,7 @@
 //
 // Early sends. If all ranks share memory, a piece that is alone sends each message as soon as it
 // has the message's data (earliest_sends). At most two messages to a peer leave before their
-// rounds. The rank then waits for all peers at once, and not for one after another. Where ranks
-// share cores, this gains more than a pipeline. So pieces go one by one (Choice::one_by_one), each
-// as if it were a call.
+// rounds. The rank then waits for all peers at once, and not for one after another.
 //
 // Several calls in flight. A run may begin when all pieces of the run before have begun. On each
 // link and in each direction, all messages of a call come before those of a later call. So a run
@@ -26,6 +24,7 @@
 // (docs/design.md, "Why nothing deadlocks").
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,11 +115,9 @@ class Run {
   /// The envelope of the call's messages.
   Envelope envelope() const { return Envelope::of(signature_); }
   int64_t most_in_flight() const {
-    return choice_->one_by_one ? 1 : pieces_in_flight(static_cast<int64_t>(slots_.size()));
+    return std::min(choice_->pieces, pieces_in_flight(static_cast<int64_t>(slots_.size())));
   }
-  size_t index_of(int64_t piece) const {
-    return choice_->one_by_one ? 0 : static_cast<size_t>(piece) % pieces_.size();
-  }
+  size_t index_of(int64_t piece) const { return static_cast<size_t>(piece) % pieces_.size(); }
   Piece& piece(int64_t index) { return pieces_[index_of(index)]; }
   size_t stage_of(const Piece& piece) const { return static_cast<size_t>(tick_ - piece.start); }
   bool begin_tick();

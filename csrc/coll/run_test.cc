@@ -17,14 +17,11 @@
 #include "coll/terrain.h"
 #include "coll/world_testing.h"
 #include "mesh/ranks_testing.h"
-#include "topology/cpus_testing.h"
 #include "transport/verbs/device_testing.h"
 #include "transport/world_testing.h"
 
 namespace ringcoll {
 namespace {
-
-using testing::run_on;
 
 [[maybe_unused]] auto* const kDevice =
     ::testing::AddGlobalTestEnvironment(new testing::RdmaForTests);
@@ -327,52 +324,6 @@ TEST(ARun, DoesNotOverwriteWhatAPeerHasNotRead) {
   };
   for (const char* transport : {"loopback", "shm"})
     in_one_thread(kSize, transport, body, "allreduce=recursive_doubling", 0);
-}
-
-// A piece begins when the one before has ended, and what it sends of its own goes at once. Several
-// such calls are in flight all the same, and those of a pipeline beside them.
-TEST(ARun, GoesPieceByPieceWhereRanksShareCores) {
-  auto cpus = allowed_cpus();
-  ASSERT_TRUE(run_on({cpus.front()}));
-  constexpr Rank kSize = 4;
-  constexpr int64_t kPiece = 64 << 10, kPieces = 5;  // of 256 KiB
-  in_one_thread(
-      kSize, "shm",
-      [](auto& runners) {
-        constexpr int kCalls = 3;
-        std::vector<std::vector<int32_t>> data(kCalls * kSize);
-        std::vector<rc_buffer> buffers(data.size());
-        auto begin = [&](Runner& runner, int call) {
-          size_t at = call * kSize + runner.rank();
-          data[at].assign(kPieces * kPiece, 1 << runner.rank());
-          buffers[at] = {data[at].data(), data[at].data(), kPieces * kPiece};
-          auto collective = call == 1 ? RC_REDUCE : RC_ALLREDUCE;  // a chain has a pipeline
-          runner.begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffers[at], 1}));
-        };
-        Runner& first = *runners[0];
-        begin(first, 0);
-        for (int turn = 0; turn < 10; turn++) EXPECT_FALSE(first.advance());
-        EXPECT_EQ(first.counters().messages_sent, static_cast<uint64_t>(kSize - 1));
-        EXPECT_FALSE(first.has_room()) << "most of its pieces are not even begun";
-        for (Rank r = 1; r < kSize; r++) begin(*runners[r], 0);
-        std::mt19937 random(7);
-        std::vector<int> begun(kSize, 1);
-        Deadline deadline(seconds(60));
-        for (size_t left = 1; left > 0;) {
-          ASSERT_FALSE(deadline.passed());
-          Runner& one = *runners[random() % kSize];
-          if (int& number = begun[one.rank()]; number < kCalls && one.has_room())
-            begin(one, number++);
-          one.advance();
-          left = 0;
-          for (auto& runner : runners) left += begun[runner->rank()] < kCalls || !runner->advance();
-        }
-        for (int call = 0; call < kCalls; call++)
-          for (Rank r = 0; r < (call == 1 ? 1 : kSize); r++)
-            EXPECT_EQ(std::ranges::count(data[call * kSize + r], 15), kPieces * kPiece);
-      },
-      "direct,reduce=chain");
-  EXPECT_TRUE(run_on(cpus));
 }
 
 // Which way to pack is found out by calls that pack. What these take does not tell how fast packing

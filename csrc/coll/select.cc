@@ -49,13 +49,6 @@ std::optional<Collective> collective_named(std::string_view name) {
   return {};
 }
 
-// The number of rounds in which ranks wait for messages.
-int64_t rounds_with_messages(const std::vector<Traffic>& traffic) {
-  int64_t count = 0;
-  for (const Traffic& rounds : traffic) count += rounds.messages.empty() ? 0 : rounds.times;
-  return count;
-}
-
 bool serves(const ScheduleRow& row, const Call& call) {
   return row.collective == call.collective && (!row.equal_counts || call.has_equal_counts());
 }
@@ -181,43 +174,32 @@ const Selector::Price* Selector::price_of(const ScheduleRow& row) {
   return it->second ? &*it->second : nullptr;
 }
 
-// Where ranks share cores and memory, a rank that waits yields its core to another rank. That
-// context switch is work of the core, so pieces in flight hide nothing. Early sends may save rounds
-// of waiting, but only a piece that is alone sends early. So pieces go one by one with rows that
-// save rounds.
 std::optional<Selector::Price> Selector::work_out(const ScheduleRow& row) const {
   Problem problem{.size = terrain_.fabric.ranks(),
                   .levels = terrain_.fabric.levels(),
                   .positions = terrain_.positions};
-  auto priced = [&](const std::vector<Traffic>& traffic) -> std::optional<Price> {
-    if (traffic.empty() && problem.size > 1) return {};
-    return Price{profile_of(traffic, terrain_.fabric)};
-  };
-  if (terrain_.one_domain && terrain_.fabric.crowded) {
-    std::vector<Traffic> early = traffic_of(row, problem, kMostStepsOfOneDomain, true);
-    if (auto price = priced(early)) {
-      price->one_by_one = rounds_with_messages(early) <
-                          rounds_with_messages(traffic_of(row, problem, kMostStepsOfOneDomain));
-      price->profile.overlaps = false;
-      return price;
-    }
-  }
-  if (row.where == Where::kOneDomain)
-    return priced(traffic_of(row, problem, kMostStepsWalked, true));
-  std::vector<Traffic> traffic;
-  if (row.traffic) traffic = row.traffic(problem);
-  if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked);
-  return priced(traffic);
+  const bool needs_one_domain = row.where == Where::kOneDomain;
+  std::vector<Traffic> traffic, early;
+  if (row.traffic && !needs_one_domain) traffic = row.traffic(problem);
+  if (traffic.empty()) traffic = traffic_of(row, problem, kMostStepsWalked, needs_one_domain);
+  if (traffic.empty() && problem.size > 1) return {};
+  Price price{.alone = profile_of(traffic, terrain_.fabric), .several = {}};
+  price.several = price.alone;
+  if (terrain_.one_domain && terrain_.fabric.crowded)
+    early = traffic_of(row, problem, kMostStepsOfOneDomain, true);
+  if (!early.empty()) price.alone = profile_of(early, terrain_.fabric);
+  return price;
 }
 
 std::optional<Selector::Estimate> Selector::estimate(const ScheduleRow& row, double bytes) {
   const Price* price = price_of(row);
   if (!price) return {};
   std::optional<Estimate> best;
-  for (int64_t piece : piece_sizes(row.collective, &price->profile)) {
+  for (int64_t piece : piece_sizes(row.collective, &price->several)) {
     auto pieces = static_cast<int64_t>(std::ceil(bytes / static_cast<double>(piece)));
+    const Profile& profile = pieces > 1 ? price->several : price->alone;
     double us =
-        microseconds(price->profile, bytes, std::max<int64_t>(1, pieces), pieces_in_flight(slots_));
+        microseconds(profile, bytes, std::max<int64_t>(1, pieces), pieces_in_flight(slots_));
     if (!best || us < best->microseconds) best = {us, piece};
   }
   return best;
@@ -265,7 +247,6 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
   choice.row = row_for(call, bytes, &piece_bytes);
   if (!call.has_data()) {
     choice.pieces = 1;
-    choice.one_by_one = true;
     return choice;
   }
   if (longest_strip == 0) return choice;
@@ -280,8 +261,6 @@ Choice Selector::choose(const Call& call, int64_t longest_strip, size_t strips) 
     choice.stretch = std::min(most, (choice.stretch + line - 1) / line * line);
     choice.pieces = (longest_strip + choice.stretch - 1) / choice.stretch;
   }
-  const Price* price = price_of(*choice.row);
-  choice.one_by_one = choice.pieces == 1 || (price && price->one_by_one);
   return choice;
 }
 

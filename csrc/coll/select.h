@@ -43,7 +43,6 @@ struct Choice {
   const ScheduleRow* row = nullptr;
   int64_t stretch = 0;  // elements of each strip in a piece
   int64_t pieces = 0;
-  bool one_by_one = false;  // a piece begins when the previous one has ended
 };
 
 class Selector {
@@ -70,10 +69,11 @@ class Selector {
   std::optional<Estimate> estimate(const ScheduleRow& row, double bytes);
 
  private:
-  /// The price of a row.
+  /// The price of a row. They differ where ranks share cores, since only a piece that is alone
+  /// sends early (coll/run.h).
   struct Price {
-    Profile profile;
-    bool one_by_one = false;  // as Choice::one_by_one, for several pieces
+    Profile alone;    // of a call that is one piece
+    Profile several;  // of a call in several pieces
   };
   const Price* price_of(const ScheduleRow& row);
   std::optional<Price> work_out(const ScheduleRow& row) const;

@@ -114,32 +114,6 @@ TEST(Select, PiecesOfAHostFitIntoCaches) {
     }
 }
 
-// What a pipeline hides is nothing to ranks that share cores: how often they wait counts.
-TEST(Select, PiecesGoOneByOneWhereRanksShareCoresAndWaitLess) {
-  Terrain terrain = cluster(1, 4, 1);
-  terrain.one_domain = true;
-  auto one_by_one = [&](std::string_view row, int64_t bytes) {
-    terrain.algorithm = fmt::format("allreduce={}", row);
-    Choice choice = choose(terrain, RC_ALLREDUCE, bytes);
-    EXPECT_EQ(choice.row->name, row);
-    EXPECT_EQ(choice.pieces > 1, bytes > kMiB);
-    return choice.one_by_one;
-  };
-  EXPECT_FALSE(one_by_one("direct", 4 * kMiB));
-  EXPECT_TRUE(one_by_one("direct", kMiB / 8)) << "one piece";
-  terrain.fabric.crowded = true;
-  EXPECT_TRUE(one_by_one("direct", 4 * kMiB));
-  EXPECT_FALSE(one_by_one("ring", 4 * kMiB)) << "each of its rounds waits for the one before";
-  // Sums of latencies in another order, but as many.
-  Terrain eight = cluster(1, 8, 1);
-  eight.one_domain = eight.fabric.crowded = true;
-  eight.fabric.links[0].latency_us = 1.3;
-  eight.algorithm = "broadcast=binomial";
-  Choice choice = choose(eight, RC_BROADCAST, 4 * kMiB);
-  EXPECT_GT(choice.pieces, 1);
-  EXPECT_FALSE(choice.one_by_one);
-}
-
 // Four waits a piece instead of two, and as many bytes, are never worth it, however long a wait is.
 TEST(Select, RanksThatShareCoresCountEachWaitOfEachPiece) {
   Terrain terrain = cluster(1, 8, 1);

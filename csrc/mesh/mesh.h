@@ -56,8 +56,8 @@ class Mesh {
   Rank size() const { return size_; }
   const Config& config() const { return config_; }
   const Topology& topology() const { return *topology_; }
-  const Costs& costs() const { return costs_; }            // agreed
-  double measuring_ms() const { return measuring_ms_; }    // how long this rank measured links
+  const Costs& costs() const { return costs_; }          // agreed
+  double measuring_ms() const { return measuring_ms_; }  // how long this rank measured links
   /// The networks in use, "10.0.0.0/24 (eth0, 118 MB/s)".
   std::string network() const { return connector_->network(); }
   uint64_t rejected_connections() const { return connector_->rejected(); }

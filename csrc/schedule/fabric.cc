@@ -260,7 +260,6 @@ double microseconds(const Profile& profile, double bytes, int64_t pieces, int64_
   double piece = bytes / static_cast<double>(pieces);
   double first = profile.latency_us + piece * profile.us_per_byte -
                  std::min(profile.wire_work_us, piece * profile.wire_us_per_byte);
-  if (!profile.overlaps) return static_cast<double>(pieces) * first;
   double share = first / static_cast<double>(slots);
   double busiest = std::max(piece * profile.busiest_us_per_byte, profile.work_us);
   double next = std::max(busiest + kNotHidden * share, share);

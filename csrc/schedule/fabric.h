@@ -61,7 +61,6 @@ struct Profile {
   // Where cores are shared: the part of work_us and us_per_byte in rounds between hosts.
   double wire_work_us = 0;
   double wire_us_per_byte = 0;
-  bool overlaps = true;  // pieces in flight hide latencies; else each costs as much as the first
 };
 
 Profile profile_of(std::span<const Traffic> traffic, const Fabric& fabric);

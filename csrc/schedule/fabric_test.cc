@@ -291,11 +291,6 @@ TEST(Microseconds, OfCrowdedHostsAreTheWorkOfTheirCores) {
   EXPECT_GE(microseconds(profile, 100, 10, 1000), 10 * 10);
 }
 
-TEST(Microseconds, OfPiecesThatDoNotOverlapAreThoseOfEach) {
-  Profile profile = {.latency_us = 10, .us_per_byte = 0.5, .work_us = 10, .overlaps = false};
-  EXPECT_DOUBLE_EQ(microseconds(profile, 100, 5, 1000), 5 * 10 + 50);
-}
-
 // While bytes of one rank are on the wire, the cores that it shares work for the others.
 TEST(Microseconds, OfCrowdedHostsAreTheirCoresOrTheWire) {
   Profile profile = {.latency_us = 12,
