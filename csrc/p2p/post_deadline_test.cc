@@ -101,7 +101,7 @@ TEST_P(PostDeadline, AStartedSendHasNoDeadlineOfItsOwn) {
   std::string text = text_of(2000, 1);
   Transfer unwanted = send_of(text, 1, 3);
   office[0].start(unwanted);
-  EXPECT_FALSE(office[0].wait(unwanted, 2.5)) << "which is the waiter's alone";
+  EXPECT_FALSE(office[0].wait(unwanted, 1.5)) << "which is the waiter's alone";
   EXPECT_FALSE(office.health[0]->poisoned());
   EXPECT_EQ(receive(office[1], 0, 3), text);
   EXPECT_TRUE(office[0].wait(unwanted, -1));
