@@ -69,13 +69,13 @@ bool in_place(const Call& call, const rc_buffer& b, Rank rank) {
   return in == out && (!call.exchanges() || std::ranges::equal(call.counts, call.recv_counts));
 }
 
-/// A stretch of the caller's memory.
-struct Stretch {
+/// Memory that a call reads or writes.
+struct MemoryRange {
   intptr_t first = 0, end = 0;
   bool written = false;
 };
 
-Stretch stretch_of(const Call& call, const rc_buffer& b, bool output, Rank rank, Rank size) {
+MemoryRange range_of(const Call& call, const rc_buffer& b, bool output, Rank rank, Rank size) {
   const CollectiveTraits& traits = traits_of(call.collective);
   const void* data = output ? b.output : b.input;
   if (!data) return {};
@@ -90,20 +90,20 @@ intptr_t distance(const rc_buffer& b) {
                                reinterpret_cast<uintptr_t>(b.output));
 }
 
-bool are_apart(const Stretch& x, const Stretch& y) {
+bool are_apart(const MemoryRange& x, const MemoryRange& y) {
   return x.end <= y.first || y.end <= x.first || x.first == x.end || y.first == y.end;
 }
 
 // All memory that a call may read or write.
-std::vector<Stretch> memory_of(const Call& call, Rank rank, Rank size) {
-  std::vector<Stretch> stretches;
+std::vector<MemoryRange> memory_of(const Call& call, Rank rank, Rank size) {
+  std::vector<MemoryRange> ranges;
   for (const rc_buffer& b : call.buffers)
-    for (bool output : {false, true}) stretches.push_back(stretch_of(call, b, output, rank, size));
-  return stretches;
+    for (bool output : {false, true}) ranges.push_back(range_of(call, b, output, rank, size));
+  return ranges;
 }
 
 void check_overlap(const Call& call, const rc_buffer& b, Rank rank, Rank size) {
-  check(are_apart(stretch_of(call, b, false, rank, size), stretch_of(call, b, true, rank, size)) ||
+  check(are_apart(range_of(call, b, false, rank, size), range_of(call, b, true, rank, size)) ||
             in_place(call, b, rank),
         Code::kInvalidArgument,
         "input and output of {} overlap: pass memory of their own for both, or the same memory, in "
@@ -324,9 +324,9 @@ const Call& CallCheck::operator()(const rc_call& raw) {
 }
 
 bool share_memory(const Call& a, const Call& b, Rank rank, Rank size) {
-  std::vector<Stretch> of_a = memory_of(a, rank, size), of_b = memory_of(b, rank, size);
-  for (const Stretch& x : of_a)
-    for (const Stretch& y : of_b)
+  std::vector<MemoryRange> of_a = memory_of(a, rank, size), of_b = memory_of(b, rank, size);
+  for (const MemoryRange& x : of_a)
+    for (const MemoryRange& y : of_b)
       if ((x.written || y.written) && !are_apart(x, y)) return true;
   return false;
 }

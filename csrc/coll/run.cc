@@ -59,37 +59,38 @@ void Run::end(Piece& piece) {
 
 // True if this call has messages left to send to the peer, or to receive from it. In a tick the
 // newest piece advances first. A message counts as received when it is released.
-bool Run::has_left(Way way, Rank peer) const {
+bool Run::has_left(Direction direction, Rank peer) const {
   if (started_ < choice_->pieces) return true;
   for (int64_t k = finished_; k < started_; k++) {
     const Piece& piece = pieces_[index_of(k)];
     bool advanced = in_tick_ && k > at_, received = in_tick_ && k == at_ && received_;
     size_t round = stage_of(piece) + advanced;  // of its next send
-    if (way == Way::kReceive && round > 0 && !received) round--;
-    if (has_left(way, peer, piece, round)) return true;
+    if (direction == Direction::kReceive && round > 0 && !received) round--;
+    if (has_left(direction, peer, piece, round)) return true;
   }
   return false;
 }
 
 // The same for one piece, from `round` on.
-bool Run::has_left(Way way, Rank peer, const Piece& piece, size_t round) const {
+bool Run::has_left(Direction direction, Rank peer, const Piece& piece, size_t round) const {
   const auto& actions = piece.plan().actions;
-  if (way == Way::kSend && sends_early_) {
+  if (direction == Direction::kSend && sends_early_) {
     std::span left = std::span(piece.plan().sends).subspan(next_send_);
     return std::ranges::any_of(left, [&](const EarliestSend& send) {
       return plans_.order()[actions[send.round].send_to] == peer;
     });
   }
   for (; round < actions.size(); round++) {
-    Rank position = way == Way::kSend ? actions[round].send_to : actions[round].recv_from;
+    Rank position =
+        direction == Direction::kSend ? actions[round].send_to : actions[round].recv_from;
     if (position != kNobody && plans_.order()[position] == peer) return true;
   }
   return false;
 }
 
-bool Run::is_turn(Way way, Rank peer) {
+bool Run::is_turn(Direction direction, Rank peer) {
   for (const Run* run = before_; run; run = run->before_)
-    if (run->has_left(way, peer)) {
+    if (run->has_left(direction, peer)) {
       want_ = {.what = Want::What::kTurn};
       return false;
     }
@@ -145,7 +146,7 @@ bool Run::expect_tick() {
   if (before_)
     for (int64_t k = started_ - 1; k >= finished_; k--) {
       Rank from = receives_from(piece(k), stage_of(piece(k)));
-      if (from != kNobody && !is_turn(Way::kReceive, from)) return false;
+      if (from != kNobody && !is_turn(Direction::kReceive, from)) return false;
     }
   for (int64_t k = started_ - 1; k >= finished_; k--) expect(piece(k), stage_of(piece(k)));
   return true;
@@ -276,7 +277,7 @@ bool Run::send(Piece& piece, size_t round) {
   const Action& action = piece.plan().actions[round];
   if (action.send_to == kNobody) return true;
   Rank peer = plans_.order()[action.send_to];
-  if (before_ && !is_turn(Way::kSend, peer)) return false;
+  if (before_ && !is_turn(Direction::kSend, peer)) return false;
   Endpoint& link = comm_.channel(peer);
   bool from_caller = action.send_from == Storage::kInput || action.send_from == Storage::kOutput;
   bool copies = from_caller && piece.from == SentFrom::kCopied;
@@ -331,7 +332,7 @@ bool Run::receive(Piece& piece, size_t round) {
   if (action.recv_from == plans_.self()) return fold_own(piece, action);
   if (!has_view_) {
     Rank peer = plans_.order()[action.recv_from];
-    if (before_ && !is_turn(Way::kReceive, peer)) return false;
+    if (before_ && !is_turn(Direction::kReceive, peer)) return false;
     want_.what = Want::What::kMessage;
     want_.peer = peer;
     want_.link = &comm_.channel(peer);

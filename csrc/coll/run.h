@@ -138,10 +138,10 @@ class Run {
   bool completed(const Sent& sent);
   bool all_completed(std::vector<Sent>& sent);
   bool wants(Want::What what, Rank peer, Endpoint& link, uint64_t bytes = 0);
-  enum class Way : uint8_t { kSend, kReceive };
-  bool has_left(Way way, Rank peer) const;
-  bool has_left(Way way, Rank peer, const Piece& piece, size_t round) const;
-  bool is_turn(Way way, Rank peer);
+  enum class Direction : uint8_t { kSend, kReceive };
+  bool has_left(Direction direction, Rank peer) const;
+  bool has_left(Direction direction, Rank peer, const Piece& piece, size_t round) const;
+  bool is_turn(Direction direction, Rank peer);
   bool expect_tick();
   size_t lending_before() const;
   Planned& planned_for(Piece& piece);

@@ -35,13 +35,13 @@ inline constexpr GroupNumber kNoGroup = kGroupNumbers;
 
 /// Why a connection was not made, and what that tells about the peer.
 struct Unmade {
-  enum class Peer : uint8_t {
+  enum class PeerState : uint8_t {
     kUnknown,  // the peer was reached, or this end is the cause
     kEnded,    // nobody listens at the peer's address any more, or another process does
     kSilent,   // the peer's host does not answer or cannot be reached
   };
   Error why;
-  Peer peer = Peer::kUnknown;
+  PeerState peer = PeerState::kUnknown;
 };
 
 class Connector : public Dialer {

@@ -159,9 +159,9 @@ bool Connector::State::Outward::end(short events) {
 }
 
 void Connector::State::Outward::throw_unless_connected(int error) {
-  peer_ = error == ECONNREFUSED ? Unmade::Peer::kEnded
-          : is_silence(error)   ? Unmade::Peer::kSilent
-                                : Unmade::Peer::kUnknown;
+  peer_ = error == ECONNREFUSED ? Unmade::PeerState::kEnded
+          : is_silence(error)   ? Unmade::PeerState::kSilent
+                                : Unmade::PeerState::kUnknown;
   if (error == 0) return;
   // The peer listened before it published its address. So "refused" means that its process has
   // ended, and "reset" that it ended just then.
@@ -201,7 +201,7 @@ bool Connector::State::Outward::prove() {
   }
   Verdict verdict = prover_->verdict();
   // Another process has the peer's address now.
-  if (verdict != Verdict::kAccepted) peer_ = Unmade::Peer::kEnded;
+  if (verdict != Verdict::kAccepted) peer_ = Unmade::PeerState::kEnded;
   check(verdict == Verdict::kAccepted, code_of(verdict), "{}: {}", link(), explain(verdict));
   if (!entered_ || to_.peer > state_.rank) return made();
   stage_ = Stage::kLetIn;

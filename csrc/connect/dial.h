@@ -71,7 +71,7 @@ class Connector::State::Dial {
   /// Whether the peer may have accepted already while this end does not know it yet.
   virtual bool is_nearly_made() const = 0;
   /// What the error tells about the peer, after advance() has thrown.
-  virtual Unmade::Peer says_of_peer() const { return Unmade::Peer::kUnknown; }
+  virtual Unmade::PeerState says_of_peer() const { return Unmade::PeerState::kUnknown; }
   /// Names the connection: "connecting rank 0 -> 3 …".
   virtual std::string link() const = 0;
   /// The connection, after advance() has returned true. Empty for a lifeline that the peer has made
@@ -100,7 +100,7 @@ class Connector::State::Outward final : public Dial {
   Clock::time_point due() const override;
   bool is_awaited() const override { return stage_ == Stage::kIdle && is_either(to_.channel); }
   bool is_nearly_made() const override;
-  Unmade::Peer says_of_peer() const override { return peer_; }
+  Unmade::PeerState says_of_peer() const override { return peer_; }
   std::string link() const override;
 
  private:
@@ -132,7 +132,7 @@ class Connector::State::Outward final : public Dial {
   Permits::Permit permit_;
   Clock::time_point patient_until_{};  // when it gives up its permit
   Stage stage_ = Stage::kIdle;
-  Unmade::Peer peer_ = Unmade::Peer::kUnknown;  // according to the last attempt
+  Unmade::PeerState peer_ = Unmade::PeerState::kUnknown;  // according to the last attempt
   Clock::time_point pause_over_{};
   bool entered_ = false;  // recorded as `dialled` in State::either
   std::optional<Prover> prover_;

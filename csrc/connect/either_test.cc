@@ -214,8 +214,8 @@ TEST(Lifeline, SaysWhatHasBecomeOfThePeer) {
   auto ended = try_lifeline(caller, 1, 20, [](const Fd&) {});
   auto stopped = try_lifeline(caller, 2, 0.2, [](const Fd&) {});
   ASSERT_TRUE(ended && stopped);
-  EXPECT_EQ(ended->peer, Unmade::Peer::kEnded) << ended->why.what();
-  EXPECT_EQ(stopped->peer, Unmade::Peer::kUnknown) << stopped->why.what();
+  EXPECT_EQ(ended->peer, Unmade::PeerState::kEnded) << ended->why.what();
+  EXPECT_EQ(stopped->peer, Unmade::PeerState::kUnknown) << stopped->why.what();
   EXPECT_EQ(stopped->why.code(), Code::kTimeout);
 }
 

@@ -45,11 +45,11 @@ struct Try {
 Try::State state_of(const std::optional<Unmade>& unmade) {
   if (!unmade) return Try::State::kIdle;
   switch (unmade->peer) {
-    case Unmade::Peer::kEnded:
+    case Unmade::PeerState::kEnded:
       return Try::State::kEnded;
-    case Unmade::Peer::kSilent:
+    case Unmade::PeerState::kSilent:
       return Try::State::kSilent;
-    case Unmade::Peer::kUnknown:
+    case Unmade::PeerState::kUnknown:
       break;
   }
   return Try::State::kAnswered;
