@@ -16,9 +16,34 @@ std::byte* bytes_of(Header& header) { return reinterpret_cast<std::byte*>(&heade
 
 }  // namespace
 
-TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
+std::vector<size_t> numbers_of_streams(size_t most) {
+  std::vector<size_t> numbers;
+  for (size_t number = 1; number <= most; number *= 2) numbers.push_back(number);
+  return numbers;
+}
+
+FasterWay fastest_of(size_t numbers) {
+  constexpr double kPays = 1.1;
+  // A number is timed once what was under way on other streams before has arrived. All numbers are
+  // tried again after a while, since the network may have changed.
+  FasterWay::Options options{.weights = {1},
+                             .first_warm_up_bytes = 16 << 20,
+                             .warm_up_bytes = 16 << 20,
+                             .rest_bytes = uint64_t{8} << 30,
+                             .rest_of_others_bytes = uint64_t{8} << 30};
+  while (options.weights.size() < numbers)
+    options.weights.push_back(options.weights.back() * kPays);
+  return FasterWay(std::move(options));
+}
+
+TcpEndpoint::TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, std::vector<size_t> numbers,
                          size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all)
-    : rank_(rank), peer_(peer), most_bytes_(most_bytes), all_(all), tuner_(tuner) {
+    : rank_(rank),
+      peer_(peer),
+      most_bytes_(most_bytes),
+      all_(all),
+      numbers_(std::move(numbers)),
+      faster_(fastest_of(numbers_.size())) {
   flows_.reserve(sockets.size());
   for (size_t i = 0; i < sockets.size(); i++) {
     auto link = fmt::format("[rank {} -> {}, tcp stream {}]", rank, peer, i);
@@ -38,8 +63,8 @@ uint64_t TcpEndpoint::try_send(const Envelope& envelope, const void* data, uint6
   }
   Outgoing& message = outgoing(number);
   message = {};
-  message.header.streams =
-      bytes > kStretchBytes ? static_cast<uint16_t>(tuner_.streams()) : uint16_t{1};
+  size_t streams = bytes > kStretchBytes ? numbers_[faster_.next(kMeasuredBytes)] : 1;
+  message.header.streams = static_cast<uint16_t>(streams);
   message.header.number = number;
   message.header.bytes = bytes;
   message.header.envelope = envelope;
@@ -134,11 +159,21 @@ void TcpEndpoint::count_completed() {
     if (outgoing(completed_).header.bytes <= kStretchBytes) continue;
     auto now = Clock::now();
     uint64_t delivered = bytes_sent_ - unacknowledged();
-    if (counting_) tuner_.sent(delivered - delivered_, now - busy_since_);
+    if (counting_) measure(delivered - delivered_, now - busy_since_);
     counting_ = true;
     busy_since_ = now;
     delivered_ = delivered;
   }
+}
+
+// The peer has received so many bytes in this time, in which the link was never idle.
+void TcpEndpoint::measure(uint64_t bytes, Duration busy) {
+  measured_bytes_ += bytes;
+  measured_time_ += busy;
+  if (measured_bytes_ < kMeasuredBytes) return;
+  faster_.did(measured_bytes_, measured_time_);
+  measured_bytes_ = 0;
+  measured_time_ = {};
 }
 
 // Decides whether the link was idle until now. While bytes that the kernel has taken are still

@@ -22,9 +22,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/faster_way.h"
 #include "base/fd.h"
 #include "transport/tcp/stream.h"
-#include "transport/tcp/tuner.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
@@ -40,11 +41,17 @@ using Endpoints = std::vector<TcpEndpoint*>;
 /// has much left.
 inline constexpr uint64_t kStretchBytes = 512 << 10;
 
+/// How many of a link's streams carry long messages: 1, 2, 4 … up to `most`.
+std::vector<size_t> numbers_of_streams(size_t most);
+/// Finds out on the link which of so many numbers is fastest. A further number must be faster by a
+/// tenth, since more streams cost memory and a share of other traffic.
+FasterWay fastest_of(size_t numbers);
+
 class TcpEndpoint final : public Endpoint {
  public:
-  /// Sends over as many of the sockets as `tuner` says. A header that announces more than
-  /// `most_bytes` is corrupt.
-  TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, StreamTuner tuner,
+  /// Sends a long message over as many of the sockets as one of `numbers` says, the fastest. A
+  /// header that announces more than `most_bytes` is corrupt.
+  TcpEndpoint(Rank rank, Rank peer, std::vector<Fd> sockets, std::vector<size_t> numbers,
               size_t read_ahead_bytes, uint64_t most_bytes, Endpoints& all);
   ~TcpEndpoint() override;
 
@@ -68,6 +75,8 @@ class TcpEndpoint final : public Endpoint {
   /// Stretches that the kernel gets in one system call. More gain nothing: 16 small ones fill a
   /// segment, a long one fills the socket.
   static constexpr size_t kBatch = 16;
+  /// Bytes of one measurement of the link.
+  static constexpr uint64_t kMeasuredBytes = 4 << 20;
 
   struct Outgoing {
     Header header;  // of its next stretch
@@ -104,6 +113,7 @@ class TcpEndpoint final : public Endpoint {
   bool flush(size_t k);
   void drop_sent_frames(Flow& flow, uint64_t taken);
   bool flush_all();
+  void measure(uint64_t bytes, Duration busy);
   void begin_to_count(bool is_long);
   uint64_t unacknowledged() const;
   void count_completed();
@@ -125,7 +135,8 @@ class TcpEndpoint final : public Endpoint {
   const uint64_t most_bytes_;
   Endpoints& all_;
   std::vector<Flow> flows_;
-  StreamTuner tuner_;
+  const std::vector<size_t> numbers_;
+  FasterWay faster_;                    // of numbers_
   std::array<Outgoing, kQueue> queue_;  // message n at n modulo kQueue
   uint64_t sent_ = 0;                   // taken by try_send
   uint64_t cutting_ = 1;                // the first message that is not cut to its end
@@ -135,6 +146,8 @@ class TcpEndpoint final : public Endpoint {
   bool counting_ = false;
   Clock::time_point busy_since_;
   uint64_t delivered_ = 0;
+  uint64_t measured_bytes_ = 0;  // since faster_ was told
+  Duration measured_time_{};
   uint64_t revoked_ = 0;  // sent_ when revoke() dropped messages; 0: none dropped
   // The message that arrives, number received_ + 1.
   uint64_t received_ = 0;

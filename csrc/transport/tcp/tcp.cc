@@ -147,9 +147,8 @@ class TcpTransport final : public Transport {
     size_t most = sockets_to(peer);
     invariant(sockets.size() == most, "tcp: {} sockets for {} streams to rank {}", sockets.size(),
               most, peer);
-    auto tuner =
-        streams_.wanted > 0 ? tcp::StreamTuner::fixed(most) : tcp::StreamTuner::measured(most);
-    return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), tuner,
+    auto numbers = streams_.wanted > 0 ? std::vector{most} : tcp::numbers_of_streams(most);
+    return std::make_unique<tcp::TcpEndpoint>(rank_, peer, std::move(sockets), std::move(numbers),
                                               framing_.read_ahead_bytes, framing_.most_bytes,
                                               endpoints_);
   }

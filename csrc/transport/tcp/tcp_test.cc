@@ -35,7 +35,7 @@ class Wire : public ::testing::Test {
     there_ = std::move(there);
     std::vector<Fd> sockets;
     sockets.push_back(std::move(here));
-    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), tcp::StreamTuner::fixed(1),
+    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), std::vector<size_t>{1},
                                                1024, kMost, all_);
   }
 
@@ -252,10 +252,8 @@ TEST(TcpStreams, KeepTheOrderUnderPressure) {
     }
   }
   tcp::Endpoints all[2];
-  tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), tcp::StreamTuner::fixed(3), 1024, kBytes,
-                        all[0]);
-  tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), tcp::StreamTuner::fixed(3), 1024, kBytes,
-                      all[1]);
+  tcp::TcpEndpoint from(0, 1, std::move(sockets[0]), std::vector<size_t>{3}, 1024, kBytes, all[0]);
+  tcp::TcpEndpoint to(1, 0, std::move(sockets[1]), std::vector<size_t>{3}, 1024, kBytes, all[1]);
   std::vector<std::byte> data(kBytes);
   fill(data.data(), kBytes, 1);
   std::thread sender([&] {
@@ -283,11 +281,11 @@ struct Pair {
       sockets[0].push_back(std::move(a));
       sockets[1].push_back(std::move(b));
     }
-    auto tuner = tcp::StreamTuner::fixed(streams);
-    from =
-        std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets[0]), tuner, 1024, kMost, all[0]);
-    to =
-        std::make_unique<tcp::TcpEndpoint>(1, 0, std::move(sockets[1]), tuner, 1024, kMost, all[1]);
+    auto numbers = std::vector<size_t>{streams};
+    from = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets[0]), numbers, 1024, kMost,
+                                              all[0]);
+    to = std::make_unique<tcp::TcpEndpoint>(1, 0, std::move(sockets[1]), numbers, 1024, kMost,
+                                            all[1]);
   }
   static constexpr uint64_t kMost = 8 << 20;
   tcp::Endpoints all[2];
@@ -328,7 +326,7 @@ TEST(TcpStreams, AStreamThatIsStuckDelaysOnlyWhatItHolds) {
   sockets.push_back(std::move(fast_here));
   sockets.push_back(std::move(slow));
   tcp::Endpoints all;
-  tcp::TcpEndpoint from(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2), 1024, 1 << 30, all);
+  tcp::TcpEndpoint from(0, 1, std::move(sockets), std::vector<size_t>{2}, 1024, 1 << 30, all);
   std::vector<std::byte> data(64 << 20);
   ASSERT_TRUE(from.try_send(envelope_of(1), data.data(), data.size()));
   // Nobody reads stream 1; all that it has not taken goes over stream 0.
@@ -355,7 +353,7 @@ class TwoStreams : public ::testing::Test {
       sockets.push_back(std::move(here));
       end = std::move(there);
     }
-    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), tcp::StreamTuner::fixed(2),
+    link_ = std::make_unique<tcp::TcpEndpoint>(0, 1, std::move(sockets), std::vector<size_t>{2},
                                                1024, kMost, all_);
   }
   void put(int stream, const tcp::Header& header) {
@@ -487,14 +485,17 @@ TEST_F(TwoStreams, OneThatBreaksIsPeerLost) {
   }
 }
 
-// A link that is `rate(n)` bytes a second fast with n streams.
+// The number of streams that a link settles on, which is `rate(n)` bytes a second fast with n.
 size_t settled(size_t most, const std::function<double(size_t)>& rate) {
-  auto tuner = tcp::StreamTuner::measured(most);
-  for (int i = 0; i < 200; i++) tuner.sent(1 << 20, seconds((1 << 20) / rate(tuner.streams())));
-  return tuner.streams();
+  constexpr uint64_t kBytes = 4 << 20;
+  std::vector<size_t> numbers = tcp::numbers_of_streams(most);
+  FasterWay faster = tcp::fastest_of(numbers.size());
+  for (int i = 0; i < 200; i++)
+    faster.did(kBytes, seconds(kBytes / rate(numbers[faster.next(kBytes)])));
+  return numbers[faster.next(kBytes)];
 }
 
-TEST(StreamTuner, TakesWhatPays) {
+TEST(NumberOfStreams, IsOneThatPays) {
   EXPECT_EQ(settled(4, [](size_t) { return 1e9; }), 1u);
   EXPECT_EQ(settled(4, [](size_t n) { return 1e9 * static_cast<double>(n); }), 4u);
   EXPECT_EQ(settled(4, [](size_t n) { return n == 2 ? 1.5e9 : 1e9; }), 2u);
@@ -503,42 +504,21 @@ TEST(StreamTuner, TakesWhatPays) {
   EXPECT_EQ(settled(1, [](size_t) { return 1e9; }), 1u);
 }
 
-TEST(StreamTuner, OnePauseDecidesNothing) {
+TEST(NumberOfStreams, IsNotDecidedByOnePause) {
   int calls = 0;
-  // In the first measurement with 4 streams nobody was run for a second.
+  // During one measurement with 4 streams no rank ran for seconds.
   size_t streams = settled(4, [&](size_t n) {
-    return n == 4 && calls++ == 0 ? double{1 << 20} : 1e9 * static_cast<double>(n);
+    return n == 4 && calls++ == 10 ? double{1 << 20} : 1e9 * static_cast<double>(n);
   });
   EXPECT_EQ(streams, 4u);
 }
 
-// Nor one in which all was taken at once.
-TEST(StreamTuner, OneBurstDecidesNothing) {
+// Such as one in which the kernel took all at once.
+TEST(NumberOfStreams, IsNotDecidedByOneBurst) {
   int calls = 0;
   size_t streams = settled(
-      4, [&](size_t n) { return n == 1 && calls++ < 16 ? 1e11 : 1e9 * static_cast<double>(n); });
+      4, [&](size_t n) { return n == 1 && calls++ == 10 ? 1e11 : 1e9 * static_cast<double>(n); });
   EXPECT_EQ(streams, 4u);
-}
-
-TEST(StreamTuner, MeasuresAgainAfterAWhile) {
-  auto tuner = tcp::StreamTuner::measured(2);
-  auto work = [&](uint64_t bytes, auto rate) {
-    for (uint64_t sent = 0; sent < bytes; sent += 1 << 20)
-      tuner.sent(1 << 20, seconds((1 << 20) / rate(tuner.streams())));
-  };
-  // One stream and two, in turn.
-  constexpr uint64_t kTrials = 2 * tcp::StreamTuner::kRounds * tcp::StreamTuner::kEpochBytes;
-  work(kTrials, [](size_t) { return 1e9; });
-  EXPECT_EQ(tuner.streams(), 1u);
-  auto pays = [](size_t n) { return 1e9 * static_cast<double>(n); };
-  work(tcp::StreamTuner::kRestBytes + kTrials, pays);
-  EXPECT_EQ(tuner.streams(), 2u);
-}
-
-TEST(StreamTuner, DoesAsItIsTold) {
-  auto tuner = tcp::StreamTuner::fixed(3);
-  for (int i = 0; i < 100; i++) tuner.sent(1 << 20, seconds(1));
-  EXPECT_EQ(tuner.streams(), 3u);
 }
 
 }  // namespace
