@@ -461,7 +461,7 @@ class Communicator:
         ``key``, then by rank. ``None`` on a rank in no group.
 
         Returns ``None`` on a rank in no group. The new communicator is closed on its own, before or
-        after this one. If one rank passes a bad list as ``ranks``, all ranks raise
+        after this one. If one rank passes a bad list, colour or key, all ranks raise
         :class:`ringcoll.InvalidArgument`. If ranks of a group pass different lists, all ranks raise
         :class:`ringcoll.Mismatch`.
 
@@ -540,11 +540,17 @@ class Communicator:
         return list(received)
 
     def _ranks_of_color(self, color: int | None, key: int) -> list[int]:
-        if color is not None and color < 0:
-            raise InvalidArgument(f"split: color {color} is negative")
-        mine = array("q", [-1 if color is None else color, key])
+        fits = (color is None or 0 <= color < 2**63) and -(2**63) <= key < 2**63
+        no_color, refused = -1, -2
+        said = [no_color if color is None else color, key] if fits else [refused, 0]
         gathered = array("q", bytes(16 * self.size))
-        self._run(calls.allgather(self._seat, mine, None, gathered))
+        self._run(calls.allgather(self._seat, array("q", said), None, gathered))
+        for rank in range(self.size):
+            if gathered[2 * rank] == refused:
+                raise InvalidArgument(
+                    f"split: rank {rank} passed a bad color or key: a color is at least 0, "
+                    "and both have at most 64 bits"
+                )
         if color is None:
             return []
         keys = [

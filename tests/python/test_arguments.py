@@ -91,7 +91,7 @@ REFUSED = [
     ("or neither", lambda w: w.alltoall_async(np.ones(3), send_counts=[1, 2])),
     ("needs a|out=|root must pass", lambda w: w.scatter(None)),
     ("not both", lambda w: w.split([0], color=1)),
-    ("negative", lambda w: w.split(color=-1)),
+    ("a color is at least 0", lambda w: w.split(color=-1)),
 ]
 
 

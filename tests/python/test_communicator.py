@@ -84,6 +84,16 @@ def test_split_by_color_and_key(run_ranks):
     assert run_ranks(4, body) == [2, 4, 2, 4]
 
 
+def test_all_ranks_hear_at_once_of_a_bad_color_or_key(run_ranks):
+    def body(world):
+        for bad in ({"color": -1}, {"color": 2**63}, {"color": 1, "key": -(2**64)}):
+            with pytest.raises(ringcoll.InvalidArgument, match="rank 1 passed a bad color or key"):
+                world.split(**bad if world.rank == 1 else {"color": 1})
+        assert world.split(color=1).size == 2, "the communicator is still good"
+
+    run_ranks(2, body)
+
+
 def test_split_by_ranks(run_ranks):
     def body(world):
         sub = world.split([2, 0] if world.rank != 1 else [])
