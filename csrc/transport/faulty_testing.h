@@ -152,9 +152,9 @@ class FaultyTransport final : public Transport {
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<FaultyTransport>(inner_->part(part), choose_);
   }
-  bool called_by(Rank peer) override { return inner_->called_by(peer); }
-  bool stirs(Sleep* sleep) override { return inner_->stirs(sleep); }
-  void rested() override { inner_->rested(); }
+  bool connected_by(Rank peer) override { return inner_->connected_by(peer); }
+  bool may_be_ready(Sleep* sleep) override { return inner_->may_be_ready(sleep); }
+  void end_wait() override { inner_->end_wait(); }
 
  private:
   std::unique_ptr<Transport> inner_;

@@ -115,7 +115,7 @@ struct Sleepers : PartWorld {
   void connect_one(Rank rank, Rank peer) {
     (*this)[rank].connect(peer, (*this)[peer].transport->address());
   }
-  /// Until something stirs on any link of the rank, or `called`. False: nothing woke it.
+  /// Until something may be ready on any link of the rank, or `called`. False: nothing woke it.
   bool sleep(Rank rank, const std::function<bool()>& called = {}) {
     Deadline limit(seconds(20));
     (*this)[rank].waits.sleep(limit.left(), called);
@@ -207,13 +207,13 @@ TEST_P(Messages, APeerThatConnectsIsSeen) {
     Rank second = 1 - first;
     part[second].transport->reach(first, part[first].transport->address());
     if (knows_callers(row().name)) {
-      EXPECT_FALSE(part[second].transport->called_by(first));
+      EXPECT_FALSE(part[second].transport->connected_by(first));
     }
     auto caller = std::async(std::launch::async, [&] {
       part.connect_one(first, second);
       send(part[first][second], envelope_of(7), "hello", 5);
     });
-    auto called = [&] { return part[second].transport->called_by(first); };
+    auto called = [&] { return part[second].transport->connected_by(first); };
     while (!called()) ASSERT_TRUE(part.sleep(second, called));
     part.connect_one(second, first);
     Peeked next;

@@ -297,18 +297,18 @@ class Transport {
   /// when its sockets are there; the peer will get the other ends. Another link is connected at any
   /// time. This says whether the peer has connected to this rank, or may have, as far as is seen
   /// without a message. If so, this rank connects, too. Not for links of class kNetwork.
-  virtual bool called_by(Rank /*peer*/) { return true; }
-  /// Whether any link may be ready: something that was looked for in vain since rested() may be
+  virtual bool connected_by(Rank /*peer*/) { return true; }
+  /// Whether any link may be ready: something that was looked for in vain since end_wait() may be
   /// there now. That is a message, a credit, a completion or a step of the setup. Takes no message,
   /// but moves queued sends, those of other links, too. A link that fails, or whose peer has gone,
   /// is ready once: looking at it throws.
   ///
-  /// With `sleep`, the caller prepares to sleep: from here until rested(), peers notify it through
-  /// the bell. If this returns false, and called_by(), asked afterwards, is false for all other
-  /// peers of a part, the caller may poll() the bell and the descriptors that were added.
-  virtual bool stirs(Sleep* sleep) = 0;
+  /// With `sleep`, the caller prepares to sleep: from here until end_wait(), peers notify it
+  /// through the bell. If this returns false, and connected_by(), asked afterwards, is false for
+  /// all other peers of a part, the caller may poll() the bell and the descriptors that were added.
+  virtual bool may_be_ready(Sleep* sleep) = 0;
   /// Reports that the wait is over, whether or not the caller slept.
-  virtual void rested() {}
+  virtual void end_wait() {}
 };
 inline constexpr size_t kMaxAddressBytes = 2048;
 inline constexpr size_t kMaxPartAddressBytes = 16;

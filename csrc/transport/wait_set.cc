@@ -26,9 +26,9 @@ class WaitSet::Asleep {
     std::lock_guard lock(set.mutex_);
     set.bell_ = std::move(bell);
   }
-  // Peers ring the bell until rested(). Afterwards another sleep may have it.
+  // Peers ring the bell until end_wait(). Afterwards another sleep may have it.
   ~Asleep() {
-    set_.rested();
+    set_.end_wait();
     std::unique_ptr<Bell> bell;
     {
       std::lock_guard lock(set_.mutex_);
@@ -47,27 +47,27 @@ void WaitSet::add(Transport& part) {
   if (std::ranges::find(parts_, &part) == parts_.end()) parts_.push_back(&part);
 }
 
-bool WaitSet::stirs() {
+bool WaitSet::may_be_ready() {
   bool any = false;
-  for (Transport* part : parts_) any |= part->stirs(nullptr);
+  for (Transport* part : parts_) any |= part->may_be_ready(nullptr);
   return any;
 }
 
 // An exchange reads the flag that wake() set, so this thread sees what was done before wake(). A
 // store would not, and the next sleep might miss it.
-void WaitSet::rested() {
-  for (Transport* part : parts_) part->rested();
+void WaitSet::end_wait() {
+  for (Transport* part : parts_) part->end_wait();
   if (woken()) woken_.exchange(false);
 }
 
-// A peer writes what stirs() looks for before it notifies, so no notification is lost.
+// A peer writes what may_be_ready() looks for before it notifies, so no notification is lost.
 void WaitSet::sleep(Duration limit, const std::function<bool()>& look) {
   Asleep asleep(*this);
   const Bell& bell = *bell_;
   fds_.assign(1, {bell.fd(), POLLIN, 0});
   Sleep sleep{bell, fds_};
   bool any = false;
-  for (Transport* part : parts_) any |= part->stirs(&sleep);
+  for (Transport* part : parts_) any |= part->may_be_ready(&sleep);
   if (any || woken() || (look && look())) return;
   timespec timeout = to_timespec(bell.fd() >= 0 ? limit : std::min(limit, kLongestWithoutABell));
   if (::ppoll(fds_.data(), fds_.size(), &timeout, nullptr) > 0 && fds_[0].revents != 0)

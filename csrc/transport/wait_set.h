@@ -1,7 +1,7 @@
 // One way to wait for the links of a group, for calls and for messages. A wait first polls. Then it
 // sleeps for all links of its transports at once, on a bell and on the descriptors that the
-// transports name (Transport::stirs). It stands here, so that tests of transports sleep as groups
-// do.
+// transports name (Transport::may_be_ready). It stands here, so that tests of transports sleep as
+// groups do.
 #pragma once
 
 #include <poll.h>
@@ -49,13 +49,14 @@ class WaitSet {
     } while (!over.passed());
     return false;
   }
-  /// Sleeps until a link may be ready (Transport::stirs), wake() is called, or `limit` has passed.
-  /// May return early. Precondition: the caller has just looked in vain for all that it waits for.
-  /// look() is called when peers already notify this sleep; if it returns true, there is none.
+  /// Sleeps until a link may be ready (Transport::may_be_ready), wake() is called, or `limit` has
+  /// passed. May return early. Precondition: the caller has just looked in vain for all that it
+  /// waits for. look() is called when peers already notify this sleep; if it returns true, there is
+  /// none.
   void sleep(Duration limit, const std::function<bool()>& look = {});
-  /// Whether any link may be ready. The caller calls rested() before it looks at the links.
-  bool stirs();
-  void rested();
+  /// Whether any link may be ready. The caller calls end_wait() before it looks at the links.
+  bool may_be_ready();
+  void end_wait();
   /// True if wake() was called, and no sleep has ended since.
   bool woken() const { return woken_.load(std::memory_order_relaxed); }
   /// Ends the sleep that runs, else the next one. Any thread.

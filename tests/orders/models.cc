@@ -89,8 +89,8 @@ struct NoFence {
   void operator()() const {}
 };
 
-/// LinkSet::stirs(), and ShmEndpoint::try_send() or release() with wake_peer(). So are
-/// ShmPart::called_by(), asked afterwards, and call_peer().
+/// LinkSet::may_be_ready(), and ShmEndpoint::try_send() or release() with wake_peer(). So are
+/// ShmPart::connected_by(), asked afterwards, and call_peer().
 template <typename WakersOrder>
 struct Bell : rl::test_suite<Bell<WakersOrder>, 2> {
   Word stamp, waiting, bell_fd, bell_inode;

@@ -172,7 +172,7 @@ bool GroupMessages::advance_all() {
 bool GroupMessages::answer() {
   std::vector<Rank> ranks;
   for (Rank rank : near_closed_)
-    if (parts_.links()[rank].transport->called_by(rank)) ranks.push_back(rank);
+    if (parts_.links()[rank].transport->connected_by(rank)) ranks.push_back(rank);
   if (news_->any.load(std::memory_order_relaxed)) {
     news_->any.exchange(false);  // before the peers are read
     for (Rank member : group_.mesh().connector().peers_with_messages(group_.number()))
@@ -212,15 +212,15 @@ void GroupMessages::drop(Rank rank) {
 bool GroupMessages::is_roused() const {
   return news_->any.load(std::memory_order_relaxed) || set_.woken() || group_.health().poisoned() ||
          std::ranges::any_of(near_closed_, [this](Rank rank) {
-           return parts_.links()[rank].transport->called_by(rank);
+           return parts_.links()[rank].transport->connected_by(rank);
          });
 }
 
 void GroupMessages::wait(Duration limit, uint64_t bytes) {
   Deadline over(limit);
   Duration spinning = std::min(group_.channels().spin(bytes), over.left());
-  auto ready = [this] { return set_.stirs() || is_roused(); };
-  if (set_.spin(spinning, ready, [] {})) return set_.rested();
+  auto ready = [this] { return set_.may_be_ready() || is_roused(); };
+  if (set_.spin(spinning, ready, [] {})) return set_.end_wait();
   set_.sleep(std::min(over.left(), WaitSet::kLongestSleep), [this] { return is_roused(); });
 }
 

@@ -2,7 +2,7 @@
 // uses.
 //
 // Opening. Either end may begin (mesh/group/opening.h). Inside a host the peer then notices when it
-// polls (Transport::called_by), over a network by the connection. No thread waits for a link.
+// polls (Transport::connected_by), over a network by the connection. No thread waits for a link.
 //
 // Waiting. A wait is for all links at once, while it polls, too (transport/wait_set.h).
 #pragma once

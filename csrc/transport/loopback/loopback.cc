@@ -147,9 +147,9 @@ class LoopbackEndpoint final : public Endpoint {
   bool try_recv(void* place, uint64_t capacity, View* view) override;
   void release() override;
   bool progress() override { return false; }  // nothing is ever queued
-  /// As Transport::stirs() and rested(); a null bell: no sleep.
-  bool stirs(const Bell* bell);
-  void rested();
+  /// As Transport::may_be_ready() and end_wait(); a null bell: no sleep.
+  bool may_be_ready(const Bell* bell);
+  void end_wait();
 
  private:
   bool next_is_there();
@@ -171,7 +171,7 @@ class LoopbackEndpoint final : public Endpoint {
   Side& in_;   // the other
   All& all_;
   uint64_t completed_ = 0;
-  // Events of this side when the caller first looked for something in vain since rested().
+  // Events of this side when the caller first looked for something in vain since end_wait().
   uint64_t seen_events_ = 0;
   bool looked_ = false;
 };
@@ -266,13 +266,13 @@ void LoopbackEndpoint::release() {
   Pair::notify(in_);
 }
 
-bool LoopbackEndpoint::stirs(const Bell* bell) {
+bool LoopbackEndpoint::may_be_ready(const Bell* bell) {
   std::lock_guard lock(pair_.mutex);
   out_.bell = bell;
   return looked_ && out_.events != seen_events_;
 }
 
-void LoopbackEndpoint::rested() {
+void LoopbackEndpoint::end_wait() {
   std::lock_guard lock(pair_.mutex);
   out_.bell = nullptr;
   looked_ = false;
@@ -322,11 +322,11 @@ class LoopbackTransport final : public Transport {
     return std::make_unique<LoopbackTransport>(part.rank, part.members.size(), inline_bytes_, true);
   }
 
-  bool called_by(Rank peer) override {
+  bool connected_by(Rank peer) override {
     return Registry::get().has_pair(nonce_, peers_.at(static_cast<size_t>(peer)));
   }
-  bool stirs(Sleep* sleep) override;
-  void rested() override;
+  bool may_be_ready(Sleep* sleep) override;
+  void end_wait() override;
 
  private:
   const Rank rank_;
@@ -339,17 +339,17 @@ class LoopbackTransport final : public Transport {
 
 // A peer that connects from now on rings. The caller itself looks for a peer that has connected
 // before.
-bool LoopbackTransport::stirs(Sleep* sleep) {
+bool LoopbackTransport::may_be_ready(Sleep* sleep) {
   const Bell* bell = sleep ? &sleep->bell : nullptr;
   if (bell) Registry::get().set_asleep(nonce_, bell);
   bool any = false;
-  for (LoopbackEndpoint* endpoint : endpoints_) any |= endpoint->stirs(bell);
+  for (LoopbackEndpoint* endpoint : endpoints_) any |= endpoint->may_be_ready(bell);
   return any;
 }
 
-void LoopbackTransport::rested() {
+void LoopbackTransport::end_wait() {
   Registry::get().set_asleep(nonce_, nullptr);
-  for (LoopbackEndpoint* endpoint : endpoints_) endpoint->rested();
+  for (LoopbackEndpoint* endpoint : endpoints_) endpoint->end_wait();
 }
 
 }  // namespace

@@ -335,7 +335,7 @@ bool ShmEndpoint::read_peer(uint64_t address, void* place, uint64_t bytes, uint6
 }
 
 // A link does this once, so a full fence is cheap enough. With it the peer need not go on polling:
-// it reads this word only once (ShmPart::called_by).
+// it reads this word only once (ShmPart::connected_by).
 void ShmEndpoint::call_peer() {
   publish(pair_.mine->connected, pair_.my_base);
   if (sleeps(peer_waiting(), FullFence())) wake_peer();
@@ -354,7 +354,7 @@ bool ShmEndpoint::something_new() const {
          (released_by_peer() != peer_released_ || returned_by_peer() != buffers_.taken_back());
 }
 
-bool LinkSet::stirs(Sleep* sleep) {
+bool LinkSet::may_be_ready(Sleep* sleep) {
   auto any = [this] { return std::ranges::any_of(links, &ShmEndpoint::something_new); };
   if (!sleep) return any();
   mine->bell_fd.store(sleep->bell.fd(), std::memory_order_relaxed);
@@ -363,7 +363,7 @@ bool LinkSet::stirs(Sleep* sleep) {
   return is_ready_after_all(any);
 }
 
-void LinkSet::rested() {
+void LinkSet::end_wait() {
   if (mine->waiting.load(std::memory_order_relaxed) != 0)  // else the line stays in caches
     mine->waiting.store(0, std::memory_order_relaxed);
   for (ShmEndpoint* link : links) link->forget_wishes();

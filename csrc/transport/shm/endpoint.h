@@ -44,9 +44,9 @@ inline constexpr uint64_t kLeastHandedBytes = 128;
 
 /// The links of the whole transport, or of a part. One thread sleeps for all of them.
 struct LinkSet {
-  /// As Transport::stirs() and rested().
-  bool stirs(Sleep* sleep);
-  void rested();
+  /// As Transport::may_be_ready() and end_wait().
+  bool may_be_ready(Sleep* sleep);
+  void end_wait();
 
   PeerLines* mine = nullptr;  // the first unit of this rank
   std::vector<ShmEndpoint*> links;

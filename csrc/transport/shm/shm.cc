@@ -148,9 +148,9 @@ class ShmPart final : public Transport {
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
   uint64_t copies_up_to() const override;
   std::unique_ptr<Readers> readers() override;
-  bool called_by(Rank peer) override;
-  bool stirs(Sleep* sleep) override { return set_.stirs(sleep); }
-  void rested() override { set_.rested(); }
+  bool connected_by(Rank peer) override;
+  bool may_be_ready(Sleep* sleep) override { return set_.may_be_ready(sleep); }
+  void end_wait() override { set_.end_wait(); }
 
  private:
   /// A rank of the part.
@@ -273,8 +273,8 @@ std::unique_ptr<Endpoint> ShmPart::connect(Rank rank, std::vector<Fd> /*sockets*
 
 // The acquire makes visible what the peer wrote in its unit before. The peer stores the word once
 // when it connects, then reads whether this rank sleeps (ShmEndpoint::call_peer). This rank calls
-// stirs(), which announces its sleep, before it reads the word here.
-bool ShmPart::called_by(Rank rank) {
+// may_be_ready(), which announces its sleep, before it reads the word here.
+bool ShmPart::connected_by(Rank rank) {
   const Member& peer = member(rank);
   return peer.reached &&
          observe(common_.lines_of(peer.in_whole, unit_of(peer))->connected) == peer.address.base;
@@ -301,8 +301,8 @@ class ShmTransport final : public Transport {
   void lend(std::span<Loan> loans, size_t /*in_flight*/) override { grant(loans); }
   uint64_t copies_up_to() const override { return common_.copies_up_to(true); }
   void ended(Rank peer) override { common_.ended.at(static_cast<size_t>(peer)) = true; }
-  bool stirs(Sleep* sleep) override { return set_.stirs(sleep); }
-  void rested() override { set_.rested(); }
+  bool may_be_ready(Sleep* sleep) override { return set_.may_be_ready(sleep); }
+  void end_wait() override { set_.end_wait(); }
 
  private:
   static constexpr uint32_t kLead = 0;  // the first unit of every rank

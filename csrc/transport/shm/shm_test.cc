@@ -202,10 +202,10 @@ TEST(ShmOrder, WhoFindsAPeerAsleepRingsItsBell) {
     Bell bell;
     Sleep sleep{bell, fds};
     if (asleep) {
-      EXPECT_FALSE(asleep->set.stirs(&sleep));
+      EXPECT_FALSE(asleep->set.may_be_ready(&sleep));
     }
     act();
-    if (asleep) asleep->set.rested();
+    if (asleep) asleep->set.end_wait();
     pollfd fd{bell.fd(), POLLIN, 0};
     return ::poll(&fd, 1, 0) == 1;
   };

@@ -400,7 +400,7 @@ void TcpEndpoint::add_writable(std::vector<pollfd>* fds) {
 }
 
 // Messages leave when the kernel takes them: whoever waits for credit waits for that.
-bool TcpEndpoint::stirs(std::vector<pollfd>* sleep) {
+bool TcpEndpoint::may_be_ready(std::vector<pollfd>* sleep) {
   if (told_of_end_) return false;
   try {
     bool sent = flush_all();

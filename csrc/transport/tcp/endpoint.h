@@ -63,9 +63,9 @@ class TcpEndpoint final : public Endpoint {
   bool progress() override;
   bool busy() const override;
   void revoke() noexcept override;
-  /// Transport::stirs() and rested(), for this link.
-  bool stirs(std::vector<pollfd>* sleep);
-  void rested() { wants_message_ = false; }
+  /// Transport::may_be_ready() and end_wait(), for this link.
+  bool may_be_ready(std::vector<pollfd>* sleep);
+  void end_wait() { wants_message_ = false; }
 
  private:
   /// Messages that may be queued while the kernel's buffers are full. More would not make a full
@@ -162,10 +162,10 @@ class TcpEndpoint final : public Endpoint {
   std::deque<Buffer>
       views_;  // of the views not released, in order; empty if the caller gave a place
   std::vector<Buffer> spare_;
-  // The caller looked for a message in vain since rested(). One that it does not want yet must not
-  // keep it from sleeping.
+  // The caller looked for a message in vain since end_wait(). One that it does not want yet must
+  // not keep it from sleeping.
   bool wants_message_ = false;
-  bool told_of_end_ = false;  // stirs() has reported the end
+  bool told_of_end_ = false;  // may_be_ready() has reported the end
 };
 
 }  // namespace ringcoll::tcp

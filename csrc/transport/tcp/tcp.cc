@@ -153,15 +153,15 @@ class TcpTransport final : public Transport {
                                               endpoints_);
   }
 
-  bool called_by(Rank /*peer*/) override { return false; }
-  bool stirs(Sleep* sleep) override {
+  bool connected_by(Rank /*peer*/) override { return false; }
+  bool may_be_ready(Sleep* sleep) override {
     bool any = false;
     for (tcp::TcpEndpoint* endpoint : endpoints_)
-      any |= endpoint->stirs(sleep ? &sleep->fds : nullptr);
+      any |= endpoint->may_be_ready(sleep ? &sleep->fds : nullptr);
     return any;
   }
-  void rested() override {
-    for (tcp::TcpEndpoint* endpoint : endpoints_) endpoint->rested();
+  void end_wait() override {
+    for (tcp::TcpEndpoint* endpoint : endpoints_) endpoint->end_wait();
   }
 
   bool sends_from_anywhere() const override { return true; }

@@ -55,8 +55,8 @@ class Wire : public ::testing::Test {
   /// For a moment: what came is read while it is waited for.
   void pause() {
     std::vector<pollfd> fds;
-    if (!link_->stirs(&fds)) ::poll(fds.data(), fds.size(), 1);
-    link_->rested();
+    if (!link_->may_be_ready(&fds)) ::poll(fds.data(), fds.size(), 1);
+    link_->end_wait();
   }
   Error error_of_receive() {
     try {

@@ -427,7 +427,7 @@ bool VerbsEndpoint::next_is_due() {
   return message.has_header && (message.done || message.place.bytes < message.header.bytes);
 }
 
-bool VerbsEndpoint::stirs(std::vector<pollfd>* sleep) {
+bool VerbsEndpoint::may_be_ready(std::vector<pollfd>* sleep) {
   if (told_of_end_ || !(wants_message_ || wants_other_ || busy())) return false;
   try {
     if (sleep) queue_.arm();  // completions that are there already raise no event

@@ -112,9 +112,10 @@ class VerbsEndpoint final : public Endpoint {
   void release() override;
   bool progress() override;
   bool busy() const override { return !waiting_.empty() || owed_places_ > 0 || owes_credit_; }
-  /// Transport::stirs() and rested(), for this link. The caller watches the channel of the port.
-  bool stirs(std::vector<pollfd>* sleep);
-  void rested() { wants_message_ = wants_other_ = false; }
+  /// Transport::may_be_ready() and end_wait(), for this link. The caller watches the channel of the
+  /// port.
+  bool may_be_ready(std::vector<pollfd>* sleep);
+  void end_wait() { wants_message_ = wants_other_ = false; }
   /// Stops the link: nothing goes out or comes in any more.
   void stop() noexcept;
 
@@ -199,9 +200,9 @@ class VerbsEndpoint final : public Endpoint {
   Hello mine_;
   Hello theirs_;
   std::optional<Error> failed_;
-  bool told_of_end_ = false;  // stirs() has reported the end
-  // What the caller looked for in vain since rested(): a message; a credit, a completion or a step
-  // of the setup. A message that it does not want yet must not keep it from sleeping.
+  bool told_of_end_ = false;  // may_be_ready() has reported the end
+  // What the caller looked for in vain since end_wait(): a message; a credit, a completion or a
+  // step of the setup. A message that it does not want yet must not keep it from sleeping.
   bool wants_message_ = false;
   bool wants_other_ = false;
 

@@ -49,16 +49,16 @@ class Links {
   std::unique_ptr<Endpoint> connect(Rank peer, size_t number, std::vector<Fd> sockets,
                                     Deadline deadline);
   void lend(std::span<Loan> loans, size_t in_flight) { shared_.lent.lend(loans, in_flight); }
-  /// As Transport::stirs() and rested().
-  bool stirs(Sleep* sleep) {
+  /// As Transport::may_be_ready() and end_wait().
+  bool may_be_ready(Sleep* sleep) {
     if (sleep) watch_ports(sleep->fds);
     bool any = false;
     for (rdma::VerbsEndpoint* endpoint : shared_.endpoints)
-      any |= endpoint->stirs(sleep ? &sleep->fds : nullptr);
+      any |= endpoint->may_be_ready(sleep ? &sleep->fds : nullptr);
     return any;
   }
-  void rested() {
-    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->rested();
+  void end_wait() {
+    for (rdma::VerbsEndpoint* endpoint : shared_.endpoints) endpoint->end_wait();
   }
   // Once a region is deregistered, neither a device nor a peer reaches it.
   void revoke() noexcept {
@@ -129,9 +129,9 @@ class VerbsPart final : public Transport {
   std::unique_ptr<Endpoint> connect(Rank peer, std::vector<Fd> sockets, Deadline deadline) override;
   bool wants_places() const override { return true; }
   bool registers_extents() const override { return true; }
-  bool called_by(Rank /*peer*/) override { return false; }
-  bool stirs(Sleep* sleep) override { return links_.stirs(sleep); }
-  void rested() override { links_.rested(); }
+  bool connected_by(Rank /*peer*/) override { return false; }
+  bool may_be_ready(Sleep* sleep) override { return links_.may_be_ready(sleep); }
+  void end_wait() override { links_.end_wait(); }
   std::string port_of(Rank rank) override { return ports_.port_of(in_whole(rank)); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
@@ -184,8 +184,8 @@ class VerbsTransport final : public Transport {
   bool wants_places() const override { return true; }
   bool registers_extents() const override { return true; }
   std::string port_of(Rank rank) override { return ports_.port_of(rank); }
-  bool stirs(Sleep* sleep) override { return links_.stirs(sleep); }
-  void rested() override { links_.rested(); }
+  bool may_be_ready(Sleep* sleep) override { return links_.may_be_ready(sleep); }
+  void end_wait() override { links_.end_wait(); }
   void lend(std::span<Loan> loans, size_t in_flight) override { links_.lend(loans, in_flight); }
   void revoke() noexcept override { links_.revoke(); }
   std::unique_ptr<Transport> part(const TransportPart& part) override {

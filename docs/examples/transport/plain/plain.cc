@@ -90,7 +90,7 @@ class PlainEndpoint final : public Endpoint {
   }
 
   // A message that is not wanted yet must not end a wait for room.
-  bool stirs(Sleep* sleep) {
+  bool may_be_ready(Sleep* sleep) {
     if (has_failed_) return false;
     try {
       bool sent = progress();
@@ -102,7 +102,7 @@ class PlainEndpoint final : public Endpoint {
       return has_failed_ = true;
     }
   }
-  void rested() { wants_message_ = false; }
+  void end_wait() { wants_message_ = false; }
 
  private:
   void append(const void* data, size_t bytes) {
@@ -151,8 +151,8 @@ class PlainEndpoint final : public Endpoint {
   Header header_;               // of the message that arrives
   Bytes in_;                    // its payload
   size_t got_ = 0;              // bytes of both
-  bool wants_message_ = false;  // it was looked for in vain since rested()
-  bool has_failed_ = false;     // stirs() has said so
+  bool wants_message_ = false;  // it was looked for in vain since end_wait()
+  bool has_failed_ = false;     // may_be_ready() has said so
   std::deque<Bytes> views_;     // not released
 };
 
@@ -172,13 +172,13 @@ class PlainTransport final : public Transport {
                                            std::move(sockets.at(0)), links_);
   }
   bool sends_from_anywhere() const override { return true; }
-  bool stirs(Sleep* sleep) override {
+  bool may_be_ready(Sleep* sleep) override {
     bool any = false;
-    for (PlainEndpoint* link : links_.all) any |= link->stirs(sleep);
+    for (PlainEndpoint* link : links_.all) any |= link->may_be_ready(sleep);
     return any;
   }
-  void rested() override {
-    for (PlainEndpoint* link : links_.all) link->rested();
+  void end_wait() override {
+    for (PlainEndpoint* link : links_.all) link->end_wait();
   }
   std::unique_ptr<Transport> part(const TransportPart& part) override {
     return std::make_unique<PlainTransport>(part.rank, links_.config);
