@@ -329,8 +329,12 @@ def _folders(short: str) -> Callable[[Report, bool], None]:
     return lambda result, exhaustive: python(short, result, exhaustive)
 
 
-def _sanitized(preset: str) -> Callable[[Report, bool], None]:
-    lists = [names for lists in RING_LAYERS.values() for names in lists]
+def _sanitized(preset: str, without: Iterable[str] = ()) -> Callable[[Report, bool], None]:
+    lists = [
+        [layer for layer in names if layer not in without]
+        for lists in RING_LAYERS.values()
+        for names in lists
+    ]
     return lambda result, exhaustive: native(preset, lists, result, exhaustive)
 
 
@@ -372,7 +376,7 @@ PARTS = [
         "tsan",
         "rings 1-3 under the thread sanitizer",
         Level.TOOLS,
-        _sanitized("tsan"),
+        _sanitized("tsan", without=("schedule", "reduce", "topology")),  # which have no threads
         When.SANITIZERS,
     ),
     *_ENGINES,
