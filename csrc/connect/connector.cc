@@ -131,7 +131,8 @@ size_t Connector::State::place_on_host(Rank r) const {
 // Data streams are assigned to the networks in turn. The first stream carries all short messages.
 // So the first streams of a host's ranks start on different networks, and that of its first rank on
 // the best one.
-std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) const {
+std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) {
+  std::lock_guard lock(mutex);
   if (!used.empty()) {
     uint64_t stream = channel % kChannelsOfGroup;
     if (stream == kMessageChannel) stream = kFirstDataChannel;
@@ -261,12 +262,16 @@ void Connector::settle_networks(std::span<const std::string> findings,
     for (size_t i = 0; i < trials[r].findings.size(); i++)
       log_debug("network {}: {} {}", state.networks[i].name, describe(static_cast<Rank>(r)),
                 describe_finding(trials[r].findings[i]));
-  state.used = choose_networks(trials, state.networks.size());
-  if (state.used.empty()) throw state.no_network(trials, describe);
+  std::vector<NetworkChoice> used = choose_networks(trials, state.networks.size());
+  if (used.empty()) throw state.no_network(trials, describe);
+  {
+    std::lock_guard lock(state.mutex);  // lifelines are being made
+    state.used = used;
+  }
   for (size_t i = 0; i < state.gates.size(); i++) {
     bool needed =
         state.offers[i].address.family() == AF_UNIX ||
-        std::ranges::any_of(state.used, [&](const NetworkChoice& choice) {
+        std::ranges::any_of(used, [&](const NetworkChoice& choice) {
           return state.networks[choice.network].offer_of[state.rank] == static_cast<int>(i);
         });
     if (needed) continue;
@@ -290,7 +295,8 @@ Error Connector::State::no_network(std::span<const Trial> trials,
 }
 
 std::string Connector::network() const {
-  const State& state = *state_;
+  State& state = *state_;
+  std::lock_guard lock(state.mutex);
   std::vector<std::string> texts;
   for (const NetworkChoice& choice : state.used) {
     const Offer& offer = state.offer_of(state.rank, choice.network);
@@ -318,13 +324,15 @@ void Connector::begin(const Wanted& wanted, Deadline deadline, Done done) {
 }
 
 Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber group) {
-  auto made = std::make_shared<std::promise<Fd>>();
+  using End = std::pair<Fd, std::optional<Unmade>>;
+  auto end = std::make_shared<std::promise<End>>();
   begin({peer, channel, group, Ends::kLower}, deadline,
-        [made](Fd fd, const std::optional<Unmade>& unmade) {
-          if (unmade) return made->set_exception(std::make_exception_ptr(unmade->why));
-          made->set_value(std::move(fd));
+        [end](Fd fd, const std::optional<Unmade>& unmade) {
+          end->set_value({std::move(fd), unmade});
         });
-  return made->get_future().get();
+  auto [fd, unmade] = end->get_future().get();
+  if (unmade) throw Error(unmade->why);
+  return std::move(fd);
 }
 
 }  // namespace ringcoll

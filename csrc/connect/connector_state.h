@@ -64,9 +64,8 @@ struct Connector::State {
   std::string secret;
   GroupId group{};
 
-  std::vector<NetworkChoice> used;  // empty until the networks are chosen
-
   std::mutex mutex;
+  std::vector<NetworkChoice> used;                 // empty until the networks are chosen
   std::map<std::pair<Rank, uint64_t>, Fd> parked;  // accepted and not yet taken
   std::map<Rank, std::string> refusals;            // ranks of this job that were refused, and why
   std::set<GroupNumber> interrupted;
@@ -121,7 +120,7 @@ struct Connector::State {
     GroupNumber group;
   };
   size_t place_on_host(Rank r) const;
-  std::vector<int> networks_for(Rank peer, uint64_t channel) const;
+  std::vector<int> networks_for(Rank peer, uint64_t channel);
   class Dial;  // dial.h
   class Outward;
   class Inward;
