@@ -46,15 +46,31 @@ struct Couple {
   std::vector<std::unique_ptr<Connector>> connectors;
 };
 
-std::future<Fd> begin(Connector& connector, Rank peer, GroupNumber group,
-                      Deadline deadline = Deadline(seconds(20))) {
-  auto made = std::make_shared<std::promise<Fd>>();
-  connector.begin({peer, kMessageChannel, group, Connector::Ends::kEither}, deadline,
-                  [made](Fd fd, const std::optional<Unmade>& unmade) {
-                    if (unmade) return made->set_exception(std::make_exception_ptr(unmade->why));
-                    made->set_value(std::move(fd));
-                  });
-  return made->get_future();
+/// A connection that is being made.
+class Coming {
+ public:
+  Coming(Connector& connector, const Connector::Wanted& wanted, Deadline deadline) {
+    auto end = std::make_shared<std::promise<End>>();
+    end_ = end->get_future();
+    connector.begin(wanted, deadline, [end](Fd fd, const std::optional<Unmade>& unmade) {
+      end->set_value({std::move(fd), unmade});
+    });
+  }
+  auto wait_for(Duration limit) const { return end_.wait_for(limit); }
+  Fd get() {
+    auto [fd, unmade] = end_.get();
+    if (unmade) throw Error(unmade->why);
+    return std::move(fd);
+  }
+
+ private:
+  using End = std::pair<Fd, std::optional<Unmade>>;
+  std::future<End> end_;
+};
+
+Coming begin(Connector& connector, Rank peer, GroupNumber group,
+             Deadline deadline = Deadline(seconds(20))) {
+  return {connector, {peer, kMessageChannel, group, Connector::Ends::kEither}, deadline};
 }
 
 /// Of one that the peer makes: this rank does nothing until it is there.
@@ -184,9 +200,10 @@ TEST(Either, DoesNotWaitForPeersThatDoNotAnswer) {
   Connector &caller = *connectors.front(), &other = *connectors.back();
   for (Connector* connector : {&caller, &other}) connector->set_peers(offers, "sesame");
   auto start = Clock::now();
-  std::future<Fd> last;
-  for (Rank peer = 1; peer < kSize; peer++) last = begin(caller, peer, 5, Deadline(seconds(60)));
-  EXPECT_TRUE(are_joined(last.get(), taken(other, 0, 5)));
+  std::optional<Coming> last;
+  for (Rank peer = 1; peer < kSize; peer++)
+    last.emplace(begin(caller, peer, 5, Deadline(seconds(60))));
+  EXPECT_TRUE(are_joined(last->get(), taken(other, 0, 5)));
   EXPECT_LT(to_seconds(Clock::now() - start), 15);
   caller.end_messages(5);
 }
