@@ -459,10 +459,11 @@ TEST(ARun, MovesWhatIsItsOwnWhileItWaits) {
     for (Collective collective : {RC_ALLGATHER, RC_ALLTOALL}) {
       std::vector<int32_t> in(20, 7), out(20, 0);
       std::array<std::vector<int32_t>, 2> others = {in, out};
+      std::array<rc_buffer, 2> buffers = {
+          {{in.data(), out.data(), 10}, {others[0].data(), others[1].data(), 10}}};
       for (auto& runner : runners) {
-        bool first = runner->rank() == 0;
-        rc_buffer buffer = {(first ? in : others[0]).data(), (first ? out : others[1]).data(), 10};
-        runner->begin(testing::call_of(collective, RC_INT32, RC_SUM, {&buffer, 1}));
+        rc_buffer* own = &buffers[runner->rank() == 0 ? 0 : 1];
+        runner->begin(testing::call_of(collective, RC_INT32, RC_SUM, {own, 1}));
       }
       for (int i = 0; i < 3; i++) EXPECT_FALSE(runners[0]->advance());
       EXPECT_EQ(std::count(out.begin(), out.begin() + 10, 7), 10) << name_of(collective);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "connect/auth.h"
@@ -138,9 +140,13 @@ void agree(const std::shared_ptr<Mesh>& mesh, const Group& parent, std::span<con
   if (mine.ranks > 0) mine.group = hash_of(ranks), mine.offer = agreed->group->offer();
   std::vector<Saying> all(parent.size());
   gather(&mine, sizeof mine, all.data(), nullptr);
-  if (agreed->group) agreed->number = all[ranks[agreed->group->numbered_by()]].offer.number;
   if (!fits(all))
     explain(parent, gather, refused.empty() ? ranks : std::span<const Rank>(), refused);
+  if (agreed->group) agreed->number = all[ranks[agreed->group->numbered_by()]].offer.number;
+  // Nobody uses a group before all of its ranks know its number. A rank that fails in the first
+  // round, as without memory, could not tell the others which group has failed.
+  std::vector<std::byte> known(parent.size());
+  gather(known.data() + parent.rank(), 1, known.data(), nullptr);
   if (!agreed->group) return;
   for (Rank rank : ranks) agreed->offers.push_back(all[rank].offer);
 }
@@ -159,12 +165,11 @@ std::unique_ptr<Group> split(const std::shared_ptr<Mesh>& mesh, Group& parent,
   Agreed agreed;
   try {
     agree(mesh, parent, ranks, gather, &agreed);
-  } catch (const Error&) {  // all ranks raise it
-    throw;
-  } catch (const std::exception& error) {  // others may still be in split(), or use the group
-    Error raised = as_error(error);
-    parent.health().poison(raised);
-    if (agreed.number != 0) mesh->lifelines().fail(agreed.number, raised);
+  } catch (const std::exception& caught) {
+    Error error = as_error(caught);
+    // Other ranks may still be in split(), where all raise an Error alike. Or they use the group.
+    if (!dynamic_cast<const Error*>(&caught)) parent.health().poison(error);
+    if (agreed.number != 0) mesh->lifelines().fail(agreed.number, error);
     throw;
   }
   if (agreed.group) agreed.group->join(agreed.offers);
