@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,32 @@ TEST_P(OutOfMemory, AllRanksLearnThatOneHasNoMemory) {
     }
   }
   EXPECT_GT(failures, 3);
+}
+
+// The others know the new group by then, and this rank does not.
+TEST_P(OutOfMemory, NoRankUsesAGroupThatAnotherOneDoesNotKnow) {
+  constexpr Rank kSize = 3;
+  auto errors = testing::run_ranks(kSize, testing::test_config(GetParam()), [](Member& m) {
+    int rounds = 0;
+    auto gather = [&](const void* mine, int64_t bytes, void* all, const int64_t* counts) {
+      rc_buffer buffer{mine, all, bytes};
+      rc_call call = testing::call_of(RC_ALLGATHER, RC_UINT8, RC_SUM, {&buffer, 1});
+      call.counts = counts;
+      testing::run(m, call);
+      if (m.rank == 1 && rounds++ == 0) throw std::bad_alloc();
+    };
+    constexpr std::array<Rank, kSize> kAll = {0, 1, 2};
+    try {
+      m.comm.split(kAll, gather);
+    } catch (const std::bad_alloc& error) {
+      throw as_error(error);
+    }
+    ADD_FAILURE() << "rank " << m.rank << " has a group";
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error.has_value());
+    EXPECT_NE(std::string(error->what()).find("out of memory"), std::string::npos) << error->what();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, OutOfMemory, ::testing::Values("loopback", "shm", "tcp"));
