@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -98,21 +97,6 @@ TEST(Connector, DifferentSecretsAreSaidOnBothSidesAtOnce) {
   EXPECT_EQ(accepting.rank(), 0);
   EXPECT_EQ(connecting.rank(), 1);
   EXPECT_EQ(job.connectors[1]->rejected(), 1u);
-}
-
-// Lifelines are made while the networks are settled. For the thread sanitizer, which finds that the
-// thread that connects reads them meanwhile.
-TEST(Connector, NetworksAreSettledWhilePeersAreConnected) {
-  Job job(2);
-  std::vector<std::promise<bool>> made(2);
-  for (Rank rank : {0, 1}) {
-    job.connectors[rank]->begin(
-        {1 - rank, kLifelineChannel, 0, Connector::Ends::kEither}, Deadline(seconds(20)),
-        [&made, rank](Fd, const auto& unmade) { made[rank].set_value(!unmade); });
-    job.connectors[rank]->settle_networks(std::vector<std::string>(2),
-                                          [](Rank) { return "a host"; });
-  }
-  for (auto& end : made) EXPECT_TRUE(end.get_future().get());
 }
 
 TEST(Connector, AStrangerWithAWrongSecretStopsNobody) {

@@ -236,6 +236,19 @@ TEST(Lifeline, SaysWhatHasBecomeOfThePeer) {
   EXPECT_EQ(stopped->why.code(), Code::kTimeout);
 }
 
+// For the thread sanitizer: the thread that connects reads the networks meanwhile.
+TEST(Lifeline, IsMadeWhileTheNetworksAreSettled) {
+  Couple couple;
+  std::vector<std::promise<bool>> made(2);
+  for (Rank rank : {0, 1}) {
+    couple[rank].begin(
+        {1 - rank, kLifelineChannel, kNoGroup, Connector::Ends::kEither}, Deadline(seconds(20)),
+        [&made, rank](const Fd&, const auto& unmade) { made[rank].set_value(!unmade); });
+    couple[rank].settle_networks(std::vector<std::string>(2), [](Rank) { return "a host"; });
+  }
+  for (auto& end : made) EXPECT_TRUE(end.get_future().get());
+}
+
 TEST(Lifeline, IsAdopted) {
   for (Rank caller : {0, 1}) {
     Couple couple;

@@ -306,18 +306,21 @@ def test_targets_exist():
     assert wanted <= programs | {"ringcoll"}
 
 
+def _folders_of(short):
+    """What a part says to run: layers of csrc/ or folders of tests/."""
+    if short in suites.RING_LAYERS:
+        return {layer for names in suites.RING_LAYERS[short] for layer in names}
+    names = {name for group in suites.FOLDERS[short] for name in group}
+    return {f"tests/{name}" for name in names if not name.endswith(".py")}
+
+
 def test_parts_are_those_of_the_tests():
     rows = rows_of("All tests", "part")
     said = {cells[0].strip("`"): cells[2].replace("`", "") for cells in rows}
     assert said == {part.short: part.when.value for part in suites.PARTS}
     for short, what, _ in ((cells[0].strip("`"), *cells[1:]) for cells in rows):
-        spans = re.findall(r"`([^`]+)`", what)
-        if short in suites.RING_LAYERS:
-            layers = [name for names in suites.RING_LAYERS[short] for name in names]
-            assert sorted(spans) == sorted(layers)
-        elif short in suites.FOLDERS and short != "checks":
-            folders = {name for group in suites.FOLDERS[short] for name in group}
-            assert set(spans) == {f"tests/{name}" for name in folders if not name.endswith(".py")}
+        if short in {*suites.RING_LAYERS, *suites.FOLDERS} - {"checks"}:
+            assert set(re.findall(r"`([^`]+)`", what)) == _folders_of(short)
     named = {
         name for line in re.findall(r"ci/test --only ([^#`\n]+)", SHELL) for name in line.split()
     }
