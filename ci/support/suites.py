@@ -31,11 +31,11 @@ from support.stages import (
 # one list is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    # Tests of the second list mostly wait for clocks. The tests of leaks are there because they
-    # take as long.
+    # Tests of the other lists than the first mostly wait.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
-        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py", "processes/test_leaks.py"],
+        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
+        ["processes/test_leaks.py"],
     ],
     # Horovod jobs wait more than they compute.
     "ring5": [
