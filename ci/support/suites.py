@@ -31,7 +31,7 @@ from support.stages import (
 # one list is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci", "perf"]],
-    # Tests of the other lists than the first mostly wait.
+    # The tests of all lists but the first mostly wait.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
@@ -54,6 +54,8 @@ RING_LAYERS = {
     ],
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }
+# Pure layers: the thread sanitizer would find nothing in them.
+_WITHOUT_THREADS = ("schedule", "reduce", "topology")
 SANITIZERS = ("asan", "tsan")
 # A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"
@@ -376,7 +378,7 @@ PARTS = [
         "tsan",
         "rings 1-3 under the thread sanitizer",
         Level.TOOLS,
-        _sanitized("tsan", without=("schedule", "reduce", "topology")),  # which have no threads
+        _sanitized("tsan", without=_WITHOUT_THREADS),
         When.SANITIZERS,
     ),
     *_ENGINES,

@@ -69,7 +69,7 @@ class Selector {
   std::optional<Estimate> estimate(const ScheduleRow& row, double bytes);
 
  private:
-  /// The price of a row. They differ where ranks share cores, since only a piece that is alone
+  /// The prices of a row. They differ where ranks share cores, since only a piece that is alone
   /// sends early (coll/run.h).
   struct Price {
     Profile alone;    // of a call that is one piece

@@ -143,8 +143,8 @@ void agree(const std::shared_ptr<Mesh>& mesh, const Group& parent, std::span<con
   if (!fits(all))
     explain(parent, gather, refused.empty() ? ranks : std::span<const Rank>(), refused);
   if (agreed->group) agreed->number = all[ranks[agreed->group->numbered_by()]].offer.number;
-  // Nobody uses a group before all of its ranks know its number. A rank that fails in the first
-  // round, as without memory, could not tell the others which group has failed.
+  // No rank uses a group before all of its ranks know its number. A rank that runs out of memory in
+  // the first round could not tell the others which group has failed.
   std::vector<std::byte> known(parent.size());
   gather(known.data() + parent.rank(), 1, known.data(), nullptr);
   if (!agreed->group) return;
@@ -167,9 +167,11 @@ std::unique_ptr<Group> split(const std::shared_ptr<Mesh>& mesh, Group& parent,
     agree(mesh, parent, ranks, gather, &agreed);
   } catch (const std::exception& caught) {
     Error error = as_error(caught);
-    // Other ranks may still be in split(), where all raise an Error alike. Or they use the group.
+    // Other ranks may still be in split(). All raise an Error alike, but know of nothing else.
     if (!dynamic_cast<const Error*>(&caught)) parent.health().poison(error);
-    if (agreed.number != 0) mesh->lifelines().fail(agreed.number, error);
+    // Others may use the group already. It numbers ranks in another way than the error does.
+    if (agreed.number != 0)
+      mesh->lifelines().fail(agreed.number, Error(error.code(), error.what()));
     throw;
   }
   if (agreed.group) agreed.group->join(agreed.offers);

@@ -43,8 +43,8 @@ inline constexpr uint64_t kStretchBytes = 512 << 10;
 
 /// How many of a link's streams carry long messages: 1, 2, 4 … up to `most`.
 std::vector<size_t> numbers_of_streams(size_t most);
-/// Finds out on the link which of so many numbers is fastest. A further number must be faster by a
-/// tenth, since more streams cost memory and a share of other traffic.
+/// Finds out on the link which of the numbers is fastest; there are `numbers` of them. A larger
+/// number must be faster by a tenth, since more streams cost memory and a share of other traffic.
 FasterWay fastest_of(size_t numbers);
 
 class TcpEndpoint final : public Endpoint {
