@@ -86,6 +86,18 @@ class MessageTooLong(Error, ValueError):
         return type(self), (str(self), self.rank, self.tag, self.bytes)
 
 
+class Gone(Error, LookupError):
+    """A region, or a version of a store, is not there any more."""
+
+    code = "Gone"
+
+
+class Refused(Error, PermissionError):
+    """The other end does not allow it: the key is wrong, or a region is not writable."""
+
+    code = "Refused"
+
+
 # By rc_status.
 _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
@@ -97,6 +109,8 @@ _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
     Aborted,
     MessageTooLong,
+    Gone,
+    Refused,
 )
 
 

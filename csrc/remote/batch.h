@@ -21,7 +21,7 @@ namespace ringcoll::remote {
 struct Source {
   std::shared_ptr<const RegionHandle> region;
   uint64_t offset = 0;
-  int distance = 0;  // the nearest are used while there are any; equally near ones share the copy
+  int64_t distance = 0;  // the nearest are used while there are any; equally near ones share the copy
 };
 
 struct Copy {

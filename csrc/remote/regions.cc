@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/interruption.h"
+#include "base/log.h"
 #include "base/nonce.h"
 #include "base/order.h"
 #include "remote/pool.h"
@@ -14,6 +15,8 @@
 namespace ringcoll::remote {
 namespace {
 
+// How long an agent that ends waits for writers.
+constexpr Duration kClosing = std::chrono::seconds(2);
 constexpr Duration kLookForWriters = std::chrono::microseconds(200);
 
 uint64_t inode_of(int fd) {
@@ -82,6 +85,15 @@ Regions::Regions(uint64_t agent) : memory_(SharedMemory::create(sizeof(ControlMe
   inode_ = inode_of(memory_.fd());
   control().self.store(reinterpret_cast<uint64_t>(memory_.data()), std::memory_order_relaxed);
   publish(control().agent, agent);
+}
+
+Regions::~Regions() {
+  for (auto region : std::vector(open_))
+    if (region) try {
+        close(region, Deadline(kClosing));
+      } catch (const Error& error) {
+        log_warning("an agent ends: {}. What it writes may arrive later", error.what());
+      }
 }
 
 std::shared_ptr<Region> Regions::open(void* data, uint64_t bytes, bool writable) {

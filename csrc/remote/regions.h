@@ -69,6 +69,8 @@ class Regions {
  public:
   /// `agent`: its id, which peers find in the control memory.
   explicit Regions(uint64_t agent);
+  /// Closes the regions that are open.
+  ~Regions();
 
   /// Opens a region. Its memory stays the caller's, who keeps it until close() has returned. Throws
   /// Error(kInvalidArgument), or Error(kTransport) if there are too many.
