@@ -253,6 +253,18 @@ def connect(address: str, key: str, timeout: float = 10.0) -> Guest:
     raise AssertionError
 
 
+def serve(name: str, key: str, port: int = 0) -> Agent:
+    """Makes an agent that admits whoever knows ``key`` under ``name``, on ``port`` of all interfaces,
+    or on a free one. It needs no rank, and nobody need be there. ``addresses`` says where it is."""
+    agent = Agent(_core.Agent(0.0))
+    try:
+        agent.admit(name, key, port)
+    except Error:
+        agent.close()
+        raise
+    return agent
+
+
 def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     """A NumPy array in memory that is cheap to share: other processes of the host map it when they
     copy from or to a region in it. Its content is zero."""

@@ -117,7 +117,7 @@ void Link::end_connect() {
   // The buffer of a fresh connection has room for these few bytes, or the connection is broken.
   if (::send(fd_.get(), hello.data(), hello.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
       static_cast<ssize_t>(hello.size()))
-    try_next(LinkEnd::kUnreached, errno_text("send", errno));
+    try_next(LinkEnd::kClosed, errno_text("send", errno));
 }
 
 void Link::prove() {
@@ -126,13 +126,13 @@ void Link::prove() {
     size_t most = std::min(sizeof buffer, wanted - proof_.size());
     ssize_t got = ::recv(fd_.get(), buffer, most, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return try_next(LinkEnd::kUnreached, explain(Verdict::kClosed));
+    if (got <= 0) return try_next(LinkEnd::kClosed, explain(Verdict::kClosed));
     proof_.append(buffer, static_cast<size_t>(got));
     if (proof_.size() < wanted) continue;
     std::string answer = prover_->answer(std::exchange(proof_, {}));
     if (::send(fd_.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
         static_cast<ssize_t>(answer.size()))
-      return try_next(LinkEnd::kUnreached, errno_text("send", errno));
+      return try_next(LinkEnd::kClosed, errno_text("send", errno));
   }
   if (prover_->verdict() == Verdict::kAccepted) {
     stage_ = Stage::kOpen;

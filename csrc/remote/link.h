@@ -26,8 +26,9 @@ enum class LinkEnd : uint8_t {
   kGoodbye,  // the peer left on purpose, or this end closed the link
   kLost,     // the connection broke, or the peer broke the protocol
   kSilent,   // the peer has not answered for a while: it is stopped, or cut off
-  // No link was made:
+  // No link was made, the best news first:
   kAbsent,      // nobody listens at any of the addresses: the process has ended
+  kClosed,      // the connection was closed at once: the process is ending, or has too many guests
   kUnreached,   // no answer
   kForbidden,   // the key is wrong, or the peer admits nobody under this name
 };

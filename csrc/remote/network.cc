@@ -15,6 +15,7 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 constexpr Duration kLag = std::chrono::milliseconds(300);
 constexpr Duration kPatience = std::chrono::seconds(3);
 constexpr Duration kProbePatience = std::chrono::seconds(1);
+constexpr int kProbes = 3;
 constexpr Duration kProbePause = std::chrono::milliseconds(60);
 // An agent that closes lets its last frames pass for so long.
 constexpr Duration kFarewell = std::chrono::milliseconds(100);
@@ -301,7 +302,7 @@ void Network::ended(Link& link, LinkEnd end, const std::string& why) {
   if (!is_made) return not_made(link, end, why);
   dispatcher_.remove(link);
   if (link.number == 0) return;
-  if (end == LinkEnd::kLost) return probe(link, link.number);
+  if (end == LinkEnd::kLost) return probe(link.agent, link.number, kProbes);
   mailbox_.close(link.number, end == LinkEnd::kGoodbye ? "goodbye" : "silent");
 }
 
@@ -323,6 +324,8 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   for (auto& [key, each] : links_)
     if (each->agent == dialled.agent && dialled.agent != 0) other = each;
   lock.unlock();
+  if (dialled.is_probe && end == LinkEnd::kClosed && dialled.probes_left > 0)
+    return probe(dialled.agent, dialled.lost_connection, dialled.probes_left);
   if (dialled.is_probe)
     return mailbox_.close(dialled.lost_connection, end == LinkEnd::kAbsent      ? "refused"
                                                    : end == LinkEnd::kUnreached ? "silent"
@@ -332,12 +335,12 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
 }
 
 // A connection has broken. If nobody listens where its process did, the process has ended.
-void Network::probe(Link& link, uint64_t connection) {
+void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
   std::vector<Address> addresses;
   std::string name, key = "unknown";
   {
     std::lock_guard lock(mutex_);
-    const AgentFacts& peer = peers_[link.agent];
+    const AgentFacts& peer = peers_[agent];
     for (const Door& door : peer.doors)
       for (const Address& address : door.addresses)
         if (addresses.empty() && (!is_loopback(address) || peer.stack == own_.stack)) {
@@ -348,9 +351,12 @@ void Network::probe(Link& link, uint64_t connection) {
   }
   if (addresses.empty()) return mailbox_.close(connection, "lost");
   // A process that is ending closes its sockets in any order.
-  loop_.after(kProbePause, [this, addresses, name, key, connection] {
+  loop_.after(kProbePause, [this, addresses, name, key, agent, connection, probes_left] {
     try {
-      begin(addresses, name, key, {.is_probe = true, .lost_connection = connection},
+      begin(addresses, name, key, {.agent = agent,
+             .is_probe = true,
+             .lost_connection = connection,
+             .probes_left = probes_left - 1},
             kProbePatience);
     } catch (const Error&) {
       mailbox_.close(connection, "lost");
