@@ -1,0 +1,111 @@
+#include "delta/checksum.h"
+
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "delta/xxh3.h"
+
+namespace ringcoll {
+namespace {
+
+constexpr size_t kChunk = kChecksumChunk;
+const std::vector<size_t> kLengths = {0,           1,
+                                      8,           17,
+                                      240,         241,
+                                      4095,        kChunk - 1,
+                                      kChunk,      kChunk + 1,
+                                      2 * kChunk,  3 * kChunk + 5,
+                                      40 * kChunk, 40 * kChunk + 3};
+
+std::vector<std::byte> random_bytes(size_t count) {
+  std::mt19937 random(7);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+/// The definition, by libxxhash alone.
+uint64_t defined(const std::byte* data, size_t bytes) {
+  std::vector<uint64_t> sums;
+  for (size_t at = 0; at < bytes; at += kChunk)
+    sums.push_back(XXH3_64bits(data + at, std::min(kChunk, bytes - at)));
+  return XXH3_64bits(sums.data(), sums.size() * sizeof(uint64_t));
+}
+
+TEST(Checksum, IsThatOfTheChunksSums) {
+  for (size_t offset : {0, 1, 3, 32}) {
+    std::vector<std::byte> data = random_bytes(offset + kLengths.back());
+    for (size_t bytes : kLengths)
+      EXPECT_EQ(checksum(data.data() + offset, bytes), defined(data.data() + offset, bytes))
+          << bytes << " bytes, offset " << offset;
+  }
+}
+
+TEST(Checksum, NeverChanges) {
+  // Stored and sent sums stay valid: these were worked out by another implementation of XXH3.
+  EXPECT_EQ(checksum(nullptr, 0), 0x2d06'8005'38d3'94c2);
+  const std::string text = "ringcoll";
+  const uint64_t inner = XXH3_64bits(text.data(), text.size());
+  EXPECT_EQ(checksum(text.data(), text.size()), XXH3_64bits(&inner, sizeof inner));
+}
+
+TEST(Checksum, FindsEveryFlippedBitAndSwappedChunks) {
+  std::vector<std::byte> data = random_bytes(2 * kChunk + 9);
+  const uint64_t sum = checksum(data.data(), data.size());
+  for (size_t at : {size_t{0}, size_t{7}, kChunk - 1, kChunk, 2 * kChunk, 2 * kChunk + 8})
+    for (int bit = 0; bit < 8; bit++) {
+      data[at] ^= static_cast<std::byte>(1 << bit);
+      EXPECT_NE(checksum(data.data(), data.size()), sum);
+      data[at] ^= static_cast<std::byte>(1 << bit);
+    }
+  EXPECT_EQ(checksum(data.data(), data.size()), sum);
+  std::rotate(data.begin(), data.begin() + kChunk, data.begin() + 2 * kChunk);
+  EXPECT_NE(checksum(data.data(), data.size()), sum);
+}
+
+TEST(Checksum, OfACopyIsThatOfItsSource) {
+  constexpr std::byte kBeside{0xee};
+  constexpr size_t kRoom = 64;
+  for (size_t from_offset : {0, 5})
+    for (size_t to_offset : {0, 1, 16, 33}) {
+      std::vector<std::byte> from = random_bytes(from_offset + kLengths.back());
+      std::vector<std::byte> to(to_offset + kLengths.back() + kRoom);
+      for (size_t bytes : kLengths) {
+        std::ranges::fill(to, kBeside);
+        const std::byte* in = from.data() + from_offset;
+        EXPECT_EQ(copy_checksum(to.data() + to_offset, in, bytes), checksum(in, bytes));
+        auto begin = to.begin() + static_cast<ptrdiff_t>(to_offset);
+        auto end = begin + static_cast<ptrdiff_t>(bytes);
+        EXPECT_TRUE(std::equal(begin, end, in));
+        EXPECT_TRUE(std::all_of(to.begin(), begin, [](auto byte) { return byte == kBeside; }));
+        EXPECT_TRUE(std::all_of(end, to.end(), [](auto byte) { return byte == kBeside; }));
+      }
+    }
+}
+
+TEST(Checksum, OfACopyOntoItselfLeavesItAsItIs) {
+  std::vector<std::byte> data = random_bytes(kLengths.back());
+  const std::vector<std::byte> before = data;
+  EXPECT_EQ(copy_checksum(data.data(), data.data(), data.size()),
+            checksum(before.data(), before.size()));
+  EXPECT_EQ(data, before);
+}
+
+#ifdef __x86_64__
+TEST(Checksum, IsTheSameWithAndWithoutAvx2) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this processor has no AVX2";
+  std::vector<std::byte> data = random_bytes(5000);
+  for (size_t bytes = 0; bytes <= 4000; bytes++)
+    ASSERT_EQ(xxh3_avx2(data.data() + bytes % 5, bytes),
+              XXH3_64bits(data.data() + bytes % 5, bytes))
+        << bytes;
+}
+#endif
+
+}  // namespace
+}  // namespace ringcoll
