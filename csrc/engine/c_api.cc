@@ -1,4 +1,4 @@
-// The C ABI: handles, status codes, and the catch blocks that keep exceptions from crossing it.
+// The C ABI of communicators, calls and messages, and its handles.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,6 +16,7 @@
 #include "coll/simulate.h"
 #include "engine/caller_struct.h"
 #include "engine/engine.h"
+#include "engine/guarded.h"
 #include "engine/messages.h"
 #include "store/store.h"
 #include "transport/knobs.h"
@@ -34,28 +35,6 @@ struct rc_request {
 };
 
 namespace {
-
-struct LastError {
-  std::string message;
-  Rank rank = kNobody;
-};
-thread_local LastError last_error;
-
-rc_status failed(rc_status status, std::string message, Rank rank) {
-  last_error = {std::move(message), rank};
-  return status;
-}
-
-template <typename Body>
-rc_status guarded(Body&& body) {
-  try {
-    body();
-    return RC_OK;
-  } catch (const std::exception& caught) {
-    Error error = as_error(caught);
-    return failed(static_cast<rc_status>(error.code()), error.what(), error.rank());
-  }
-}
 
 char* copy_of(const std::string& text) {
   auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -169,9 +148,7 @@ template <typename Asked>
 Request::Done done_of(const Asked& asked, rc_request* handle) {
   if (!asked.done) return {};
   return [done = asked.done, state = asked.done_state, handle](const std::optional<Error>& error) {
-    done(state, handle,
-         error ? failed(static_cast<rc_status>(error->code()), error->what(), error->rank())
-               : RC_OK);
+    done(state, handle, error ? failed(*error) : RC_OK);
   };
 }
 
@@ -244,8 +221,8 @@ extern "C" {
 const char* ringcoll_version(void) { return RINGCOLL_VERSION; }
 int ringcoll_abi_version(void) { return RINGCOLL_ABI_VERSION; }
 int ringcoll_abi_revision(void) { return RINGCOLL_ABI_REVISION; }
-const char* ringcoll_error_message(void) { return last_error.message.c_str(); }
-int ringcoll_error_rank(void) { return last_error.rank; }
+const char* ringcoll_error_message(void) { return last_error().message.c_str(); }
+int ringcoll_error_rank(void) { return last_error().rank; }
 
 rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
   return guarded([&] {

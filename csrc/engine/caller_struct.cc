@@ -15,14 +15,14 @@ namespace {
 constexpr size_t kLongestStruct = 4096;
 
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kCallSizes = {offsetof(rc_call, timeout_s),
-                                                                  sizeof(rc_call)};
-constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kOptionsSizes = {sizeof(rc_comm_options),
-                                                                     sizeof(rc_comm_options)};
+                                                                  sizeof(rc_call), sizeof(rc_call)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kOptionsSizes = {
+    sizeof(rc_comm_options), sizeof(rc_comm_options), sizeof(rc_comm_options)};
 constexpr int kMessagesSince = 2;
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kMessageSizes = {
-    sizeof(rc_message)};
+    sizeof(rc_message), sizeof(rc_message)};
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kInfoSizes = {
-    sizeof(rc_message_info)};
+    sizeof(rc_message_info), sizeof(rc_message_info)};
 static_assert(kCallSizes.back() == sizeof(rc_call));
 static_assert(kOptionsSizes.back() == sizeof(rc_comm_options));
 
