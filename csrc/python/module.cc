@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "python/comm.h"
+#include "python/delta.h"
 #include "python/interpreter.h"
 #include "python/tensor.h"
 #include "ringcoll/ringcoll.h"
@@ -104,6 +105,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The C ABI of ringcoll for the package's own use.";
   bind_comm(module);
   bind_request(module);
+  bind_delta(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());
