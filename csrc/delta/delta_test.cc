@@ -132,7 +132,8 @@ TEST(Delta, IsBitForBit) {
   ASSERT_EQ(length, kHeader + 4 + 2 * (2 + sizeof(float)));
   auto tensor = before;
   apply_delta(tensor.data(), sizeof tensor, delta.data(), *length);
-  EXPECT_EQ(std::memcmp(tensor.data(), now.data(), sizeof now), 0);
+  using Bits = std::array<uint32_t, 5>;
+  EXPECT_EQ(std::bit_cast<Bits>(tensor), std::bit_cast<Bits>(now));
 }
 
 TEST(Delta, HasIndicesAndValuesOrWholeBlocksWhicheverIsShorter) {
