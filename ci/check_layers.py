@@ -46,6 +46,8 @@ _ELEMENTS = re.compile(
     r"\b(DataType|ReduceOp|Collective|rc_(?:dtype|op|collective|call)|RC_U?INT\d+|RC_B?FLOAT\d+)\b"
 )
 C_HEADER = "ringcoll/ringcoll.h"
+# The installed headers. The others include the first, and nothing else of ringcoll.
+C_HEADERS = {C_HEADER, "ringcoll/remote.h"}
 # It may also include COLLECTIVES, which has only constants, so it still links only with the C ABI.
 FRONT = "python"
 
@@ -148,7 +150,7 @@ def _inside(csrc: Path, path: Path, target: str) -> str | None:
     """Returns why `path` in csrc/ may not include csrc/`target`, if it may not."""
     here = path.relative_to(csrc)
     layer, other = here.parts[0], Path(target).parts[0]
-    if target == C_HEADER:
+    if target in C_HEADERS:
         return None
     if not (csrc / target).exists():
         return f'"{target}" is no file of csrc/ (includes are relative to csrc/)'
@@ -180,8 +182,10 @@ def _in_csrc(root: Path, path: Path) -> Iterator[str]:
         if owner:
             why = None if owner == f"csrc/{layer}" else f"only {owner}/ may include <{target}>"
         elif quote == '"':
-            alone = "the installed header stands alone"
-            why = alone if layer == "include" else _inside(csrc, path, target)
+            alone = "the installed headers stand alone"
+            why = _inside(csrc, path, target)
+            if layer == "include":
+                why = None if target == C_HEADER else alone
             why = why or _smuggled(csrc, layer, target)
         if why:
             yield f"{path.relative_to(root)}:{number}: {why}"

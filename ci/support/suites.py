@@ -40,7 +40,7 @@ FOLDERS = {
     # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
-        ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
+        ["python", "remote", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
     ],
     "rdma": [["rdma"]],
     "engines": [["engines"]],
@@ -50,7 +50,7 @@ RING_LAYERS = {
     "ring1": [["base", "schedule", "reduce", "delta", "topology"]],
     "ring2": [
         ["shm", "net", "verbs", "transport", "life", "measure", "mesh", "comm"],
-        ["connect", "store", "bootstrap"],
+        ["connect", "store", "remote", "bootstrap"],
     ],
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }

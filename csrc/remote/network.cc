@@ -102,8 +102,8 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
     const OpenDoor& open = *found->second;
     check(open.key == key, Code::kInvalidArgument, "\"{}\" is open with another key", name);
     check(port == 0 || port == open.door.addresses[0].port(), Code::kInvalidArgument,
-          "\"{}\" is open at port {} and cannot also be at {}", name,
-          open.door.addresses[0].port(), port);
+          "\"{}\" is open at port {} and cannot also be at {}", name, open.door.addresses[0].port(),
+          port);
     return open.door;
   }
   check(doors_.size() < kMostDoors, Code::kInvalidArgument,
@@ -121,7 +121,10 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
 
 void Network::let_in(OpenDoor& open) {
   for (auto& gate : open.gates) {
-    AuthPolicy policy{.secret = open.key, .self = 0, .lowest = 0, .highest = 0,
+    AuthPolicy policy{.secret = open.key,
+                      .self = 0,
+                      .lowest = 0,
+                      .highest = 0,
                       .group = group_of(open.door.name)};
     auto accepted = [this](const Identity&, Fd fd) {
       try {
@@ -134,9 +137,9 @@ void Network::let_in(OpenDoor& open) {
       }
     };
     auto refused = [name = open.door.name](const Gate::Refusal& refusal) {
-      log_warning("{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
-                  refusal.verdict == Verdict::kWrongSecret ? "its key is wrong"
-                                                           : explain(refusal.verdict));
+      log_warning(
+          "{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
+          refusal.verdict == Verdict::kWrongSecret ? "its key is wrong" : explain(refusal.verdict));
     };
     gate->open(std::move(policy), accepted, refused);
   }
@@ -151,13 +154,12 @@ AgentFacts Network::facts() {
 
 // --- Links that this end makes.
 
-std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses,
-                                     const std::string& name, const std::string& key,
-                                     Dialled dialled, Duration patience) {
+std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses, const std::string& name,
+                                     const std::string& key, Dialled dialled, Duration patience) {
   std::lock_guard lock(mutex_);
   check(!closing_, Code::kAborted, "the agent is closed");
-  auto link = Link::dial(loop_, *this, addresses, key, group_of(name), patience,
-                         dialled.for_messages);
+  auto link =
+      Link::dial(loop_, *this, addresses, key, group_of(name), patience, dialled.for_messages);
   links_[link.get()] = link;
   dialled_[link.get()] = std::move(dialled);
   return link;
@@ -353,7 +355,8 @@ void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
   // A process that is ending closes its sockets in any order.
   loop_.after(kProbePause, [this, addresses, name, key, agent, connection, probes_left] {
     try {
-      begin(addresses, name, key, {.agent = agent,
+      begin(addresses, name, key,
+            {.agent = agent,
              .is_probe = true,
              .lost_connection = connection,
              .probes_left = probes_left - 1},

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -59,7 +60,9 @@ def guest_of() -> Iterator[Callable[[Owner], Guest]]:
         guest.close()
 
 
-def test_a_guest_reads_and_writes(own: Callable[..., Owner], guest_of: Callable[..., Guest]) -> None:
+def test_a_guest_reads_and_writes(
+    own: Callable[..., Owner], guest_of: Callable[..., Guest]
+) -> None:
     owner = own()
     guest = guest_of(owner)
     out = numpy.zeros(BYTES, "uint8")
@@ -232,7 +235,9 @@ def test_a_stopped_owner_does_not_stop_reads_of_this_host(
     assert (out == EXPECTED).all()
 
 
-def test_a_forked_child_is_refused(own: Callable[..., Owner], guest_of: Callable[..., Guest]) -> None:
+def test_a_forked_child_is_refused(
+    own: Callable[..., Owner], guest_of: Callable[..., Guest]
+) -> None:
     owner = own()
     guest = guest_of(owner)
     out = numpy.zeros(10, "uint8")
@@ -257,11 +262,11 @@ def test_guests_that_come_and_go_leave_nothing(own: Callable[..., Owner]) -> Non
 
     visit()
     time.sleep(0.5)
-    here, there = len(os.listdir("/proc/self/fd")), owner.peer.ask("descriptors")
+    here, there = len(list(Path("/proc/self/fd").iterdir())), owner.peer.ask("descriptors")
     for _ in range(20):
         visit()
     end = time.monotonic() + 10
     while time.monotonic() < end and owner.peer.ask("descriptors") != there:
         time.sleep(0.1)
     assert owner.peer.ask("descriptors") == there
-    assert len(os.listdir("/proc/self/fd")) == here
+    assert len(list(Path("/proc/self/fd").iterdir())) == here

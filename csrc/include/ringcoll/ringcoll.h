@@ -1,9 +1,9 @@
 /* ringcoll: collective communication over RDMA, shared memory and TCP.
  *
- * ringcoll/remote.h has what concerns memory with an address. This header declares a C ABI with opaque handles in four groups:
- * communicators (create, split, shrink, query, abort, destroy), collective calls (rc_call),
- * messages from one rank to another (rc_message), and requests (a call or a message in flight).
- * Deltas and checksums of tensors are plain functions.
+ * ringcoll/remote.h has what concerns memory with an address. This header declares a C ABI with
+ * opaque handles in four groups: communicators (create, split, shrink, query, abort, destroy),
+ * collective calls (rc_call), messages from one rank to another (rc_message), and requests (a call
+ * or a message in flight). Deltas and checksums of tensors are plain functions.
  *
  * Errors: a function that can fail returns an rc_status. ringcoll_error_message() then tells the
  * same thread what was being done, the cause and the remedy. RC_INVALID_ARGUMENT and RC_TOO_LONG
@@ -63,8 +63,9 @@ typedef enum rc_status {
   RC_TOO_LONG = 8, /* a message is longer than the receive's buffer: receive it again with a larger
                       one; the communicator stays usable */
   /* Since revision 3. */
-  RC_GONE = 9,    /* a region, or a version of a store, is not there any more */
-  RC_REFUSED = 10 /* the other end does not allow it: a wrong key, or a region that is not writable */
+  RC_GONE = 9, /* a region, or a version of a store, is not there any more */
+  RC_REFUSED =
+      10 /* the other end does not allow it: a wrong key, or a region that is not writable */
 } rc_status;
 
 typedef enum rc_dtype {

@@ -6,8 +6,8 @@ the address of its door and the handle.
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 
 import numpy
 
@@ -35,7 +35,7 @@ def main() -> None:
         elif word == "notice":
             print(region.wait_notice(timeout=20), flush=True)
         elif word == "descriptors":
-            print(len(os.listdir("/proc/self/fd")), flush=True)
+            print(len(list(Path("/proc/self/fd").iterdir())), flush=True)
 
 
 main()
