@@ -63,7 +63,8 @@ _KINDS = ("none", "opened", "message", "closed")
 
 class Region:
     """Memory of this process that others may read, and write if it is writable. It borrows its
-    tensor until it is closed. Any thread may use it."""
+    tensor until it is closed, which also happens when the program drops it. Any thread may use it.
+    """
 
     def __init__(self, region: _core.Region) -> None:
         self._region = region

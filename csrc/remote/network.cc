@@ -20,6 +20,8 @@ constexpr Duration kProbePause = std::chrono::milliseconds(60);
 // An agent that closes lets its last frames pass for so long.
 constexpr Duration kFarewell = std::chrono::milliseconds(100);
 constexpr int kPortTries = 16;
+// Links to one agent over as many interfaces, for their joint rate.
+constexpr size_t kMostRails = 4;
 
 GroupId group_of(const std::string& name) { return make_group_id("ringcoll agent " + name); }
 
@@ -189,6 +191,29 @@ uint64_t Network::dial(const std::vector<Address>& addresses, const std::string&
       Error(Code::kTimeout, fmt::format("{} has not answered in time", addresses[0].text())));
 }
 
+// The addresses of a door, by the interface of this host that is in their network. Each interface
+// that reaches the peer makes a rail of its own.
+Network::Ways Network::ways_to(const AgentFacts& facts, const Door& door) const {
+  std::map<std::string, std::vector<Address>> by_interface;
+  std::vector<Address> routed;
+  for (const Address& address : door.addresses) {
+    if (is_loopback(address) && facts.stack != own_.stack) continue;
+    auto joins = [&](const Interface& each) {
+      return share_network(each.address, address, each.prefix_bits);
+    };
+    auto own = std::ranges::find_if(interfaces_, joins);
+    bool direct = own != interfaces_.end() && facts.stack != own_.stack;
+    (direct ? by_interface[own->name] : routed).push_back(address);
+  }
+  Ways ways;
+  for (auto& [name, addresses] : by_interface) {
+    ways.all.insert(ways.all.end(), addresses.begin(), addresses.end());
+    if (ways.rails.size() < kMostRails) ways.rails.push_back(std::move(addresses));
+  }
+  ways.all.insert(ways.all.end(), routed.begin(), routed.end());
+  return ways;
+}
+
 void Network::dial_for_payload(const AgentFacts& facts) {
   try {
     for (const Door& door : facts.doors) {
@@ -199,11 +224,11 @@ void Network::dial_for_payload(const AgentFacts& facts) {
         if (found == doors_.end()) continue;
         key = found->second->key;
       }
-      std::vector<Address> addresses;
-      for (const Address& address : door.addresses)
-        if (!is_loopback(address) || facts.stack == own_.stack) addresses.push_back(address);
-      if (addresses.empty()) continue;
-      begin(addresses, door.name, key, {.agent = facts.id}, kPatience);
+      Ways ways = ways_to(facts, door);
+      if (ways.all.empty()) continue;
+      begin(ways.all, door.name, key, {.agent = facts.id}, kPatience);
+      for (size_t i = 1; i < ways.rails.size(); i++)
+        begin(ways.rails[i], door.name, key, {.agent = facts.id, .is_rail = true}, kPatience);
       return;
     }
     throw Error(Code::kRefused,
@@ -332,6 +357,7 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
     return mailbox_.close(dialled.lost_connection, end == LinkEnd::kAbsent      ? "refused"
                                                    : end == LinkEnd::kUnreached ? "silent"
                                                                                 : "lost");
+  if (dialled.is_rail) return;
   if (other) return dispatcher_.add(other);
   dispatcher_.unreachable(dialled.agent, error);
 }

@@ -49,11 +49,18 @@ class Network final : private Link::Listener {
     uint64_t agent = 0;  // the agent that it should reach; 0: any
     bool for_messages = false;
     bool is_probe = false;
+    bool is_rail = false;  // beside the first link to the agent
     uint64_t lost_connection = 0;  // of a probe
     int probes_left = 0;
     bool over = false;
     uint64_t connection = 0;
     std::optional<Error> error;
+  };
+
+  /// How an agent may be reached by one of its doors.
+  struct Ways {
+    std::vector<Address> all;                 // those in networks of this host first
+    std::vector<std::vector<Address>> rails;  // by interface of this host
   };
 
   // Link::Listener, on the loop's thread.
@@ -67,6 +74,7 @@ class Network final : private Link::Listener {
   std::shared_ptr<Link> begin(const std::vector<Address>& addresses, const std::string& name,
                               const std::string& key, Dialled dialled, Duration patience);
   void dial_for_payload(const AgentFacts& facts);
+  Ways ways_to(const AgentFacts& facts, const Door& door) const;
   void take_hello(Link& link, const FrameHead& head, const std::string& body);
   void not_made(Link& link, LinkEnd end, const std::string& why);
   void probe(uint64_t agent, uint64_t connection, int probes_left);
