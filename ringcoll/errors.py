@@ -86,6 +86,19 @@ class MessageTooLong(Error, ValueError):
         return type(self), (str(self), self.rank, self.tag, self.bytes)
 
 
+class Gone(Error, LookupError):
+    """What was asked for does not exist any more: a region that was closed, the process that owned
+    it, or a version that is no longer kept."""
+
+    code = "Gone"
+
+
+class Refused(Error, PermissionError):
+    """The other process does not allow it: a wrong key, or a region that may not be written."""
+
+    code = "Refused"
+
+
 # By rc_status.
 _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
@@ -97,6 +110,8 @@ _BY_STATUS: tuple[type[Error], ...] = (
     InternalError,
     Aborted,
     MessageTooLong,
+    Gone,
+    Refused,
 )
 
 
