@@ -14,7 +14,8 @@ All parts are plain dictionaries and lists, so that a catalog can be sent as JSO
 ``pieces``    piece id -> [offset, shape, bytes, checksum]
 ``copies``    piece id -> {holder's id: [region, byte offset]}
 ``regions``   holder's id -> {region: handle as base64}
-``away``      id of a removed holder that may be alive -> {piece id: [region, byte offset]}
+``away``      id of a removed holder that may be alive -> {"info", "copies"}, like in ``members``
+              and {piece id: [region, byte offset]}
 ``groups``    writers' group -> [its last sequence number, the version that this made]
 ============  ======================================================================================
 """
@@ -27,6 +28,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
+_MOST_AWAY = 256
 _MOST_GROUPS = 4096  # groups that are remembered; a commit of an older one could be done twice
 
 
@@ -43,7 +45,7 @@ class Catalog:
         self.pieces: dict[str, list[Any]] = {}
         self.copies: dict[str, dict[str, list[int]]] = {}
         self.regions: dict[str, dict[str, str]] = {}
-        self.away: dict[str, dict[str, list[int]]] = {}
+        self.away: dict[str, Json] = {}
         self.groups: dict[str, list[int]] = {}
         self._uses: dict[str, int] = {}  # piece id -> how many versions have it
 
@@ -130,7 +132,7 @@ class Catalog:
         lost: list[int] = handler(operation) or []
         return lost
 
-    def _apply_add(self, operation: Json) -> None:
+    def _apply_add(self, operation: Json) -> list[int]:
         """A holder joins, with copies that it still has: "id", "info", "copies", "regions"."""
         holder = operation["id"]
         self.revision += 1
@@ -138,12 +140,17 @@ class Catalog:
         self.members.pop(holder, None)  # it is the most junior now
         self.members[holder] = operation["info"]
         self._add_copies({holder: operation["copies"]}, {holder: operation["regions"]})
+        return self._drop_lost()
 
     def _apply_remove(self, operation: Json) -> list[int]:
         """Members are removed: "ended" for ever, "silent" ones may come back with their copies."""
         self.revision += 1
         for holder in operation["silent"]:
-            self.away[holder] = self._copies_of(holder)
+            if holder in self.members:  # even without copies: it has to be told when it is back
+                copies = self._copies_of(holder)
+                self.away[holder] = {"info": self.members[holder], "copies": copies}
+        while len(self.away) > _MOST_AWAY:
+            del self.away[min(self.away, key=lambda holder: len(self.away[holder]["copies"]))]
         for holder in [*operation["silent"], *operation["ended"]]:
             self.members.pop(holder, None)
             self.regions.pop(holder, None)
@@ -214,7 +221,7 @@ class Catalog:
             self.pieces.pop(pid, None)
             self.copies.pop(pid, None)
             for away in self.away.values():
-                away.pop(pid, None)
+                away["copies"].pop(pid, None)
 
     def _drop(self, number: int) -> None:
         version = self.versions.pop(number, None)
@@ -223,7 +230,7 @@ class Catalog:
 
     def _drop_lost(self) -> list[int]:
         """Drops versions with a piece that nobody has any more."""
-        kept = {pid for away in self.away.values() for pid in away}
+        kept = {pid for away in self.away.values() for pid in away["copies"]}
         kept.update(pid for pid, each in self.copies.items() if each)
         lost = [
             n
@@ -232,7 +239,6 @@ class Catalog:
         ]
         for number in lost:
             self._drop(number)
-        self.away = {holder: places for holder, places in self.away.items() if places}
         return lost
 
     def _drop_unused_regions(self) -> None:

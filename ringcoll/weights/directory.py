@@ -18,7 +18,6 @@ from ringcoll.weights.replica import Replica
 from ringcoll.weights.tasks import Tasks
 
 GRACE_S = 2.0  # clients that are lost, or have lost their leader, keep their leases for so long
-_REFILL = "refill"
 _REFILL_BYTES = 256 << 20  # of one round: a refill must not fill a link for long
 
 
@@ -34,11 +33,11 @@ class Directory:
         self._leases: dict[str, dict[str, int]] = {}  # client -> {lease: version}
         self._watchers: set[str] = set()
         self._absent: dict[str, float] = {}  # clients that do not answer -> since when
-        self._joining: set[str] = set()
-        self._leaving: set[str] = set()
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
+        self._refills = 0
         self._deficit = True  # pieces may lack copies
+        self._revision = replica.catalog.revision
         self._now = now
 
     # Inputs.
@@ -70,13 +69,16 @@ class Directory:
             self._join(source, message)
         elif message["k"] == "pulled":
             self._pulled(source, message)
+        elif message["k"] == "pins":
+            self._answer_pins(source, message["owners"])
         self._flush()
 
     def committed(self, now: float) -> None:
         """The log has been committed further."""
         self._now = now
-        members = self._replica.catalog.members
-        self._joining -= set(members)
+        if self._revision != self._replica.catalog.revision:
+            self._revision = self._replica.catalog.revision
+            self._deficit = True
         new = self._commits.committed(now)
         for number in new:
             self._deficit = True
@@ -84,16 +86,11 @@ class Directory:
                 self._out.append((client, {"push": "version", "n": number}))
         self._flush()
 
-    def changed(self) -> None:
-        """Members have come or gone."""
-        self._deficit = True
-
     def lost(self, now: float, peer: str, ended: bool, why: str) -> None:
         """A client or holder does not answer, or its process has ended."""
         self._now = now
-        self._joining.discard(peer)
         if self._tasks.lost(peer):
-            self._refilling = self._refilling and self._tasks.busy(_REFILL)
+            self._refilling = self._refilling and self._tasks.busy(self._refill_name)
             self._commits.pulled(now)
         if ended:
             self._drop(peer, why)
@@ -190,16 +187,22 @@ class Directory:
     # Decisions.
 
     def _join(self, source: str, message: Json) -> None:
-        if source in self._replica.catalog.members or source in self._joining:
-            return
-        self._joining.add(source)
         operation = {"op": "add", "id": source, "info": message["info"]}
         operation |= {"copies": message["copies"], "regions": message["regions"]}
-        self._replica.propose(self._now, operation)
+        self._replica.admit(self._now, operation)
+
+    def _answer_pins(self, source: str, owners: list[str]) -> None:
+        """Tells a holder which stages and refills, for which it keeps pieces, are decided."""
+        alive = self._commits.spared()
+        if self._refilling or not self._replica.idle():
+            alive.add(self._refill_name)
+        decided = [owner for owner in owners if owner not in alive]
+        if decided:
+            self._out.append((source, {"k": "decided", "owners": decided}))
 
     def _pulled(self, source: str, message: Json) -> None:
         owner = self._tasks.pulled(source, message)
-        if owner == _REFILL:
+        if owner == self._refill_name:
             self._refilled()
         elif owner is not None:
             self._commits.pulled(self._now)
@@ -208,37 +211,36 @@ class Directory:
         """Has pieces pulled that lack copies, some at a time."""
         if self._refilling or not self._deficit or self._now < self._grace:
             return
+        self._tasks.forget(self._refill_name)
+        self._refills += 1
         catalog, size, asked = self._replica.catalog, 0, 0
         lacking = catalog.lacking()
         for pid in lacking:
             piece, copies = catalog.pieces[pid], catalog.copies[pid]
             if size < _REFILL_BYTES and self._tasks.add(
-                _REFILL, pid, piece, copies, catalog.regions
+                self._refill_name, pid, piece, copies, catalog.regions
             ):
                 asked += 1
                 size += piece[2]
         self._tasks.flush()
         self._refilling = asked > 0
         self._deficit = asked > 0
-        if not lacking:
-            self._tasks.forget(_REFILL)
+
+    @property
+    def _refill_name(self) -> str:
+        return f"refill {self._refills}"
 
     def _refilled(self) -> None:
-        if self._tasks.busy(_REFILL):
+        if self._tasks.busy(self._refill_name):
             return
         self._refilling = False
         copies: dict[str, dict[str, list[int]]] = {}
         regions: dict[str, dict[str, str]] = {}
-        self._tasks.collect(_REFILL, copies, regions)
+        self._tasks.collect(self._refill_name, copies, regions)
         by_holder: dict[str, dict[str, list[int]]] = {}
         for pid, places in copies.items():
             for holder, place in places.items():
                 by_holder.setdefault(holder, {})[pid] = place
-        gone = {h: [p for p in ps if p not in self._replica.catalog.pieces] for h, ps in
-                by_holder.items()}
-        for holder, pids in gone.items():
-            if pids:
-                self._out.append((holder, {"k": "drop", "pids": pids}))
         operation = {"op": "copies", "copies": by_holder, "regions": regions}
         self._replica.propose(self._now, operation)
 

@@ -12,7 +12,9 @@ from ringcoll.weights.replica_base import HUNG_S, LEADER, ReplicaBase
 class Leading(ReplicaBase):
     """A replica that can lead."""
 
-    def __init__(self, me: str, catalog: Catalog, leader: str, now: float, contact: float) -> None:
+    def __init__(
+        self, me: str, catalog: Catalog, leader: str | None, now: float, contact: float
+    ) -> None:
         super().__init__(me, catalog, leader, now, contact)
         self._waiting: list[Json] = []  # operations for the next update
         self._acked: dict[str, int] = {m: 0 for m in catalog.members if m != me}
@@ -22,6 +24,14 @@ class Leading(ReplicaBase):
         """Puts an operation into the log. It is applied when the update before it is committed."""
         self._waiting.append(operation)
         self._advance(now)
+
+    def admit(self, now: float, operation: Json) -> None:
+        """Adds a member at once, even if the update before it waits: the new member may be what
+        that update lacks. One that is a member already is sent the catalog again."""
+        if operation["id"] in self.catalog.members:
+            self._send_install(operation["id"])
+        else:
+            self._issue(now, [operation])
 
     def visible(self) -> int:
         """The index up to which readers may be shown the catalog: what is committed, or what a new
@@ -133,12 +143,16 @@ class Leading(ReplicaBase):
         elif message["p"] > self.epoch:
             self._step_down(now, message["p"])
         elif source not in self.current():
-            self.out.append((source, {"k": "removed", "e": self.epoch}))
+            self._send_removed(source)
         else:
             if (message["e"], message["i"]) != (self.epoch, self.index):
                 self._send_install(source)
             pulse = {"k": "pulse", "e": self.epoch, "c": self.committed, "t": message["t"]}
             self.out.append((source, pulse | {"age": self._age(now)}))
+
+    def _send_removed(self, holder: str) -> None:
+        message: Json = {"k": "removed", "e": self.epoch, "i": self.index}
+        self.out.append((holder, message | {"info": self.catalog.members[self.me]}))
 
     def _age(self, now: float) -> float:
         """How long ago the leader has heard the member that it has heard least."""

@@ -15,6 +15,7 @@ nothing stays for ever, whoever is lost.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ringcoll.errors import Error
@@ -26,7 +27,8 @@ from ringcoll.weights.replica_base import OUTSIDER
 
 _log = logging.getLogger("ringcoll")
 
-_TASK = "task"
+_OWN = "own "  # begins the owners of pins that this process has set itself
+_PINS_S = 2.0
 _READ_ONLY = {"manifest", "versions", "info", "open"}
 
 
@@ -38,7 +40,7 @@ class Node:
     """
 
     def __init__(
-        self, me: str, info: Json, catalog: Catalog, leader: str, now: float, contact: float
+        self, me: str, info: Json, catalog: Catalog, leader: str | None, now: float, contact: float
     ) -> None:
         self.me = me
         self.info = info
@@ -47,11 +49,10 @@ class Node:
         self.work: list[Json] = []
         self.places: dict[str, list[int]] = {}  # piece -> [region, offset]
         self.regions: dict[str, str] = {}  # region -> handle, for those that were told to others
-        self._pins: dict[str, tuple[str, str, int]] = {}  # piece -> (kind, owner, epoch)
+        self._pins: dict[str, dict[str, int]] = {}  # piece -> {owner: epoch}
         self._known: dict[str, Json] = {}  # holders that are in no catalog of ours
-        self._lost_names: dict[str, str] = {}
         self.directory: Directory | None = None
-        self._asked_to_join = -1e9
+        self._asked_to_join = self._asked_about_pins = -1e9
         if self.replica.leads:
             self.directory = Directory(self.replica, self.out, now)
 
@@ -64,7 +65,9 @@ class Node:
         elif message.get("k") == "pull":
             self._pull(source, message)
         elif message.get("k") == "drop":
-            self._drop(message["pids"])
+            self._unpin(lambda owner, epoch: owner == message["owner"], message["pids"])
+        elif message.get("k") == "decided":
+            self._unpin(lambda owner, epoch: owner in message["owners"])
         elif message.get("k") == "bye":
             self.down(now, source, True, "has closed its store")
         elif not self.replica.receive(now, source, message) and self.directory is not None:
@@ -89,15 +92,25 @@ class Node:
         self.replica.tick(now)
         if self.directory is not None:
             self.directory.tick(now, wall_time)
+        self._ask_about_pins(now)
+        self._know_members()
         self._react(now)
 
     def address(self, holder: str) -> Json | None:
         """Where a holder can be reached, or None."""
-        return self.replica.catalog.members.get(holder) or self._known.get(holder)
+        catalog = self.replica.catalog
+        away = catalog.away.get(holder, {}).get("info")
+        return catalog.members.get(holder) or self._known.get(holder) or away
 
     def know(self, holder: str, info: Json) -> None:
         """Learns where a holder can be reached."""
         self._known[holder] = info
+
+    def _know_members(self) -> None:
+        """Remembers where holders are as long as it may matter."""
+        relevant = self.replica.relevant()
+        self._known = {h: info for h, info in self._known.items() if h in relevant}
+        self._known |= self.replica.catalog.members
 
     # Pieces of this holder.
 
@@ -105,26 +118,23 @@ class Node:
         """This process has made pieces for a stage. They are kept until :meth:`unpin`."""
         for pid, place in places.items():
             self.places[pid] = place
-            self._pins[pid] = ("own", owner, 0)
+            self._pins.setdefault(pid, {})[_OWN + owner] = 0
         self.regions.update(regions)
 
     def unpin(self, now: float, owner: str) -> None:
         """The stage has been decided."""
-        self._pins = {
-            pid: pin for pid, pin in self._pins.items() if not (pin[0] == "own" and pin[1] == owner)
-        }
-        self._sweep()
+        self._unpin(lambda pin, epoch: pin == _OWN + owner)
         self._react(now)
 
     def pulled(self, now: float, done: Json) -> None:
-        """The work "pull" has ended: "source", "task", "e", "places", "regions", "problem"."""
+        """The work "pull" has ended: "source", "task", "owner", "e", "places", "regions",
+        "problem"."""
         for pid, place in done["places"].items():
             self.places[pid] = place
-            self._pins[pid] = (_TASK, str(done["task"]), done["e"])
+            self._pins.setdefault(pid, {})[done["owner"]] = done["e"]
         self.regions.update(done["regions"])
-        answer = {"k": "pulled", "task": done["task"], "e": done["e"], "places": done["places"]}
-        answer |= {"regions": done["regions"], "problem": done["problem"]}
-        self.out.append((done["source"], answer))
+        answer = {key: done[key] for key in ("task", "owner", "e", "places", "regions", "problem")}
+        self.out.append((done["source"], {"k": "pulled"} | answer))
         self._unpin_old()
         self._react(now)
 
@@ -137,24 +147,33 @@ class Node:
             return
         have = {pid: self.places[pid] for pid in message["pieces"] if pid in self.places}
         for pid in have:
-            if self._pins.get(pid, ("",))[0] != "own":
-                self._pins[pid] = (_TASK, str(message["task"]), message["e"])
+            self._pins.setdefault(pid, {})[message["owner"]] = message["e"]
         wanted = {pid: piece for pid, piece in message["pieces"].items() if pid not in have}
-        self.work.append({"do": "pull", "source": source, "have": have} | message)
-        self.work[-1]["pieces"] = wanted
+        self.work.append(message | {"do": "pull", "source": source, "have": have, "pieces": wanted})
 
-    def _drop(self, pids: list[str]) -> None:
-        for pid in pids:
-            if self._pins.get(pid, ("",))[0] == _TASK:
-                del self._pins[pid]
+    def _unpin(
+        self, chosen: Callable[[str, int], bool], pids: Iterable[str] | None = None
+    ) -> None:
+        """Drops pins that are ``chosen`` by owner and epoch, and then what nobody needs."""
+        for pid in list(self._pins) if pids is None else pids:
+            pins = self._pins.get(pid, {})
+            for owner in [owner for owner, epoch in pins.items() if chosen(owner, epoch)]:
+                del pins[owner]
+            if not pins:
+                self._pins.pop(pid, None)
         self._sweep()
+
+    def _ask_about_pins(self, now: float) -> None:
+        """Asks the leader which owners of pins have been decided, as its message may be lost."""
+        owners = {o for pins in self._pins.values() for o in pins if not o.startswith(_OWN)}
+        if owners and now - self._asked_about_pins >= _PINS_S and self.replica.leader:
+            self._asked_about_pins = now
+            self.out.append((self.replica.leader, {"k": "pins", "owners": sorted(owners)}))
 
     def _unpin_old(self) -> None:
         """Drops the pins of tasks that an earlier leader gave."""
-        epoch = self.replica.epoch
-        old = [pid for pid, pin in self._pins.items() if pin[0] == _TASK and pin[2] < epoch]
-        for pid in old:
-            del self._pins[pid]
+        current = self.replica.epoch
+        self._unpin(lambda owner, epoch: not owner.startswith(_OWN) and epoch < current)
 
     def _sweep(self) -> None:
         """Frees pieces that nobody needs."""
@@ -165,8 +184,11 @@ class Node:
         free = []
         for pid in self.places:
             if self.me in copies.get(pid, nothing):
-                if self._pins.get(pid, ("",))[0] == _TASK:
-                    del self._pins[pid]
+                pins = self._pins.get(pid, nothing)
+                for owner in [owner for owner in pins if not owner.startswith(_OWN)]:
+                    del pins[owner]
+                if not pins:
+                    self._pins.pop(pid, None)
             elif pid not in self._pins:
                 free.append(pid)
         for pid in free:
@@ -179,13 +201,17 @@ class Node:
     def _request(self, now: float, client: str, message: Json) -> None:
         if self.directory is not None:
             self.directory.request(now, client, message)
-        elif message["q"] in _READ_ONLY and not self.replica.hears_leader(now):
+        elif message["q"] in _READ_ONLY and self._is_alone(now):
             self.out.append((client, self._answer_alone(message)))
         else:
             self.out.append((client, {"a": message["r"]} | self._moved(now)))
 
+    def _is_alone(self, now: float) -> bool:
+        return self.replica.role != OUTSIDER and not self.replica.hears_leader(now)
+
     def _moved(self, now: float) -> Json:
-        leader = self.replica.leader if self.replica.hears_leader(now) else None
+        known = self.replica.hears_leader(now) or self.replica.role == OUTSIDER
+        leader = self.replica.leader if known else None
         info = self.address(leader) if leader else None
         return {"moved": leader if info else None, "info": info}
 
@@ -245,9 +271,8 @@ class Node:
         if leader is None or now - self._asked_to_join < 0.2:
             return
         self._asked_to_join = now
-        pieces = {pid: at for pid, at in self.places.items() if self._pins.get(pid, "x")[0] != "own"}
-        used = {str(place[0]) for place in pieces.values()}
-        join: Json = {"k": "join", "info": self.info, "copies": pieces}
+        used = {str(place[0]) for place in self.places.values()}
+        join: Json = {"k": "join", "info": self.info, "copies": self.places}
         join["regions"] = {name: handle for name, handle in self.regions.items() if name in used}
         self.out.append((leader, join))
 
@@ -256,8 +281,3 @@ class Node:
             _log.warning(
                 "store: the versions %s are lost: all holders of some piece have ended", numbers
             )
-
-    def note_change(self) -> None:
-        """Members may have come or gone: the leader looks for pieces that lack copies."""
-        if self.directory is not None:
-            self.directory.changed()

@@ -76,7 +76,7 @@ def holders(catalog: Catalog) -> Json:
         "holders": listed,
         "keep": catalog.keep,
         "replicas": {"wanted": catalog.wanted_copies() - 1, "had": max(0, had - 1)},
-        "away": {holder: len(places) for holder, places in catalog.away.items()},
+        "away": {holder: len(away["copies"]) for holder, away in catalog.away.items()},
     }
 
 

@@ -54,7 +54,9 @@ class Replica(Leading):
     ("lost", version numbers). The owner empties both.
     """
 
-    def __init__(self, me: str, catalog: Catalog, leader: str, now: float, contact: float) -> None:
+    def __init__(
+        self, me: str, catalog: Catalog, leader: str | None, now: float, contact: float
+    ) -> None:
         super().__init__(me, catalog, leader, now, contact)
         self._leaderless = now
         self._candidacy = 0.0
@@ -84,7 +86,9 @@ class Replica(Leading):
             self._send_beat(now, peer)
 
     def down(self, now: float, peer: str, ended: bool) -> None:
-        """The peer's process has ended, or it is silent."""
+        """The peer's process has ended, or it is silent. Peers that are no holders do not count."""
+        if peer not in self.relevant():
+            return
         if ended:
             self.ended.setdefault(peer, now)
             self.silent.pop(peer, None)
@@ -97,6 +101,7 @@ class Replica(Leading):
         if now - self._ticked > PAUSE_S:
             self._resumed = now
         self._ticked = now
+        self._forget_peers()
         self._proceed(now)
         if now - self._beaten >= BEAT_S:
             self._beaten = now
@@ -108,6 +113,17 @@ class Replica(Leading):
         return (
             self.role == FOLLOWER and not self._is_leaderless(now) and now - self._answered < DEAF_S
         )
+
+    def relevant(self) -> set[str]:
+        """The holders with which this one may have to do."""
+        known = {member for _, members in self.configurations for member in members}
+        return known | set(self.catalog.away) | ({self.leader} if self.leader else set())
+
+    def _forget_peers(self) -> None:
+        relevant = self.relevant()
+        for table in (self.ended, self.silent, self.heard):
+            for peer in [peer for peer in table if peer not in relevant]:
+                del table[peer]
 
     def _proceed(self, now: float) -> None:
         if self.leads:
@@ -179,13 +195,23 @@ class Replica(Leading):
         self.events.append(("commit",))
 
     def _on_removed(self, now: float, source: str, message: Json) -> None:
-        if message["e"] >= self.promised and not self.leads:
+        if self.leads:
+            if message["e"] > self.epoch:
+                self._step_down(now, message["e"])
+        elif message["e"] >= self.promised and not self._is_old(message):
+            self.events.append(("known", source, message["info"]))
             self.role, self.leader = OUTSIDER, source
             self._answered = now
             self.events.append(("removed",))
 
+    def _is_old(self, message: Json) -> bool:
+        """Whether a message that this holder was removed is older than what it knows."""
+        return (message["e"], message["i"]) < (self.epoch, self.index)
+
     def _on_hint(self, now: float, source: str, message: Json) -> None:
         """A holder that was asked for the leader names it. That one is asked next."""
+        if self.leads and message["e"] > self.epoch:
+            self._step_down(now, message["e"])
         known = message["leader"]
         if known in (None, self.me) or self.hears_leader(now):
             return
@@ -194,8 +220,17 @@ class Replica(Leading):
         self._send_beat(now, known)
 
     def _send_beats(self, now: float) -> None:
-        if self.leads:  # so that connections with silent members are tried again
-            self._send_commit([member for member in self.current() if member in self.silent])
+        if self.leads:
+            # Connections with holders that are lost are tried again: they may be back, or have
+            # ended meanwhile. Holders that were removed may have another leader.
+            away = self.catalog.away.keys() - set(self.ended)
+            for member in sorted(away):
+                self._send_removed(member)
+            lost = set(self.silent) - away
+            if not self.idle():
+                lost |= {member for _, members in self.configurations for member in members}
+            for member in sorted(lost - {self.me} - set(self.ended)):
+                self._send_beat(now, member)
         elif self.hears_leader(now) and self.leader is not None:
             self._send_beat(now, self.leader)
         else:

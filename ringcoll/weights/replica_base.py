@@ -16,11 +16,13 @@ LEADER, FOLLOWER, CANDIDATE, OUTSIDER = "leader", "follower", "candidate", "outs
 class ReplicaBase:
     """The state of a replica, and what its roles need of one another."""
 
-    def __init__(self, me: str, catalog: Catalog, leader: str, now: float, contact: float) -> None:
+    def __init__(
+        self, me: str, catalog: Catalog, leader: str | None, now: float, contact: float
+    ) -> None:
         member = me in catalog.members
         self.me = me
         self.catalog = catalog
-        self.leader: str | None = leader
+        self.leader = leader
         self.epoch = self.promised = 1 if member else 0
         self.index = self.committed = 0
         # The last configuration that may be committed, and those proposed since: (index, members).

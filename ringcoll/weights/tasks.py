@@ -76,6 +76,7 @@ class Tasks:
             self._next += 1
             self._sent[self._next] = task
             body: Json = {"k": "pull", "task": self._next, "e": self._replica.epoch}
+            body["owner"] = task.owner
             body |= {"pieces": task.pieces, "regions": task.regions, "hosts": task.hosts}
             self._out.append((task.holder, body))
         self._open.clear()
@@ -85,7 +86,8 @@ class Tasks:
         """A holder answers. Returns the owner of the task, or None if nobody wants it any more."""
         task = self._sent.get(message["task"])
         if task is None or task.holder != source or message["e"] != self._replica.epoch:
-            self._out.append((source, {"k": "drop", "pids": list(message["places"])}))
+            drop = {"k": "drop", "owner": message["owner"], "pids": list(message["places"])}
+            self._out.append((source, drop))
             return None
         del self._sent[message["task"]]
         self._places.setdefault(task.owner, []).append(
@@ -141,7 +143,7 @@ class Tasks:
                 by_holder.setdefault(holder, []).append(pid)
         for holder, pids in by_holder.items():
             if holder in self._replica.catalog.members:
-                self._out.append((holder, {"k": "drop", "pids": pids}))
+                self._out.append((holder, {"k": "drop", "owner": owner, "pids": pids}))
 
     def forget(self, owner: str) -> None:
         """An owner has ended. Answers to its tasks that still come are dropped by pulled()."""
