@@ -22,7 +22,7 @@ ORDER = [
     ["shm", "net", "verbs", "reduce"],
     ["transport"],
     ["connect"],
-    ["store"],
+    ["store", "remote"],
     ["bootstrap"],
     ["topology"],
     ["life", "measure"],
@@ -36,7 +36,8 @@ PURE = {"schedule", "reduce"}
 # Layers that carry bytes must not know collectives or element types. They include base/types.h for
 # ranks, so their use of names is checked.
 CARRIERS = {
-    *("shm", "net", "verbs", "transport", "connect", "store", "bootstrap", "topology", "life"),
+    *("shm", "net", "verbs", "transport", "connect", "store", "remote", "bootstrap", "topology"),
+    *("life",),
     *("measure", "mesh", "comm", "p2p"),
 }
 COLLECTIVES = "base/collectives.h"

@@ -31,25 +31,34 @@ from ringcoll.errors import (
 from ringcoll.handles import Handle
 from ringcoll.job import init, shutdown, world
 from ringcoll.messages import ANY_SOURCE, ANY_TAG, Received
+from ringcoll.remote import Agent, Event, Guest, Read, Region, Write, connect, empty
 
 __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "Aborted",
+    "Agent",
     "Communicator",
     "Error",
+    "Event",
     "Gone",
+    "Guest",
     "Handle",
     "InternalError",
     "InvalidArgument",
     "MessageTooLong",
     "Mismatch",
     "PeerLost",
+    "Read",
     "Received",
     "Refused",
+    "Region",
     "Timeout",
     "TransportError",
+    "Write",
     "__version__",
+    "connect",
+    "empty",
     "init",
     "shutdown",
     "world",

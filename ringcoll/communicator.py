@@ -12,6 +12,7 @@ from ringcoll import _core, calls
 from ringcoll.errors import InvalidArgument
 from ringcoll.handles import Handle, Receipt
 from ringcoll.messages import Received
+from ringcoll.remote import Agent, Region
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class Communicator:
         self._seat = calls.Seat(core.rank, core.size)
         self._splits = 0
         self._shrinks = 0
+        self._agent: Agent | None = None
 
     @property
     def rank(self) -> int:
@@ -104,6 +106,18 @@ class Communicator:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def agent(self) -> Agent:
+        """The agent of this rank, made when it is first asked for. The agents of the job's ranks
+        may copy from and to one another; others after :meth:`ringcoll.Agent.admit`."""
+        if self._agent is None or self._agent.closed:
+            self._agent = Agent(_core.Agent(self._core))
+        return self._agent
+
+    def register(self, tensor: Any, writable: bool = False) -> Region:
+        """As :meth:`ringcoll.Agent.register` of :attr:`agent`."""
+        return self.agent.register(tensor, writable)
 
     # Collectives. Each blocking method makes the same plan as its asynchronous variant.
 
@@ -520,6 +534,8 @@ class Communicator:
         is in a blocking call. If Ctrl-C interrupts it, the closing goes on in the background.
         """
         self._core.close()
+        if self._agent is not None:
+            self._agent.close()
 
     def _run(self, plan: calls.Plan, timeout: float | None = None) -> Any:
         self._core.run(*plan.call, timeout=seconds_of(timeout))

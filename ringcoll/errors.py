@@ -87,14 +87,13 @@ class MessageTooLong(Error, ValueError):
 
 
 class Gone(Error, LookupError):
-    """What was asked for does not exist any more: a region that was closed, the process that owned
-    it, or a version that is no longer kept."""
+    """A region, or a version of a store, is not there any more."""
 
     code = "Gone"
 
 
 class Refused(Error, PermissionError):
-    """The other process does not allow it: a wrong key, or a region that may not be written."""
+    """The other end does not allow it: the key is wrong, or a region is not writable."""
 
     code = "Refused"
 

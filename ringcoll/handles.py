@@ -12,6 +12,7 @@ from ringcoll.messages import Received
 
 if TYPE_CHECKING:
     from ringcoll.communicator import Communicator
+    from ringcoll.remote import Agent
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ _log = logging.getLogger("ringcoll")
 
 
 class Handle(Generic[T]):
-    """A collective call or a message in flight. The methods whose names end in ``_async``,
+    """A collective call, a message or copies in flight. The methods whose names end in ``_async``,
     :meth:`Communicator.isend` and :meth:`Communicator.irecv` return handles.
 
     The call borrows its tensors until it has ended. Until then the program must not write to any of
@@ -28,10 +29,10 @@ class Handle(Generic[T]):
     closed. Any thread may use a handle.
     """
 
-    def __init__(self, request: _core.Request, result: T, communicator: Communicator) -> None:
+    def __init__(self, request: _core.Request, result: T, maker: Communicator | Agent) -> None:
         self._request = request
         self._result = result
-        self._communicator = communicator  # keeps it alive while calls are in flight
+        self._maker = maker  # keeps it alive while calls are in flight
 
     def wait(self, timeout: float | None = None) -> T:
         """Waits until the call has ended, and returns its output. Raises the error that ended the

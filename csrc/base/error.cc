@@ -23,6 +23,10 @@ const char* name_of(Code code) {
       return "Aborted";
     case Code::kTooLong:
       return "TooLong";
+    case Code::kGone:
+      return "Gone";
+    case Code::kRefused:
+      return "Refused";
   }
   return "?";
 }

@@ -21,6 +21,8 @@ enum class Code {
   kInternal = RC_INTERNAL,
   kAborted = RC_ABORTED,
   kTooLong = RC_TOO_LONG,
+  kGone = RC_GONE,
+  kRefused = RC_REFUSED,
 };
 
 /// "PeerLost", "Timeout", …

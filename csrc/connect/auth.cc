@@ -127,6 +127,14 @@ GroupId make_group_id(std::string_view text) {
   return id;
 }
 
+std::string derive_secret(const std::string& secret, std::string_view purpose) {
+  Mac mac = sign(secret, "ringcoll derived", purpose, "");
+  std::string hex(mac.size() * 2 + 1, 0);
+  sodium_bin2hex(hex.data(), hex.size(), mac.data(), mac.size());
+  hex.pop_back();
+  return hex;
+}
+
 std::string random_secret() {
   Nonce bytes = fresh_nonce();
   std::string hex(bytes.size() * 2 + 1, 0);

@@ -27,6 +27,9 @@ using GroupId = std::array<uint8_t, 32>;
 /// SHA-256 of `text`.
 GroupId make_group_id(std::string_view text);
 
+/// A secret made of another, which it does not reveal: HMAC-SHA256 of `purpose`, in hex.
+std::string derive_secret(const std::string& secret, std::string_view purpose);
+
 /// Which rank opened a connection, to which rank, and for which channel.
 struct Identity {
   Rank from = kNobody;

@@ -28,22 +28,6 @@ constexpr Duration kReach = std::chrono::milliseconds(1200);
 // kLeastRate is assumed: the network was reached, and is used only if there is no other.
 constexpr int kRateTries = 3;
 constexpr double kLeastRate = 1e-6;
-// RINGCOLL_INTERFACE, else the launcher's setting if it fits this host, else all interfaces.
-std::vector<Interface> interfaces_for(const Config& config) {
-  auto all = list_interfaces();
-  if (!config.interface.empty())
-    return select_interfaces(config.interface, "RINGCOLL_INTERFACE", all);
-  const LauncherInterface& told = config.launcher_interface;
-  try {
-    if (!told.names.empty()) return select_interfaces(told.names, told.variable, all);
-  } catch (const Error& error) {
-    log_warning("{}. The variable is ignored", error.what());
-  }
-  bool any_up = std::ranges::any_of(all, &Interface::up);
-  if (!any_up && !look_at_links().loopback_is_up) return {};  // a local socket may suffice
-  return select_interfaces("", "", all);
-}
-
 // Equal for processes that share their interfaces, and for no others.
 uint64_t own_stack() {
   GroupId hash = make_group_id(machine_id() + " " + namespace_id("net"));
@@ -59,6 +43,21 @@ std::string describe_finding(const Trial::Finding& found) {
 }
 
 }  // namespace
+
+std::vector<Interface> own_interfaces(const Config& config) {
+  auto all = list_interfaces();
+  if (!config.interface.empty())
+    return select_interfaces(config.interface, "RINGCOLL_INTERFACE", all);
+  const LauncherInterface& told = config.launcher_interface;
+  try {
+    if (!told.names.empty()) return select_interfaces(told.names, told.variable, all);
+  } catch (const Error& error) {
+    log_warning("{}. The variable is ignored", error.what());
+  }
+  bool any_up = std::ranges::any_of(all, &Interface::up);
+  if (!any_up && !look_at_links().loopback_is_up) return {};  // a local socket may suffice
+  return select_interfaces("", "", all);
+}
 
 Connector::State::State(Rank own, std::vector<Interface> interfaces, EventLoop& loop)
     : rank(own), sink(loop), worker(std::make_unique<Worker>(*this)) {
@@ -146,7 +145,7 @@ std::vector<int> Connector::State::networks_for(Rank peer, uint64_t channel) {
 }
 
 Connector::Connector(Rank rank, const Config& config, EventLoop& loop)
-    : Connector(rank, interfaces_for(config), loop) {}
+    : Connector(rank, own_interfaces(config), loop) {}
 Connector::Connector(Rank rank, std::vector<Interface> interfaces, EventLoop& loop)
     : state_(std::make_unique<State>(rank, std::move(interfaces), loop)) {}
 Connector::~Connector() { stop(); }
@@ -333,6 +332,10 @@ Fd Connector::dial(Rank peer, uint32_t channel, Deadline deadline, GroupNumber g
   auto [fd, unmade] = end->get_future().get();
   if (unmade) throw Error(unmade->why);
   return std::move(fd);
+}
+
+std::string Connector::secret_for(std::string_view purpose) const {
+  return derive_secret(state_->secret, purpose);
 }
 
 }  // namespace ringcoll

@@ -146,12 +146,20 @@ class Connector : public Dialer {
   /// Number of connections closed because they did not know the secret, spoke another protocol, or
   /// missed their deadline.
   uint64_t rejected() const;
+  /// A secret for this purpose that the ranks of the job have in common, and that tells nothing of
+  /// the job's secret. After set_peers().
+  std::string secret_for(std::string_view purpose) const;
 
  private:
   struct State;
 
   std::unique_ptr<State> state_;
 };
+
+/// The interfaces that the knobs and the launcher allow: RINGCOLL_INTERFACE, else the launcher's
+/// setting if it fits this host, else all. Empty if there is none, and no loopback. Throws
+/// Error(kTransport) or Error(kInvalidArgument), which names the interfaces that exist.
+std::vector<Interface> own_interfaces(const Config& config);
 
 /// 32 random bytes as hex, for a job that was given no secret.
 std::string random_secret();

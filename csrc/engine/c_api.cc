@@ -1,4 +1,4 @@
-// The C ABI: handles, status codes, and the catch blocks that keep exceptions from crossing it.
+// The C ABI of communicators, calls and messages, and its handles.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,72 +15,14 @@
 #include "bootstrap/exchange.h"
 #include "coll/simulate.h"
 #include "engine/caller_struct.h"
-#include "engine/engine.h"
+#include "engine/handles.h"
 #include "engine/messages.h"
 #include "store/store.h"
 #include "transport/knobs.h"
 
 using namespace ringcoll;
 
-// Handles belong to the process that made them: a child that it forks has neither its threads nor
-// its links.
-struct rc_comm {
-  std::unique_ptr<Engine> engine;
-  int born = fork_number();
-};
-struct rc_request {
-  std::shared_ptr<Request> request{};
-  int born = fork_number();
-};
-
 namespace {
-
-struct LastError {
-  std::string message;
-  Rank rank = kNobody;
-};
-thread_local LastError last_error;
-
-rc_status failed(rc_status status, std::string message, Rank rank) {
-  last_error = {std::move(message), rank};
-  return status;
-}
-
-template <typename Body>
-rc_status guarded(Body&& body) {
-  try {
-    body();
-    return RC_OK;
-  } catch (const std::exception& caught) {
-    Error error = as_error(caught);
-    return failed(static_cast<rc_status>(error.code()), error.what(), error.rank());
-  }
-}
-
-char* copy_of(const std::string& text) {
-  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (!copy) throw std::bad_alloc();
-  std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
-}
-
-void set_log_level_from(const Config& config) {
-  constexpr std::array kLevels = {"error", "warning", "info", "debug"};
-  set_log_level(static_cast<LogLevel>(std::ranges::find(kLevels, config.log) - kLevels.begin()));
-}
-
-bool is_inherited(int born) { return born != fork_number(); }
-
-Engine& engine_of(const rc_comm* comm) {
-  check(comm != nullptr, Code::kInvalidArgument, "comm is NULL");
-  if (!is_inherited(comm->born)) return *comm->engine;
-  const Communicator& theirs = comm->engine->comm();
-  throw Error(
-      Code::kInvalidArgument,
-      fmt::format("this process was forked from {}, whose communicator cannot be used here: "
-                  "make one of this process, or leave calls to the parent",
-                  theirs.topology().describe(theirs.rank())));
-}
 
 Request& request_of(const rc_request* request) {
   check(request != nullptr, Code::kInvalidArgument, "request is NULL");
@@ -163,41 +105,6 @@ rc_comm* handle_of(std::unique_ptr<Engine> engine) {
   }
 }
 
-/// Wraps the caller's callback. If the request has failed, ringcoll_error_message() describes its
-/// error there.
-template <typename Asked>
-Request::Done done_of(const Asked& asked, rc_request* handle) {
-  if (!asked.done) return {};
-  return [done = asked.done, state = asked.done_state, handle](const std::optional<Error>& error) {
-    done(state, handle,
-         error ? failed(static_cast<rc_status>(error->code()), error->what(), error->rank())
-               : RC_OK);
-  };
-}
-
-/// Sets the result to NULL, its value if the function fails.
-template <typename Handle>
-void begin_with_nothing(Handle** place, std::string_view name) {
-  check(place != nullptr, Code::kInvalidArgument, "{} is NULL", name);
-  *place = nullptr;
-}
-
-/// Stores the handle in *request and calls `begin()`, which starts the request. If that throws, the
-/// handle is freed.
-template <typename Begin>
-void hand_out(std::unique_ptr<rc_request> made, rc_request** request, Begin&& begin) {
-  // Stored first: once the request has started, its callback may free the handle, and the memory
-  // that *request is in.
-  rc_request* handle = *request = made.release();
-  try {
-    begin();
-  } catch (...) {
-    made.reset(handle);
-    *request = nullptr;
-    throw;
-  }
-}
-
 void start(Engine& engine, const rc_call& call, rc_request** request) {
   auto made = std::make_unique<rc_request>();
   auto started = std::make_shared<CallRequest>(call, engine, done_of(call, made.get()));
@@ -244,8 +151,8 @@ extern "C" {
 const char* ringcoll_version(void) { return RINGCOLL_VERSION; }
 int ringcoll_abi_version(void) { return RINGCOLL_ABI_VERSION; }
 int ringcoll_abi_revision(void) { return RINGCOLL_ABI_REVISION; }
-const char* ringcoll_error_message(void) { return last_error.message.c_str(); }
-int ringcoll_error_rank(void) { return last_error.rank; }
+const char* ringcoll_error_message(void) { return last_error().message.c_str(); }
+int ringcoll_error_rank(void) { return last_error().rank; }
 
 rc_status ringcoll_comm_create(const rc_comm_options* options, rc_comm** comm) {
   return guarded([&] {

@@ -15,14 +15,21 @@ namespace {
 constexpr size_t kLongestStruct = 4096;
 
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kCallSizes = {offsetof(rc_call, timeout_s),
-                                                                  sizeof(rc_call)};
-constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kOptionsSizes = {sizeof(rc_comm_options),
-                                                                     sizeof(rc_comm_options)};
+                                                                  sizeof(rc_call), sizeof(rc_call)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION> kOptionsSizes = {
+    sizeof(rc_comm_options), sizeof(rc_comm_options), sizeof(rc_comm_options)};
 constexpr int kMessagesSince = 2;
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kMessageSizes = {
-    sizeof(rc_message)};
+    sizeof(rc_message), sizeof(rc_message)};
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kMessagesSince + 1> kInfoSizes = {
-    sizeof(rc_message_info)};
+    sizeof(rc_message_info), sizeof(rc_message_info)};
+constexpr int kAgentsSince = 3;
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kAgentOptionsSizes = {
+    sizeof(rc_agent_options)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kCopiesSizes = {
+    sizeof(rc_copies)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kEventSizes = {
+    sizeof(rc_event)};
 static_assert(kCallSizes.back() == sizeof(rc_call));
 static_assert(kOptionsSizes.back() == sizeof(rc_comm_options));
 
@@ -41,7 +48,8 @@ static_assert(sizeof(void*) != 8 ||
                offsetof(rc_comm_options, exchange) == 32 &&
                offsetof(rc_comm_options, exchange_state) == 40 &&
                offsetof(rc_comm_options, timeout_s) == 48));
-// The only struct without struct_size. Callers pass arrays of it, so it cannot grow.
+// The structs without struct_size. Callers pass arrays of them, so they cannot grow.
+static_assert(sizeof(void*) != 8 || (sizeof(rc_source) == 24 && sizeof(rc_copy) == 48));
 static_assert(sizeof(void*) != 8 || (sizeof(rc_buffer) == 24 && offsetof(rc_buffer, output) == 8 &&
                                      offsetof(rc_buffer, count) == 16));
 
@@ -69,6 +77,12 @@ StructHistory history_of(const rc_message*) {
 StructHistory history_of(const rc_message_info*) {
   return {"rc_message_info", kInfoSizes, kMessagesSince};
 }
+
+StructHistory history_of(const rc_agent_options*) {
+  return {"rc_agent_options", kAgentOptionsSizes, kAgentsSince};
+}
+StructHistory history_of(const rc_copies*) { return {"rc_copies", kCopiesSizes, kAgentsSince}; }
+StructHistory history_of(const rc_event*) { return {"rc_event", kEventSizes, kAgentsSince}; }
 
 void check_size(size_t size, const StructHistory& history) {
   bool newer = size > history.sizes.back() && size <= kLongestStruct;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "ringcoll/ringcoll.h"
+#include "ringcoll/remote.h"
 
 namespace ringcoll {
 
@@ -29,6 +29,9 @@ StructHistory history_of(const rc_call*);
 StructHistory history_of(const rc_comm_options*);
 StructHistory history_of(const rc_message*);
 StructHistory history_of(const rc_message_info*);
+StructHistory history_of(const rc_agent_options*);
+StructHistory history_of(const rc_copies*);
+StructHistory history_of(const rc_event*);
 
 /// The caller's struct with all fields of this library's; fields that the caller lacks are zero.
 /// Throws as copy_from_caller() does.

@@ -87,11 +87,12 @@ class Comm {
   /// thread is in a call.
   void close();
 
- private:
-  explicit Comm(std::shared_ptr<rc_comm> comm);
   /// The handle. A call holds a copy, so that nobody destroys the communicator during the call.
   /// Raises InvalidArgument if it is closed.
   std::shared_ptr<rc_comm> open() const;
+
+ private:
+  explicit Comm(std::shared_ptr<rc_comm> comm);
   template <typename Asked, typename Begin>
   std::unique_ptr<Request> begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
                                  Begin&& begin);

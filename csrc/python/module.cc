@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "python/agent.h"
 #include "python/comm.h"
 #include "python/interpreter.h"
 #include "python/tensor.h"
@@ -104,6 +105,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The C ABI of ringcoll for the package's own use.";
   bind_comm(module);
   bind_request(module);
+  bind_agent(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());

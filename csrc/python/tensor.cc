@@ -226,7 +226,8 @@ const char* name_of(rc_dtype dtype) {
   return static_cast<size_t>(dtype) < kNames.size() ? kNames[dtype] : "?";
 }
 
-Tensor::Tensor(py::handle object, Access access, const std::string& what) {
+Tensor::Tensor(py::handle object, Access access, const std::string& what, Elements elements)
+    : elements_(elements) {
   if (borrow_buffer(object, access, what) || borrow_bfloat16(object, access, what) ||
       borrow_dlpack(object, access, what))
     return;
@@ -246,16 +247,26 @@ bool Tensor::borrow_buffer(py::handle object, Access access, const std::string& 
   view_.reset(view.release());
   refuse_masked(object, what);
   auto dtype = dtype_of(view_->format ? view_->format : "B", view_->itemsize);
-  if (!dtype) refuse_dtype(what, fmt::format("\"{}\"", view_->format));
+  if (!dtype && !takes_bytes_of(view_->format))
+    refuse_dtype(what, fmt::format("\"{}\"", view_->format));
   if (!PyBuffer_IsContiguous(view_.get(), 'C')) refuse_layout(what);
   if (access == Access::kWrite && view_->readonly)
     raise_invalid(fmt::format("{} is read-only ({}). Pass memory that may be written", what,
                               type_name(object)));
-  dtype_ = *dtype;
   data_ = view_->buf;
-  element_bytes_ = view_->itemsize;
-  count_ = view_->len / element_bytes_;
+  set_elements(dtype, view_->itemsize, view_->len);
   return true;
+}
+
+// "O" stands for a Python object, whose bytes mean nothing elsewhere.
+bool Tensor::takes_bytes_of(const char* format) const {
+  return elements_ == Elements::kAny && std::string_view(format).find('O') == std::string_view::npos;
+}
+
+void Tensor::set_elements(std::optional<rc_dtype> dtype, int64_t element_bytes, int64_t bytes) {
+  dtype_ = dtype.value_or(RC_UINT8);
+  element_bytes_ = dtype ? element_bytes : 1;
+  count_ = bytes / element_bytes_;
 }
 
 // ml_dtypes gives NumPy a bfloat16 that neither the buffer protocol nor NumPy's DLPack can name. So
@@ -265,12 +276,15 @@ bool Tensor::borrow_bfloat16(py::handle object, Access access, const std::string
   py::object dtype = object.attr("dtype");
   if (!py::hasattr(dtype, "name")) return false;
   std::string name = py::str(dtype.attr("name"));
-  if (name != "bfloat16") {
-    if (PyObject_CheckBuffer(object.ptr())) refuse_dtype(what, name);
-    return false;
+  bool is_bfloat16 = name == "bfloat16";
+  if (!is_bfloat16) {
+    if (!PyObject_CheckBuffer(object.ptr())) return false;
+    bool plain = elements_ == Elements::kAny && !py::cast<bool>(dtype.attr("hasobject"));
+    if (!plain) refuse_dtype(what, name);
   }
-  if (!borrow_buffer(object.attr("view")("uint16"), access, what)) return false;
-  dtype_ = RC_BFLOAT16;
+  if (!borrow_buffer(object.attr("view")(is_bfloat16 ? "uint16" : "uint8"), access, what))
+    return false;
+  if (is_bfloat16) dtype_ = RC_BFLOAT16;
   return true;
 }
 
@@ -315,14 +329,15 @@ bool Tensor::borrow_dlpack(py::handle object, Access access, const std::string& 
                     "Pass a copy: x.cpu()",
                     what, static_cast<int>(tensor.device.device_type), tensor.device.device_id));
   auto dtype = dtype_of(tensor.dtype);
-  if (!dtype)
+  bool whole_bytes = tensor.dtype.bits % 8 == 0;
+  if (!dtype && !(elements_ == Elements::kAny && whole_bytes))
     refuse_dtype(what,
                  fmt::format("(DLPack code {}, {} bits)", tensor.dtype.code, tensor.dtype.bits));
   if (!contiguous(tensor)) refuse_layout(what);
-  dtype_ = *dtype;
-  element_bytes_ = tensor.dtype.bits / 8;
-  count_ = 1;
-  for (int i = 0; i < tensor.ndim; i++) count_ *= tensor.shape[i];
+  int64_t element_bytes = tensor.dtype.bits / 8 * tensor.dtype.lanes;
+  int64_t count = 1;
+  for (int i = 0; i < tensor.ndim; i++) count *= tensor.shape[i];
+  set_elements(dtype, element_bytes, count * element_bytes);
   if (count_ > 0 && !tensor.data)
     raise_invalid(
         fmt::format("{} ({}) has {} elements and no memory that holds them. Pass a copy: x.clone()",

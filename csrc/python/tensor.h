@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ringcoll/ringcoll.h"
@@ -13,6 +14,9 @@
 namespace ringcoll::python {
 
 enum class Access { kRead, kWrite };
+/// Which element types are taken: those of collectives, or any that are plain bytes, which count as
+/// uint8 unless they are of collectives.
+enum class Elements { kOfCollectives, kAny };
 
 /// Contiguous host memory of one element type. The memory is valid while the Tensor lives. Making
 /// and destroying it needs the GIL.
@@ -22,7 +26,8 @@ class Tensor {
   /// memory, or if the memory is not contiguous, is on a device, has an element type that no
   /// rc_dtype names, or is read-only (for kWrite). Also raises it if the memory does not hold the
   /// object's values, as for a lazily negated tensor or a masked array.
-  Tensor(pybind11::handle object, Access access, const std::string& what);
+  Tensor(pybind11::handle object, Access access, const std::string& what,
+         Elements elements = Elements::kOfCollectives);
 
   void* data() const { return data_; }
   int64_t count() const { return count_; }
@@ -46,6 +51,11 @@ class Tensor {
   /// Takes the tensor out of a DLPack capsule. This object then owns it.
   const DLTensor& take(const pybind11::object& capsule, Access access, const std::string& what);
 
+  bool takes_bytes_of(const char* format) const;
+  /// `dtype`: none for elements that are not of collectives.
+  void set_elements(std::optional<rc_dtype> dtype, int64_t element_bytes, int64_t bytes);
+
+  const Elements elements_;
   void* data_ = nullptr;
   int64_t count_ = 0;
   int64_t element_bytes_ = 1;

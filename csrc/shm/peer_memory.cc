@@ -50,4 +50,18 @@ PeerMemory::Result PeerMemory::read(uint64_t from, void* place, uint64_t bytes, 
   return Result::kDone;
 }
 
+PeerMemory::Result PeerMemory::write(uint64_t to, const void* place, uint64_t bytes) const {
+  auto* from = static_cast<const std::byte*>(place);
+  for (uint64_t done = 0; done < bytes;) {
+    uint64_t left = std::min(bytes - done, kMostOfACall);
+    iovec local{const_cast<std::byte*>(from + done), left};
+    iovec remote{pointer_to(to + done), left};
+    ssize_t sent = ::process_vm_writev(pid_, &local, 1, &remote, 1, 0);
+    if (sent < 0) return errno == ESRCH ? Result::kGone : Result::kNotThere;
+    if (sent == 0) return Result::kNotThere;
+    done += static_cast<uint64_t>(sent);
+  }
+  return Result::kDone;
+}
+
 }  // namespace ringcoll

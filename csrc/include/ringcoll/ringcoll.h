@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define RINGCOLL_ABI_VERSION 1
-#define RINGCOLL_ABI_REVISION 2
+#define RINGCOLL_ABI_REVISION 3
 #define RINGCOLL_API __attribute__((visibility("default")))
 
 typedef enum rc_status {
@@ -59,8 +59,11 @@ typedef enum rc_status {
   RC_ABORTED = 7,   /* this or another rank called ringcoll_comm_abort, or interrupted a call, or
                        closed the communicator during one */
   /* Since revision 2. */
-  RC_TOO_LONG = 8 /* a message is longer than the receive's buffer: receive it again with a larger
-                     one; the communicator stays usable */
+  RC_TOO_LONG = 8, /* a message is longer than the receive's buffer: receive it again with a larger
+                      one; the communicator stays usable */
+  /* Since revision 3. */
+  RC_GONE = 9,    /* a region, or a version of a store, is not there any more */
+  RC_REFUSED = 10 /* the other end does not allow it: a wrong key, or a region that is not writable */
 } rc_status;
 
 typedef enum rc_dtype {

@@ -1,0 +1,139 @@
+// Carries copies over links. A copy is cut into chunks. Each link has a few requests outstanding and
+// takes the next chunk when one is answered, so links and holders share a copy by what they serve. A
+// chunk whose link or holder fails goes to another that has the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "net/event_loop.h"
+#include "remote/batch.h"
+#include "remote/link.h"
+
+namespace ringcoll::remote {
+
+/// Any thread, unless a comment says otherwise.
+class Dispatcher {
+ public:
+  /// Begins a link for payload to an agent. If that fails at once, calls unreachable() later.
+  using Dial = std::function<void(const AgentFacts&)>;
+
+  explicit Dispatcher(Dial dial) : dial_(std::move(dial)) {}
+
+  /// Makes the copies of `batch` with these numbers, and ends the batch. Notices of copies whose
+  /// bytes have been written in another way are given too (`notice_only`).
+  void submit(const std::shared_ptr<Batch>& batch, const std::vector<size_t>& copies,
+              const std::vector<size_t>& notice_only);
+  /// Ends the batch with this error, unless it has ended. Its memory is free then.
+  void cancel(const std::shared_ptr<Batch>& batch, const Error& error);
+  /// Ends all batches, and refuses new ones.
+  void close(const Error& why);
+
+  // On the loop's thread.
+
+  /// A link to an agent is open.
+  void add(const std::shared_ptr<Link>& link);
+  /// A link has ended; its chunks go elsewhere.
+  void remove(Link& link);
+  /// No link to this agent can be made.
+  void unreachable(uint64_t agent, const Error& why);
+  /// Where the bytes of an answer go. Called with the link's lock.
+  Place place_for(const FrameHead& head);
+  /// kData, kDone or kFailed.
+  void take(Link& link, const FrameHead& head, const std::string& text);
+  /// To be called a few times a second. `lag`: how late this thread was, which is no silence of
+  /// peers.
+  void look(Duration lag);
+
+  struct Served {
+    uint64_t agent;
+    uint64_t bytes;  // that this process has read from it or written to it
+  };
+  std::vector<Served> served();
+  /// Counts bytes that went another way.
+  void count(uint64_t agent, uint64_t bytes);
+
+ private:
+  struct Work;
+  struct Chunk {
+    std::shared_ptr<Work> work;
+    size_t copy = 0;
+    uint64_t offset = 0;  // in the copy
+    uint64_t bytes = 0;
+    bool notice = false;
+    int tries = 0;
+  };
+  /// A batch in flight.
+  struct Work {
+    std::shared_ptr<Batch> batch;
+    std::deque<Chunk> pending;
+    std::vector<uint32_t> left;  // chunks of each copy that have not ended, without the notice
+    size_t unfinished = 0;       // chunks, with those of notices to come
+    std::set<const RegionHandle*> failed;  // sources that are not asked any more
+    std::optional<Error> last_error;
+  };
+  struct Outstanding {
+    Chunk chunk;
+    const Source* source;
+    std::shared_ptr<Link> link;
+  };
+  struct Load {
+    size_t requests = 0;
+    uint64_t bytes = 0;
+    bool silent = false;
+    Clock::time_point pinged{};
+  };
+  struct Peer {
+    std::map<std::shared_ptr<Link>, Load> links;
+    bool dialling = false;
+  };
+  struct Request {
+    std::shared_ptr<Link> link;
+    FrameHead head;
+    const std::byte* body = nullptr;  // of a write
+    std::shared_ptr<Batch> batch;
+  };
+  struct Plan {  // what is to be done without the lock
+    std::vector<Request> requests;
+    std::vector<AgentFacts> dials;
+    std::vector<std::pair<std::shared_ptr<Batch>, std::optional<Error>>> ended;
+    std::vector<std::pair<std::shared_ptr<Link>, std::shared_ptr<Batch>>> abandoned;
+    std::vector<std::shared_ptr<Link>> pings;
+  };
+
+  // With the lock.
+  void feed(Plan& plan);
+  bool place(Chunk& chunk, Plan& plan);
+  bool choose_link(const std::vector<const Source*>& from, const Source** source,
+                   std::shared_ptr<Link>* link, Plan& plan);
+  void ask(Chunk chunk, const Source& source, const std::shared_ptr<Link>& link, Plan& plan);
+  std::vector<const Source*> nearest(const Chunk& chunk) const;
+  void put_back(Outstanding outstanding);
+  void fail(const std::shared_ptr<Work>& work, const Error& error, Plan& plan);
+  void finish_chunk(Outstanding& outstanding, Plan& plan);
+  Outstanding forget(std::map<uint64_t, Outstanding>::iterator entry);
+  Load* load_of(const std::shared_ptr<Link>& link);
+  void look_at(Peer& peer, Clock::time_point now, Plan& plan);
+  void move_from_silent(const std::shared_ptr<Link>& link, Plan& plan);
+
+  void carry_out(Plan plan);
+  bool is_wanted(uint64_t id);
+
+  const Dial dial_;
+  std::mutex mutex_;
+  std::list<std::shared_ptr<Work>> works_;
+  std::map<uint64_t, Peer> peers_;
+  std::map<uint64_t, Outstanding> outstanding_;  // by the id of the request
+  std::map<uint64_t, uint64_t> served_;
+  uint64_t next_id_ = 1;
+  std::optional<Error> closed_;
+};
+
+}  // namespace ringcoll::remote

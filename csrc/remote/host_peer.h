@@ -1,0 +1,54 @@
+// An agent of another process on this host, whose regions this process reads and writes without
+// the owner's threads: memory of the pool is mapped, other memory is copied by the kernel
+// (shm/peer_memory.h) where that is allowed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/fd.h"
+#include "remote/control.h"
+#include "remote/handle.h"
+#include "shm/peer_memory.h"
+#include "shm/shared_memory.h"
+
+namespace ringcoll::remote {
+
+/// Any thread.
+class HostPeer {
+ public:
+  /// For an agent of this host (AgentFacts::host). Null if its memory cannot be mapped here:
+  /// another user, another PID namespace, or the process has ended.
+  static std::shared_ptr<HostPeer> open(const AgentFacts& facts);
+
+  /// Copies bytes of a region to or from `local`. False: this region cannot be reached this way,
+  /// and nothing was copied; a link must do it. Throws Error: kGone, kInvalidArgument (not in the
+  /// region), kRefused (not writable), kPeerLost (the owner's process has ended).
+  bool read(uint32_t region, uint64_t secret, uint64_t offset, void* local, uint64_t bytes);
+  bool write(uint32_t region, uint64_t secret, uint64_t offset, const void* local, uint64_t bytes);
+  /// Whether the process has ended.
+  bool has_ended() const;
+
+ private:
+  HostPeer() = default;
+  /// Throws kGone, or kPeerLost if the process has ended.
+  [[noreturn]] void throw_missing() const;
+  Located find(uint32_t region, uint64_t secret, uint64_t offset, uint64_t bytes) const;
+  /// The segment in which the region lies, mapped; null if it cannot be.
+  std::shared_ptr<SharedMemory> segment_of(const Located& located);
+  ControlMemory& control() const { return *reinterpret_cast<ControlMemory*>(control_.data()); }
+
+  int pid_ = 0;
+  Fd process_;  // pidfd; empty: the kernel has none, then has_ended() asks another way
+  SharedMemory control_;
+  PeerMemory memory_;
+  bool can_copy_ = false;  // memory_ may be read
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<SharedMemory>> segments_;  // by inode
+};
+
+}  // namespace ringcoll::remote

@@ -1,0 +1,90 @@
+// The links of an agent, and the thread that serves them: doors for those who come, links to those
+// who are asked. Each frame goes to whom it concerns: the server, the dispatcher or the mailbox.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "connect/gate.h"
+#include "net/event_loop.h"
+#include "net/interfaces.h"
+#include "remote/dispatcher.h"
+#include "remote/link.h"
+#include "remote/mailbox.h"
+#include "remote/server.h"
+
+namespace ringcoll::remote {
+
+/// Any thread.
+class Network final : private Link::Listener {
+ public:
+  Network(AgentFacts facts, std::vector<Interface> interfaces, Regions& regions);
+  /// Says goodbye on all links, and ends all batches with kAborted.
+  ~Network() override;
+
+  Door admit(const std::string& name, const std::string& key, uint16_t port);
+  AgentFacts facts();
+  uint64_t dial(const std::vector<Address>& addresses, const std::string& name, Deadline deadline);
+  uint64_t host() const { return own_.host; }
+
+  Dispatcher& dispatcher() { return dispatcher_; }
+  Mailbox& mailbox() { return mailbox_; }
+  Server& server() { return server_; }
+  size_t count();
+
+ private:
+  struct OpenDoor {
+    Door door;
+    std::string key;
+    std::vector<std::unique_ptr<Gate>> gates;
+  };
+  /// A link that this end makes, until the peer has said hello.
+  struct Dialled {
+    uint64_t agent = 0;  // the agent that it should reach; 0: any
+    bool for_messages = false;
+    bool is_probe = false;
+    uint64_t lost_connection = 0;  // of a probe
+    bool over = false;
+    uint64_t connection = 0;
+    std::optional<Error> error;
+  };
+
+  // Link::Listener, on the loop's thread.
+  Place place_for(Link& link, const FrameHead& head) override;
+  void take(Link& link, const FrameHead& head, std::string body) override;
+  void made(Link& link) override;
+  void ended(Link& link, LinkEnd end, const std::string& why) override;
+
+  bool bind(OpenDoor& open, uint16_t port);
+  void let_in(OpenDoor& open);
+  std::shared_ptr<Link> begin(const std::vector<Address>& addresses, const std::string& name,
+                              const std::string& key, Dialled dialled, Duration patience);
+  void dial_for_payload(const AgentFacts& facts);
+  void take_hello(Link& link, const FrameHead& head, const std::string& body);
+  void not_made(Link& link, LinkEnd end, const std::string& why);
+  void probe(Link& link, uint64_t connection);
+  void tick();
+
+  const AgentFacts own_;  // without doors
+  const std::vector<Interface> interfaces_;
+  Dispatcher dispatcher_;
+  Mailbox mailbox_;
+  Server server_;
+  std::mutex mutex_;
+  std::condition_variable dialled_changed_;
+  std::map<std::string, std::unique_ptr<OpenDoor>> doors_;
+  std::map<Link*, std::shared_ptr<Link>> links_;
+  std::map<Link*, Dialled> dialled_;
+  std::map<uint64_t, AgentFacts> peers_;  // by agent, as they have said hello
+  Clock::time_point last_tick_ = Clock::now();
+  bool closing_ = false;
+  EventLoop loop_;  // last: its thread uses all the others
+};
+
+}  // namespace ringcoll::remote

@@ -1,0 +1,188 @@
+#include "remote/regions.h"
+
+#include <sys/stat.h>
+
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/interruption.h"
+#include "base/log.h"
+#include "base/nonce.h"
+#include "base/order.h"
+#include "remote/pool.h"
+
+namespace ringcoll::remote {
+namespace {
+
+// How long an agent that ends waits for writers.
+constexpr Duration kClosing = std::chrono::seconds(2);
+constexpr Duration kLookForWriters = std::chrono::microseconds(200);
+
+uint64_t inode_of(int fd) {
+  struct stat status{};
+  check(::fstat(fd, &status) == 0, Code::kTransport, "{}", errno_text("fstat", errno));
+  return status.st_ino;
+}
+
+uint64_t make_secret() {
+  uint64_t secret = 0;
+  while (secret == 0) secret = random_nonce();
+  return secret;
+}
+
+}  // namespace
+
+void check_range(uint64_t offset, uint64_t bytes, uint64_t region_bytes) {
+  check(offset <= region_bytes && bytes <= region_bytes - offset, Code::kInvalidArgument,
+        "bytes {} to {} are not in the region, which has {} bytes", offset, offset + bytes,
+        region_bytes);
+}
+
+void throw_gone() {
+  throw Error(Code::kGone,
+              "the region is not there any more: its owner has closed it, or another process is "
+              "where the owner was. Ask the owner for a new handle");
+}
+
+void Region::give_notice(uint64_t value) {
+  {
+    std::lock_guard lock(mutex_);
+    notices_.push_back(value);
+  }
+  changed_.notify_one();
+}
+
+uint64_t Region::take_notice(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  while (notices_.empty()) {
+    if (closed_) throw_gone();
+    check(!deadline.passed(), Code::kTimeout, "waiting for a notice: none has come");
+    check(!Interruption::has_ended(), Code::kAborted, "waiting for a notice: interrupted");
+    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
+    changed_.wait_for(lock, std::min(deadline.left(), most));
+    if (!Interruption::is_due()) continue;
+    lock.unlock();
+    Interruption::look();
+    lock.lock();
+  }
+  uint64_t value = notices_.front();
+  notices_.pop_front();
+  return value;
+}
+
+void RegionUse::reset() {
+  if (!region_) return;
+  {
+    std::lock_guard lock(region_->mutex_);
+    region_->uses_--;
+  }
+  region_->changed_.notify_all();
+  region_.reset();
+}
+
+Regions::Regions(uint64_t agent) : memory_(SharedMemory::create(sizeof(ControlMemory))) {
+  inode_ = inode_of(memory_.fd());
+  control().self.store(reinterpret_cast<uint64_t>(memory_.data()), std::memory_order_relaxed);
+  publish(control().agent, agent);
+}
+
+Regions::~Regions() {
+  for (auto region : std::vector(open_))
+    if (region) try {
+        close(region, Deadline(kClosing));
+      } catch (const Error& error) {
+        log_warning("an agent ends: {}. What it writes may arrive later", error.what());
+      }
+}
+
+std::shared_ptr<Region> Regions::open(void* data, uint64_t bytes, bool writable) {
+  check(data != nullptr && bytes > 0, Code::kInvalidArgument,
+        "a region of {} bytes at {}: there is nothing to read", bytes,
+        data ? "an address" : "NULL");
+  auto region = std::make_shared<Region>();
+  region->secret_ = make_secret();
+  region->data_ = static_cast<std::byte*>(data);
+  region->bytes_ = bytes;
+  region->writable_ = writable;
+  auto place = Pool::of_process().place_of(data, bytes);
+
+  std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    check(open_.size() < kMostRegions, Code::kTransport,
+          "{} regions are open, which is the most: close some, or register one large region in "
+          "place of many small ones",
+          kMostRegions);
+    free_.push_back(static_cast<uint32_t>(open_.size()));
+    open_.emplace_back();
+  }
+  region->index_ = free_.back();
+  RegionEntry& entry = control().regions[region->index_];
+  constexpr auto relaxed = std::memory_order_relaxed;  // the secret is published last
+  entry.address.store(reinterpret_cast<uint64_t>(data), relaxed);
+  entry.bytes.store(bytes, relaxed);
+  entry.writable.store(writable, relaxed);
+  entry.segment_fd.store(place ? place->fd : -1, relaxed);
+  entry.segment_inode.store(place ? place->inode : 0, relaxed);
+  entry.segment_bytes.store(place ? place->segment_bytes : 0, relaxed);
+  entry.segment_offset.store(place ? place->offset : 0, relaxed);
+  publish(entry.secret, region->secret_);
+  open_[region->index_] = region;
+  free_.pop_back();
+  return region;
+}
+
+void Regions::refuse(const std::shared_ptr<Region>& region) {
+  {
+    std::lock_guard lock(mutex_);
+    if (open_[region->index_] != region) return;  // closed before
+    control().regions[region->index_].secret.store(0, std::memory_order_seq_cst);
+  }
+  std::lock_guard lock(region->mutex_);
+  region->closed_ = true;
+  region->changed_.notify_all();
+}
+
+void Regions::close(const std::shared_ptr<Region>& region, Deadline deadline) {
+  refuse(region);
+  {
+    std::unique_lock lock(region->mutex_);
+    auto unused = [&] { return region->uses_ == 0; };
+    check(region->changed_.wait_for(lock, deadline.left(), unused), Code::kTimeout,
+          "closing a region: a peer reads or writes it over the network and is slow");
+  }
+  while (has_writers(control(), region->index_)) {
+    check(!deadline.passed(), Code::kTimeout,
+          "closing a region: another process of this host is in the middle of a write to it, and "
+          "does not go on; it may be stopped");
+    std::this_thread::sleep_for(kLookForWriters);
+  }
+  std::lock_guard lock(mutex_);
+  if (open_[region->index_] != region) return;
+  open_[region->index_].reset();
+  free_.push_back(region->index_);
+}
+
+RegionUse Regions::use(uint32_t index, uint64_t secret, uint64_t offset, uint64_t bytes,
+                       bool writes) {
+  std::shared_ptr<Region> region;
+  {
+    std::lock_guard lock(mutex_);
+    if (index < open_.size()) region = open_[index];
+  }
+  if (!region || region->secret_ != secret) throw_gone();
+  check_range(offset, bytes, region->bytes_);
+  check(!writes || region->writable_, Code::kRefused,
+        "the region is not writable: its owner registers it with writable=True to allow writes");
+  std::lock_guard lock(region->mutex_);
+  if (region->closed_) throw_gone();
+  region->uses_++;
+  return RegionUse(std::move(region));
+}
+
+size_t Regions::count() {
+  std::lock_guard lock(mutex_);
+  return open_.size() - free_.size();
+}
+
+}  // namespace ringcoll::remote
