@@ -78,7 +78,7 @@ class Catalog:
 
     def manifest(self, number: int) -> Json:
         """All that a reader of a version needs: its record, its pieces, their copies, and the
-        regions and hosts of the holders."""
+        regions, and where all holders are."""
         version = self.versions[number]
         pids = list(pieces_of(version))
         copies = {pid: self.copies.get(pid, {}) for pid in pids}
@@ -92,7 +92,7 @@ class Catalog:
             "pieces": {pid: self.pieces[pid] for pid in pids},
             "copies": copies,
             "regions": regions,
-            "holders": {holder: self.members[holder] for holder in regions},
+            "holders": self.members,
         }
 
     def wanted_copies(self) -> int:

@@ -18,6 +18,7 @@ from ringcoll.weights.replica import Replica
 from ringcoll.weights.tasks import Tasks
 
 GRACE_S = 2.0  # clients that are lost, or have lost their leader, keep their leases for so long
+_REFILL_S = 0.5  # between two rounds
 _REFILL_BYTES = 256 << 20  # of one round: a refill must not fill a link for long
 
 
@@ -36,6 +37,7 @@ class Directory:
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
         self._refills = 0
+        self._next_refill = self._grace
         self._deficit = True  # pieces may lack copies
         self._revision = replica.catalog.revision
         self._now = now
@@ -113,7 +115,10 @@ class Directory:
         self._flush()
 
     def close(self) -> list[tuple[str, int]]:
-        """This holder does not lead any more. Returns the requests that wait."""
+        """This holder does not lead any more. Returns the requests that wait. Clients with leases
+        and watchers are told, since they have to find the new leader."""
+        for client in sorted(self._watchers | self._leases.keys()):
+            self._out.append((client, {"push": "moved"}))
         return self._commits.close()
 
     # Requests.
@@ -209,8 +214,9 @@ class Directory:
 
     def _refill(self) -> None:
         """Has pieces pulled that lack copies, some at a time."""
-        if self._refilling or not self._deficit or self._now < self._grace:
+        if self._refilling or not self._deficit or self._now < self._next_refill:
             return
+        self._next_refill = self._now + _REFILL_S
         self._tasks.forget(self._refill_name)
         self._refills += 1
         catalog, size, asked = self._replica.catalog, 0, 0
@@ -224,7 +230,7 @@ class Directory:
                 size += piece[2]
         self._tasks.flush()
         self._refilling = asked > 0
-        self._deficit = asked > 0
+        self._deficit = bool(lacking)  # a holder that does not answer now may do so later
 
     @property
     def _refill_name(self) -> str:
@@ -233,7 +239,7 @@ class Directory:
     def _refilled(self) -> None:
         if self._tasks.busy(self._refill_name):
             return
-        self._refilling = False
+        self._refilling, self._next_refill = False, self._now
         copies: dict[str, dict[str, list[int]]] = {}
         regions: dict[str, dict[str, str]] = {}
         self._tasks.collect(self._refill_name, copies, regions)
