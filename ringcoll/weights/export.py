@@ -184,6 +184,7 @@ class Draft:
         self._folder = exporter._hidden(str(version), "tmp")
         # A tensor that is in two files is written to one of them, and copied when all are written.
         self._copies: list[tuple[memoryview, memoryview]] = []
+        self._maps: list[tuple[mmap.mmap, memoryview]] = []
 
     def prepare(self) -> None:
         """Makes the files, with all their blocks: without that a write to the mapped memory would
@@ -192,7 +193,9 @@ class Draft:
         for path, layout in self._files.items():
             file = self._folder / path
             file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            memory = _make_file(file, layout.size)
+            map_ = _make_file(file, layout.size)
+            memory = memoryview(map_)
+            self._maps.append((map_, memory))
             memory[: len(layout.header)] = layout.header
             for slot in layout.slots:
                 view = memory[slot.start : slot.start + slot.bytes]
@@ -212,9 +215,16 @@ class Draft:
         return path
 
     def close(self) -> None:
-        """Unmaps the files, and removes them if they are not published."""
-        self.targets.clear()
-        self._copies.clear()
+        """Unmaps the files, so that the targets can no longer be used, and removes the files if
+        they are not published. A file of which the caller still has a view of its own, such as a
+        NumPy array, is unmapped when that is gone."""
+        views = [*self.targets.values(), *(copy for copy, _ in self._copies)]
+        for view in views + [memory for _, memory in self._maps]:
+            with contextlib.suppress(BufferError):
+                view.release()
+        for map_, _ in self._maps:
+            with contextlib.suppress(BufferError):
+                map_.close()
         if not self.published:
             _remove(self._folder)
 
@@ -229,14 +239,13 @@ def _files(manifest: Manifest, formats: Sequence[str]) -> dict[str, Layout]:
     return files
 
 
-def _make_file(path: Path, size: int) -> memoryview:
-    """A new file of ``size`` bytes, which is more than 0. The file is unmapped when the last view
-    of it is gone."""
+def _make_file(path: Path, size: int) -> mmap.mmap:
+    """Maps a new file of ``size`` bytes, which is more than 0."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
     try:
         os.fchmod(descriptor, 0o444)
         os.posix_fallocate(descriptor, 0, size)
-        return memoryview(mmap.mmap(descriptor, size))
+        return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
 

@@ -103,7 +103,7 @@ class Incoming:
                 raise InvalidArgument(
                     f"it is neither {SUFFIX}, {SAFETENSORS_SUFFIX} nor {METADATA_FILE}"
                 )
-        except (InvalidArgument, ValueError) as error:
+        except (InvalidArgument, ValueError, RecursionError) as error:
             raise InvalidArgument(f"{path}: {error}") from None
 
     def check(self) -> None:
@@ -232,7 +232,7 @@ def _object(text: Any) -> dict[str, Any]:
     """A JSON object in a string; {} for anything else."""
     if not isinstance(text, str):
         return {}
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, dict):
             return value

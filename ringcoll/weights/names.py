@@ -37,7 +37,7 @@ def path_of(name: str) -> str:
     if "\0" in name:
         raise _refuse(name, "it has a NUL")
     encoded[-1] += SUFFIX.encode()
-    if max(map(len, encoded)) > _COMPONENT_BYTES or sum(map(len, encoded)) > _NAME_BYTES:
+    if max(map(len, encoded)) > _COMPONENT_BYTES or len(name.encode()) > _NAME_BYTES:
         raise _refuse(name, f"it is too long: {_COMPONENT_BYTES} bytes a part, with {SUFFIX!r}")
     return name + SUFFIX
 
