@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -67,8 +68,8 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Mounted]]:
 
     def make(*words: object, at: str = "mount") -> Mounted:
         point = tmp_path / at
-        if not os.path.ismount(point):
-            point.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            point.mkdir()
         made.append(Mounted(point, list(map(str, words))))
         return made[-1]
 

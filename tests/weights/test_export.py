@@ -209,7 +209,9 @@ def test_a_disk_that_becomes_full_leaves_nothing(
         put(exporter, {"w": np.zeros(1 << 20, "u1")}, 2)
 
 
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x", "x\0", "y" * 300, "model.safetensors/x"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/tmp/x", "a/../../x", "x\0", "y" * 300, "model.safetensors/x"]
+)
 def test_names_cannot_leave_the_directory(tmp_path: Path, name: str) -> None:
     with Exporter(tmp_path / "in") as exporter:
         with pytest.raises(InvalidArgument, match="cannot be a file"):

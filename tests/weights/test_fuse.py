@@ -193,8 +193,7 @@ def test_a_version_stays_while_a_file_is_open(mount) -> None:
     while mounted.ask("source.leases") and time.monotonic() < end:
         time.sleep(0.01)
     assert sorted(os.listdir(mounted.point)) == ["2", "latest", "staging"]
-    with pytest.raises(FileNotFoundError):
-        open(mounted.point / "1/w.npy")
+    assert error_of(open, mounted.point / "1/w.npy") == errno.ENOENT
 
 
 def test_a_version_taken_away_in_the_middle_is_an_error(mounted) -> None:

@@ -211,8 +211,8 @@ class FileSystem:
     def _opened(self, handle: Handle) -> bytes:
         number = next(self._numbers)
         self._handles[number] = handle
-        keep = protocol.OPEN_KEEP_CACHE if handle.keep_cache else 0
-        return protocol.OPEN_OUT.pack(number, keep, 0)
+        flags = protocol.OPEN_KEEP_CACHE | protocol.OPEN_NO_FLUSH if handle.is_immutable else 0
+        return protocol.OPEN_OUT.pack(number, flags, 0)
 
     def _create(self, request: Request, node: Node, buffer: memoryview) -> Reply:
         flags, mode, _, _ = request.fields(protocol.CREATE_IN)

@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import socket
-import stat
 import subprocess
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,8 @@ _SOURCE = "ringcoll"
 _NOSUID, _NODEV, _DETACH = 2, 4, 2  # MS_NOSUID, MS_NODEV, MNT_DETACH
 _FUSERMOUNT = "fusermount3"
 _FUSERMOUNT_LIMIT_S = 20
+# Longer than the server's own limit for a store that is lost.
+_ANSWER_S = 8.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,29 +77,44 @@ def prepare(point: Path) -> Path:
     """The absolute path of an empty directory to mount at. A mount there whose server was killed is
     taken away. Raises InvalidArgument if the directory is not there, not empty, or in use by
     another mount."""
-    point = point.parent.resolve() / point.name if point.name else point.resolve()
-    try:
-        found = point.stat()
-    except OSError as error:
-        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
-            raise InvalidArgument(f"{point}: {error.strerror}") from None
-        _repair(point)
-        found = point.stat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise InvalidArgument(f"{point} is no directory")
-    point = point.resolve()
+    point = Path(os.path.realpath(point))
     if is_mounted(point):
-        raise InvalidArgument(f"{point} is mounted already, and its server answers")
-    if any(point.iterdir()):
+        _repair(point)
+    try:
+        is_empty = not any(point.iterdir())
+    except OSError as error:
+        raise InvalidArgument(f"{point}: {error.strerror}") from None
+    if not is_empty:
         raise InvalidArgument(f"{point} is not empty: choose an empty directory")
     return point
 
 
 def _repair(point: Path) -> None:
-    if not is_mounted(point):
-        raise InvalidArgument(f"{point} is a mount of another program, and its server has ended")
+    answer = _ask(point)
+    if answer is None:
+        raise InvalidArgument(f"{point} is mounted already, and its server answers")
+    if answer not in (errno.ENOTCONN, errno.ECONNABORTED):
+        raise InvalidArgument(f"{point} is mounted already: {os.strerror(answer)}")
     if not unmount(point, lazy=True):
         raise Error(f"{point} is a mount whose server has ended, and cannot be unmounted")
+
+
+def _ask(point: Path) -> int | None:
+    """The error of a request that the kernel does not answer itself. A server that is stopped
+    answers nothing, so that this thread must not wait for it."""
+    errors: list[int | None] = [errno.ETIMEDOUT]
+
+    def ask() -> None:
+        try:
+            os.statvfs(point)
+            errors.append(None)
+        except OSError as error:
+            errors.append(error.errno)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_ANSWER_S)
+    return errors[-1]
 
 
 def _mount_at(point: Path) -> _Mount | None:

@@ -23,8 +23,8 @@ Entry = tuple[str, int, int]  # name, inode, mode
 class Handle:
     """An open file or directory."""
 
-    # Pages that the kernel has read stay valid after the file is closed.
-    keep_cache = False
+    # Pages that the kernel has read stay valid after the file is closed, and nothing is written.
+    is_immutable = False
     # The descriptor of a real file, or -1.
     descriptor = -1
 

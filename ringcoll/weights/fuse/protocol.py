@@ -77,6 +77,8 @@ class Set(IntFlag):
 
 ROOT_ID = 1
 OPEN_KEEP_CACHE = 1 << 1
+# Closing a file is no request. A kernel before 5.18 does not know it.
+OPEN_NO_FLUSH = 1 << 5
 GETATTR_FH = 1
 MAJOR = 7
 # The newest minor version whose structures are those below.

@@ -166,10 +166,12 @@ class Root(Node):
         metadata: dict[str, Any] = {}
         try:
             if text := found.get(f"{XATTR}metadata"):
-                metadata = dict(json.loads(text))
+                metadata = json.loads(text)
+                if not isinstance(metadata, dict):
+                    raise ValueError
             if text := found.get(f"{XATTR}step"):
                 metadata["step"] = int(text)
-        except (ValueError, TypeError):
+        except (ValueError, RecursionError):
             raise InvalidArgument(
                 "user.ringcoll.metadata must be a JSON object, and user.ringcoll.step a number"
             ) from None

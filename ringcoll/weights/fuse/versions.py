@@ -231,7 +231,7 @@ class VersionFile(Node):
 
 
 class _OpenFile(Handle):
-    keep_cache = True
+    is_immutable = True
 
     def __init__(self, versions: Versions, number: int, layout: Layout) -> None:
         self._versions = versions
