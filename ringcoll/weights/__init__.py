@@ -1,0 +1,1 @@
+"""Weights: versions of named tensors, and the same versions as files."""
