@@ -19,8 +19,8 @@ from typing import Any
 
 from ringcoll.errors import Error, InvalidArgument, PeerLost, Timeout
 from ringcoll.weights import slices
+from ringcoll.weights.arrays import itemsize
 from ringcoll.weights.catalog import Json
-from ringcoll.weights.dtypes import itemsize
 from ringcoll.weights.replica import Replica
 from ringcoll.weights.stages import Plan, make_plan
 from ringcoll.weights.tasks import Tasks
@@ -43,6 +43,7 @@ class Stage:
     tokens: dict[int, str] = field(default_factory=dict)
     entries: dict[int, list[Any]] = field(default_factory=dict)
     metadata: dict[int, Any] = field(default_factory=dict)
+    time: float = 0.0  # since 1970, when the last rank called
     deleted: set[str] = field(default_factory=set)
     asks: dict[int, Ask] = field(default_factory=dict)
     plan: Plan | None = None
@@ -96,6 +97,7 @@ class Commits:
         stage.asks[rank] = (client, request)
         stage.tokens[rank], stage.entries[rank] = message["token"], entries
         stage.metadata[rank] = message["metadata"]
+        stage.time = max(stage.time, message["time"])
         stage.deleted.update(message["deleted"])
         if stage.plan is not None:
             self._answer_plan(stage, rank)
@@ -275,7 +277,7 @@ class Commits:
                 copies.setdefault(holder, {})[pid] = place
         record = {"n": number, "uid": stage.name, "index": None, "bytes": sum(sizes.values())}
         record["metadata"] = next((one for one in given if one is not None), None)
-        record |= {"time": self._tasks.wall_time, "tensors": tensors}
+        record |= {"time": stage.time, "tensors": tensors}
         return {
             "op": "version",
             "record": record,

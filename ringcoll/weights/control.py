@@ -98,7 +98,7 @@ class Control:
     def on_tick(self) -> None:
         with self.lock:
             if self.node is not None:
-                self.node.tick(time.monotonic(), time.time())
+                self.node.tick(time.monotonic())
                 self._drain()
         self.session.tick()
 

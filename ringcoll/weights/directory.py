@@ -37,7 +37,7 @@ class Directory:
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
         self._refills = 0
-        self._next_refill = self._grace
+        self._next_refill = now
         self._deficit = True  # pieces may lack copies
         self._revision = replica.catalog.revision
         self._now = now
@@ -100,9 +100,8 @@ class Directory:
             self._absent.setdefault(peer, now)
         self._flush()
 
-    def tick(self, now: float, wall_time: float) -> None:
+    def tick(self, now: float) -> None:
         self._now = now
-        self._tasks.wall_time = wall_time
         for client, since in list(self._absent.items()):
             if now - since >= GRACE_S:
                 del self._absent[client]
@@ -148,6 +147,11 @@ class Directory:
         if not mine:
             self._leases.pop(client, None)
         return {"held": held}
+
+    def _do_held(self, client: str, message: Json) -> Json:
+        """Says which leases are held."""
+        mine = self._leases.get(client, {})
+        return {"held": [lease for lease in message["leases"] if lease in mine]}
 
     def _do_renew(self, client: str, message: Json) -> Json:
         """A client that was out of touch tells its leases. Says which versions are gone."""

@@ -149,8 +149,8 @@ class Endpoint:
                 try:
                     self.agent.send(connection, text)
                     return
-                except PeerLost:
-                    continue  # its end is an event that comes
+                except Error:
+                    continue  # the end of the connection, or of the agent, is an event that comes
             if peer.connections or not peer.addresses:
                 return
             if not peer.dialing:
@@ -231,7 +231,7 @@ class Endpoint:
         peer.dialing = False
         queue, peer.queue = peer.queue, []
         for text in queue:
-            with contextlib.suppress(PeerLost):
+            with contextlib.suppress(Error):
                 self.agent.send(peer.connections[0], text)
 
     # Receiving: the endpoint's thread.

@@ -87,11 +87,11 @@ class Node:
             self.directory.lost(now, peer, ended, why)
         self._react(now)
 
-    def tick(self, now: float, wall_time: float) -> None:
+    def tick(self, now: float) -> None:
         """Time has passed. To be called several times a second."""
         self.replica.tick(now)
         if self.directory is not None:
-            self.directory.tick(now, wall_time)
+            self.directory.tick(now)
         self._ask_about_pins(now)
         self._know_members()
         self._react(now)

@@ -82,11 +82,9 @@ def runs(part: Slice, source: Slice, target: Slice, itemsize: int) -> Runs:
 
 def span(part: Slice, layout: Slice, itemsize: int) -> tuple[int, int]:
     """The byte offset and length of the shortest stretch of ``layout`` that contains ``part``."""
-    strides = _strides(layout.shape, itemsize)
-    first = _place(part.offset, layout.offset, strides)
-    last = first + sum(
-        (length - 1) * stride for length, stride in zip(part.shape, strides, strict=True)
-    )
+    steps = strides(layout.shape, itemsize)
+    first = _place(part.offset, layout.offset, steps)
+    last = first + sum((length - 1) * step for length, step in zip(part.shape, steps, strict=True))
     return first, last + itemsize - first
 
 
@@ -116,21 +114,22 @@ def missing(shape: Sequence[int], slices: Sequence[Slice]) -> int:
     return size_of(shape) - sum(size_of(each.shape) for each in slices)
 
 
-def _strides(shape: Sequence[int], itemsize: int) -> list[int]:
-    strides = [itemsize] * len(shape)
+def strides(shape: Sequence[int], itemsize: int) -> list[int]:
+    """The bytes between neighbours on each axis, in row-major order."""
+    found = [itemsize] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return strides
+        found[axis] = found[axis + 1] * shape[axis + 1]
+    return found
 
 
-def _place(offset: Sequence[int], origin: Sequence[int], strides: Sequence[int]) -> int:
-    return sum((o - b) * s for o, b, s in zip(offset, origin, strides, strict=True))
+def _place(offset: Sequence[int], origin: Sequence[int], steps: Sequence[int]) -> int:
+    return sum((o - b) * s for o, b, s in zip(offset, origin, steps, strict=True))
 
 
 def _starts(part: Slice, layout: Slice, outer: Shape, itemsize: int) -> numpy.ndarray:
-    strides = _strides(layout.shape, itemsize)
-    starts = numpy.array([_place(part.offset, layout.offset, strides)], numpy.int64)
+    steps = strides(layout.shape, itemsize)
+    starts = numpy.array([_place(part.offset, layout.offset, steps)], numpy.int64)
     for axis, length in enumerate(outer):
-        steps = numpy.arange(length, dtype=numpy.int64) * strides[axis]
-        starts = (starts[:, None] + steps).reshape(-1)
+        along = numpy.arange(length, dtype=numpy.int64) * steps[axis]
+        starts = (starts[:, None] + along).reshape(-1)
     return starts

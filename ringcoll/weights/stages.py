@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ringcoll.errors import InvalidArgument, Mismatch
 from ringcoll.weights import slices
-from ringcoll.weights.dtypes import itemsize
+from ringcoll.weights.arrays import itemsize
 from ringcoll.weights.slices import Slice
 
 Entry = Sequence[Any]

@@ -44,7 +44,6 @@ class Tasks:
         self._load: dict[str, int] | None = None
         self._refusals: dict[tuple[str, str], int] = {}  # (owner, holder)
         self._problems: dict[str, str] = {}
-        self.wall_time = 0.0
         self.retirable: Callable[[int], list[int]] = lambda newest: []
 
     def add(

@@ -58,7 +58,7 @@ class Process:
         if self.alive:
             self.sim.at(0.1, self.tick)
             if not self.stopped:
-                self.run(lambda: self.node.tick(self.sim.now, self.sim.now))
+                self.run(lambda: self.node.tick(self.sim.now))
                 for client in self.clients:
                     self.run(client.tick)
 

@@ -39,7 +39,7 @@ class Writer:
         self.base = {"group": group, "sequence": self.sequence, "rank": 0}
         entries = [[f"w{i}", "uint8", [4], None, None] for i in range(self.names)]
         body = self.base | {"q": "stage", "size": 1, "token": "t", "entries": entries}
-        body |= {"deleted": [], "metadata": None, "timeout": 20.0}
+        body |= {"deleted": [], "metadata": None, "timeout": 20.0, "time": 0.0}
         self.client.ask(body, 25.0, self._copy)
 
     def _copy(self, answer: dict[str, Any]) -> None:
