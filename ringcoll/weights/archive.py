@@ -59,7 +59,7 @@ def restore(store: Store, path: Path, timeout: float | None) -> int:
     """See Store.restore()."""
     incoming = Incoming()
     try:
-        incoming.add_file(path.name, open(path, "rb"))  # which incoming closes
+        incoming.add_file(path.name, path.open("rb"))  # which incoming closes
         incoming.check()
         with contextlib.suppress(Gone):  # there is no version yet
             for name in store.names(timeout=timeout):
@@ -101,7 +101,7 @@ def _fill(
 def _source(tensor: FileTensor | MemoryTensor) -> Callable[[], numpy.ndarray]:
     def read() -> numpy.ndarray:
         data = numpy.empty(tensor.bytes, numpy.uint8)
-        tensor.read_into(memoryview(data))
+        tensor.read_into(data.data)
         return data
 
     return read

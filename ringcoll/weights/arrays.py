@@ -54,7 +54,8 @@ def numpy_dtype(dtype: str) -> numpy.dtype[Any]:
     try:
         import ml_dtypes
 
-        return numpy.dtype(getattr(ml_dtypes, dtype))
+        found_there: numpy.dtype[Any] = numpy.dtype(getattr(ml_dtypes, dtype))
+        return found_there
     except (ImportError, AttributeError, TypeError):
         raise InvalidArgument(
             f"NumPy has no type {dtype}: pass out=, such as a torch tensor, or install ml_dtypes"
@@ -79,7 +80,11 @@ def key_of(x: Any) -> tuple[Any, ...] | None:
     """The key of :func:`facts`, faster; None if the tensor has to be looked at."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype) if type(x) in _plain(torch) else None
+        return (
+            (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
+            if type(x) in _plain(torch)
+            else None
+        )
     if type(x) is numpy.ndarray:
         return (x.__array_interface__["data"][0], x.shape, x.strides, x.dtype)
     return None

@@ -1,5 +1,5 @@
-"""What the leader knows beside the catalog: leases, watchers, stages and tasks; and its decisions on
-retention and refill. Pure: time and ids are passed in, messages go to ``out``.
+"""What the leader knows beside the catalog (leases, watchers, stages, tasks), and what it decides
+on retention and refill. Pure: time and ids are passed in, messages go to ``out``.
 
 None of this is replicated. When another holder takes over, clients tell it their leases within
 ``GRACE_S``, subscribe again, and send their commits again.

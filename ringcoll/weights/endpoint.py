@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 import weakref
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ringcoll.errors import Error, PeerLost
 from ringcoll.weights import agents
@@ -62,7 +62,7 @@ class _Peer:
 class Endpoint:
     """The connections of one agent, and the thread that receives for all its stores."""
 
-    _all: weakref.WeakKeyDictionary[Any, Endpoint] = weakref.WeakKeyDictionary()
+    _all: ClassVar[weakref.WeakKeyDictionary[Any, Endpoint]] = weakref.WeakKeyDictionary()
     _all_lock = threading.Lock()
 
     def __init__(self, agent: Any) -> None:

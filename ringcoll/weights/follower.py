@@ -40,16 +40,19 @@ class Follower:
         self._exporter.close()
 
     def _run(self) -> None:
-        while not self._stopped and not self._store.closed:
+        while self._works():
             try:
                 self._export_all()
                 for _ in self._store.watch(timeout=_LOOK_S, after=self._exporter.latest() or 0):
                     break
             except Error as error:
-                if self._stopped or self._store.closed:
+                if not self._works():
                     return
                 _log.warning("store: versions cannot be exported now: %s", error)
                 threading.Event().wait(0.5)
+
+    def _works(self) -> bool:
+        return not self._stopped and not self._store.closed
 
     def _export_all(self) -> None:
         kept = [version.number for version in self._store.versions()]
@@ -62,15 +65,17 @@ class Follower:
 
     def _export(self, number: int) -> None:
         try:
-            with self._store.lease(number), self._store._leased(number, None) as (manifest, _):
-                with self._exporter.begin(archive.describe(manifest)) as draft:
-                    targets = {
-                        name: numpy.frombuffer(view, numpy.uint8)
-                        for name, view in draft.targets.items()
-                    }
-                    self._store._read_bytes(number, targets, None)
-                    targets.clear()
-                    draft.publish(True)
+            with (
+                self._store._leased(number, None) as (manifest, _),
+                self._exporter.begin(archive.describe(manifest)) as draft,
+            ):
+                targets = {
+                    name: numpy.frombuffer(view, numpy.uint8)
+                    for name, view in draft.targets.items()
+                }
+                self._store._read_bytes(number, targets, None)
+                targets.clear()
+                draft.publish(True)
         except Gone:
             return  # it was retired meanwhile
         except (Error, OSError) as error:

@@ -156,7 +156,9 @@ class Leading(ReplicaBase):
 
     def _age(self, now: float) -> float:
         """How long ago the leader has heard the member that it has heard least."""
-        return max((now - self.heard.get(m, 0.0) for m in self.current() if m != self.me), default=0)
+        return max(
+            (now - self.heard.get(m, 0.0) for m in self.current() if m != self.me), default=0
+        )
 
     def _on_stale(self, now: float, source: str, message: Json) -> None:
         if self.leads and message["e"] > self.epoch:

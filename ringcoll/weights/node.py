@@ -151,9 +151,7 @@ class Node:
         wanted = {pid: piece for pid, piece in message["pieces"].items() if pid not in have}
         self.work.append(message | {"do": "pull", "source": source, "have": have, "pieces": wanted})
 
-    def _unpin(
-        self, chosen: Callable[[str, int], bool], pids: Iterable[str] | None = None
-    ) -> None:
+    def _unpin(self, chosen: Callable[[str, int], bool], pids: Iterable[str] | None = None) -> None:
         """Drops pins that are ``chosen`` by owner and epoch, and then what nobody needs."""
         for pid in list(self._pins) if pids is None else pids:
             pins = self._pins.get(pid, {})

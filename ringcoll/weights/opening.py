@@ -61,7 +61,12 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
     control.start(None)  # so that others' first messages are not answered with a goodbye
     try:
         before = time.monotonic()
-        mine = {"id": control.me, "info": info, "address": address, "settings": list(settings)}
+        mine: Json = {
+            "id": control.me,
+            "info": info,
+            "address": address,
+            "settings": list(settings),
+        }
         mine["group"] = secrets.token_hex(4)
         everyone = _exchange(ranks, mine) if size > 1 else [mine]
         _compare(everyone)

@@ -43,7 +43,7 @@ def size_of(shape: Sequence[int]) -> int:
 def fits(part: Slice, shape: Sequence[int]) -> bool:
     """Whether ``part`` lies within a tensor of this shape."""
     return len(part.offset) == len(part.shape) == len(shape) and all(
-        0 <= begin and 0 <= length and begin + length <= limit
+        begin >= 0 and length >= 0 and begin + length <= limit
         for begin, length, limit in zip(part.offset, part.shape, shape, strict=True)
     )
 

@@ -201,7 +201,7 @@ class Store:
         read = {kinds[far]: size for far, size in self._reader.read_bytes.items()}
         mine = {"id": self._me, "read": read, "memory": self._holder.pool.total}
         mine |= {"used": self._holder.pool.used, "delta_seconds": self._holder.delta_seconds}
-        served = getattr(self._agent, "stats", dict)().get("served", {})
+        served = self._agent.stats().get("served", {})
         return answer | {"name": self.name, "this": mine | {"served": served}}
 
     # Writing.
@@ -276,8 +276,12 @@ class Store:
         cheaper."""
         if since is not None:
             if out is None:
-                raise InvalidArgument("get: since= needs out=, which has the values of that version")
-            with self.prepare(version, since, {name: out}, timeout=timeout, _slice=(offset, shape)) as u:
+                raise InvalidArgument(
+                    "get: since= needs out=, which has the values of that version"
+                )
+            with self.prepare(
+                version, since, {name: out}, timeout=timeout, _slice=(offset, shape)
+            ) as u:
                 u.apply()
             return out
 
@@ -357,7 +361,8 @@ class Store:
             arguments = (manifest, old, goals, lease is not None, finish, result, left)
             return self._preparer.prepare(*arguments)
 
-        return self._with_manifest(version, attempt, timeout, keep=True)
+        update: Update = self._with_manifest(version, attempt, timeout, keep=True)
+        return update
 
     def lease(self, version: int | str = LATEST, timeout: float | None = None) -> Lease:
         """Keeps a version readable until the lease is closed, whatever is committed meanwhile. As a
@@ -496,9 +501,7 @@ class Store:
         return held and lease in answer["held"]
 
     @contextlib.contextmanager
-    def _leased(
-        self, version: int | str, timeout: float | None
-    ) -> Iterator[tuple[Manifest, bool]]:
+    def _leased(self, version: int | str, timeout: float | None) -> Iterator[tuple[Manifest, bool]]:
         lease, manifest, leased = self._open_manifest(version, timeout)
         try:
             yield manifest, leased
@@ -598,9 +601,7 @@ def _left(deadline: float) -> float:
     return max(0.05, deadline - time.monotonic())
 
 
-def _goal(
-    manifest: Manifest, name: str, out: Any, offset: Any, shape: Any
-) -> tuple[Goal, Any]:
+def _goal(manifest: Manifest, name: str, out: Any, offset: Any, shape: Any) -> tuple[Goal, Any]:
     """What a tensor is read to. Returns also the object that the program gets."""
     tensor = manifest.tensor(name)
     place = _place(name, tensor.shape, out, offset, shape)
@@ -658,9 +659,7 @@ def _goals_of(
     return goals, numbers
 
 
-def _set_numbers(
-    out: Any, prefix: str, numbers: dict[str, tuple[Any, numpy.ndarray]]
-) -> Any:
+def _set_numbers(out: Any, prefix: str, numbers: dict[str, tuple[Any, numpy.ndarray]]) -> Any:
     for name, (old, array) in numbers.items():
         arrays.set_leaf(out, name.removeprefix(prefix), type(old)(array.item()))
     return out

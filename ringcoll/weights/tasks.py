@@ -26,7 +26,9 @@ class Task:
 
     owner: str
     holder: str
-    pieces: Json = field(default_factory=dict)  # id -> [bytes, checksum, [[holder, region, offset]]]
+    pieces: Json = field(
+        default_factory=dict
+    )  # id -> [bytes, checksum, [[holder, region, offset]]]
     regions: Regions = field(default_factory=dict)
     hosts: dict[str, Json] = field(default_factory=dict)
 

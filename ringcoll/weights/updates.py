@@ -192,9 +192,7 @@ class Preparer:
             else:
                 candidates += found
         patches, whole = self._fetch_deltas(candidates, deadline)
-        fresh += [
-            _Fresh(goal, numpy.empty(goal.target.data.nbytes, numpy.uint8)) for goal in whole
-        ]
+        fresh += [_Fresh(goal, numpy.empty(goal.target.data.nbytes, numpy.uint8)) for goal in whole]
         names = {id(each.goal) for each in fresh}
         patches = [patch for patch in patches if id(patch.goal) not in names]
         wants = [Want(each.goal.name, each.goal.place, each.data) for each in fresh]

@@ -109,7 +109,11 @@ class Writer:
     # What the next commit consists of.
 
     def put(
-        self, name: str, tensor: Any, global_shape: Sequence[int] | None, offset: Sequence[int] | None
+        self,
+        name: str,
+        tensor: Any,
+        global_shape: Sequence[int] | None,
+        offset: Sequence[int] | None,
     ) -> None:
         """Remembers a tensor. See Store.put()."""
         key = arrays.key_of(tensor)
@@ -131,7 +135,8 @@ class Writer:
         """Remembers a whole tensor whose bytes a function will return."""
         path_of(name)
         size = slices.size_of(shape) * arrays.itemsize(dtype)
-        put = Put([name, dtype, list(shape), None, None], size, None, source)
+        entry: list[Any] = [name, dtype, list(shape), None, None]
+        put = Put(entry, size, None, source)
         with self._lock:
             self._puts[name] = self._last[name] = put
             self._deleted.discard(name)
@@ -149,7 +154,11 @@ class Writer:
             self._deleted.add(name)
 
     def _describe(
-        self, name: str, tensor: Any, global_shape: Sequence[int] | None, offset: Sequence[int] | None
+        self,
+        name: str,
+        tensor: Any,
+        global_shape: Sequence[int] | None,
+        offset: Sequence[int] | None,
     ) -> Put:
         path_of(name)  # names have to be possible as files
         if (global_shape is None) != (offset is None):
@@ -159,7 +168,8 @@ class Writer:
                 raise InvalidArgument(f"put {name!r}: a DTensor knows its own slice")
             place = arrays.locate(tensor)
             found = arrays.facts(place.local)
-            entry = [name, found.dtype, list(place.shape), *map(list, place.slice)]
+            begin, length = map(list, place.slice)
+            entry: list[Any] = [name, found.dtype, list(place.shape), begin, length]
             tensor, key = place.local, None
         else:
             found = arrays.facts(tensor)
@@ -203,12 +213,11 @@ class Writer:
             running._finish(0, Aborted("the store was closed"))
 
     def _run(self, work: _Commit) -> None:
-        version, error = 0, None
+        version = 0
+        error: Exception | None = None
         try:
             version = self._decide(work)
-        except Error as failure:
-            error = failure
-        except MemoryError as failure:
+        except (Error, MemoryError, OSError) as failure:
             error = failure
         except Exception as failure:  # the waiting thread has to learn of a defect
             error = InternalError(f"the commit failed: {failure!r}")
@@ -268,9 +277,7 @@ class Writer:
                 work.pending._set_copied()
             elif self._lacks(staged, answer["copy"], len(puts)):
                 raise PeerLost("another leader shares the tensors out differently: commit again")
-            answer = self._session.request(
-                base | {"q": "staged"} | staged, work.timeout + _GRACE_S
-            )
+            answer = self._session.request(base | {"q": "staged"} | staged, work.timeout + _GRACE_S)
             if "version" in answer:
                 return int(answer["version"])
             send_entries = None  # the leader does not know the stage: another one leads now

@@ -95,7 +95,9 @@ class Process:
                 self.memory[pid] = data
             places[pid] = self.node.places.get(pid) or [0, next(self._offset)]
         done = {"places": places, "regions": {"0": f"handle of {self.name}"}, "problem": problem}
-        self.node.pulled(self.sim.now, done | {k: task[k] for k in ("source", "task", "owner", "e")})
+        self.node.pulled(
+            self.sim.now, done | {k: task[k] for k in ("source", "task", "owner", "e")}
+        )
 
 
 class Client:
@@ -321,9 +323,9 @@ class Simulation:
         """What a one-sided read gets: from memory, whatever the owner's node knows."""
         for source in sources:
             process = self.processes[source]
-            if process.alive and pid in process.memory:
-                if source == reader or self.is_clear(reader, source):
-                    return process.memory[pid]
+            near = source == reader or self.is_clear(reader, source)
+            if process.alive and pid in process.memory and near:
+                return process.memory[pid]
         return None
 
     # What must hold at any time.
