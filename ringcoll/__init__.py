@@ -33,7 +33,7 @@ from ringcoll.errors import (
 from ringcoll.handles import Handle
 from ringcoll.job import init, shutdown, world
 from ringcoll.messages import ANY_SOURCE, ANY_TAG, Received
-from ringcoll.remote import Agent, Event, Guest, Read, Region, Write, connect, empty
+from ringcoll.remote import Agent, Event, Guest, Read, Region, Write, connect, empty, serve
 
 __all__ = [
     "ANY_SOURCE",
@@ -63,6 +63,7 @@ __all__ = [
     "connect",
     "empty",
     "init",
+    "serve",
     "shutdown",
     "world",
 ]

@@ -40,22 +40,22 @@ FOLDERS = {
     # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
-        ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
+        ["python", "remote", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
     ],
     "rdma": [["rdma"]],
     "engines": [["engines"]],
 }
 # Layers whose C++ tests a part runs, in lists as above. Tests of the second list mostly wait.
 RING_LAYERS = {
-    "ring1": [["base", "schedule", "reduce", "topology"]],
+    "ring1": [["base", "schedule", "reduce", "delta", "topology"]],
     "ring2": [
         ["shm", "net", "verbs", "transport", "life", "measure", "mesh", "comm"],
-        ["connect", "store", "bootstrap"],
+        ["connect", "store", "remote", "bootstrap"],
     ],
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }
 # Pure layers: the thread sanitizer would find nothing in them.
-_WITHOUT_THREADS = ("schedule", "reduce", "topology")
+_WITHOUT_THREADS = ("schedule", "reduce", "delta", "topology")
 SANITIZERS = ("asan", "tsan")
 # A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"

@@ -122,10 +122,9 @@ bool Agent::copy_from_here(const Copy& copy, const Source& source, bool* noticed
   }
   auto peer = host_peer(handle.owner);
   if (!peer) return false;
-  bool made = copy.writes ? peer->write(handle.index, handle.secret, source.offset, copy.local,
-                                        copy.bytes)
-                          : peer->read(handle.index, handle.secret, source.offset, copy.local,
-                                       copy.bytes);
+  bool made = copy.writes
+                  ? peer->write(handle.index, handle.secret, source.offset, copy.local, copy.bytes)
+                  : peer->read(handle.index, handle.secret, source.offset, copy.local, copy.bytes);
   if (made) network_.dispatcher().count(handle.owner.id, copy.bytes);
   return made;
 }

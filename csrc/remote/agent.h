@@ -1,7 +1,7 @@
 // What a process has to share memory with others: doors at which it admits them, regions that they
-// read and write, copies to and from theirs, and messages. Agents are equals: any may dial any other
-// of which it knows an address and the key of a door. None has a rank, and that one is lost concerns
-// only those who copy to or from it.
+// read and write, copies to and from theirs, and messages. Agents are equals: any may dial any
+// other of which it knows an address and the key of a door. None has a rank, and that one is lost
+// concerns only those who copy to or from it.
 //
 // A copy takes the shortest way: memory of this process is copied at once, that of another process
 // of the host by the calling thread (remote/host_peer.h), and that of another host by links
@@ -44,8 +44,8 @@ struct Target {
 /// Any thread, unless a comment says otherwise.
 class Agent {
  public:
-  /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may map
-  /// one another's memory. Throws Error(kTransport).
+  /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may
+  /// map one another's memory. Throws Error(kTransport).
   Agent(std::vector<Interface> interfaces, const std::string& host);
   /// Ends all links with a goodbye, and all batches with kAborted. Not from a `done` of a batch.
   ~Agent();
@@ -53,8 +53,8 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
 
   uint64_t id() const { return id_; }
-  /// Opens a door: admits whoever knows `key` under `name`, on this port of all interfaces; 0: a free
-  /// one. The same name and key again do nothing. Returns the addresses, those for other hosts
+  /// Opens a door: admits whoever knows `key` under `name`, on this port of all interfaces; 0: a
+  /// free one. The same name and key again do nothing. Returns the addresses, those for other hosts
   /// first. Throws Error(kInvalidArgument, kTransport).
   std::vector<Target> admit(const std::string& name, const std::string& key, uint16_t port = 0);
   /// The addresses of all doors.
@@ -75,8 +75,8 @@ class Agent {
   /// Makes a link for messages to the agent at this address, whose key this agent knows. Throws
   /// Error: kRefused (wrong key), kPeerLost (nobody listens), kTimeout, kTransport (no such host).
   uint64_t dial(const Target& target, Deadline deadline);
-  /// Queues a message. Throws Error: kPeerLost if the link has ended, kInvalidArgument if the message
-  /// is too long, kTransport if 256 MiB wait already.
+  /// Queues a message. Throws Error: kPeerLost if the link has ended, kInvalidArgument if the
+  /// message is too long, kTransport if 256 MiB wait already.
   void send(uint64_t connection, std::string text);
   /// Takes the next event; nothing at the deadline. Each link has kOpened, if the peer made it, and
   /// kClosed last, unless hang_up() was called. Throws Error(kAborted) once the agent is closing.

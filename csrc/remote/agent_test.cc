@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -81,11 +82,11 @@ std::optional<Error> error_of(Body&& body) {
     return error;
   }
 }
-#define EXPECT_CODE(code_, ...)                              \
-  do {                                                       \
-    auto caught = error_of([&] { __VA_ARGS__; });            \
-    ASSERT_TRUE(caught.has_value()) << "no error";           \
-    EXPECT_EQ(caught->code(), code_) << caught->what();      \
+#define EXPECT_CODE(code_, ...)                         \
+  do {                                                  \
+    auto caught = error_of([&] { __VA_ARGS__; });       \
+    ASSERT_TRUE(caught.has_value()) << "no error";      \
+    EXPECT_EQ(caught->code(), code_) << caught->what(); \
   } while (false)
 
 class Ways : public ::testing::TestWithParam<Way> {
@@ -269,8 +270,7 @@ TEST_P(Ways, ClosingWhileOthersRead) {
           wanted = expected;
         }
         if (!remote) continue;
-        auto error =
-            error_of([&] { reader_.run(reading(got.data(), got.size(), {{remote, 0}})); });
+        auto error = error_of([&] { reader_.run(reading(got.data(), got.size(), {{remote, 0}})); });
         if (error) {
           ASSERT_EQ(error->code(), Code::kGone) << error->what();
           gone++;
@@ -281,8 +281,17 @@ TEST_P(Ways, ClosingWhileOthersRead) {
       }
     });
   // One stretch of memory for all of them, so that a late reader would see the next one's bytes.
-  Memory memory(GetParam(), 200'000);
-  for (int round = 1; round <= 100; round++) {
+  // ThreadSanitizer cannot know that such a reader throws them away: there, each region has its
+  // own.
+#ifdef __SANITIZE_THREAD__
+  constexpr size_t kStretches = 100;
+#else
+  constexpr size_t kStretches = 1;
+#endif
+  std::deque<Memory> stretches;
+  while (stretches.size() < kStretches) stretches.emplace_back(GetParam(), 200'000);
+  for (size_t round = 1; round <= 100; round++) {
+    Memory& memory = stretches[round % kStretches];
     std::fill_n(memory.data(), memory.bytes(), static_cast<std::byte>(round));
     auto region = owner_.open(memory.data(), memory.bytes(), false);
     {
@@ -319,11 +328,13 @@ TEST(Agent, SharesAReadBetweenHolders) {
   auto second = two.open(memory.data(), memory.size(), false);
   std::vector<Source> sources = {{attach(one.handle_of(*first)), 0},
                                  {attach(two.handle_of(*second)), 0}};
+  for (const Source& each : sources) reader.run(reading(got.data(), 1, {each}));  // makes the links
   reader.run(reading(got.data(), got.size(), sources));
   EXPECT_EQ(got, memory);
   auto served = reader.stats().served;
   ASSERT_EQ(served.size(), 2u);
-  for (auto& each : served) EXPECT_GT(each.bytes, 4u << 20);
+  // On a busy machine one holder may serve no more than what it was asked for at first.
+  for (auto& each : served) EXPECT_GE(each.bytes, 4u << 20);
 }
 
 TEST(Agent, UsesNearerHoldersAlone) {
@@ -377,8 +388,8 @@ TEST(Agent, EndsABatchAtItsDeadline) {
   reader.admit("test", "key");
   Fd deaf = listen_on(Address::parse("127.0.0.1:0"));  // connects, and never answers
   RegionHandle handle{.owner = {.id = 5}, .index = 0, .secret = 1, .bytes = 100};
-  handle.owner.doors = {{"test", {Address::parse("127.0.0.1:0").with_port(
-                                     local_address(deaf.get()).port())}}};
+  handle.owner.doors = {
+      {"test", {Address::parse("127.0.0.1:0").with_port(local_address(deaf.get()).port())}}};
   handle.owner.stack = own_stack();
   std::vector<std::byte> got(100);
   auto begin = Clock::now();

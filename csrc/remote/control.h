@@ -79,8 +79,8 @@ class WriteScope {
   WriterSlot* slot_ = nullptr;
 };
 
-/// For the owner, after it has cleared the secret: whether a peer may be writing to the region. Frees
-/// the slots of processes that have ended.
+/// For the owner, after it has cleared the secret: whether a peer may be writing to the region.
+/// Frees the slots of processes that have ended.
 bool has_writers(ControlMemory& control, uint32_t region);
 
 }  // namespace ringcoll::remote

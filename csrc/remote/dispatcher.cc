@@ -8,8 +8,8 @@
 namespace ringcoll::remote {
 namespace {
 
-// What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that the
-// last chunks of a copy do not queue on a slow link.
+// What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that
+// the last chunks of a copy do not queue on a slow link.
 constexpr size_t kMostRequests = 64;
 constexpr uint64_t kWindowBytes = 4 * kChunkBytes;
 // A holder whose answer breaks so often is not asked again for the chunk.

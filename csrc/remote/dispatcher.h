@@ -1,6 +1,6 @@
-// Carries copies over links. A copy is cut into chunks. Each link has a few requests outstanding and
-// takes the next chunk when one is answered, so links and holders share a copy by what they serve. A
-// chunk whose link or holder fails goes to another that has the same bytes.
+// Carries copies over links. A copy is cut into chunks. Each link has a few requests outstanding
+// and takes the next chunk when one is answered, so links and holders share a copy by what they
+// serve. A chunk whose link or holder fails goes to another that has the same bytes.
 #pragma once
 
 #include <cstdint>

@@ -22,10 +22,10 @@ struct Door {
 
 /// How to reach an agent.
 struct AgentFacts {
-  uint64_t id = 0;       // random; no other agent has it
-  uint64_t stack = 0;    // own_stack()
-  uint64_t host = 0;     // own_host()
-  int32_t pid = 0;       // in the PID namespace of the agent
+  uint64_t id = 0;     // random; no other agent has it
+  uint64_t stack = 0;  // own_stack()
+  uint64_t host = 0;   // own_host()
+  int32_t pid = 0;     // in the PID namespace of the agent
   int32_t control_fd = -1;
   uint64_t control_inode = 0;
   std::vector<Door> doors;

@@ -75,8 +75,8 @@ std::shared_ptr<SharedMemory> HostPeer::segment_of(const Located& located) {
   if (found != segments_.end()) return found->second;
   if (!has_inode(pid_, located.segment_fd, located.segment_inode)) return nullptr;
   try {
-    auto memory = std::make_shared<SharedMemory>(SharedMemory::open(
-        pid_, located.segment_fd, located.segment_bytes, /*writable=*/true));
+    auto memory = std::make_shared<SharedMemory>(
+        SharedMemory::open(pid_, located.segment_fd, located.segment_bytes, /*writable=*/true));
     if (segments_.size() >= kMostSegments) segments_.clear();  // those in use have other owners
     return segments_[located.segment_inode] = memory;
   } catch (const Error& error) {

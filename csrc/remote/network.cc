@@ -15,6 +15,7 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 constexpr Duration kLag = std::chrono::milliseconds(300);
 constexpr Duration kPatience = std::chrono::seconds(3);
 constexpr Duration kProbePatience = std::chrono::seconds(1);
+constexpr int kProbes = 3;
 constexpr Duration kProbePause = std::chrono::milliseconds(60);
 // An agent that closes lets its last frames pass for so long.
 constexpr Duration kFarewell = std::chrono::milliseconds(100);
@@ -101,8 +102,8 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
     const OpenDoor& open = *found->second;
     check(open.key == key, Code::kInvalidArgument, "\"{}\" is open with another key", name);
     check(port == 0 || port == open.door.addresses[0].port(), Code::kInvalidArgument,
-          "\"{}\" is open at port {} and cannot also be at {}", name,
-          open.door.addresses[0].port(), port);
+          "\"{}\" is open at port {} and cannot also be at {}", name, open.door.addresses[0].port(),
+          port);
     return open.door;
   }
   check(doors_.size() < kMostDoors, Code::kInvalidArgument,
@@ -120,7 +121,10 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
 
 void Network::let_in(OpenDoor& open) {
   for (auto& gate : open.gates) {
-    AuthPolicy policy{.secret = open.key, .self = 0, .lowest = 0, .highest = 0,
+    AuthPolicy policy{.secret = open.key,
+                      .self = 0,
+                      .lowest = 0,
+                      .highest = 0,
                       .group = group_of(open.door.name)};
     auto accepted = [this](const Identity&, Fd fd) {
       try {
@@ -133,9 +137,9 @@ void Network::let_in(OpenDoor& open) {
       }
     };
     auto refused = [name = open.door.name](const Gate::Refusal& refusal) {
-      log_warning("{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
-                  refusal.verdict == Verdict::kWrongSecret ? "its key is wrong"
-                                                           : explain(refusal.verdict));
+      log_warning(
+          "{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
+          refusal.verdict == Verdict::kWrongSecret ? "its key is wrong" : explain(refusal.verdict));
     };
     gate->open(std::move(policy), accepted, refused);
   }
@@ -150,13 +154,12 @@ AgentFacts Network::facts() {
 
 // --- Links that this end makes.
 
-std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses,
-                                     const std::string& name, const std::string& key,
-                                     Dialled dialled, Duration patience) {
+std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses, const std::string& name,
+                                     const std::string& key, Dialled dialled, Duration patience) {
   std::lock_guard lock(mutex_);
   check(!closing_, Code::kAborted, "the agent is closed");
-  auto link = Link::dial(loop_, *this, addresses, key, group_of(name), patience,
-                         dialled.for_messages);
+  auto link =
+      Link::dial(loop_, *this, addresses, key, group_of(name), patience, dialled.for_messages);
   links_[link.get()] = link;
   dialled_[link.get()] = std::move(dialled);
   return link;
@@ -301,7 +304,7 @@ void Network::ended(Link& link, LinkEnd end, const std::string& why) {
   if (!is_made) return not_made(link, end, why);
   dispatcher_.remove(link);
   if (link.number == 0) return;
-  if (end == LinkEnd::kLost) return probe(link, link.number);
+  if (end == LinkEnd::kLost) return probe(link.agent, link.number, kProbes);
   mailbox_.close(link.number, end == LinkEnd::kGoodbye ? "goodbye" : "silent");
 }
 
@@ -323,6 +326,8 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   for (auto& [key, each] : links_)
     if (each->agent == dialled.agent && dialled.agent != 0) other = each;
   lock.unlock();
+  if (dialled.is_probe && end == LinkEnd::kClosed && dialled.probes_left > 0)
+    return probe(dialled.agent, dialled.lost_connection, dialled.probes_left);
   if (dialled.is_probe)
     return mailbox_.close(dialled.lost_connection, end == LinkEnd::kAbsent      ? "refused"
                                                    : end == LinkEnd::kUnreached ? "silent"
@@ -332,12 +337,12 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
 }
 
 // A connection has broken. If nobody listens where its process did, the process has ended.
-void Network::probe(Link& link, uint64_t connection) {
+void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
   std::vector<Address> addresses;
   std::string name, key = "unknown";
   {
     std::lock_guard lock(mutex_);
-    const AgentFacts& peer = peers_[link.agent];
+    const AgentFacts& peer = peers_[agent];
     for (const Door& door : peer.doors)
       for (const Address& address : door.addresses)
         if (addresses.empty() && (!is_loopback(address) || peer.stack == own_.stack)) {
@@ -348,9 +353,13 @@ void Network::probe(Link& link, uint64_t connection) {
   }
   if (addresses.empty()) return mailbox_.close(connection, "lost");
   // A process that is ending closes its sockets in any order.
-  loop_.after(kProbePause, [this, addresses, name, key, connection] {
+  loop_.after(kProbePause, [this, addresses, name, key, agent, connection, probes_left] {
     try {
-      begin(addresses, name, key, {.is_probe = true, .lost_connection = connection},
+      begin(addresses, name, key,
+            {.agent = agent,
+             .is_probe = true,
+             .lost_connection = connection,
+             .probes_left = probes_left - 1},
             kProbePatience);
     } catch (const Error&) {
       mailbox_.close(connection, "lost");

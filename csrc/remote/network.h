@@ -50,6 +50,7 @@ class Network final : private Link::Listener {
     bool for_messages = false;
     bool is_probe = false;
     uint64_t lost_connection = 0;  // of a probe
+    int probes_left = 0;
     bool over = false;
     uint64_t connection = 0;
     std::optional<Error> error;
@@ -68,7 +69,7 @@ class Network final : private Link::Listener {
   void dial_for_payload(const AgentFacts& facts);
   void take_hello(Link& link, const FrameHead& head, const std::string& body);
   void not_made(Link& link, LinkEnd end, const std::string& why);
-  void probe(Link& link, uint64_t connection);
+  void probe(uint64_t agent, uint64_t connection, int probes_left);
   void tick();
 
   const AgentFacts own_;  // without doors
