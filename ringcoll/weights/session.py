@@ -53,7 +53,6 @@ class Session:
         self._leader: str | None = None
         self._served: str | None = None  # who answered as the leader last
         self._leases: dict[str, int] = {}
-        self._lost_leases: set[str] = set()
         self._watching = 0
         self._newest = 0
         self._stray = False  # the leader is lost, and leases or a watch have to be told the next
@@ -241,13 +240,15 @@ class Session:
         with self._lock:
             self._leases[lease] = number
 
-    def drop_lease(self, lease: str) -> bool:
-        """Forgets a lease. False if the leader has said that it had ended before."""
+    def drop_lease(self, lease: str) -> None:
+        """Forgets a lease."""
         with self._lock:
             self._leases.pop(lease, None)
-            lost = lease in self._lost_leases
-            self._lost_leases.discard(lease)
-            return not lost
+
+    def holds(self, lease: str) -> bool:
+        """False if a leader has said that a lease had ended."""
+        with self._lock:
+            return lease in self._leases
 
     # Watching.
 
@@ -322,5 +323,4 @@ class Session:
         answer: dict[str, Any] = self.request({"q": "renew", "leases": leases}, 30.0)
         with self._lock:
             for lease in answer["lost"]:
-                if self._leases.pop(lease, None) is not None:
-                    self._lost_leases.add(lease)
+                self._leases.pop(lease, None)

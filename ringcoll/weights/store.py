@@ -16,9 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,15 +25,15 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from ringcoll.errors import Aborted, Error, Gone, InvalidArgument, PeerLost, Timeout
-from ringcoll.weights import agents, archive, arrays, opening, slices
+from ringcoll.errors import Aborted, Error, Gone, InvalidArgument, Timeout
+from ringcoll.weights import agents, archive, arrays, goals, opening, slices
 from ringcoll.weights.arrays import Target
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.follower import Follower
+from ringcoll.weights.leases import Lease, Leases
 from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.queries import LATEST
 from ringcoll.weights.reading import Reader, Want
-from ringcoll.weights.slices import Slice
 from ringcoll.weights.updates import Goal, Preparer, Update
 from ringcoll.weights.writing import Pending, Writer
 
@@ -43,8 +41,6 @@ __all__ = ["Lease", "Pending", "Store", "Update", "Version"]
 
 _OPEN_S = 30.0
 _LONG_S = 86400.0
-_PAUSE_S = 0.02
-_MOST_MANIFESTS = 16
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -61,26 +57,6 @@ class Version(NamedTuple):
     time: float
     holders: list[str]
     unreadable: list[str]
-
-
-class Lease:
-    """While it is open, its version can be read. Closing it twice does nothing."""
-
-    def __init__(self, store: Store, name: str, manifest: Manifest) -> None:
-        self._store, self._name, self._manifest = store, name, manifest
-        self.version = manifest.number
-
-    def close(self) -> None:
-        """Ends the lease. Does not raise, also when the store is lost."""
-        name, self._name = self._name, ""
-        if name:
-            self._store._release(name)
-
-    def __enter__(self) -> int:
-        return self.version
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Store:
@@ -145,8 +121,7 @@ class Store:
         self._preparer = Preparer(self._reader, self._session)
         group = (opened.group, opened.rank, opened.size)
         self._writer = Writer(self._control, self._session, self._holder, *group)
-        self._manifests: dict[int, Manifest] = {}
-        self._lease_numbers = itertools.count(1)
+        self._leases = Leases(self._session, self._me, self._info)
         self._closed = False
         self._files: Any = None
         _stores.add(self)
@@ -254,8 +229,7 @@ class Store:
         later.
         """
         self._check()
-        limit = self._timeout if timeout is None else float(timeout)
-        pending = self._writer.commit(metadata, limit)
+        pending = self._writer.commit(metadata, self._limit(timeout))
         return pending.wait() if wait else pending
 
     # Reading.
@@ -285,11 +259,11 @@ class Store:
                 u.apply()
             return out
 
-        def goals(manifest: Manifest) -> tuple[list[Goal], Any]:
-            goal, made = _goal(manifest, name, out, offset, shape)
+        def choose(manifest: Manifest) -> tuple[list[Goal], Any]:
+            goal, made = goals.goal_of(manifest, name, out, offset, shape)
             return [goal], made
 
-        return self._read(version, goals, timeout)[1]
+        return self._read(version, choose, timeout)[1]
 
     def get_state_dict(
         self,
@@ -307,10 +281,10 @@ class Store:
             with self.prepare(version, since, out, prefix, timeout) as update:
                 return update.apply()
         if out is None:
-            return self._read(version, lambda m: _all_goals(m, prefix), timeout)[1]
+            return self._read(version, lambda m: goals.all_goals(m, prefix), timeout)[1]
         leaves = list(arrays.flatten(out, prefix))
-        _, numbers = self._read(version, lambda m: _goals_of(m, leaves), timeout)
-        return _set_numbers(out, prefix, numbers)
+        _, numbers = self._read(version, lambda m: goals.goals_of(m, leaves), timeout)
+        return goals.set_numbers(out, prefix, numbers)
 
     def prepare(
         self,
@@ -348,20 +322,19 @@ class Store:
         part: tuple[Any, Any],
     ) -> Update:
         def attempt(manifest: Manifest, lease: str | None, left: float) -> tuple[Update, bool]:
-            goals, numbers = _goals_of(manifest, leaves, part)
+            wanted, numbers = goals.goals_of(manifest, leaves, part)
 
             def finish() -> None:
-                if lease is not None:
-                    self._release(lease)
+                self._leases.release(lease)
                 if before is not None:
                     before.close()
 
-            old = before._manifest if before is not None else None
-            result = functools.partial(_set_numbers, out, prefix, numbers)
-            arguments = (manifest, old, goals, lease is not None, finish, result, left)
+            old = before.manifest if before is not None else None
+            result = functools.partial(goals.set_numbers, out, prefix, numbers)
+            arguments = (manifest, old, wanted, lease is not None, finish, result, left)
             return self._preparer.prepare(*arguments)
 
-        update: Update = self._with_manifest(version, attempt, timeout, keep=True)
+        update: Update = self._leases.use(version, attempt, self._limit(timeout), keep=True)
         return update
 
     def lease(self, version: int | str = LATEST, timeout: float | None = None) -> Lease:
@@ -369,10 +342,10 @@ class Store:
         context manager it gives the version's number. A lease ends with the process, and may end
         when the process cannot be reached for more than 2 s."""
         self._check()
-        name, manifest, leased = self._open_manifest(version, timeout)
-        if not leased:
+        lease, manifest = self._leases.open(version, self._limit(timeout))
+        if lease is None:
             raise Timeout("no leader answers, so no version can be leased now; it can be read")
-        return Lease(self, name, manifest)
+        return Lease(self._leases, lease, manifest)
 
     def watch(self, timeout: float | None = None, after: int | None = None) -> Iterator[int]:
         """Yields the numbers of new versions, the newest only: versions that were committed while
@@ -451,63 +424,16 @@ class Store:
 
     def _request(self, body: Json, timeout: float | None) -> Json:
         self._check()
-        return self._session.request(body, self._timeout if timeout is None else timeout)
-
-    def _open_manifest(
-        self, version: int | str, timeout: float | None
-    ) -> tuple[str, Manifest, bool]:
-        """Leases a version. Returns the lease's name, the manifest, and whether it is leased: not
-        so if no leader answers."""
-        if version != LATEST and not isinstance(version, int):
-            raise InvalidArgument(f'version={version!r} is neither a number nor "latest"')
-        known = self._known_manifest(version)
-        lease = f"{self._me}/{next(self._lease_numbers)}"
-        body: Json = {"q": "manifest", "version": version, "lease": lease}
-        if known is not None:
-            body["have"] = [known.number, known.uid, known.revision]
-        try:
-            answer = self._request(body, timeout)
-        except BaseException:
-            self._session.post({"q": "release", "leases": [lease]})
-            raise
-        if "manifest" in answer:
-            known = Manifest(answer["manifest"], self._me, self._info)
-            self._session.learn(known.holders)
-            self._remember(known)
-        assert known is not None
-        if answer["leased"]:
-            self._session.add_lease(lease, known.number)
-        return lease, known, bool(answer["leased"])
-
-    def _known_manifest(self, version: int | str) -> Manifest | None:
-        number = max(self._manifests, default=0) if version == LATEST else version
-        return self._manifests.get(int(number))
-
-    def _remember(self, manifest: Manifest) -> None:
-        self._manifests[manifest.number] = manifest
-        while len(self._manifests) > _MOST_MANIFESTS:
-            self._manifests.pop(min(self._manifests), None)
-
-    def _release(self, lease: str) -> None:
-        """Ends a lease, without waiting."""
-        self._session.drop_lease(lease)
-        with contextlib.suppress(Error):
-            self._session.post({"q": "release", "leases": [lease]})
-
-    def _confirm(self, lease: str, left: float) -> bool:
-        """Ends a lease. Whether it was held until now."""
-        held = self._session.drop_lease(lease)
-        answer = self._session.request({"q": "release", "leases": [lease]}, left)
-        return held and lease in answer["held"]
+        return self._session.request(body, self._limit(timeout))
 
     @contextlib.contextmanager
     def _leased(self, version: int | str, timeout: float | None) -> Iterator[tuple[Manifest, bool]]:
-        lease, manifest, leased = self._open_manifest(version, timeout)
+        """A manifest, and whether its version is leased meanwhile."""
+        lease, manifest = self._leases.open(version, self._limit(timeout))
         try:
-            yield manifest, leased
+            yield manifest, lease is not None
         finally:
-            if leased:
-                self._release(lease)
+            self._leases.release(lease)
 
     def _try_lease(self, version: int, timeout: float | None) -> Lease | None:
         """Leases the version whose values the program has, if it is still there."""
@@ -516,45 +442,8 @@ class Store:
         except (Gone, InvalidArgument, Timeout):
             return None
 
-    def _with_manifest(
-        self,
-        version: int | str,
-        attempt: Callable[[Manifest, str | None, float], tuple[Any, bool]],
-        timeout: float | None,
-        keep: bool = False,
-    ) -> Any:
-        """Calls ``attempt(manifest, lease or None, seconds left)``, which reads and returns its
-        result and whether all was verified, until that was right. With ``keep`` the lease stays."""
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        while True:
-            lease, manifest, leased = self._open_manifest(version, _left(deadline))
-            try:
-                result, exact = attempt(manifest, lease if leased else None, _left(deadline))
-            except (PeerLost, Gone, Timeout) as error:
-                self._release(lease)
-                self._manifests.pop(manifest.number, None)  # its copies may be elsewhere now
-                if time.monotonic() + _PAUSE_S > deadline or isinstance(error, Timeout):
-                    raise
-                time.sleep(_PAUSE_S)
-                continue
-            except BaseException:
-                self._release(lease)
-                raise
-            if exact or not leased:
-                if leased and not keep:
-                    self._release(lease)
-                return result
-            if keep:
-                if self._still_leased(lease, manifest, _left(deadline)):
-                    return result
-                result.close()
-            elif self._confirm(lease, _left(deadline)):
-                return result
-
-    def _still_leased(self, lease: str, manifest: Manifest, left: float) -> bool:
-        """Whether a lease has been held until now. It stays."""
-        answer = self._session.request({"q": "held", "leases": [lease]}, left)
-        return lease in answer["held"]
+    def _limit(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else float(timeout)
 
     def _read_bytes(
         self, version: int | str, targets: Mapping[str, numpy.ndarray], timeout: float | None
@@ -562,11 +451,11 @@ class Store:
         """Reads whole tensors into contiguous bytes."""
 
         def choose(manifest: Manifest) -> tuple[list[Goal], None]:
-            goals = [
+            wanted = [
                 Goal(name, slices.whole(manifest.tensor(name).shape), Target.of_bytes(data))
                 for name, data in targets.items()
             ]
-            return goals, None
+            return wanted, None
 
         self._read(version, choose, timeout)
 
@@ -579,14 +468,14 @@ class Store:
         self._check()
 
         def attempt(manifest: Manifest, lease: str | None, left: float) -> tuple[Any, bool]:
-            goals, result = choose(manifest)
-            wants = [Want(goal.name, goal.place, goal.target.data) for goal in goals]
+            wanted, result = choose(manifest)
+            wants = [Want(goal.name, goal.place, goal.target.data) for goal in wanted]
             exact = self._reader.read(manifest, wants, lease is not None, left)
-            for goal in goals:
+            for goal in wanted:
                 goal.target.finish()
             return (manifest.number, result), exact
 
-        found: tuple[int, Any] = self._with_manifest(version, attempt, timeout)
+        found: tuple[int, Any] = self._leases.use(version, attempt, self._limit(timeout))
         return found
 
     def _follow_files(self, path: Path) -> None:
@@ -595,74 +484,6 @@ class Store:
         except BaseException:
             self.close()
             raise
-
-
-def _left(deadline: float) -> float:
-    return max(0.05, deadline - time.monotonic())
-
-
-def _goal(manifest: Manifest, name: str, out: Any, offset: Any, shape: Any) -> tuple[Goal, Any]:
-    """What a tensor is read to. Returns also the object that the program gets."""
-    tensor = manifest.tensor(name)
-    place = _place(name, tensor.shape, out, offset, shape)
-    if out is None:
-        out = arrays.new_array(tensor.dtype, place.shape)
-    local = arrays.locate(out).local if arrays.is_dtensor(out) else out
-    return Goal(name, place, Target(local, tensor.dtype, place.shape)), out
-
-
-def _place(name: str, whole: tuple[int, ...], out: Any, offset: Any, shape: Any) -> Slice:
-    if arrays.is_dtensor(out):
-        found = arrays.locate(out)
-        if found.shape != whole:
-            raise InvalidArgument(f"{name!r} has shape {list(whole)}, out {list(found.shape)}")
-        return found.slice
-    if offset is None and shape is None:
-        return slices.whole(whole)
-    begin = (0,) * len(whole) if offset is None else tuple(int(n) for n in offset)
-    if shape is None:
-        length = tuple(n - b for n, b in zip(whole, begin, strict=False))
-    else:
-        length = tuple(int(n) for n in shape)
-    place = Slice(begin, length)
-    if not slices.fits(place, whole):
-        raise InvalidArgument(
-            f"{name!r}: the slice of shape {list(length)} at {list(begin)} is not within "
-            f"{list(whole)}"
-        )
-    return place
-
-
-def _all_goals(manifest: Manifest, prefix: str) -> tuple[list[Goal], dict[str, Any]]:
-    goals, found = [], {}
-    for name in manifest.tensors:
-        if name.startswith(prefix):
-            goal, found[name] = _goal(manifest, name, None, None, None)
-            goals.append(goal)
-    return goals, found
-
-
-def _goals_of(
-    manifest: Manifest,
-    leaves: list[tuple[str, Any]],
-    part: tuple[Any, Any] = (None, None),
-) -> tuple[list[Goal], dict[str, tuple[Any, numpy.ndarray]]]:
-    """What the leaves of a state dict are read to. Numbers are read to arrays."""
-    goals, numbers = [], {}
-    for name, leaf in leaves:
-        if arrays.is_number(leaf):
-            goal, array = _goal(manifest, name, None, None, None)
-            numbers[name] = (leaf, array)
-        else:
-            goal, _ = _goal(manifest, name, leaf, *part)
-        goals.append(goal)
-    return goals, numbers
-
-
-def _set_numbers(out: Any, prefix: str, numbers: dict[str, tuple[Any, numpy.ndarray]]) -> Any:
-    for name, (old, array) in numbers.items():
-        arrays.set_leaf(out, name.removeprefix(prefix), type(old)(array.item()))
-    return out
 
 
 @atexit.register

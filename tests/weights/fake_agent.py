@@ -87,9 +87,9 @@ class FakeNetwork:
 
     # The clock.
 
-    def after(self, delay: float, action: Any) -> None:
+    def at(self, moment: float, action: Any) -> None:
         with self._wake:
-            heapq.heappush(self._heap, (time.monotonic() + delay, next(self._order), action))
+            heapq.heappush(self._heap, (moment, next(self._order), action))
             self._wake.notify()
 
     def _run(self) -> None:
@@ -158,9 +158,11 @@ class Link:
             if network.reaches(self.one, self.two):
                 target.events.put(event)
             else:
-                network.after(0.02, arrive)
+                later = max(time.monotonic() + 0.02, self.last[id(target)] + 1e-6)
+                self.last[id(target)] = later
+                network.at(later, arrive)
 
-        network.after(at - now, arrive)
+        network.at(at, arrive)
 
     def end(self, target: FakeAgent, why: bytes) -> None:
         """One end learns that the connection is over."""

@@ -190,7 +190,8 @@ def _check_end(sim: Simulation, writers: list[Writer]) -> dict[str, int]:
 
 def _knows_nobody(process: Process) -> bool:
     """Whether all holders that a joiner knew had ended before it was let in."""
-    return not any(process.sim.processes[m].alive for m in process.node.replica.current())
+    known = [process.sim.processes[name] for name in process.node.replica.current()]
+    return not any(other.alive and other.node.replica.epoch for other in known)
 
 
 def _check_versions(
