@@ -11,15 +11,16 @@ import contextlib
 import mmap
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from ringcoll.errors import Gone
 from ringcoll.weights import formats
-from ringcoll.weights.incoming import FileTensor, Incoming, MemoryTensor
+from ringcoll.weights.incoming import Incoming
+from ringcoll.weights.source import StagedTensor
 
 if TYPE_CHECKING:
     from ringcoll.weights.manifest import Manifest
@@ -35,15 +36,21 @@ def describe(manifest: Manifest) -> formats.Manifest:
     return formats.Manifest(manifest.number, tuple(tensors), metadata, manifest.time)
 
 
-def save(store: Store, path: Path, version: int, timeout: float) -> Path:
-    """See Store.save(). The version must be leased."""
+def save(
+    store: Store,
+    path: Path,
+    version: int,
+    timeout: float,
+    advance: Callable[[int], object] | None = None,
+) -> Path:
+    """See Store.save(). The version must be leased. ``advance`` is told of further bytes."""
     with store._leased(version, timeout) as (manifest, _):
         layout = formats.safetensors_layout(describe(manifest))
     fresh = path.parent / f".{path.name}.tmp-{secrets.token_hex(8)}"
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
-            _fill(store, descriptor, layout, version, timeout)
+            _fill(store, descriptor, layout, version, timeout, advance or (lambda count: None))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -61,21 +68,37 @@ def restore(store: Store, path: Path, timeout: float | None) -> int:
     try:
         incoming.add_file(path.name, path.open("rb"))  # which incoming closes
         incoming.check()
-        with contextlib.suppress(Gone):  # there is no version yet
-            for name in store.names(timeout=timeout):
-                if name not in incoming.tensors:
-                    store._writer.delete(name)
-        store._writer.clear()
-        for name, tensor in incoming.tensors.items():
-            store._writer.put_source(name, tensor.dtype, tensor.shape, _source(tensor))
-        version: int = store.commit(incoming.metadata, timeout=timeout)
-        return version
+        return commit(store, list(incoming.tensors.values()), incoming.metadata, timeout)
     finally:
         incoming.close()
 
 
+def commit(
+    store: Store,
+    tensors: Sequence[StagedTensor],
+    metadata: Mapping[str, Any],
+    timeout: float | None,
+) -> int:
+    """Makes a version of these tensors, and of nothing else."""
+    names = {tensor.name for tensor in tensors}
+    with contextlib.suppress(Gone):  # there is no version yet
+        for name in store.names(timeout=timeout):
+            if name not in names:
+                store._writer.delete(name)
+    store._writer.clear()
+    for tensor in tensors:
+        store._writer.put_source(tensor.name, tensor.dtype, tensor.shape, _source(tensor))
+    version: int = store.commit(metadata, timeout=timeout)
+    return version
+
+
 def _fill(
-    store: Store, descriptor: int, layout: formats.Layout, version: int, timeout: float
+    store: Store,
+    descriptor: int,
+    layout: formats.Layout,
+    version: int,
+    timeout: float,
+    advance: Callable[[int], object],
 ) -> None:
     """Writes a file through a mapping. Its space is reserved first: a full disk is an error then,
     and no signal later."""
@@ -87,18 +110,18 @@ def _fill(
         try:
             for slot in layout.slots:
                 batch[slot.name] = data[slot.start : slot.start + slot.bytes]
-                if sum(each.nbytes for each in batch.values()) >= _BATCH_BYTES:
+                full = sum(each.nbytes for each in batch.values()) >= _BATCH_BYTES
+                if full or slot is layout.slots[-1]:
                     store._read_bytes(version, batch, timeout)
+                    advance(sum(each.nbytes for each in batch.values()))
                     batch.clear()
-            if batch:
-                store._read_bytes(version, batch, timeout)
         finally:
             batch.clear()
             del data  # else the mapping could not be closed
         mapping.flush()
 
 
-def _source(tensor: FileTensor | MemoryTensor) -> Callable[[], numpy.ndarray]:
+def _source(tensor: StagedTensor) -> Callable[[], numpy.ndarray]:
     def read() -> numpy.ndarray:
         data = numpy.empty(tensor.bytes, numpy.uint8)
         tensor.read_into(data.data)

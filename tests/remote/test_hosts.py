@@ -1,5 +1,5 @@
-"""Regions of other hosts, emulated by network namespaces: the rate of the wire, of several wires and
-of several holders, and a wire that is cut."""
+"""Regions of other hosts, emulated by network namespaces: the rate of the wire, of several wires
+and of several holders."""
 
 from __future__ import annotations
 
