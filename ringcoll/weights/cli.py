@@ -90,8 +90,7 @@ def add_parser(commands: Any) -> None:
     serve.add_argument("--path", type=Path, help="keep the versions as files in this directory")
     serve.add_argument("--restore", type=Path, metavar="FILE", help="begin with this .safetensors")
 
-    mount = add_mount_parser(parts, _mounted)
-    _take_address(mount)
+    add_mount_parser(parts, _mounted, _take_address)
 
 
 # ---- Arguments ----
@@ -241,7 +240,8 @@ def _serve(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if "/" in args.name:
             store = stack.enter_context(_opened(args, hold=True, path=args.path))
-            address = args.name
+            info = store.info()
+            address = str(info["holders"][info["this"]["id"]]["addresses"][0])
         else:
             key = _key(args)
             agent = stack.enter_context(ringcoll.serve(args.name, key, args.port))

@@ -21,15 +21,19 @@ it is interrupted.
 """
 
 
-def add_mount_parser(subparsers: Any, open_source: OpenSource) -> argparse.ArgumentParser:
-    """Adds the command ``mount``, and returns its parser, to which the caller adds the arguments
-    that ``open_source`` wants."""
+def add_mount_parser(
+    subparsers: Any,
+    open_source: OpenSource,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Adds the command ``mount``. ``add_arguments`` adds those that ``open_source`` wants."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "mount",
         help="mount the versions of a store as files",
         description="Mounts the versions of a store as files, by FUSE.",
         epilog=_EPILOG,
     )
+    add_arguments(parser)
     add = parser.add_argument
     add("directory", type=Path, metavar="DIR", help="an empty directory")
     add("--allow-other", action="store_true", help="other users may read, too")
@@ -55,7 +59,6 @@ def add_mount_parser(subparsers: Any, open_source: OpenSource) -> argparse.Argum
     )
     add("--threads", type=_threads, default=8, help="requests served at a time (default: 8)")
     parser.set_defaults(run=run_mount, open_source=open_source)
-    return parser
 
 
 def run_mount(args: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def obey(source: MemorySource) -> None:
 def main() -> int:
     source = MemorySource()
     parser = argparse.ArgumentParser()
-    add_mount_parser(parser.add_subparsers(), lambda _: source)
+    add_mount_parser(parser.add_subparsers(), lambda _: source, lambda _: None)
     threading.Thread(target=obey, args=(source,), daemon=True).start()
     args = parser.parse_args(["mount", *sys.argv[1:]])
     try:
