@@ -159,19 +159,23 @@ class CopyWork(_Work):  # type: ignore[misc]
         self._timeout = timeout
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        # handle.done() is true only after the callbacks, so those who wait for one see it too late.
+        self._over = handle is None
+        if handle is not None:
+            handle.add_done_callback(self._note_end)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Raises ``TimeoutError`` if the copy goes on for longer, or the error of the copy."""
         seconds = timeout.total_seconds()
         _check_timeout(seconds)
         if self._handle:
-            if _calling.back and not self._handle.done():
+            if _calling.back and not self._over:
                 raise RuntimeError("a callback cannot wait for a copy that is pending")
             self._handle.wait(seconds or self._timeout)
         return True
 
     def is_completed(self) -> bool:
-        return self._handle is None or self._handle.done()
+        return self._over
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
@@ -190,6 +194,9 @@ class CopyWork(_Work):  # type: ignore[misc]
 
     def synchronize(self) -> None:
         self.wait()
+
+    def _note_end(self, _: object) -> None:
+        self._over = True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Its value is an empty list. Its callbacks must not block; they may start copies."""

@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -101,11 +102,17 @@ def pair(api: Any) -> Iterator[Callable[..., tuple[Any, Any]]]:
         each.close(timeout=10)
 
 
-@pytest.fixture
-def peer(package: tuple[Any, str]) -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(params=["here", "elsewhere"])
+def peer(
+    package: tuple[Any, str], request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with an endpoint; also on a host of its own, to which copies take a link."""
     command = [sys.executable, "-P", str(JOBS / "transport_peer.py"), package[1]]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RINGCOLL_")}
+    if request.param == "elsewhere":
+        env["RINGCOLL_HOSTID"] = request.param
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
     )
     yield process
     with process:
@@ -344,6 +351,17 @@ def test_work_tells_of_its_end(api, pair):
     assert target.equal(tensor)
 
 
+def test_who_waits_for_the_future_finds_the_work_completed(pair):
+    ours, theirs = pair()
+    _, memory = registered(ours, 1 << 18)
+    buffer = registered(theirs, 1 << 18)[1].to_remote_buffer()
+    for _ in range(100):
+        work = ours.write(memory.to_view(), buffer, async_op=True)
+        work.get_future().wait()
+        assert work.is_completed()
+        assert work.is_success()
+
+
 def test_the_error_of_a_copy_is_that_of_its_work(pair):
     ours, theirs = pair()
     _, memory = registered(ours)
@@ -498,6 +516,34 @@ def test_a_killed_peer_is_an_error_within_seconds(api, peer):
         while transport.connected():
             assert time.monotonic() < begin + 5
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize("peer", ["elsewhere"], indirect=True)
+def test_a_timeout_ends_the_wait_for_a_stopped_peer(api, peer):
+    assert peer.stdout
+    url, buffer = map(bytes.fromhex, peer.stdout.readline().split())
+    with api.new_transport("ringcoll", "cpu") as transport:
+        transport.connect(url)
+        tensor = torch.zeros(1 << 18, dtype=torch.int64)
+        memory = transport.register_memory(tensor)
+        remote = type(memory.to_remote_buffer()).deserialize(buffer)
+        transport.read(memory.to_mutable_view(), remote)
+        tensor.zero_()
+        peer.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            transport.read(memory.to_mutable_view(), remote, timeout=0.3)
+        work = transport.read(memory.to_mutable_view(), remote, async_op=True, timeout=0.3)
+        for wait in (work.wait, lambda: work.wait(timedelta(seconds=0.2))):
+            with pytest.raises(TimeoutError):
+                wait()
+        with pytest.raises(TimeoutError):
+            transport.close(timeout=0.2)
+        assert time.monotonic() < begin + 5
+        assert not work.is_completed()
+        peer.send_signal(signal.SIGCONT)
+        assert work.wait(timedelta(seconds=20))
+        assert tensor.equal(torch.arange(1 << 18))
 
 
 def test_it_cannot_connect_to_what_is_not_there(api, peer):
