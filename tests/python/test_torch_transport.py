@@ -127,6 +127,14 @@ def say(process: subprocess.Popen[str], line: str) -> str:
     return process.stdout.readline().strip()
 
 
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stops all threads of a process, which is not done when the signal has been sent."""
+    process.send_signal(signal.SIGSTOP)
+    for status in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        while status.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+
 def registered(transport: Any, count: int = 1 << 16) -> tuple[torch.Tensor, Any]:
     tensor = torch.arange(count, dtype=torch.float32)
     return tensor, transport.register_memory(tensor)
@@ -529,7 +537,7 @@ def test_a_timeout_ends_the_wait_for_a_stopped_peer(api, peer):
         remote = type(memory.to_remote_buffer()).deserialize(buffer)
         transport.read(memory.to_mutable_view(), remote)
         tensor.zero_()
-        peer.send_signal(signal.SIGSTOP)
+        stop(peer)
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
             transport.read(memory.to_mutable_view(), remote, timeout=0.3)
