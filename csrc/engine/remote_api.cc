@@ -102,7 +102,7 @@ class CopyRequest final : public Request {
                                                std::move(done))) {}
   const std::shared_ptr<remote::Batch>& batch() const { return batch_; }
   bool wait(double limit_s) override { return batch_->wait(limit_s); }
-  bool may_wait() override { return true; }  // in `done` itself, wait() returns at once
+  bool may_wait() override { return batch_->may_wait(); }
 
  private:
   std::shared_ptr<remote::Batch> batch_;

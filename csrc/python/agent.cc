@@ -150,6 +150,7 @@ void Region::close(double timeout_s) {
   call([&] { return ringcoll_region_close(region_, timeout_s); });
   region_ = nullptr;
   tensor_.reset();
+  agent_.reset();  // which may end now
 }
 
 // ---- Copies ----

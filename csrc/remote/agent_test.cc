@@ -372,6 +372,47 @@ TEST(Agent, SaysWhyAHolderCannotBeReached) {
   EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{attach(handle), 0}})));
 }
 
+TEST(Agent, AHandleIsNotEnoughOnOneHostEither) {
+  Agent reader(loopback(), "one"), owner(loopback(), "one");
+  owner.admit("test", "key");
+  std::vector<std::byte> memory(100, std::byte{3}), got(100);
+  auto region = owner.open(memory.data(), 100, true);
+  auto remote = attach(owner.handle_of(*region));
+  EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{remote, 0}})));
+  reader.admit("test", "another key");
+  EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{remote, 0}})));
+  EXPECT_CODE(Code::kRefused, reader.run(writing(got.data(), 100, {remote, 0})));
+  EXPECT_EQ(got[0], std::byte{0});
+  EXPECT_EQ(memory[0], std::byte{3});
+  Agent late(loopback(), "one");
+  EXPECT_CODE(Code::kRefused, late.run(reading(got.data(), 100, {{remote, 0}})));
+  late.admit("test", "key");
+  late.run(reading(got.data(), 100, {{remote, 0}}));
+  EXPECT_EQ(got, memory);
+}
+
+TEST(Agent, ACallbackCannotWaitForOtherCopies) {
+  Agent agent(loopback(), "one");
+  std::vector<std::byte> memory(100), got(100);
+  auto region = agent.open(memory.data(), 100, true);
+  Source source{attach(agent.handle_of(*region)), 0};
+  auto other = reading(got.data(), 100, {source});
+  std::optional<Error> refused;
+  bool may_wait = true;
+  Copy copy{.local = got.data(), .bytes = 100, .sources = {source}};
+  auto first = std::make_shared<Batch>(
+      std::vector{copy}, seconds(20), [&](const std::optional<Error>&) {
+        may_wait = other->may_wait();
+        refused = error_of([&] { agent.run(other); });
+      });
+  agent.start(first);
+  EXPECT_TRUE(first->wait(10));
+  EXPECT_FALSE(may_wait);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code(), Code::kInvalidArgument);
+  EXPECT_TRUE(first->may_wait());
+}
+
 TEST(Agent, AnswersOfAnotherProcessAtTheAddressMeanGone) {
   Agent reader(loopback(), "reader"), owner(loopback(), "owner");
   reader.admit("test", "key");

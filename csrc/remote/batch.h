@@ -49,8 +49,9 @@ class Batch {
   /// passes first (negative: no limit). May end early by Interruption::has_ended(), false then too.
   bool wait(double limit_s);
   bool has_ended() const;
-  /// Whether this thread is in `done`.
-  bool is_calling_back() const;
+  /// Whether a wait could end: not in the `done` of another batch, whose thread makes progress on
+  /// all of them.
+  bool may_wait() const;
   /// Ends it once; later calls do nothing.
   void end(std::optional<Error> error);
 

@@ -49,6 +49,10 @@ std::string encode(const RegionHandle& handle);
 /// Throws Error(kInvalidArgument) if `bytes` is not what encode() has returned.
 RegionHandle decode(std::string_view bytes);
 
+/// Proves to another process of the host, by the control memory, that one knows the key of a door.
+/// Never 0.
+uint64_t proof_of(uint64_t agent, const std::string& door, const std::string& key);
+
 /// The same for the facts alone, as a part of other messages.
 std::string encode(const AgentFacts& facts);
 AgentFacts decode_facts(std::string_view bytes);

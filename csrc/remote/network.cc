@@ -154,6 +154,15 @@ AgentFacts Network::facts() {
   return facts;
 }
 
+std::vector<uint64_t> Network::proofs_for(const AgentFacts& agent) {
+  std::vector<uint64_t> proofs;
+  std::lock_guard lock(mutex_);
+  for (const Door& door : agent.doors)
+    if (auto own = doors_.find(door.name); own != doors_.end())
+      proofs.push_back(proof_of(agent.id, door.name, own->second->key));
+  return proofs;
+}
+
 // --- Links that this end makes.
 
 std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses, const std::string& name,
@@ -339,7 +348,7 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   if (found == dialled_.end()) return;  // one that came, and left before its hello
   Error error(code_of(end), fmt::format("connecting to {}: {}", link.peer_text(),
                                         why.empty() ? "it closed the connection" : why));
-  if (found->second.for_messages && !found->second.is_probe) {
+  if (found->second.for_messages) {
     found->second.over = true;
     found->second.error = error;
     return dialled_changed_.notify_all();
@@ -351,15 +360,19 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   for (auto& [key, each] : links_)
     if (each->agent == dialled.agent && dialled.agent != 0) other = each;
   lock.unlock();
-  if (dialled.is_probe && end == LinkEnd::kClosed && dialled.probes_left > 0)
-    return probe(dialled.agent, dialled.lost_connection, dialled.probes_left);
-  if (dialled.is_probe)
-    return mailbox_.close(dialled.lost_connection, end == LinkEnd::kAbsent      ? "refused"
-                                                   : end == LinkEnd::kUnreached ? "silent"
-                                                                                : "lost");
+  if (dialled.is_probe) return probed(dialled, end);
   if (dialled.is_rail) return;
   if (other) return dispatcher_.add(other);
   dispatcher_.unreachable(dialled.agent, error);
+}
+
+// What a probe that was not let in says of the process.
+void Network::probed(const Dialled& made, LinkEnd end) {
+  if (end == LinkEnd::kClosed && made.probes_left > 0)
+    return probe(made.agent, made.lost_connection, made.probes_left);
+  mailbox_.close(made.lost_connection, end == LinkEnd::kAbsent      ? "refused"
+                                       : end == LinkEnd::kUnreached ? "silent"
+                                                                    : "lost");
 }
 
 // A connection has broken. If nobody listens where its process did, the process has ended.

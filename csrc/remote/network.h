@@ -30,6 +30,8 @@ class Network final : private Link::Listener {
 
   Door admit(const std::string& name, const std::string& key, uint16_t port);
   AgentFacts facts();
+  /// proof_of() the doors of another agent whose keys are known here.
+  std::vector<uint64_t> proofs_for(const AgentFacts& agent);
   uint64_t dial(const std::vector<Address>& addresses, const std::string& name, Deadline deadline);
   uint64_t host() const { return own_.host; }
 
@@ -49,7 +51,7 @@ class Network final : private Link::Listener {
     uint64_t agent = 0;  // the agent that it should reach; 0: any
     bool for_messages = false;
     bool is_probe = false;
-    bool is_rail = false;  // beside the first link to the agent
+    bool is_rail = false;          // beside the first link to the agent
     uint64_t lost_connection = 0;  // of a probe
     int probes_left = 0;
     bool over = false;
@@ -77,6 +79,7 @@ class Network final : private Link::Listener {
   Ways ways_to(const AgentFacts& facts, const Door& door) const;
   void take_hello(Link& link, const FrameHead& head, const std::string& body);
   void not_made(Link& link, LinkEnd end, const std::string& why);
+  void probed(const Dialled& probe, LinkEnd end);
   void probe(uint64_t agent, uint64_t connection, int probes_left);
   void tick();
 

@@ -85,6 +85,9 @@ class Regions {
   /// Error(kRefused) if `writes` and it is not writable.
   RegionUse use(uint32_t index, uint64_t secret, uint64_t offset, uint64_t bytes, bool writes);
 
+  /// Lets processes of the host in that know the key of a door.
+  void admit(uint64_t proof);
+
   int control_fd() const { return memory_.fd(); }
   uint64_t control_inode() const { return inode_; }
   size_t count();
