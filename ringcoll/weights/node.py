@@ -69,6 +69,7 @@ class Node:
         elif message.get("k") == "decided":
             self._unpin(lambda owner, epoch: owner in message["owners"])
         elif message.get("k") == "bye":
+            self.replica.hear_goodbye(now, source, message)
             self.down(now, source, True, "has closed its store")
         elif not self.replica.receive(now, source, message) and self.directory is not None:
             self.directory.hear(now, source, message)
@@ -95,6 +96,10 @@ class Node:
         self._ask_about_pins(now)
         self._know_members()
         self._react(now)
+
+    def goodbye(self) -> Json:
+        """The last message of this holder to others, when it leaves."""
+        return {"k": "bye"} | self.replica.farewell()
 
     def address(self, holder: str) -> Json | None:
         """Where a holder can be reached, or None."""

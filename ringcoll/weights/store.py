@@ -398,8 +398,8 @@ class Store:
         _stores.discard(self)
         if self._files is not None:
             self._files.close()
-        self._writer.close()
         self._control.stop()
+        self._writer.close()
         with contextlib.suppress(Error):
             self._holder.close()
 
