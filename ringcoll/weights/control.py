@@ -182,4 +182,5 @@ class Control:
         if self.node is not None:
             info = self.node.address(destination)
         info = info or self.session.known().get(destination) or {}
+        self._seen.setdefault(destination.partition(".")[0], set()).add(destination)
         self.endpoint.send(self.me, destination, message, info.get("addresses", []))

@@ -139,6 +139,10 @@ class Replica(Leading):
             for peer in [peer for peer in table if peer not in relevant]:
                 del table[peer]
 
+    def leaderless(self, now: float) -> float:
+        """For how long there has been no leader, in seconds."""
+        return 0.0 if self.hears_leader(now) else now - self._leaderless
+
     def _proceed(self, now: float) -> None:
         if self.leads:
             self._review(now)

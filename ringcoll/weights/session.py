@@ -207,6 +207,8 @@ class Session:
             if message["push"] == "version":
                 self._newest = max(self._newest, message["n"])
                 self._lock.notify_all()
+            elif message["push"] == "members":
+                self._known = dict(message["members"])
             elif message["push"] == "moved" and source == self._leader:
                 self._lose_leader()
 

@@ -12,6 +12,7 @@ import numpy
 
 from ringcoll.errors import Aborted, Error, InternalError, InvalidArgument, PeerLost
 from ringcoll.weights import arrays, slices
+from ringcoll.weights.catalog import Json
 from ringcoll.weights.control import Control
 from ringcoll.weights.holder import Holder, Worker
 from ringcoll.weights.names import path_of
@@ -82,7 +83,8 @@ class _Commit(NamedTuple):
 
 class Writer:
     """Puts and commits of one rank of a writers' group. ``group`` is the group's id, the same on
-    all its ranks and on no others."""
+    all its ranks and on no others. ``writers`` are the nodes of all ranks, in order, and where they
+    are."""
 
     def __init__(
         self,
@@ -91,10 +93,11 @@ class Writer:
         holder: Holder,
         group: str,
         rank: int,
-        size: int,
+        writers: Json,
     ) -> None:
         self._control, self._session, self._holder = control, session, holder
-        self._group, self._rank, self._size = group, rank, size
+        self._group, self._rank = group, rank
+        self._writers, self._size = writers, len(writers)
         self._lock = threading.Lock()
         self._puts: dict[str, Put] = {}
         self._last: dict[str, Put] = {}  # what was put last under each name
@@ -263,7 +266,10 @@ class Writer:
         while True:
             ask = base | {"q": "stage", "size": self._size, "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}
-            ask["time"] = work.time
+            ask |= {
+                "time": work.time,
+                "writers": self._writers if send_entries is not None else None,
+            }
             answer = self._session.request(ask | {"timeout": work.timeout}, work.timeout + _GRACE_S)
             if "version" in answer:
                 work.pending._set_copied()

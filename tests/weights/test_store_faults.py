@@ -132,11 +132,12 @@ def test_a_replica_killed_while_it_pulls_is_replaced(make: Make, monkeypatch: An
     guest.put("w", X)
     pending = guest.commit(wait=False)
     assert pulling.wait(5)
-    victim = next(
-        rank
-        for rank, store in enumerate(cluster.stores)
-        if store._holder._puller._thread is not None and rank != 0
-    )
+
+    def puller() -> int | None:
+        ranks = [r for r, s in enumerate(cluster.stores) if s._holder._puller._thread is not None]
+        return max(ranks) or None
+
+    victim = wait_until(puller)
     _kill(cluster, victim)
     assert pending.wait(15) == 1
     assert (guest.get("w") == X).all()
@@ -339,7 +340,8 @@ def test_no_memory_for_a_commit(make: Make, monkeypatch: Any) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(cluster.agent(0), "empty", fail)
         with pytest.raises(MemoryError):
-            store.commit() if store.put("big", numpy.zeros(10**6)) else store.commit()
+            store.put("big", numpy.zeros(10**6))
+            store.commit()
     assert store.commit() == 2
     assert store.names()["big"][1] == (10**6,)
 
