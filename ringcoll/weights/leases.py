@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringcoll.errors import Error, Gone, InvalidArgument, PeerLost
+from ringcoll.errors import Error, Gone, InvalidArgument, PeerLost, Timeout
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.queries import LATEST

@@ -30,6 +30,14 @@ class Put(NamedTuple):
     source: Callable[[], numpy.ndarray]
 
 
+class _Known(NamedTuple):
+    """What was put last under a name. A tensor with the same key needs no second look."""
+
+    entry: list[Any]
+    size: int
+    key: tuple[Any, ...] | None
+
+
 class Pending:
     """A commit under way. Any thread may use it."""
 
@@ -100,7 +108,7 @@ class Writer:
         self._writers, self._size = writers, len(writers)
         self._lock = threading.Lock()
         self._puts: dict[str, Put] = {}
-        self._last: dict[str, Put] = {}  # what was put last under each name
+        self._last: dict[str, _Known] = {}  # by name; it keeps no tensor alive
         self._deleted: set[str] = set()
         self._sequence = 0
         self._entries: list[list[Any]] = []  # of the commit before
@@ -123,13 +131,13 @@ class Writer:
         last = self._last.get(name)
         if key is not None and last is not None and last.key == key and global_shape is None:
             entry = last.entry
-            put = last._replace(source=lambda: arrays.bytes_of(tensor))
+            put = Put(last.entry, last.size, key, lambda: arrays.bytes_of(tensor))
         else:
             put = self._describe(name, tensor, global_shape, offset)
             entry = put.entry
         with self._lock:
             self._puts[entry[0]] = put
-            self._last[name] = put
+            self._last[name] = _Known(entry, put.size, put.key)
             self._deleted.discard(name)
 
     def put_source(
@@ -141,7 +149,8 @@ class Writer:
         entry: list[Any] = [name, dtype, list(shape), None, None]
         put = Put(entry, size, None, source)
         with self._lock:
-            self._puts[name] = self._last[name] = put
+            self._puts[name] = put
+            self._last.pop(name, None)
             self._deleted.discard(name)
 
     def clear(self) -> None:

@@ -11,9 +11,9 @@ import numpy
 import pytest
 from stores import Cluster, FakeFactory, together, wait_until
 
+from ringcoll import _core
 from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
 from ringcoll.weights import holder as holder_module
-from ringcoll.weights import kernels
 from ringcoll.weights.store import Store
 
 X = numpy.arange(1000, dtype="float32")
@@ -405,7 +405,7 @@ def test_a_defect_of_a_kernel_is_told(make: Make, monkeypatch: Any) -> None:
         raise ZeroDivisionError("defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "copy_checksum", fail)
+        patch.setattr(_core, "copy_checksum", fail)
         with pytest.raises(Error, match="defect"):
             store.commit()
     assert store.commit() == 1
