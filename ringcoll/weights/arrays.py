@@ -80,11 +80,10 @@ def key_of(x: Any) -> tuple[Any, ...] | None:
     """The key of :func:`facts`, faster; None if the tensor has to be looked at."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return (
-            (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
-            if type(x) in _plain(torch)
-            else None
-        )
+        plain = type(x) in (torch.Tensor, torch.nn.Parameter)
+        if not plain or not x.is_cpu or x.layout != torch.strided:
+            return None
+        return (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
     if type(x) is numpy.ndarray:
         return (x.__array_interface__["data"][0], x.shape, x.strides, x.dtype)
     return None
@@ -207,10 +206,6 @@ def _key(tree: Any, key: str) -> Any:
     if isinstance(tree, (list, tuple)):
         return int(key)
     return next(each for each in tree if str(each) == key)
-
-
-def _plain(torch: Any) -> tuple[type, ...]:
-    return (torch.Tensor, torch.nn.Parameter)
 
 
 def _check_torch(x: Any, torch: Any) -> None:

@@ -28,6 +28,7 @@ from ringcoll.weights.tasks import Tasks
 Ask = tuple[str, int]  # who asked, and the id of the request
 
 _MOST_FAILURES = 1024
+_MOST_ENDED = 4096
 
 
 @dataclass
@@ -74,6 +75,8 @@ class Commits:
         self._known: dict[tuple[str, int], tuple[str, list[Any]]] = {}  # entries by group and rank
         self._plans: dict[str, tuple[dict[int, str], Plan]] = {}
         self._failed: dict[str, tuple[int, Error]] = {}
+        self._groups: dict[str, dict[str, Json]] = {}  # writers by group, and where they are
+        self._ended: dict[str, None] = {}  # clients that ended lately
         self._order = 0
         self.answers: list[tuple[str, int, Json | Error]] = []
 
@@ -103,6 +106,8 @@ class Commits:
             self._answer_plan(stage, rank)
         elif len(stage.entries) == stage.size:
             self._plan(stage)
+        else:
+            self._check_writers(stage)
 
     def staged(self, now: float, client: str, request: int, message: Json) -> None:
         """A rank has copied: "pieces" [[entry, region, offset, checksum]], and "regions"."""
@@ -156,9 +161,34 @@ class Commits:
     def lost(self, client: str, why: str) -> None:
         """A client is gone. Its stages fail, unless they are being appended already."""
         for stage in list(self._stages.values()):
-            ranks = [rank for rank, writer in stage.writers.items() if writer == client]
-            if ranks and stage.proposal is None:
-                self._fail(stage, PeerLost(f"rank {ranks[0]} of the writers {why}", ranks[0]))
+            writers = list(self._groups.get(stage.group, ()))
+            if client in writers and stage.proposal is None:
+                rank = writers.index(client)
+                self._fail(stage, PeerLost(f"rank {rank} of the writers {why}", rank))
+
+    def note_ended(self, client: str) -> None:
+        """A client's process has ended. Stages that wait for it later fail at once. What is known
+        of its group is forgotten: if there are other ranks, they send it again."""
+        for group in [g for g, writers in self._groups.items() if client in writers]:
+            del self._groups[group]
+            self._plans.pop(group, None)
+            self._known = {key: known for key, known in self._known.items() if key[0] != group}
+        self._ended[client] = None
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def missing(self) -> list[str]:
+        """The writers from whom nothing has come, though others of their group wait for them."""
+        found = []
+        for stage in self._stages.values():
+            if stage.plan is None:
+                writers = list(self._groups.get(stage.group, ()))
+                found += [w for rank, w in enumerate(writers) if rank not in stage.entries]
+        return found
+
+    def contact(self, writer: str) -> Json | None:
+        """Where a writer is."""
+        return next((each[writer] for each in self._groups.values() if writer in each), None)
 
     def tick(self, now: float) -> None:
         for stage in list(self._stages.values()):
@@ -195,8 +225,15 @@ class Commits:
         key = (message["group"], message["rank"])
         if message.get("entries") is not None:
             self._known[key] = (message["token"], message["entries"])
+            self._groups[message["group"]] = message["writers"]
         token, entries = self._known.get(key, (None, []))
         return entries if token == message["token"] else None
+
+    def _check_writers(self, stage: Stage) -> None:
+        for rank, writer in enumerate(self._groups.get(stage.group, ())):
+            if writer in self._ended and rank not in stage.entries:
+                self._fail(stage, PeerLost(f"rank {rank} of the writers has ended", rank))
+                return
 
     def _plan(self, stage: Stage) -> None:
         tokens, plan = self._plans.get(stage.group, ({}, None))

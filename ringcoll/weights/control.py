@@ -49,10 +49,19 @@ class Control:
             peers = {node for nodes in self._seen.values() for node in nodes}
             if self.node is not None:
                 peers |= set(self.node.replica.catalog.members)
+            goodbye = {"k": "bye"} if self.node is None else self.node.goodbye()
             for peer in peers - {self.me}:
-                self.endpoint.send(self.me, peer, {"k": "bye"}, [])
+                self.endpoint.send(self.me, peer, goodbye, [])
         self.endpoint.detach(self.me)
         self.session.close()
+
+    def holders(self) -> list[str]:
+        """All holders that are known, this one first."""
+        with self.lock:
+            found = dict.fromkeys(self.session.known())
+            if self.node is not None:
+                found = {self.me: None} | dict.fromkeys(self.node.replica.catalog.members) | found
+            return list(found)
 
     # Sending: called by sessions, with or without the lock.
 
@@ -118,7 +127,9 @@ class Control:
         elif message.get("q") == "delta":
             self.serve(source, message)
         elif kind == "bye":
-            self._down(source, ended=True)
+            if self.node is not None:
+                self.node.receive(time.monotonic(), source, message)
+            self.session.down(source)
             self._seen.get(source.partition(".")[0], set()).discard(source)
         elif self.node is not None:
             self.node.receive(time.monotonic(), source, message)
@@ -171,4 +182,5 @@ class Control:
         if self.node is not None:
             info = self.node.address(destination)
         info = info or self.session.known().get(destination) or {}
+        self._seen.setdefault(destination.partition(".")[0], set()).add(destination)
         self.endpoint.send(self.me, destination, message, info.get("addresses", []))

@@ -18,6 +18,7 @@ from ringcoll.weights.replica import Replica
 from ringcoll.weights.tasks import Tasks
 
 GRACE_S = 2.0  # clients that are lost, or have lost their leader, keep their leases for so long
+_PROBE_S = 0.5
 _REFILL_S = 0.5  # between two rounds
 _REFILL_BYTES = 256 << 20  # of one round: a refill must not fill a link for long
 
@@ -33,11 +34,13 @@ class Directory:
         self._commits = Commits(replica, self._tasks)
         self._leases: dict[str, dict[str, int]] = {}  # client -> {lease: version}
         self._watchers: set[str] = set()
+        self._clients: set[str] = set()  # those that were told the members
+        self._members: list[str] = []  # that they were told
         self._absent: dict[str, float] = {}  # clients that do not answer -> since when
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
         self._refills = 0
-        self._next_refill = now
+        self._next_refill = self._next_probe = now
         self._deficit = True  # pieces may lack copies
         self._revision = replica.catalog.revision
         self._now = now
@@ -48,6 +51,9 @@ class Directory:
         """Answers a client's request, now or later."""
         self._now = now
         self._absent.pop(client, None)
+        if client not in self._clients:
+            self._clients.add(client)
+            self._tell_members([client])
         kind = message["q"]
         handler: Callable[[str, Json], Json | None] | None
         handler = getattr(self, f"_do_{kind}", None)
@@ -78,6 +84,9 @@ class Directory:
     def committed(self, now: float) -> None:
         """The log has been committed further."""
         self._now = now
+        if self._members != list(self._replica.catalog.members):
+            self._members = list(self._replica.catalog.members)
+            self._tell_members(sorted(self._clients))
         if self._revision != self._replica.catalog.revision:
             self._revision = self._replica.catalog.revision
             self._deficit = True
@@ -96,6 +105,7 @@ class Directory:
             self._commits.pulled(now)
         if ended:
             self._drop(peer, why)
+            self._commits.note_ended(peer)
         else:
             self._absent.setdefault(peer, now)
         self._flush()
@@ -107,6 +117,7 @@ class Directory:
                 del self._absent[client]
                 self._drop(client, f"has not answered for {GRACE_S + 1.5:g} s")
         self._commits.tick(now)
+        self._probe()
         if self._replica.idle():
             self._forget_away()
             self._retire()
@@ -278,11 +289,30 @@ class Directory:
 
     def _drop(self, client: str, why: str) -> None:
         self._leases.pop(client, None)
+        self._clients.discard(client)
         self._watchers.discard(client)
         self._absent.pop(client, None)
         self._commits.lost(client, why)
 
+    def contact(self, writer: str) -> Json | None:
+        """Where a rank of a writers' group is, from whom nothing has come yet."""
+        return self._commits.contact(writer)
+
+    def _probe(self) -> None:
+        """Asks for a sign of life of the ranks for which others wait: they may have ended before
+        this holder has heard of them."""
+        if self._now >= self._next_probe:
+            self._next_probe = self._now + _PROBE_S
+            for writer in self._commits.missing():
+                self._out.append((writer, {"k": "ping"}))
+
     # Answers.
+
+    def _tell_members(self, clients: list[str]) -> None:
+        members = self._replica.catalog.members
+        for client in clients:
+            if client != self._replica.me:
+                self._out.append((client, {"push": "members", "members": members}))
 
     def _flush(self) -> None:
         answers, self._commits.answers = self._commits.answers, []

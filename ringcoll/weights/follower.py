@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ringcoll")
 
-_LOOK_S = 2.0  # versions that were retired are removed at least so often
+_LOOK_S = 1.0  # versions that were retired are removed at least so often
 
 
 class Follower:

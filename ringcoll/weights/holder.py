@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from ringcoll import _core
 from ringcoll.errors import Error
-from ringcoll.weights import agents, kernels
+from ringcoll.weights import agents
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.memory import Place, Pool
 
@@ -99,7 +100,7 @@ class Holder:
         try:
             for (pid, source, size), place in zip(pieces, places, strict=True):
                 view = self.pool.view(place, size)
-                checksums[pid] = kernels.copy_checksum(view, source())
+                checksums[pid] = _core.copy_checksum(view, source())
         except BaseException:
             self.pool.free(places)
             raise
@@ -202,14 +203,14 @@ class Holder:
     def _is_good(self, copy: tuple[numpy.ndarray, list[agents.Source]], checksum: int) -> bool:
         """Verifies a piece, and tries its other sources if it is wrong."""
         view, sources = copy
-        if kernels.checksum(view) == checksum:
+        if _core.checksum(view) == checksum:
             return True
         for source in sources if len(sources) > 1 else ():
             try:
                 agents.read(self._agent, [(view, [source])], _PULL_S)
             except Error:
                 continue
-            if kernels.checksum(view) == checksum:
+            if _core.checksum(view) == checksum:
                 return True
         return False
 
@@ -247,7 +248,7 @@ class Holder:
         start = time.perf_counter()
         scratch = numpy.empty(max(64, new.nbytes // _WORTH), numpy.uint8)
         dtype = f"u{width}"
-        length = kernels.delta_make(old.view(dtype), new.view(dtype), scratch)
+        length = _core.delta_make(old.view(dtype), new.view(dtype), scratch)
         delta: tuple[Place, int] | None = None
         if length is not None:
             place = self.pool.allocate([length])[0]

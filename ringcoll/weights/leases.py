@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringcoll.errors import Error, Gone, InvalidArgument, PeerLost
+from ringcoll.errors import Error, Gone, InvalidArgument, PeerLost, Timeout
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.queries import LATEST
@@ -75,6 +75,17 @@ class Leases:
             return None, known
         self._session.add_lease(lease, known.number)
         return lease, known
+
+    def lease(self, version: int | str, timeout: float) -> Lease:
+        """Leases a version. Waits for a leader if there is none. Raises Timeout."""
+        deadline = time.monotonic() + timeout
+        while True:
+            lease, manifest = self.open(version, _left(deadline))
+            if lease is not None:
+                return Lease(self, lease, manifest)
+            if time.monotonic() > deadline:
+                raise Timeout("no leader answers, so no version can be leased; it can be read")
+            time.sleep(_PAUSE_S)
 
     def release(self, lease: str | None) -> None:
         """Ends a lease, without waiting. Does not raise."""

@@ -29,6 +29,7 @@ _log = logging.getLogger("ringcoll")
 
 _OWN = "own "  # begins the owners of pins that this process has set itself
 _PINS_S = 2.0
+_ALONE_S = 0.4
 _READ_ONLY = {"manifest", "versions", "info", "open"}
 
 
@@ -69,6 +70,7 @@ class Node:
         elif message.get("k") == "decided":
             self._unpin(lambda owner, epoch: owner in message["owners"])
         elif message.get("k") == "bye":
+            self.replica.hear_goodbye(now, source, message)
             self.down(now, source, True, "has closed its store")
         elif not self.replica.receive(now, source, message) and self.directory is not None:
             self.directory.hear(now, source, message)
@@ -96,11 +98,18 @@ class Node:
         self._know_members()
         self._react(now)
 
+    def goodbye(self) -> Json:
+        """The last message of this holder to others, when it leaves."""
+        return {"k": "bye"} | self.replica.farewell()
+
     def address(self, holder: str) -> Json | None:
         """Where a holder can be reached, or None."""
         catalog = self.replica.catalog
         away = catalog.away.get(holder, {}).get("info")
-        return catalog.members.get(holder) or self._known.get(holder) or away
+        found = catalog.members.get(holder) or self._known.get(holder) or away
+        if found is None and self.directory is not None:
+            found = self.directory.contact(holder)
+        return found
 
     def know(self, holder: str, info: Json) -> None:
         """Learns where a holder can be reached."""
@@ -205,7 +214,9 @@ class Node:
             self.out.append((client, {"a": message["r"]} | self._moved(now)))
 
     def _is_alone(self, now: float) -> bool:
-        return self.replica.role != OUTSIDER and not self.replica.hears_leader(now)
+        """Whether there has been no leader for so long that readers should not wait for one. A
+        take-over is faster, and the next leader knows the last commit for certain."""
+        return self.replica.role != OUTSIDER and self.replica.leaderless(now) >= _ALONE_S
 
     def _moved(self, now: float) -> Json:
         known = self.replica.hears_leader(now) or self.replica.role == OUTSIDER

@@ -30,7 +30,7 @@ class Opened(NamedTuple):
     address: str | None
     group: str
     rank: int
-    size: int
+    writers: Json  # the nodes of the group's ranks, and where they are
 
 
 class Settings(NamedTuple):
@@ -83,7 +83,7 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
         control.stop()
         raise
     group, found = everyone[0]["group"], everyone[0]["address"]
-    return Opened(control, session, holder, info, found, group, rank, size)
+    return Opened(control, session, holder, info, found, group, rank, members)
 
 
 def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Opened:
@@ -111,7 +111,8 @@ def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Op
     except BaseException:
         control.stop()
         raise
-    return Opened(control, session, holder, info, None, secrets.token_hex(8), 0, 1)
+    writers = {control.me: info}
+    return Opened(control, session, holder, info, None, secrets.token_hex(8), 0, writers)
 
 
 def _new_parts(agent: Any, name: str) -> tuple[Control, Session, Holder, Json]:

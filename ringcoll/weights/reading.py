@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from ringcoll import _core
 from ringcoll.errors import Error, TransportError
-from ringcoll.weights import agents, kernels, slices
+from ringcoll.weights import agents, slices
 from ringcoll.weights.arrays import itemsize
 from ringcoll.weights.manifest import Manifest, Piece
 from ringcoll.weights.slices import Slice
@@ -80,7 +81,7 @@ class Reader:
             plan.add(want)
         self._transfer(plan, timeout)
         for check in plan.checks:
-            if kernels.checksum(check.data) != check.piece.checksum:
+            if _core.checksum(check.data) != check.piece.checksum:
                 self._repair(manifest, check, timeout)
         for scatter in plan.scatters:
             scatter()
@@ -112,7 +113,7 @@ class Reader:
                 agents.read(self._agent, [(check.data, [source])], timeout)
             except Error:
                 continue
-            if kernels.checksum(check.data) == check.piece.checksum:
+            if _core.checksum(check.data) == check.piece.checksum:
                 return
         raise TransportError(
             f"{check.name!r} of version {manifest.number}: the bytes differ from their checksum on "

@@ -96,6 +96,20 @@ class Replica(Leading):
             self.silent.setdefault(peer, now)
         self._proceed(now)
 
+    def farewell(self) -> Json:
+        """What a leader says of the log when it leaves: those who have the same can go on at once,
+        since it has not removed them."""
+        if not self.leads:
+            return {}
+        return {"e": self.epoch, "i": self.index, "members": self.current()}
+
+    def hear_goodbye(self, now: float, source: str, message: Json) -> None:
+        """A holder leaves. It is gone when :meth:`down` says so."""
+        if source != self.leader or self.me not in message.get("members", ()):
+            return
+        if (message["e"], message["i"]) == (self.epoch, self.index):
+            self._contact = now
+
     def tick(self, now: float) -> None:
         """Time has passed. To be called several times a second."""
         if now - self._ticked > PAUSE_S:
@@ -124,6 +138,10 @@ class Replica(Leading):
         for table in (self.ended, self.silent, self.heard):
             for peer in [peer for peer in table if peer not in relevant]:
                 del table[peer]
+
+    def leaderless(self, now: float) -> float:
+        """For how long there has been no leader, in seconds."""
+        return 0.0 if self.hears_leader(now) else now - self._leaderless
 
     def _proceed(self, now: float) -> None:
         if self.leads:
@@ -174,6 +192,8 @@ class Replica(Leading):
         self._answered = now
         self._learn_commit(message["c"])
         self.out.append((source, {"k": "ack", "e": epoch, "i": self.index}))
+        if self._contact < now - BEAT_S:
+            self._send_beat(now, source)
 
     def _on_commit(self, now: float, source: str, message: Json) -> None:
         if message["e"] == self.epoch and source == self.leader:

@@ -132,8 +132,9 @@ class Session:
         with self._lock:
             if self._leader is not None and self._leader not in asked:
                 return self._leader
-            others = [holder for holder in self._known if holder not in asked]
-            return self.me if self.me in others else next(iter(others), None)
+        assert self._control is not None
+        others = [holder for holder in self._control.holders() if holder not in asked]
+        return next(iter(others), None)
 
     def _move(self, answer: Json) -> None:
         with self._lock:
@@ -161,8 +162,8 @@ class Session:
             self._lock.wait(seconds)
 
     def _timeout(self, body: Json, target: str | None) -> Timeout:
-        who = f"holder {target}" if target else "no holder"
-        return Timeout(f"store: {who} has answered the request {body['q']!r} before the deadline")
+        who = f"holder {target} has not" if target else "there is no leader that has"
+        return Timeout(f"store: {who} answered the request {body['q']!r} before the deadline")
 
     # What holders there are.
 
@@ -206,6 +207,8 @@ class Session:
             if message["push"] == "version":
                 self._newest = max(self._newest, message["n"])
                 self._lock.notify_all()
+            elif message["push"] == "members":
+                self._known = dict(message["members"])
             elif message["push"] == "moved" and source == self._leader:
                 self._lose_leader()
 

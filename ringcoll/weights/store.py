@@ -119,7 +119,7 @@ class Store:
         self._me, self._holder = opened.control.me, opened.holder
         self._reader = Reader(self._agent)
         self._preparer = Preparer(self._reader, self._session)
-        group = (opened.group, opened.rank, opened.size)
+        group = (opened.group, opened.rank, opened.writers)
         self._writer = Writer(self._control, self._session, self._holder, *group)
         self._leases = Leases(self._session, self._me, self._info)
         self._closed = False
@@ -342,10 +342,7 @@ class Store:
         context manager it gives the version's number. A lease ends with the process, and may end
         when the process cannot be reached for more than 2 s."""
         self._check()
-        lease, manifest = self._leases.open(version, self._limit(timeout))
-        if lease is None:
-            raise Timeout("no leader answers, so no version can be leased now; it can be read")
-        return Lease(self._leases, lease, manifest)
+        return self._leases.lease(version, self._limit(timeout))
 
     def watch(self, timeout: float | None = None, after: int | None = None) -> Iterator[int]:
         """Yields the numbers of new versions, the newest only: versions that were committed while
@@ -398,8 +395,8 @@ class Store:
         _stores.discard(self)
         if self._files is not None:
             self._files.close()
-        self._writer.close()
         self._control.stop()
+        self._writer.close()
         with contextlib.suppress(Error):
             self._holder.close()
 

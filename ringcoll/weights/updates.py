@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from ringcoll import _core
 from ringcoll.errors import Error, InvalidArgument
-from ringcoll.weights import agents, kernels, slices
+from ringcoll.weights import agents, slices
 from ringcoll.weights.arrays import Target, itemsize
 from ringcoll.weights.manifest import Manifest, Piece
 from ringcoll.weights.reading import Reader, Want
@@ -154,8 +155,8 @@ class Update:
         data = patch.goal.target.data[patch.start : patch.start + patch.piece.size]
         dtype = self._manifest.tensor(patch.goal.name).dtype
         try:
-            kernels.delta_apply(data.view(_word(dtype)), patch.delta)
-            if kernels.checksum(data) == patch.piece.checksum:
+            _core.delta_apply(data.view(_word(dtype)), patch.delta)
+            if _core.checksum(data) == patch.piece.checksum:
                 return
         except InvalidArgument:
             pass  # the delta was overwritten, or it is for other values

@@ -12,6 +12,7 @@ import numpy
 
 from ringcoll.errors import Aborted, Error, InternalError, InvalidArgument, PeerLost
 from ringcoll.weights import arrays, slices
+from ringcoll.weights.catalog import Json
 from ringcoll.weights.control import Control
 from ringcoll.weights.holder import Holder, Worker
 from ringcoll.weights.names import path_of
@@ -27,6 +28,14 @@ class Put(NamedTuple):
     size: int
     key: tuple[Any, ...] | None
     source: Callable[[], numpy.ndarray]
+
+
+class _Known(NamedTuple):
+    """What was put last under a name. A tensor with the same key needs no second look."""
+
+    entry: list[Any]
+    size: int
+    key: tuple[Any, ...] | None
 
 
 class Pending:
@@ -82,7 +91,8 @@ class _Commit(NamedTuple):
 
 class Writer:
     """Puts and commits of one rank of a writers' group. ``group`` is the group's id, the same on
-    all its ranks and on no others."""
+    all its ranks and on no others. ``writers`` are the nodes of all ranks, in order, and where they
+    are."""
 
     def __init__(
         self,
@@ -91,13 +101,14 @@ class Writer:
         holder: Holder,
         group: str,
         rank: int,
-        size: int,
+        writers: Json,
     ) -> None:
         self._control, self._session, self._holder = control, session, holder
-        self._group, self._rank, self._size = group, rank, size
+        self._group, self._rank = group, rank
+        self._writers, self._size = writers, len(writers)
         self._lock = threading.Lock()
         self._puts: dict[str, Put] = {}
-        self._last: dict[str, Put] = {}  # what was put last under each name
+        self._last: dict[str, _Known] = {}  # by name; it keeps no tensor alive
         self._deleted: set[str] = set()
         self._sequence = 0
         self._entries: list[list[Any]] = []  # of the commit before
@@ -120,13 +131,13 @@ class Writer:
         last = self._last.get(name)
         if key is not None and last is not None and last.key == key and global_shape is None:
             entry = last.entry
-            put = last._replace(source=lambda: arrays.bytes_of(tensor))
+            put = Put(last.entry, last.size, key, lambda: arrays.bytes_of(tensor))
         else:
             put = self._describe(name, tensor, global_shape, offset)
             entry = put.entry
         with self._lock:
             self._puts[entry[0]] = put
-            self._last[name] = put
+            self._last[name] = _Known(entry, put.size, put.key)
             self._deleted.discard(name)
 
     def put_source(
@@ -138,7 +149,8 @@ class Writer:
         entry: list[Any] = [name, dtype, list(shape), None, None]
         put = Put(entry, size, None, source)
         with self._lock:
-            self._puts[name] = self._last[name] = put
+            self._puts[name] = put
+            self._last.pop(name, None)
             self._deleted.discard(name)
 
     def clear(self) -> None:
@@ -263,7 +275,10 @@ class Writer:
         while True:
             ask = base | {"q": "stage", "size": self._size, "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}
-            ask["time"] = work.time
+            ask |= {
+                "time": work.time,
+                "writers": self._writers if send_entries is not None else None,
+            }
             answer = self._session.request(ask | {"timeout": work.timeout}, work.timeout + _GRACE_S)
             if "version" in answer:
                 work.pending._set_copied()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import Cluster, FakeFactory, RealFactory
 
 _SERVER = Path(__file__).parent / "serve_memory.py"
 LIMIT_S = 30
@@ -125,3 +126,18 @@ def c_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["gcc", "-O1", "-Wall", "-Werror", "-o", program, folder / "sum.c"]
     subprocess.run(command, check=True)
     return program
+
+
+@pytest.fixture(params=["simulated", "real"])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Cluster]]:
+    """``make(2, keep=3)``: a store of so many ranks."""
+    made: list[Cluster] = []
+
+    def cluster(ranks: int = 1, **settings: Any) -> Cluster:
+        factory = FakeFactory() if request.param == "simulated" else RealFactory()
+        made.append(Cluster(factory, ["a", "b", "c", "d"][:ranks], **settings))
+        return made[-1]
+
+    yield cluster
+    for each in made:
+        each.close()

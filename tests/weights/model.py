@@ -115,7 +115,7 @@ class Driver:
         data = numpy.frombuffer(self.random.randbytes(16 * 25), numpy.uint8)
         dtype = numpy.dtype(self.random.choice(TYPES))
         count = int(numpy.prod(shape)) * dtype.itemsize
-        if dtype == bool:
+        if dtype.kind == "b":
             data = data & 1
         return data[:count].copy().view(dtype).reshape(shape)
 

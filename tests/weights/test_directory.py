@@ -39,6 +39,7 @@ class Writer:
         self.base = {"group": group, "sequence": self.sequence, "rank": 0}
         entries = [[f"w{i}", "uint8", [4], None, None] for i in range(self.names)]
         body = self.base | {"q": "stage", "size": 1, "token": "t", "entries": entries}
+        body["writers"] = {group: self.process.info}
         body |= {"deleted": [], "metadata": None, "timeout": 20.0, "time": 0.0}
         self.client.ask(body, 25.0, self._copy)
 
@@ -162,13 +163,7 @@ def run_seed(seed: int) -> dict[str, int]:
 def _check_end(sim: Simulation, writers: list[Writer]) -> dict[str, int]:
     living = [p for p in sim.processes.values() if p.alive]
     leading = [p for p in living if p.node.replica.leads]
-    acknowledged: dict[int, str] = {}
-    pieces: dict[int, list[str]] = {}
-    for writer in writers:
-        for number, uid in writer.acknowledged.items():
-            assert acknowledged.setdefault(number, uid) == uid, f"version {number} is two commits"
-            assert sim.decided.get(number, uid) == uid
-        pieces.update(writer.pieces)
+    acknowledged, pieces = _acknowledged(sim, writers)
     if not leading:
         return {"acknowledged": len(acknowledged), "leaderless": 1}
     assert len(leading) == 1, "two leaders after the network was whole for a minute"
@@ -186,6 +181,20 @@ def _check_end(sim: Simulation, writers: list[Writer]) -> dict[str, int]:
     _check_versions(sim, catalog, living, acknowledged, pieces)
     _check_holders(sim, node, living)
     return {"acknowledged": len(acknowledged), "leaderless": 0}
+
+
+def _acknowledged(
+    sim: Simulation, writers: list[Writer]
+) -> tuple[dict[int, str], dict[int, list[str]]]:
+    """The versions whose writers were told so, and their pieces."""
+    acknowledged: dict[int, str] = {}
+    pieces: dict[int, list[str]] = {}
+    for writer in writers:
+        for number, uid in writer.acknowledged.items():
+            assert acknowledged.setdefault(number, uid) == uid, f"version {number} is two commits"
+            assert sim.decided.get(number, uid) == uid
+        pieces.update(writer.pieces)
+    return acknowledged, pieces
 
 
 def _knows_nobody(process: Process) -> bool:
