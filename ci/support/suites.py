@@ -235,7 +235,7 @@ def unclaimed() -> list[str]:
 
 
 def _cxx_files() -> list[str]:
-    folders = ("csrc", "compat", "docs", "perf", "tests")
+    folders = ("csrc", "compat", "docs", "examples", "perf", "tests")
     suffixes = (".h", ".cc", ".c")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return sorted(str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ringcoll")
 
+_LAST_S = 5.0  # for the last export, when the store is closed
 _LOOK_S = 1.0  # versions that were retired are removed at least so often
 
 
@@ -29,24 +30,31 @@ class Follower:
         self._store = store
         self._exporter = Exporter(path)
         self._failed: set[int] = set()
+        self._closing = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ringcoll-store-files", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. The files stay."""
+        """Ends the thread, after it has exported what was committed so far, unless that takes too
+        long. The files stay."""
+        self._closing.set()
+        self._thread.join(timeout=_LAST_S)
         self._stopped = True
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=_LAST_S)
         self._exporter.close()
 
     def _run(self) -> None:
         while self._works():
+            last = self._closing.is_set()
             try:
                 self._export_all()
+                if last:
+                    return
                 for _ in self._store.watch(timeout=_LOOK_S, after=self._exporter.latest() or 0):
                     break
             except Error as error:
-                if not self._works():
+                if last or not self._works():
                     return
                 _log.warning("store: versions cannot be exported now: %s", error)
                 threading.Event().wait(0.5)

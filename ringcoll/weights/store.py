@@ -74,7 +74,8 @@ class Store:
     hosts or more, else none. They lie on other hosts if there are any. ``keep`` is how many
     versions are kept, beside those that are leased. ``key`` admits guests who know it, on ``port``
     or a free one; :attr:`address` is what they need beside. ``path`` is a directory, best on tmpfs,
-    in which this process keeps the versions as files (:mod:`ringcoll.weights.export`).
+    in which this process keeps the versions as files (:mod:`ringcoll.weights.export`). Of ranks of
+    one host with the same path, the first does so for all.
 
     All holders are equal but for one, the leader, which decides. When it is lost another takes
     over. A commit is never lost as long as a copy lives. While so many holders do not answer that
@@ -113,7 +114,8 @@ class Store:
         if hasattr(ranks_or_guest, "address"):
             opened = opening.open_guest(ranks_or_guest, settings, hold, min(timeout, _OPEN_S))
         else:
-            opened = opening.open_ranks(ranks_or_guest, settings, key, port)
+            folder = Path(path) if path is not None else None
+            opened = opening.open_ranks(ranks_or_guest, settings, key, port, folder)
         self._control, self._session = opened.control, opened.session
         self._info, self._address = opened.info, opened.address
         self._me, self._holder = opened.control.me, opened.holder
@@ -125,7 +127,7 @@ class Store:
         self._closed = False
         self._files: Any = None
         _stores.add(self)
-        if path is not None:
+        if path is not None and opened.exports:
             self._follow_files(Path(path))
 
     # What there is.
@@ -391,10 +393,11 @@ class Store:
         raise."""
         if self._closed or os.getpid() != self._owner:
             return
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
         self._closed = True
         _stores.discard(self)
-        if self._files is not None:
-            self._files.close()
         self._control.stop()
         self._writer.close()
         with contextlib.suppress(Error):

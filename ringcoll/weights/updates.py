@@ -109,6 +109,11 @@ class Update:
         self._timeout = timeout
 
     @property
+    def metadata(self) -> Any:
+        """The metadata of the version's commit."""
+        return self._manifest.metadata
+
+    @property
     def bytes(self) -> int:
         """Bytes that were read."""
         deltas = sum(patch.delta.nbytes for patch in self._patches)

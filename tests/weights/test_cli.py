@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy
 import pytest
+
 from ringcoll.weights.mounted import rectangles
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
