@@ -74,7 +74,7 @@ class Store:
     hosts or more, else none. They lie on other hosts if there are any. ``keep`` is how many
     versions are kept, beside those that are leased. ``key`` admits guests who know it, on ``port``
     or a free one; :attr:`address` is what they need beside. ``path`` is a directory, best on tmpfs,
-    in which this process keeps the versions as files (:mod:`ringcoll.weights.export`).
+    in which one rank of each host keeps the versions as files (:mod:`ringcoll.weights.export`).
 
     All holders are equal but for one, the leader, which decides. When it is lost another takes
     over. A commit is never lost as long as a copy lives. While so many holders do not answer that
@@ -125,7 +125,10 @@ class Store:
         self._closed = False
         self._files: Any = None
         _stores.add(self)
-        if path is not None:
+        here = [
+            node for node, there in opened.writers.items() if there["host"] == self._info["host"]
+        ]
+        if path is not None and here[0] == self._me:
             self._follow_files(Path(path))
 
     # What there is.
