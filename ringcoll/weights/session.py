@@ -213,6 +213,7 @@ class Session:
                 self._lose_leader()
 
     def down(self, peer: str) -> None:
+        """A connection with a peer is over. Requests to it are sent again."""
         with self._lock:
             for attempt in self._attempts.values():
                 if attempt.target == peer:
