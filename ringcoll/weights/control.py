@@ -92,6 +92,7 @@ class Control:
     def on_up(self, agent: str) -> None:
         with self.lock:
             for peer in self._nodes_of(agent):
+                self.session.up(peer)
                 if self.node is not None:
                     self.node.up(time.monotonic(), peer)
             self._drain()

@@ -7,7 +7,7 @@ None of this is replicated. When another holder takes over, clients tell it thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ringcoll.errors import Error, InternalError, InvalidArgument
@@ -36,6 +36,9 @@ class Directory:
         self._watchers: set[str] = set()
         self._clients: set[str] = set()  # those that were told the members
         self._members: list[str] = []  # that they were told
+        # Leases of clients whose connection broke, until when they have to be renewed. What such a
+        # client has released meanwhile was not heard.
+        self._doubtful: dict[str, tuple[float, set[str]]] = {}
         self._absent: dict[str, float] = {}  # clients that do not answer -> since when
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
@@ -108,6 +111,8 @@ class Directory:
             self._commits.note_ended(peer)
         else:
             self._absent.setdefault(peer, now)
+            if peer in self._leases:
+                self._doubtful[peer] = (now + GRACE_S, set(self._leases[peer]))
         self._flush()
 
     def tick(self, now: float) -> None:
@@ -116,6 +121,10 @@ class Directory:
             if now - since >= GRACE_S:
                 del self._absent[client]
                 self._drop(client, f"has not answered for {GRACE_S + 1.5:g} s")
+        for client, (end, leases) in list(self._doubtful.items()):
+            if now >= end:
+                del self._doubtful[client]
+                self._end_leases(client, leases)
         self._commits.tick(now)
         self._probe()
         if self._replica.idle():
@@ -153,11 +162,7 @@ class Directory:
 
     def _do_release(self, client: str, message: Json) -> Json:
         """Ends leases. Says which of them were still held."""
-        mine = self._leases.get(client, {})
-        held = [lease for lease in message["leases"] if mine.pop(lease, None) is not None]
-        if not mine:
-            self._leases.pop(client, None)
-        return {"held": held}
+        return {"held": self._end_leases(client, message["leases"])}
 
     def _do_held(self, client: str, message: Json) -> Json:
         """Says which leases are held."""
@@ -167,6 +172,8 @@ class Directory:
     def _do_renew(self, client: str, message: Json) -> Json:
         """A client that was out of touch tells its leases. Says which versions are gone."""
         lost = []
+        if client in self._doubtful:
+            self._doubtful[client][1].difference_update(message["leases"])
         for lease, number in message["leases"].items():
             if number in self._replica.catalog.versions:
                 self._leases.setdefault(client, {})[lease] = number
@@ -265,6 +272,14 @@ class Directory:
         operation = {"op": "copies", "copies": by_holder, "regions": regions}
         self._replica.propose(self._now, operation)
 
+    def _end_leases(self, client: str, leases: Iterable[str]) -> list[str]:
+        """Ends leases, and returns those that there were."""
+        mine = self._leases.get(client, {})
+        held = [lease for lease in leases if mine.pop(lease, None) is not None]
+        if not mine:
+            self._leases.pop(client, None)
+        return held
+
     def _leased(self) -> set[int]:
         return {number for leases in self._leases.values() for number in leases.values()}
 
@@ -289,6 +304,7 @@ class Directory:
 
     def _drop(self, client: str, why: str) -> None:
         self._leases.pop(client, None)
+        self._doubtful.pop(client, None)
         self._clients.discard(client)
         self._watchers.discard(client)
         self._absent.pop(client, None)

@@ -315,15 +315,20 @@ class Endpoint:
                 return
             if connection in peer.connections:
                 peer.connections.remove(connection)
-            if peer.connections or peer.dialing:
-                return
-            again = why in (b"lost", b"goodbye") and bool(peer.addresses)
-            if again:
-                self._start_dial(agent, peer)
-            elif why in (b"refused", b"goodbye"):
+            ended = why == b"refused" or (why == b"goodbye" and not peer.addresses)
+            ended = ended and not peer.connections
+            if ended:
                 self._peers.pop(agent, None)
-        if not again:
-            self._tell_down(agent, why in (b"refused", b"goodbye"))
+        # What was under way on the connection is lost, even if there is another one.
+        self._tell_down(agent, ended)
+        if ended:
+            return
+        with self._lock:
+            connected = bool(peer.connections)
+            if not connected and not peer.dialing and peer.addresses and why != b"silent":
+                self._start_dial(agent, peer)
+        if connected:
+            self._each(lambda handler: handler.on_up(agent))
 
     def _deliver(self, source: str, destination: str, message: Json) -> None:
         with self._lock:

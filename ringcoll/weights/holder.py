@@ -15,7 +15,7 @@ import numpy
 
 from ringcoll import _core
 from ringcoll.errors import Error
-from ringcoll.weights import agents
+from ringcoll.weights import agents, memory
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.memory import Place, Pool
 
@@ -88,6 +88,7 @@ class Holder:
         self._delta_bytes = 0
         self._puller = Worker("ringcoll-store-pull")
         self._server = Worker("ringcoll-store-delta")
+        self._closer = Worker("ringcoll-store-free")
         self.delta_seconds = 0.0
 
     # Pieces.
@@ -102,7 +103,7 @@ class Holder:
                 view = self.pool.view(place, size)
                 checksums[pid] = _core.copy_checksum(view, source())
         except BaseException:
-            self.pool.free(places)
+            self._free(places)
             raise
         taken = {pid: place for (pid, _, _), place in zip(pieces, places, strict=True)}
         with self._lock:
@@ -117,8 +118,12 @@ class Holder:
             dead = set(pids)
             for pair in [p for p in self._deltas if p[0] in dead or p[1] in dead]:
                 gone += self._forget_delta(pair)
-        if gone:
-            self._puller.submit(lambda: self.pool.free(gone))
+        self._free(gone)
+
+    def _free(self, places: Sequence[Place]) -> None:
+        spare = self.pool.free(places) if places else []
+        if spare:
+            self._closer.submit(lambda: memory.close(spare))
 
     def view(self, pid: str) -> numpy.ndarray | None:
         """The bytes of a piece that this process has."""
@@ -132,6 +137,7 @@ class Holder:
         """Ends the threads, and closes all memory."""
         self._puller.stop(5.0)
         self._server.stop(5.0)
+        self._closer.stop(5.0)
         self.pool.close()
 
     # Pulling.
@@ -180,7 +186,7 @@ class Holder:
                 else:
                     problem = problem or f"the bytes of {pid} differ from their checksum"
         finally:
-            self.pool.free([p for p, pid in zip(places, pids, strict=True) if pid not in kept])
+            self._free([p for p, pid in zip(places, pids, strict=True) if pid not in kept])
         return kept, problem
 
     def _read(self, copies: Sequence[tuple[numpy.ndarray, list[agents.Source]]]) -> str:
@@ -275,7 +281,7 @@ class Holder:
                     if oldest == pair:
                         break
                     gone += self._forget_delta(oldest)
-        self.pool.free(gone)
+        self._free(gone)
         return delta
 
     def _forget_delta(self, pair: tuple[str, str]) -> list[Place]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
+from ringcoll.errors import Error
 from ringcoll.weights import agents
 
 _ALIGN = 64
-_CLOSE_S = 5.0
 
 Place = list[int]  # [block, byte offset]
 
@@ -75,13 +76,12 @@ class Pool:
         with self._lock:
             return {str(b): self._blocks[b].handle for b in sorted({place[0] for place in places})}
 
-    def free(self, places: Sequence[Sequence[int]]) -> None:
-        """Frees stretches. Closes blocks that are not needed any more, which may take a while."""
+    def free(self, places: Sequence[Sequence[int]]) -> list[agents.Block]:
+        """Frees stretches. Returns blocks that are not needed any more: the caller closes them
+        (:func:`close`), which may take a while."""
         with self._lock:
             self._give_back(places)
-            spare = self._spare_blocks()
-        for block in spare:
-            _close(block)
+            return self._spare_blocks()
 
     def close(self) -> None:
         """Closes all blocks."""
@@ -89,8 +89,7 @@ class Pool:
             blocks, self._blocks = list(self._blocks.values()), {}
             self._free.clear()
             self._sizes.clear()
-        for block in blocks:
-            _close(block)
+        close(blocks)
 
     # All of these are called with the lock.
 
@@ -153,5 +152,8 @@ def _round(size: int) -> int:
     return max(_ALIGN, -(-size // _ALIGN) * _ALIGN)
 
 
-def _close(block: agents.Block) -> None:
-    block.region.close()
+def close(blocks: Sequence[agents.Block]) -> None:
+    """Ends the regions of blocks, and waits until nobody copies from them."""
+    for block in blocks:
+        with contextlib.suppress(Error):  # a stopped process may keep it; its memory stays then
+            block.region.close()

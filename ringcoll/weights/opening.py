@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -22,8 +21,7 @@ from ringcoll.weights.session import Session
 
 
 class Opened(NamedTuple):
-    """What a store is made of, and its place in a writers' group. ``exports`` is False if another
-    rank of the host keeps the same folder of files."""
+    """What a store is made of, and its place in a writers' group."""
 
     control: Control
     session: Session
@@ -33,7 +31,6 @@ class Opened(NamedTuple):
     group: str
     rank: int
     writers: Json  # the nodes of the group's ranks, and where they are
-    exports: bool = True  # keeps the files of this host
 
 
 class Settings(NamedTuple):
@@ -55,9 +52,7 @@ class Settings(NamedTuple):
             raise InvalidArgument(f"replicas={self.replicas} is negative")
 
 
-def open_ranks(
-    ranks: Any, settings: Settings, key: str | None, port: int, path: Path | None
-) -> Opened:
+def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Opened:
     """Makes a store of all ranks of a communicator, or of an agent alone. Collective."""
     agent = agents.agent_of(ranks)
     rank, size = (ranks.rank, ranks.size) if agents.is_group(ranks) else (0, 1)
@@ -73,7 +68,6 @@ def open_ranks(
             "settings": list(settings),
         }
         mine["group"] = secrets.token_hex(4)
-        mine["folder"] = str(path.resolve()) if path is not None else None
         everyone = _exchange(ranks, mine) if size > 1 else [mine]
         _compare(everyone)
         members = {each["id"]: each["info"] for each in everyone}
@@ -89,9 +83,7 @@ def open_ranks(
         control.stop()
         raise
     group, found = everyone[0]["group"], everyone[0]["address"]
-    same = [(each["info"]["host"], each["folder"]) for each in everyone]
-    exports = same.index(same[rank]) == rank  # the first rank of those with this folder
-    return Opened(control, session, holder, info, found, group, rank, members, exports)
+    return Opened(control, session, holder, info, found, group, rank, members)
 
 
 def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Opened:

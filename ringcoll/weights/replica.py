@@ -92,7 +92,7 @@ class Replica(Leading):
         if ended:
             self.ended.setdefault(peer, now)
             self.silent.pop(peer, None)
-        else:
+        elif peer not in self.ended:
             self.silent.setdefault(peer, now)
         self._proceed(now)
 

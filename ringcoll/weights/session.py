@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ringcoll")
 
 _PAUSE_S = 0.03  # between attempts while nobody leads
+_LOST_S = 5.0  # so long others are asked instead of a holder that did not answer
+_AGAIN_S = 0.5  # if there are no others
 _WAIT_S = 0.01  # between attempts while the answer is not there yet
 _LOST: Json = {"lost": True}
 
@@ -50,6 +52,7 @@ class Session:
         self._numbers = itertools.count(1)
         self._attempts: dict[int, _Attempt] = {}
         self._known: dict[str, Json] = {}  # holders, and where they are
+        self._lost: dict[str, float] = {}  # holders that do not answer, since when
         self._leader: str | None = None
         self._served: str | None = None  # who answered as the leader last
         self._leases: dict[str, int] = {}
@@ -128,19 +131,29 @@ class Session:
         self._control.send(target, message)
 
     def _choose(self, asked: set[str]) -> str | None:
-        """The leader as far as known, else a holder that was not asked yet, this one first."""
+        """The leader as far as known, else a holder that was not asked yet, this one first. Those
+        that did not answer lately come last: connecting with them may take seconds."""
         with self._lock:
             if self._leader is not None and self._leader not in asked:
                 return self._leader
         assert self._control is not None
-        others = [holder for holder in self._control.holders() if holder not in asked]
-        return next(iter(others), None)
+        holders = self._control.holders()
+        now = time.monotonic()
+        with self._lock:
+            lost = {holder for holder, at in self._lost.items() if now - at < _LOST_S}
+        others = [holder for holder in holders if holder not in lost]
+        if not others:  # nobody else is known
+            others = [h for h in holders if now - self._lost.get(h, 0.0) >= _AGAIN_S]
+        return next((holder for holder in others if holder not in asked), None)
 
     def _move(self, answer: Json) -> None:
+        leader = answer["moved"]
         with self._lock:
-            self._leader = answer["moved"]
-            if self._leader is not None and answer.get("info"):
-                self._known[self._leader] = answer["info"]
+            if time.monotonic() - self._lost.get(leader, -_LOST_S) < _LOST_S:
+                leader = None  # the other one has not noticed yet
+            self._leader = leader
+            if leader is not None and answer.get("info"):
+                self._known[leader] = answer["info"]
 
     def _note_server(self, target: str, answer: Json) -> None:
         """The target has answered. If it leads, requests go there from now on."""
@@ -176,6 +189,7 @@ class Session:
         with self._lock:
             if members:
                 self._known = dict(members)
+                self._lost = {h: at for h, at in self._lost.items() if h in members}
 
     def set_leader(self, leader: str | None) -> None:
         """Whom to ask first."""
@@ -209,16 +223,25 @@ class Session:
                 self._lock.notify_all()
             elif message["push"] == "members":
                 self._known = dict(message["members"])
+                self._lost = {h: at for h, at in self._lost.items() if h in self._known}
             elif message["push"] == "moved" and source == self._leader:
                 self._lose_leader()
 
     def down(self, peer: str) -> None:
+        """A connection with a peer is over. Requests to it are sent again."""
         with self._lock:
             for attempt in self._attempts.values():
                 if attempt.target == peer:
                     attempt.end(_LOST)
+            if peer in self._known or peer == self._leader:
+                self._lost[peer] = time.monotonic()
             if peer == self._leader:
                 self._lose_leader()
+
+    def up(self, peer: str) -> None:
+        """A connection with a peer is there."""
+        with self._lock:
+            self._lost.pop(peer, None)
 
     def tick(self) -> None:
         with self._lock:

@@ -74,8 +74,7 @@ class Store:
     hosts or more, else none. They lie on other hosts if there are any. ``keep`` is how many
     versions are kept, beside those that are leased. ``key`` admits guests who know it, on ``port``
     or a free one; :attr:`address` is what they need beside. ``path`` is a directory, best on tmpfs,
-    in which this process keeps the versions as files (:mod:`ringcoll.weights.export`). Of ranks of
-    one host with the same path, the first does so for all.
+    in which one rank of each host keeps the versions as files (:mod:`ringcoll.weights.export`).
 
     All holders are equal but for one, the leader, which decides. When it is lost another takes
     over. A commit is never lost as long as a copy lives. While so many holders do not answer that
@@ -114,8 +113,7 @@ class Store:
         if hasattr(ranks_or_guest, "address"):
             opened = opening.open_guest(ranks_or_guest, settings, hold, min(timeout, _OPEN_S))
         else:
-            folder = Path(path) if path is not None else None
-            opened = opening.open_ranks(ranks_or_guest, settings, key, port, folder)
+            opened = opening.open_ranks(ranks_or_guest, settings, key, port)
         self._control, self._session = opened.control, opened.session
         self._info, self._address = opened.info, opened.address
         self._me, self._holder = opened.control.me, opened.holder
@@ -127,7 +125,10 @@ class Store:
         self._closed = False
         self._files: Any = None
         _stores.add(self)
-        if path is not None and opened.exports:
+        here = [
+            node for node, there in opened.writers.items() if there["host"] == self._info["host"]
+        ]
+        if path is not None and here[0] == self._me:
             self._follow_files(Path(path))
 
     # What there is.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy
@@ -172,6 +174,8 @@ class Writer:
         global_shape: Sequence[int] | None,
         offset: Sequence[int] | None,
     ) -> Put:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"the name of a tensor is a text, not {name!r}")
         path_of(name)  # names have to be possible as files
         if (global_shape is None) != (offset is None):
             raise InvalidArgument(f"put {name!r}: pass global_shape and offset, or neither")
@@ -202,6 +206,12 @@ class Writer:
 
     def commit(self, metadata: Mapping[str, Any] | None, timeout: float) -> Pending:
         """Begins a commit of what was put since the last one. Does no work for each tensor."""
+        if not isinstance(metadata, (Mapping, NoneType)):
+            raise InvalidArgument(f"commit: metadata={metadata!r} is no dictionary")
+        try:
+            json.dumps(metadata)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"commit: metadata that JSON has not: {error}") from None
         pending = Pending()
         with self._lock:
             if self._closed:
@@ -270,6 +280,7 @@ class Writer:
         if entries != self._entries:
             self._entries = entries
             self._token += 1
+        deadline = time.monotonic() + work.timeout
         staged: dict[str, Any] | None = None
         send_entries: list[list[Any]] | None = None
         while True:
@@ -279,7 +290,8 @@ class Writer:
                 "time": work.time,
                 "writers": self._writers if send_entries is not None else None,
             }
-            answer = self._session.request(ask | {"timeout": work.timeout}, work.timeout + _GRACE_S)
+            left = max(0.1, deadline - time.monotonic())
+            answer = self._session.request(ask | {"timeout": left}, left + _GRACE_S)
             if "version" in answer:
                 work.pending._set_copied()
                 return int(answer["version"])
@@ -292,7 +304,8 @@ class Writer:
                 work.pending._set_copied()
             elif self._lacks(staged, answer["copy"], len(puts)):
                 raise PeerLost("another leader shares the tensors out differently: commit again")
-            answer = self._session.request(base | {"q": "staged"} | staged, work.timeout + _GRACE_S)
+            left = max(0.1, deadline - time.monotonic())
+            answer = self._session.request(base | {"q": "staged"} | staged, left + _GRACE_S)
             if "version" in answer:
                 return int(answer["version"])
             send_entries = None  # the leader does not know the stage: another one leads now

@@ -246,6 +246,17 @@ def test_a_holder_that_joins_takes_part(make: Make) -> None:
     assert guest.commit() == 2
 
 
+def test_wrong_arguments_of_puts_and_commits(make: Make) -> None:
+    (store,) = make(1).stores
+    with pytest.raises(InvalidArgument, match="no dictionary"):
+        store.commit(5)
+    with pytest.raises(InvalidArgument, match="JSON"):
+        store.commit({"x": X})
+    with pytest.raises(InvalidArgument, match="is a text"):
+        store.put(5, X)
+    assert store.commit({"x": [1, None]}) == 1
+
+
 def test_wrong_arguments_of_a_store(make: Make) -> None:
     cluster = make(1)
     (comm,) = cluster.comms
