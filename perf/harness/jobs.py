@@ -154,10 +154,13 @@ class Job:
 
     def processor_seconds(self) -> float:
         """What all ranks have used so far."""
-        spent = 0.0
+        return sum(self.processor_seconds_by_rank())
+
+    def processor_seconds_by_rank(self) -> list[float]:
+        spent = []
         for rank in self._ranks:
             try:
-                spent += time.clock_gettime(_processor_clock(rank.pid))
+                spent.append(time.clock_gettime(_processor_clock(rank.pid)))
             except OSError:
                 raise JobError(f"{self.spec.name}: rank {rank.rank} has ended") from None
         return spent
@@ -238,6 +241,9 @@ class Way:
 
     def processor_seconds(self) -> float:
         return self._job.processor_seconds()
+
+    def processor_seconds_by_rank(self) -> list[float]:
+        return self._job.processor_seconds_by_rank()
 
     def close(self) -> None:
         pass
