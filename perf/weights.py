@@ -3,8 +3,8 @@
 and TensorFlow's gRPC; memcpy and the wire are the limits.
 
 On one host, and between hosts that are namespaces joined by links of a chosen rate (these need
-root). Writes perf/results/weights-<machine>.json, .md and .svg. perf/README.md says what is measured
-and how.
+root). Writes perf/results/weights-<machine>.json, .md and .svg. perf/README.md says what is
+measured and how.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from harness import build, figures, machine, one_sided, program, rounds, store_runs, weights_report
-from harness.figures import MIB
+from harness.figures import MIB, OURS
 from harness.jobs import end_on_sigterm
 from harness.one_sided import ONE_HOST, PEERS, Pythons, Settings
 from harness.store_runs import STORE, Setting
@@ -193,6 +193,8 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
         for part in [part for part in arguments.parts if part in NEED_HOSTS]:
             arguments.parts.remove(part)
             results.missing[part] = reason
+    if ours := found.find(PEERS[OURS]):
+        results.peers[OURS] = ours[1]
     measure_copies(arguments, found, results)
     measure_store(arguments, found, results)
 

@@ -33,8 +33,8 @@ class Owner(Protocol):
 
 
 class User(Protocol):
-    """May also have prepare(way, size), which prepares what is not in `local`, and fetch(way, size),
-    which puts into `local` what is compared with the pattern."""
+    """May also have prepare(way, size), which prepares what is not in `local`, and
+    fetch(way, size), which puts into `local` what is compared with the pattern."""
 
     local: Any  # NumPy bytes
 

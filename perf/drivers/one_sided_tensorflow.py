@@ -13,8 +13,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-import one_sided  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import one_sided
+import tensorflow as tf
 
 _SERVER, _WORKER = "/job:ps/task:0/device:CPU:0", "/job:worker/task:0/device:CPU:0"
 
