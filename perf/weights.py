@@ -147,6 +147,8 @@ def measure_copies(arguments: argparse.Namespace, found: Pythons, results: Resul
     def note(versions: dict[str, str], missing: dict[str, str]) -> None:
         results.peers |= versions
         results.missing |= missing
+        for peer, reason in missing.items():
+            rounds.progress(f"  without {peer}: {reason}")
 
     places = [ONE_HOST] if COPIES in arguments.parts else []
     places += arguments.rates if HOSTS in arguments.parts else []
@@ -193,6 +195,7 @@ def measure(arguments: argparse.Namespace, results: Results) -> None:
         for part in [part for part in arguments.parts if part in NEED_HOSTS]:
             arguments.parts.remove(part)
             results.missing[part] = reason
+            rounds.progress(f"  without {part}: {reason}")
     if ours := found.find(PEERS[OURS]):
         results.peers[OURS] = ours[1]
     measure_copies(arguments, found, results)

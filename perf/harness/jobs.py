@@ -215,8 +215,13 @@ class Job:
             self._signal(signal.SIGSTOP)
 
     def _resume(self) -> None:
-        if self.spec.pause_when_idle:
-            self._signal(signal.SIGCONT)
+        if not self.spec.pause_when_idle:
+            return
+        self._signal(signal.SIGCONT)
+        # nsenter(1) stops itself when its child is stopped.
+        for process in self._processes if self.spec.parts else []:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         for rank in self._ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from support.hosts import Cluster, Network, bits_per_second
 
@@ -155,6 +156,7 @@ class Pythons:
         there = (str(peers),) if peers and peers.exists() else ()
         return cls((sys.executable, *there))
 
+    @functools.cache
     def find(self, peer: Peer) -> tuple[str, str] | None:
         """The first Python that has the peer, and the peer's version."""
         for python in self.paths:
@@ -291,10 +293,10 @@ def _drop_failed(started: rounds.Jobs, names: set[str]) -> None:
 
 def measure_shares(rate: str, most_owners: int, settings: Settings) -> tuple[Shares, list[str]]:
     """Also returns what failed."""
-    size = min(SHARED_BYTES, max(settings.sizes)) if rate else max(settings.sizes)
+    size = min(SHARED_BYTES, max(settings.sizes))
     shares = Shares(rate, size)
     results = report.Results("shares", OURS, "", [], {}, {})
-    rounds.progress(f"shared by up to {most_owners} owners, {rate or 'one host'}")
+    rounds.progress(f"shared by up to {most_owners} owners, {rate}")
     names = {f"{n} of {most_owners} owners": n for n in range(1, most_owners + 1)}
     with parts_of(rate, most_owners) as parts:
         specs, missing = find(settings.pythons, [OURS], size, parts)
@@ -316,16 +318,10 @@ def measure_shares(rate: str, most_owners: int, settings: Settings) -> tuple[Sha
     return shares, results.failures
 
 
-def share_document(shares: Shares) -> dict[str, object]:
-    return json.loads(
-        json.dumps(
-            {
-                "rate": shares.rate,
-                "bytes": shares.size,
-                "owners": [
-                    {"owners": n, "links": shares.links(n), "added": shares.added(n), "rounds_s": r}
-                    for n, r in shares.rounds.items()
-                ],
-            }
-        )
-    )
+def share_document(shares: Shares) -> dict[str, Any]:
+    """As JSON has it."""
+    owners = [
+        {"owners": n, "links": shares.links(n), "added": shares.added(n), "rounds_s": seconds}
+        for n, seconds in shares.rounds.items()
+    ]
+    return {"rate": shares.rate, "bytes": shares.size, "owners": owners}

@@ -223,7 +223,10 @@ def plot(results: Results, path: Path) -> None:
 
 
 def _draw_copies(axis: Any, one: Copies) -> None:
-    styles = {OURS: {"linewidth": 2.5, "color": "black"}, MEMCPY: {"linestyle": "--"}}
+    styles: dict[str, dict[str, Any]] = {
+        OURS: {"linewidth": 2.5, "color": "black"},
+        MEMCPY: {"linestyle": "--"},
+    }
     for peer in one.peers():
         times = [(size, one.seconds(peer, size)) for size in one.sizes]
         points = [(size, size / seconds) for size, seconds in times if seconds]
