@@ -156,15 +156,20 @@ class Pythons:
         there = (str(peers),) if peers and peers.exists() else ()
         return cls((sys.executable, *there))
 
-    @functools.cache
     def find(self, peer: Peer) -> tuple[str, str] | None:
         """The first Python that has the peer, and the peer's version."""
         for python in self.paths:
-            command = [python, "-P", "-c", _VERSION, peer.module, peer.package]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return python, done.stdout.split()[-1]
+            if version := _version_in(python, peer.module, peer.package):
+                return python, version
         return None
+
+
+@functools.cache
+def _version_in(python: str, module: str, package: str) -> str:
+    """Empty if that Python does not have the module."""
+    command = [python, "-P", "-c", _VERSION, module, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.split()[-1] if done.returncode == 0 else ""
 
 
 def install(directory: Path) -> None:

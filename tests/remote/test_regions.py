@@ -59,9 +59,7 @@ def guest_of() -> Iterator[Callable[[Owner], Guest]]:
         guest.close()
 
 
-def test_a_guest_reads_and_writes(
-    own: Callable[..., Owner], guest_of: Callable[..., Guest]
-) -> None:
+def test_a_guest_reads_and_writes(own: Callable[..., Owner], guest_of: Callable[..., Guest]) -> None:
     owner = own()
     guest = guest_of(owner)
     out = numpy.zeros(BYTES, "uint8")
@@ -234,9 +232,7 @@ def test_a_stopped_owner_does_not_stop_reads_of_this_host(
     assert (out == EXPECTED).all()
 
 
-def test_a_forked_child_is_refused(
-    own: Callable[..., Owner], guest_of: Callable[..., Guest]
-) -> None:
+def test_a_forked_child_is_refused(own: Callable[..., Owner], guest_of: Callable[..., Guest]) -> None:
     owner = own()
     guest = guest_of(owner)
     out = numpy.zeros(10, "uint8")
