@@ -306,23 +306,33 @@ class Endpoint:
 
     def _take_end(self, connection: int, why: bytes) -> None:
         with self._lock:
-            agent = self._by_connection.pop(connection, None)
             answered = self._hellos.get(connection)
-            peer = self._peers.get(agent) if agent else None
             if answered is not None:
                 answered.set()
+            agent = self._by_connection.pop(connection, None)
+            peer = self._peers.get(agent) if agent else None
             if agent is None or peer is None:
                 return
             if connection in peer.connections:
                 peer.connections.remove(connection)
-            ended = why == b"refused" or (why == b"goodbye" and not peer.addresses)
-            ended = ended and not peer.connections
+            ended = self._has_ended(peer, why)
             if ended:
                 self._peers.pop(agent, None)
         # What was under way on the connection is lost, even if there is another one.
         self._tell_down(agent, ended)
-        if ended:
-            return
+        if not ended:
+            self._restore(agent, peer, why)
+
+    @staticmethod
+    def _has_ended(peer: _Peer, why: bytes) -> bool:
+        """Whether the end of a connection says that the peer's process has ended. One that says
+        goodbye and has an address is asked there."""
+        if peer.connections:
+            return False
+        return why == b"refused" or (why == b"goodbye" and not peer.addresses)
+
+    def _restore(self, agent: str, peer: _Peer, why: bytes) -> None:
+        """Goes on with another connection, or dials for one."""
         with self._lock:
             connected = bool(peer.connections)
             if not connected and not peer.dialing and peer.addresses and why != b"silent":
