@@ -18,8 +18,19 @@ constexpr int kMostTries = 8;
 // nearly always.
 constexpr size_t kMostStuck = 32;
 
+constexpr uint64_t kLeastChunkBytes = 64 << 10;
+constexpr uint64_t kChunksOfAShare = 8;
+
 constexpr Duration kPingEvery = std::chrono::milliseconds(300);
 constexpr Duration kSilence = std::chrono::milliseconds(1000);
+
+// Sources share a copy by whole chunks. So a short copy has smaller ones, several for each source.
+uint64_t chunk_bytes(const Copy& copy) {
+  if (copy.sources.size() == 1) return kChunkBytes;
+  uint64_t share = copy.bytes / (copy.sources.size() * kChunksOfAShare);
+  uint64_t rounded = share / kLeastChunkBytes * kLeastChunkBytes;
+  return std::clamp(rounded, kLeastChunkBytes, kChunkBytes);
+}
 
 }  // namespace
 
@@ -30,8 +41,9 @@ void Dispatcher::submit(const std::shared_ptr<Batch>& batch, const std::vector<s
   work->left.resize(batch->copies().size());
   for (size_t number : copies) {
     const Copy& copy = batch->copies()[number];
-    for (uint64_t at = 0; at < copy.bytes; at += kChunkBytes) {
-      uint64_t bytes = std::min(kChunkBytes, copy.bytes - at);
+    uint64_t most = chunk_bytes(copy);
+    for (uint64_t at = 0; at < copy.bytes; at += most) {
+      uint64_t bytes = std::min(most, copy.bytes - at);
       work->pending.push_back({.work = work, .copy = number, .offset = at, .bytes = bytes});
       work->left[number]++;
     }

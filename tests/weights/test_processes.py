@@ -105,12 +105,12 @@ def expect(member: Member, version: int, seeds: dict[str, int], within: float) -
     assert seconds < within
 
 
-def await_copies(member: Member, count: int) -> None:
-    """Waits until every piece has so many copies."""
+def await_copies(member: Member, count: int, holders: int) -> None:
+    """Waits until every piece has so many copies, and the store knows who has ended."""
     end = time.monotonic() + 15
     while True:
         info = member.ask("info")
-        if info["replicas"]["had"] >= count - 1:
+        if info["replicas"]["had"] >= count - 1 and len(info["holders"]) == holders:
             return
         assert time.monotonic() < end, info
         time.sleep(0.1)
@@ -154,10 +154,10 @@ def test_a_joiner_is_filled_while_all_goes_on(start):
     second = start("join", first.address, "b")
     seeds = {f"layer.{i}": i for i in range(4)}
     version = publish(first, seeds)
-    await_copies(first, 2)
+    await_copies(first, 2, holders=2)
     second.kill()
     third = start("join", first.address, "c")
-    await_copies(first, 2)
+    await_copies(first, 2, holders=2)
     first.kill()
     expect(third, version, seeds, within=5)
 
@@ -198,5 +198,5 @@ def test_holders_killed_at_any_moment_of_a_commit(start, seed):
         if sums == new:
             committed |= seeds
         if committed:
-            await_copies(reader, 2)
+            await_copies(reader, 2, holders=len(members))
         members.append(start("join", door_of(reader), "abc"[round_ % 3]))
