@@ -400,8 +400,8 @@ TEST(Agent, ACallbackCannotWaitForOtherCopies) {
   std::optional<Error> refused;
   bool may_wait = true;
   Copy copy{.local = got.data(), .bytes = 100, .sources = {source}};
-  auto first = std::make_shared<Batch>(
-      std::vector{copy}, seconds(20), [&](const std::optional<Error>&) {
+  auto first =
+      std::make_shared<Batch>(std::vector{copy}, seconds(20), [&](const std::optional<Error>&) {
         may_wait = other->may_wait();
         refused = error_of([&] { agent.run(other); });
       });
