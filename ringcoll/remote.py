@@ -278,7 +278,7 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
         dtype = ml_dtypes.bfloat16
     dtype = numpy.dtype(dtype)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    allocation = _core.Allocation(math.prod(shape) * dtype.itemsize)
+    allocation: Any = _core.Allocation(math.prod(shape) * dtype.itemsize)
     count = math.prod(shape) * dtype.itemsize
     return numpy.frombuffer(memoryview(allocation), numpy.uint8, count).view(dtype).reshape(shape)
 

@@ -36,11 +36,12 @@ FOLDERS = {
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
         ["processes/test_leaks.py"],
+        ["remote", "weights"],
     ],
     # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
-        ["python", "remote", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
+        ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
     ],
     "rdma": [["rdma"]],
     "engines": [["engines"]],
