@@ -40,7 +40,13 @@ FOLDERS = {
     # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
-        ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
+        [
+            "python",
+            "weights",
+            "examples",
+            "horovod/test_differential.py",
+            "horovod/test_adasum.py",
+        ],
     ],
     "rdma": [["rdma"]],
     "engines": [["engines"]],

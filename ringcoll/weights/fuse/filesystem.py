@@ -118,16 +118,16 @@ class FileSystem:
     # Inodes
 
     def _lookup(self, request: Request, node: Node, buffer: memoryview) -> Reply:
-        return self._entry(node, node.lookup(request.names()[0]))
+        return self._entry(node.lookup(request.names()[0]))
 
-    def _entry(self, parent: Node, child: Node) -> Reply:
+    def _entry(self, child: Node) -> Reply:
         try:
             attr = child.attr()
         except OSError:
             child.close()
             raise
         child = self._nodes.remember(child)
-        return protocol.entry(child.id, attr, parent.entry_s_of(child), child.attr_s)
+        return protocol.entry(child.id, attr, child.entry_s, child.attr_s)
 
     def _getattr(self, request: Request, node: Node, buffer: memoryview) -> Reply:
         flags, number = request.fields(protocol.GETATTR_IN)
@@ -156,7 +156,7 @@ class FileSystem:
     def _mkdir(self, request: Request, node: Node, buffer: memoryview) -> Reply:
         mode, _ = request.fields(protocol.MKDIR_IN)
         name = request.names(protocol.MKDIR_IN)[0]
-        return self._entry(node, node.make_folder(name, mode, _owner(request)))
+        return self._entry(node.make_folder(name, mode, _owner(request)))
 
     def _unlink(self, request: Request, node: Node, buffer: memoryview) -> Reply:
         node.unlink(request.names()[0])
@@ -218,7 +218,7 @@ class FileSystem:
         flags, mode, _, _ = request.fields(protocol.CREATE_IN)
         name = request.names(protocol.CREATE_IN)[0]
         child, handle = node.create(name, flags, mode, _owner(request))
-        return bytes(self._entry(node, child)) + self._opened(handle)
+        return bytes(self._entry(child)) + self._opened(handle)
 
     def _read(self, request: Request, node: Node, buffer: memoryview) -> Reply:
         number, offset, size, *_ = request.fields(protocol.READ_IN)

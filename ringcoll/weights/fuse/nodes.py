@@ -95,9 +95,6 @@ class Node:
     def remove_folder(self, name: str) -> None:
         raise refused(errno.EROFS)
 
-    def entry_s_of(self, child: Node) -> float:
-        return child.entry_s
-
     def close(self) -> None:
         """The kernel has forgotten the inode. Nothing to do by default."""
 

@@ -69,7 +69,7 @@ class Root(Node):
 
     def lookup(self, name: str) -> Node:
         if name == STAGING:
-            return StagedNode(self._staging, os.dup(self._spool.files), is_top=True)
+            return StagedNode(self._staging, os.dup(self._spool.files))
         if name == LATEST:
             return Latest(self._versions)
         if _NUMBER.fullmatch(name) and self._is_there(int(name)):
@@ -127,7 +127,7 @@ class Root(Node):
             log.error("rename to %s: the store chooses the number of a version", target)
             raise refused(errno.EEXIST if there else errno.EINVAL)
         top = key_of(os.stat(name, dir_fd=old.descriptor, follow_symlinks=False))
-        with self._staging.sealing(old.descriptor, name):
+        with self._staging.sealing(old.descriptor, name) as sealed:
             files = files_below(old.descriptor, name)
             self._note_error(top, None)
             try:
@@ -139,8 +139,11 @@ class Root(Node):
             self._committed[target] = version
             while len(self._committed) > _REMEMBERED:
                 self._committed.popitem(last=False)
-            self._spool.discard(old.descriptor, name)
-        for key, _ in [(top, ""), *files]:
+            try:
+                self._spool.discard(old.descriptor, name)
+            except OSError as error:
+                log.error("%s is committed, and cannot be removed: %s", name, error)
+        for key in sealed:
             self._staging.drop(key)
         log.info("%s is version %d", target, version)
 

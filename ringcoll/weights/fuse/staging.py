@@ -83,8 +83,9 @@ class Staging:
                 self._changed.notify_all()
 
     @contextlib.contextmanager
-    def sealing(self, folder: int, name: str) -> Iterator[None]:
-        """Seals a file, or a directory with all that is in it: it does not change in the block."""
+    def sealing(self, folder: int, name: str) -> Iterator[set[Key]]:
+        """Seals a file, or a directory with all that is in it: it does not change in the block.
+        Yields what is sealed."""
         with self._changed:
             while self._writers:
                 self._changed.wait()
@@ -93,7 +94,7 @@ class Staging:
                 raise refused(errno.EBUSY)
             self._sealed |= keys
         try:
-            yield
+            yield keys
         finally:
             with self._changed:
                 self._sealed -= keys
@@ -125,25 +126,21 @@ def key_of(found: os.stat_result) -> Key:
 class StagedNode(Node):
     """A file or directory of the staging area. ``descriptor`` is taken over."""
 
-    entry_s = SHORTLY_S
+    # A commit moves a name to the root, and the store then takes it away. So the kernel asks each
+    # time whether a name is still there.
+    entry_s = 0.0
     attr_s = SHORTLY_S
 
-    def __init__(self, staging: Staging, descriptor: int, is_top: bool = False) -> None:
+    def __init__(self, staging: Staging, descriptor: int) -> None:
         self._found = os.fstat(descriptor)
         self.staged_key = key_of(self._found)
         super().__init__(self.staged_key)
         self.descriptor = descriptor
         self._staging = staging
-        self._is_top = is_top
 
     def attr(self, handle: Handle | None = None) -> Attr:
         open_one = handle.descriptor if handle and handle.descriptor >= 0 else self.descriptor
         return attr_of(os.fstat(open_one))
-
-    def entry_s_of(self, child: Node) -> float:
-        # A commit moves a name out of the top directory. The kernel then believes that it is in
-        # the root, unless it must ask.
-        return 0.0 if self._is_top else child.entry_s
 
     def xattrs(self) -> Mapping[str, bytes]:
         return self._staging.xattrs(self.staged_key)
