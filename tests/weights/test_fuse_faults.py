@@ -302,3 +302,21 @@ def test_fusermount_mounts_for_other_users(tmp_path: Path) -> None:
             subprocess.run(["umount", "-l", point], capture_output=True, check=False)
     assert process.returncode == 0
     assert not is_mounted(point)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["--timeout", "0"], 2, "positive number"),
+        (["--threads", "0"], 2, "1 to 256"),
+        (["--help"], 0, "DIR/latest"),
+        ([], 1, "ringcoll mount: "),
+    ],
+)
+def test_arguments_of_the_command(tmp_path: Path, words: list[str], status: int, why: str) -> None:
+    (tmp_path / "file").touch()
+    server = Path(__file__).parent / "serve_memory.py"
+    command = [sys.executable, server, tmp_path, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == status
+    assert why in done.stdout + done.stderr
