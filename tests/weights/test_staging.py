@@ -247,6 +247,17 @@ def test_a_store_that_refuses_says_why(point: Path, staging: Path) -> None:
     os.rename(staging / "w.npy", point / "next")
 
 
+@pytest.mark.parametrize("name", [b"\xff.npy", b".npy", b"notes.txt", b"__metadata__.npy"])
+def test_names_that_no_tensor_can_have(point: Path, staging: Path, name: bytes) -> None:
+    (staging / "x").mkdir()
+    with open(os.path.join(os.fsencode(staging), b"x", name), "wb") as file:
+        np.save(file, np.ones(3))
+    assert os.listdir(os.fsencode(staging / "x")) == [name]
+    assert error_of(os.rename, staging / "x", point / "next") == errno.EINVAL
+    assert os.getxattr(staging / "x", "user.ringcoll.error")
+    assert os.listdir(point) == ["staging"]
+
+
 @pytest.mark.parametrize("target", ["17", "latest", "staging", "1", "1/x"])
 def test_targets_that_mean_something_else(mounted, point: Path, target: str) -> None:
     mounted.ask('source.put({"w": np.ones(3)})')

@@ -186,4 +186,4 @@ class Root(Node):
             if text is None:
                 self._staging.remove_xattr(key, name)
             else:
-                self._staging.set_xattr(key, name, text.encode()[:4096])
+                self._staging.set_xattr(key, name, text.encode(errors="backslashreplace")[:4096])
