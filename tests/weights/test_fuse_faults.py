@@ -320,3 +320,21 @@ def test_arguments_of_the_command(tmp_path: Path, words: list[str], status: int,
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     assert done.returncode == status
     assert why in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("missing", ["mfusepy", "libfuse"])
+def test_a_missing_library_is_said(tmp_path: Path, missing: str) -> None:
+    environment = dict(os.environ)
+    if missing == "mfusepy":
+        (tmp_path / "mfusepy.py").write_text("raise ImportError('not installed')")
+        environment["PYTHONPATH"] = f"{tmp_path}:{environment.get('PYTHONPATH', '')}"
+    else:
+        environment["FUSE_LIBRARY_NAME"] = "absent"
+    server = Path(__file__).parent / "serve_memory.py"
+    command = [sys.executable, server, tmp_path]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'ringcoll[store]'" in done.stderr
+    assert "libfuse3-3" in done.stderr

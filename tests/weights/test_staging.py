@@ -125,6 +125,23 @@ def test_an_unlinked_file_stays_while_it_is_open(staging: Path) -> None:
     assert (staging / "f").read_bytes() == b"new"
 
 
+def test_an_open_file_of_a_removed_directory_leaves_nothing(mounted, staging: Path) -> None:
+    descriptors = Path(f"/proc/{mounted.process.pid}/fd")
+    before = len(os.listdir(descriptors))
+    (staging / "d").mkdir()
+    with open(staging / "d/f", "w+b", buffering=0) as file, open(staging / "d/f", "rb") as other:
+        file.write(b"data")
+        subprocess.run(["rm", "-r", staging / "d"], check=True)
+        assert os.listdir(staging) == []
+        (staging / "d").mkdir()
+        file.write(b" more")
+        assert other.read() == b"data more"
+    end = time.monotonic() + 10  # the server closes files after close() has returned
+    while len(os.listdir(descriptors)) > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(os.listdir(descriptors)) <= before
+
+
 def test_shared_maps_are_written(staging: Path) -> None:
     with open(staging / "f", "w+b") as file:
         file.truncate(1 << 20)

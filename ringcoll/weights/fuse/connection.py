@@ -30,8 +30,8 @@ NAME = "ringcoll"
 TYPE = f"fuse.{NAME}"
 # libfuse 3.12 and newer limits the threads. An older one starts another one if all are busy.
 _HAS_MAX_THREADS = (3, 12)
-# FUSE_CAP_* of libfuse's fuse_common.h. Both are switched off: data that are written come in memory,
-# and files change through this mount alone, so that what the kernel has cached is right.
+# FUSE_CAP_* of libfuse's fuse_common.h, both switched off. Without the first, data that are written
+# come in memory. The second is needless: files change through this mount alone.
 _SPLICE_READ, _AUTO_INVAL_DATA = 1 << 9, 1 << 12
 # How many requests of readahead the kernel may have under way at a time.
 _BACKGROUND = 64

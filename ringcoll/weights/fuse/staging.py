@@ -11,6 +11,7 @@ import os
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -42,8 +43,9 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Files that are removed and still open, by the names that libfuse has given them.
+        # Descriptors of files that were removed while they were open, by their names in libfuse.
         self.hidden: dict[str, int] = {}
+        self._open: Counter[Key] = Counter()
         self._xattrs: dict[Key, dict[str, bytes]] = {}
         self._sealed: set[Key] = set()
         self._writers = 0
@@ -68,6 +70,22 @@ class Staging:
     def drop(self, key: Key) -> None:
         """The file is removed."""
         self._xattrs.pop(key, None)
+
+    def opened(self, key: Key) -> None:
+        with self._changed:
+            self._open[key] += 1
+
+    def closed(self, key: Key) -> None:
+        """One less has the file open. After the last one, a hidden file is gone."""
+        with self._changed:
+            self._open[key] -= 1
+            if self._open[key]:
+                return
+            del self._open[key]
+            for name, descriptor in list(self.hidden.items()):
+                if key_of(os.fstat(descriptor)) == key:
+                    os.close(self.hidden.pop(name))
+                    self.drop(key)
 
     @contextlib.contextmanager
     def changing(self, *keys: Key) -> Iterator[None]:
@@ -131,7 +149,7 @@ class StagedNode(Node):
         self._staging = staging
         self._descriptor = staging.hidden.get(inside, descriptor)
         self.path = staging.folder / inside
-        self._inside = inside
+        self.inside = inside
         # A path of the file itself, whatever its name is.
         self._place = Path(f"/proc/self/fd/{self._descriptor}") if self._is_open else self.path
 
@@ -205,11 +223,6 @@ class StagedNode(Node):
             _give(self.path, owner)
 
     def unlink(self) -> None:
-        """Removes a file. A hidden one is now closed."""
-        if self._inside in self._staging.hidden:
-            self._staging.drop(self._key())
-            os.close(self._staging.hidden.pop(self._inside))
-            return
         with self._changing_parent():
             key = self._key()
             self.path.unlink()
@@ -220,7 +233,7 @@ class StagedNode(Node):
         with self._changing_parent(self._key()):
             descriptor = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             self.path.unlink()
-            self._staging.hidden[name._inside] = descriptor
+            self._staging.hidden[name.inside] = descriptor
 
     def remove_folder(self) -> None:
         with self._changing_parent():
@@ -275,6 +288,7 @@ class _StagedFile(Handle):
         self._staging = staging
         self._key = key_of(os.fstat(descriptor))
         self.descriptor = descriptor
+        staging.opened(self._key)
 
     def stat(self) -> Stat:
         return stat_of(os.fstat(self.descriptor))
@@ -297,6 +311,7 @@ class _StagedFile(Handle):
 
     def close(self) -> None:
         os.close(self.descriptor)
+        self._staging.closed(self._key)
 
 
 def stat_of(found: os.stat_result) -> Stat:
