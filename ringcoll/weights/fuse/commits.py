@@ -41,7 +41,10 @@ class Commits:
 
     def commit(self, path: Path, target: str) -> None:
         """Commits a file or directory of the staging area under a name, and removes it. Raises
-        OSError, and then an extended attribute of what is at ``path`` says why."""
+        OSError, and then an extended attribute of what is at ``path`` says why.
+
+        libfuse locks the path meanwhile: who asks for a path in it waits for the commit's end.
+        What needs no path, such as dirty pages of a mapped file, is refused."""
         top = key_of(path.lstat())
         with self._staging.sealing(path) as sealed:
             self._note_error(top, None)

@@ -155,6 +155,5 @@ def _signed(number: int) -> int:
 
 def _memory(data: Any, size: int) -> memoryview:
     """Memory of libfuse, which is valid until the call returns."""
-    return memoryview((ctypes.c_char * size).from_address(ctypes.addressof(data.contents))).cast(
-        "B"
-    )
+    array = (ctypes.c_char * size).from_address(ctypes.addressof(data.contents))
+    return memoryview(array).cast("B")

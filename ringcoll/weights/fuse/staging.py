@@ -1,6 +1,7 @@
 """The directory ``/staging``: an ordinary directory, whose content a rename can commit.
 
-Its files lie in a real directory, the spool, so that they behave as files do.
+Its files lie in a real directory, the spool, so that they behave as files do. libfuse asks by
+paths. So fstat(2) is an error for a file that is open after its directory was removed or committed.
 """
 
 from __future__ import annotations
@@ -74,6 +75,14 @@ class Staging:
     def opened(self, key: Key) -> None:
         with self._changed:
             self._open[key] += 1
+
+    def hide(self, name: str, descriptor: int) -> None:
+        """A file was removed, and is called ``name`` until it is closed. Takes the descriptor."""
+        with self._changed:
+            if key_of(os.fstat(descriptor)) in self._open:
+                self.hidden[name] = descriptor
+            else:  # it was closed meanwhile
+                os.close(descriptor)
 
     def closed(self, key: Key) -> None:
         """One less has the file open. After the last one, a hidden file is gone."""
@@ -233,7 +242,7 @@ class StagedNode(Node):
         with self._changing_parent(self._key()):
             descriptor = os.open(self.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             self.path.unlink()
-            self._staging.hidden[name.inside] = descriptor
+            self._staging.hide(name.inside, descriptor)
 
     def remove_folder(self) -> None:
         with self._changing_parent():
