@@ -63,7 +63,7 @@ def add_mount_parser(
 
 def run_mount(args: argparse.Namespace) -> int:
     """Serves until the directory is unmounted, and returns the exit status."""
-    # Imported here, since no other command needs it.
+    # Imported here, since no other command needs it, and mfusepy is optional.
     from ringcoll.weights.fuse.mount import Options, serve
 
     logging.basicConfig(format="ringcoll mount: %(message)s", level=logging.INFO)

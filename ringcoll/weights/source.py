@@ -48,10 +48,10 @@ class StagedTensor(Protocol):
 class Source(Protocol):
     """Versions of tensors. All methods may be called by several threads at a time.
 
-    Each method returns or raises within ``timeout`` seconds. The file system answers EIO for a
-    method that does not, and then keeps away from the source for a while. A method raises
-    LookupError for a version that is not there or no longer there, InvalidArgument for a commit
-    that the store refuses, and any other exception if the store cannot be reached.
+    Each method returns or raises within ``timeout`` seconds: readers wait as long as it does. After
+    an error that came only then, the file system keeps away from the source for a while. A method
+    raises LookupError for a version that is not there or no longer there, InvalidArgument for a
+    commit that the store refuses, and any other exception if the store cannot be reached.
     """
 
     def versions(self, timeout: float) -> Sequence[VersionInfo]:
@@ -68,8 +68,8 @@ class Source(Protocol):
 
     def read(self, version: int, pieces: Sequence[Piece], timeout: float) -> None:
         """Copies parts of tensors into memory, with the interpreter lock released as far as it can.
-        The memory is the same few buffers in all calls. When the method has returned or raised,
-        nothing may write to them any more. A lease is held during the call."""
+        The memory is libfuse's, and other memory in each call. When the method has returned or
+        raised, nothing may write to it any more. A lease is held during the call."""
 
     def commit(
         self, tensors: Sequence[StagedTensor], metadata: Mapping[str, Any], timeout: float

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from stores import Cluster, FakeFactory, RealFactory
 
+from ringcoll.weights.fuse.spool import Spool, default_parent
+
 _SERVER = Path(__file__).parent / "serve_memory.py"
 LIMIT_S = 30
 
@@ -77,6 +79,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Mounted]]:
     yield make
     for mounted in made:
         mounted.close()
+    Spool(default_parent()).close()  # removes what killed servers have left
 
 
 @pytest.fixture

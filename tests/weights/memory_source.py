@@ -70,7 +70,7 @@ class MemorySource:
     # The interface
 
     def versions(self, timeout: float) -> Sequence[VersionInfo]:
-        self._behave()
+        self._behave(timeout)
         with self._lock:
             return [
                 VersionInfo(number, manifest.bytes, manifest.time)
@@ -78,11 +78,11 @@ class MemorySource:
             ]
 
     def manifest(self, version: int, timeout: float) -> Manifest:
-        self._behave()
+        self._behave(timeout)
         return self._versions[version][0]
 
     def lease(self, version: int, timeout: float) -> MemoryLease:
-        self._behave()
+        self._behave(timeout)
         with self._lock:
             if version not in self._versions:
                 raise KeyError(version)
@@ -90,7 +90,7 @@ class MemorySource:
         return MemoryLease(self, version)
 
     def read(self, version: int, pieces: Sequence[Piece], timeout: float) -> None:
-        self._behave()
+        self._behave(timeout)
         data = self._versions[version][1]
         for piece in pieces:
             end = piece.offset + len(piece.out)
@@ -101,7 +101,7 @@ class MemorySource:
     def commit(
         self, tensors: Sequence[StagedTensor], metadata: Mapping[str, Any], timeout: float
     ) -> int:
-        self._behave()
+        self._behave(timeout)
         if metadata.get("refuse"):
             raise InvalidArgument(f"the store refuses: {metadata['refuse']}")
         if "sleep" in metadata:
@@ -131,8 +131,8 @@ class MemorySource:
                 if version not in self.leases:
                     del self._versions[version]
 
-    def _behave(self) -> None:
-        if self.stuck.is_set():
-            self.go_on.wait()
+    def _behave(self, timeout: float) -> None:
+        if self.stuck.is_set() and not self.go_on.wait(timeout):
+            raise TimeoutError("the store does not answer")
         if self.lost:
             raise ConnectionError("the store is lost")

@@ -14,7 +14,7 @@ import threading
 import numpy as np
 from memory_source import MemorySource
 
-from ringcoll.cli import Error
+from ringcoll.errors import Error
 from ringcoll.weights.mount_cli import add_mount_parser
 
 

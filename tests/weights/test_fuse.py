@@ -80,6 +80,21 @@ def test_cp_cmp_and_a_c_program(mounted, tmp_path: Path, c_reader: Path) -> None
     assert float(subprocess.run(command, capture_output=True, check=True).stdout) == 66
 
 
+def test_reads_past_the_cache(mounted, tmp_path: Path) -> None:
+    """O_DIRECT, and sendfile()."""
+    path = mounted.point / "1/a/b/c.npy"
+    command = ["dd", f"if={path}", f"of={tmp_path / 'copy'}", "bs=1M", "iflag=direct"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    with open(path, "rb") as file, open(tmp_path / "sent", "wb") as out:
+        while os.sendfile(out.fileno(), file.fileno(), None, 1 << 20):
+            pass
+    assert (tmp_path / "sent").read_bytes() == path.read_bytes()
+    with open(path, "rb") as file:
+        assert os.pread(file.fileno(), 100, 1 << 30) == b""
+        assert len(os.pread(file.fileno(), 100, (3 << 20) + 100)) == 28
+
+
 def test_names_and_attributes(mounted) -> None:
     assert sorted(os.listdir(mounted.point)) == ["1", "2", "latest", "staging"]
     assert sorted(os.listdir(mounted.point / "1")) == [

@@ -137,7 +137,7 @@ def test_a_server_killed_in_the_middle_of_reads(mount) -> None:
     mounted.kill()
     for reader in readers:
         with reader:
-            said = reader.communicate(timeout=10)[0].strip()
+            said = reader.stdout.read().strip()  # also what readline() has buffered
         assert said in ("end", str(errno.ENOTCONN), str(errno.ECONNABORTED), str(errno.EIO))
 
 
@@ -302,3 +302,39 @@ def test_fusermount_mounts_for_other_users(tmp_path: Path) -> None:
             subprocess.run(["umount", "-l", point], capture_output=True, check=False)
     assert process.returncode == 0
     assert not is_mounted(point)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["--timeout", "0"], 2, "positive number"),
+        (["--threads", "0"], 2, "1 to 256"),
+        (["--help"], 0, "DIR/latest"),
+        ([], 1, "ringcoll mount: "),
+    ],
+)
+def test_arguments_of_the_command(tmp_path: Path, words: list[str], status: int, why: str) -> None:
+    (tmp_path / "file").touch()
+    server = Path(__file__).parent / "serve_memory.py"
+    command = [sys.executable, server, tmp_path, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == status
+    assert why in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("missing", ["mfusepy", "libfuse"])
+def test_a_missing_library_is_said(tmp_path: Path, missing: str) -> None:
+    environment = dict(os.environ)
+    if missing == "mfusepy":
+        (tmp_path / "mfusepy.py").write_text("raise ImportError('not installed')")
+        environment["PYTHONPATH"] = f"{tmp_path}:{environment.get('PYTHONPATH', '')}"
+    else:
+        environment["FUSE_LIBRARY_NAME"] = "absent"
+    server = Path(__file__).parent / "serve_memory.py"
+    command = [sys.executable, server, tmp_path]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd="/", check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'ringcoll[store]'" in done.stderr
+    assert "libfuse3-3" in done.stderr

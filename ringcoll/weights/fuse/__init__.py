@@ -1,7 +1,5 @@
-"""A FUSE file system over versions of weights, without libfuse.
+"""A FUSE file system over versions of weights.
 
-The server speaks the kernel's protocol on /dev/fuse itself. So any thread can answer a request,
-also a watchdog when the thread that serves it is stuck; a version's inodes are never those of
-another one; and data go from the buffer that a one-sided read fills to the kernel without a copy in
-between.
+mfusepy, a binding of libfuse3, speaks with the kernel and calls :class:`FileSystem`. libfuse's
+high-level interface names files by paths, and answers each request in one of a few threads.
 """

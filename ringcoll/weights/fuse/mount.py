@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringcoll.errors import Error
 from ringcoll.weights.fuse import mounting
+from ringcoll.weights.fuse.connection import Server
 from ringcoll.weights.fuse.filesystem import FileSystem
-from ringcoll.weights.fuse.server import Server
 from ringcoll.weights.fuse.spool import Spool, default_parent
 from ringcoll.weights.source import Source
 
@@ -50,17 +49,16 @@ def serve(
     To be called by the main thread of a process of its own: a process that maps a file which its
     own interpreter serves waits for ever. Raises InvalidArgument and Error if it cannot mount.
     """
+    mounting.check()
     _allow_many_files()
     point = mounting.prepare(point)
     spool = Spool(options.staging or default_parent())
     try:
         with _signals() as signalled:
             system = FileSystem(source, spool, options.timeout_s, options.commit_timeout_s)
-            server = Server(mounting.mount(point, options.allow_other), system, options.threads)
-            server.start()
+            server = Server(point, system, allow_other=options.allow_other, threads=options.threads)
             try:
-                if not server.wait_ready(_START_S):
-                    raise Error(f"{point}: the kernel does not speak to the server")
+                server.start(_START_S)
                 mounting.set_readahead(point, _READAHEAD_BYTES)
                 ready(point)
                 _wait(server, signalled)
@@ -102,7 +100,7 @@ def _signals() -> Iterator[threading.Event]:
 
 
 def _allow_many_files() -> None:
-    """Each inode of the staging area that the kernel knows takes a descriptor."""
+    """Each open file of the staging area takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,5 +1,4 @@
-"""Inodes and open files: what every kind of them can do, and the table of those that the kernel
-knows."""
+"""What can be at a path, and what can be open."""
 
 from __future__ import annotations
 
@@ -7,17 +6,14 @@ import errno
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Hashable, Mapping
 
-from ringcoll.weights.fuse.protocol import ROOT_ID, Attr, Set
-
-# For what can never change. The kernel drops what it does not use when memory is short.
-FOREVER_S = 86400.0
-# For names of versions, which may go away.
-SHORTLY_S = 1.0
+FOLDER_MODE = stat.S_IFDIR | 0o555
+FILE_MODE = stat.S_IFREG | 0o444
+LINK_MODE = stat.S_IFLNK | 0o777
 
 Entry = tuple[str, int, int]  # name, inode, mode
+Stat = dict[str, int]  # fields of stat(2); times are in nanoseconds since 1970
 
 
 class Handle:
@@ -28,7 +24,14 @@ class Handle:
     # The descriptor of a real file, or -1.
     descriptor = -1
 
-    def read(self, offset: int, size: int, buffer: memoryview) -> bytes | memoryview:
+    def stat(self) -> Stat:
+        raise refused(errno.EBADF)
+
+    def entries(self) -> list[Entry]:
+        raise refused(errno.ENOTDIR)
+
+    def read(self, offset: int, out: memoryview) -> int:
+        """Reads as many bytes as ``out`` has, or as the file has there, and returns how many."""
         raise refused(errno.EISDIR)
 
     def write(self, offset: int, data: memoryview) -> int:
@@ -45,25 +48,13 @@ class Handle:
 
 
 class Node:
-    """An inode. By default it can neither be changed nor contain anything."""
+    """What is at a path, for the time of one request."""
 
-    # How long the kernel may remember a name of this inode, and its attributes.
-    entry_s = FOREVER_S
-    attr_s = FOREVER_S
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.id = 0
-        self.lookups = 0
-
-    def attr(self, handle: Handle | None = None) -> Attr:
+    def stat(self) -> Stat:
         raise NotImplementedError
 
     def xattrs(self) -> Mapping[str, bytes]:
         return {}
-
-    def lookup(self, name: str) -> Node:
-        raise refused(errno.ENOTDIR)
 
     def entries(self) -> list[Entry]:
         raise refused(errno.ENOTDIR)
@@ -72,111 +63,20 @@ class Node:
         raise refused(errno.EINVAL)
 
     def open(self, flags: int) -> Handle:
-        raise refused(errno.ENOSYS)
-
-    def set_attr(self, valid: Set, values: SetValues, handle: Handle | None) -> None:
-        raise refused(errno.EROFS)
-
-    def set_xattr(self, name: str, value: bytes, flags: int) -> None:
-        raise refused(errno.EROFS)
-
-    def remove_xattr(self, name: str) -> None:
-        raise refused(errno.EROFS)
-
-    def create(self, name: str, flags: int, mode: int, owner: Owner) -> tuple[Node, Handle]:
-        raise refused(errno.EROFS)
-
-    def make_folder(self, name: str, mode: int, owner: Owner) -> Node:
-        raise refused(errno.EROFS)
-
-    def unlink(self, name: str) -> None:
-        raise refused(errno.EROFS)
-
-    def remove_folder(self, name: str) -> None:
-        raise refused(errno.EROFS)
-
-    def entry_s_of(self, child: Node) -> float:
-        return child.entry_s
-
-    def close(self) -> None:
-        """The kernel has forgotten the inode. Nothing to do by default."""
-
-
-class Owner:
-    """The user and group of who asks."""
-
-    def __init__(self, uid: int, gid: int) -> None:
-        self.uid = uid
-        self.gid = gid
-
-
-class SetValues:
-    """The values of a SETATTR. Times are in nanoseconds since 1970."""
-
-    def __init__(self, mode: int, owner: Owner, size: int, atime: int, mtime: int) -> None:
-        self.mode = mode
-        self.owner = owner
-        self.size = size
-        self.atime = atime
-        self.mtime = mtime
+        return FolderHandle(self)
 
 
 class FolderHandle(Handle):
-    """An open directory: its entries as they were when it was opened or rewound."""
+    """An open directory of versions."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._listed: list[Entry] | None = None
 
-    def listed(self, first: int) -> list[Entry]:
-        if self._listed is None or first == 0:
-            own = self._node.attr()
-            dots = [(".", own.inode, own.mode), ("..", own.inode, own.mode)]
-            self._listed = dots + self._node.entries()
-        return self._listed
+    def stat(self) -> Stat:
+        return self._node.stat()
 
-
-class NodeTable:
-    """The inodes that the kernel knows, with the number of lookups that it has not forgotten."""
-
-    def __init__(self, root: Node) -> None:
-        root.id, root.lookups = ROOT_ID, 1
-        self._lock = threading.Lock()
-        self._by_id = {ROOT_ID: root}
-        self._by_key = {root.key: root}
-        self._last = ROOT_ID
-
-    def __getitem__(self, number: int) -> Node:
-        try:
-            return self._by_id[number]
-        except KeyError:
-            raise refused(errno.ESTALE) from None
-
-    def remember(self, node: Node) -> Node:
-        """Counts a lookup. Returns the inode that has the same key already, and closes ``node``,
-        or enters ``node``. A number is never used again."""
-        with self._lock:
-            known = self._by_key.setdefault(node.key, node)
-            if known.id == 0:
-                self._last += 1
-                known.id = self._last
-                self._by_id[known.id] = known
-            known.lookups += 1
-        if known is not node:
-            node.close()
-        return known
-
-    def forget(self, number: int, lookups: int) -> None:
-        with self._lock:
-            node = self._by_id.get(number)
-            if node is None or number == ROOT_ID:
-                return
-            node.lookups -= lookups
-            if node.lookups > 0:
-                return
-            del self._by_id[number]
-            del self._by_key[node.key]
-        node.close()
+    def entries(self) -> list[Entry]:
+        return self._node.entries()
 
 
 def refused(number: int) -> OSError:
@@ -188,8 +88,3 @@ def inode_of(key: Hashable) -> int:
     real file system."""
     digest = hashlib.blake2b(repr(key).encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "little") | 1 << 63
-
-
-FOLDER_MODE = stat.S_IFDIR | 0o555
-FILE_MODE = stat.S_IFREG | 0o444
-LINK_MODE = stat.S_IFLNK | 0o777

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 NOREPLACE = 1
+_HERE = -100  # AT_FDCWD
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def rename(old_folder: int, old: str, new_folder: int, new: str, flags: int) -> None:
-    """Renames between open directories. Raises OSError."""
-    names = os.fsencode(old), os.fsencode(new)
-    if _libc.renameat2(old_folder, names[0], new_folder, names[1], flags) != 0:
+def rename(old: Path, new: Path, flags: int) -> None:
+    """Renames with flags. Raises OSError."""
+    if _libc.renameat2(_HERE, os.fsencode(old), _HERE, os.fsencode(new), flags) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

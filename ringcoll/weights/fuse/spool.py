@@ -28,28 +28,27 @@ class Spool:
     def __init__(self, parent: Path) -> None:
         _remove_leftovers(parent)
         self._path, self._lock = _make(parent)
-        self.files = self._open_folder("files", 0o755)
-        self._trash = self._open_folder("trash", 0o700)
+        self.files = self._make_folder("files", 0o755)
+        self._trash = self._make_folder("trash", 0o700)
 
-    def discard(self, folder: int, name: str) -> None:
+    def discard(self, path: Path) -> None:
         """Removes a file or directory, in one step for those who look. Open files stay."""
-        gone = secrets.token_hex(8)
-        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=self._trash)
-        path = self._path / "trash" / gone
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+        gone = self._trash / secrets.token_hex(8)
+        path.rename(gone)
+        if gone.is_dir() and not gone.is_symlink():
+            shutil.rmtree(gone, ignore_errors=True)
         else:
-            path.unlink()
+            gone.unlink()
 
     def close(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
-        for descriptor in (self.files, self._trash, self._lock):
-            os.close(descriptor)
+        os.close(self._lock)
 
-    def _open_folder(self, name: str, mode: int) -> int:
-        (self._path / name).mkdir()
-        (self._path / name).chmod(mode)
-        return os.open(self._path / name, _OPEN)
+    def _make_folder(self, name: str, mode: int) -> Path:
+        path = self._path / name
+        path.mkdir()
+        path.chmod(mode)
+        return path
 
 
 def _make(parent: Path) -> tuple[Path, int]:

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,21 +18,20 @@ from ringcoll.weights.fuse.nodes import (
     FILE_MODE,
     FOLDER_MODE,
     LINK_MODE,
-    SHORTLY_S,
     Entry,
-    FolderHandle,
     Handle,
     Node,
+    Stat,
     inode_of,
     refused,
 )
-from ringcoll.weights.fuse.protocol import Attr
 from ringcoll.weights.names import MODEL_FILE, folders_of, possible_paths
 from ringcoll.weights.source import Lease, VersionInfo
 
 log = logging.getLogger("ringcoll.mount")
 
 XATTR = "user.ringcoll."
+_NUMBER = re.compile(r"0|[1-9][0-9]*")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
@@ -151,119 +151,123 @@ class Versions:
             del self._held[number]
         held.lease.close()
 
-    def attr(self, inode: int, mode: int, size: int, time: float) -> Attr:
+    def find(self, version: str, path: str) -> Node:
+        """What is at a path of a version; raises ENOENT if it is not there. A version that has been
+        taken away is found as long as files of it are open, but not its directory."""
+        if not is_number(version):
+            raise refused(errno.ENOENT)
+        number = int(version)
+        if not path and not self.has(number):
+            raise refused(errno.ENOENT)
+        snapshot = self.snapshot(number)
+        if path in snapshot.folders:
+            return VersionFolder(self, snapshot, path)
+        if (file := snapshot.files.get(path)) is None:
+            raise refused(errno.ENOENT)
+        return VersionFile(self, snapshot, path, file)
+
+    def has(self, number: int) -> bool:
+        return any(info.number == number for info in self.infos())
+
+    def stat(self, inode: int, mode: int, size: int, time: float) -> Stat:
         stamp = int(time * 1e9)
-        return Attr(inode, mode, size, 1, self._uid, self._gid, stamp, stamp, stamp)
+        return {
+            "st_ino": inode,
+            "st_mode": mode,
+            "st_size": size,
+            "st_blocks": -(-size // 512),
+            "st_nlink": 1,
+            "st_uid": self._uid,
+            "st_gid": self._gid,
+            "st_atime": stamp,
+            "st_mtime": stamp,
+            "st_ctime": stamp,
+        }
 
 
 class VersionFolder(Node):
     """The directory of a version (``path`` is ""), or one inside it."""
 
-    def __init__(self, versions: Versions, number: int, path: str = "") -> None:
-        super().__init__(("version", number, path))
+    def __init__(self, versions: Versions, snapshot: Snapshot, path: str) -> None:
         self._versions = versions
-        self._number = number
+        self._snapshot = snapshot
         self._path = path
-        if not path:
-            self.entry_s = SHORTLY_S
 
-    def attr(self, handle: Handle | None = None) -> Attr:
-        snapshot = self._versions.snapshot(self._number)
-        return self._versions.attr(inode_of(self.key), FOLDER_MODE, 0, snapshot.manifest.time)
+    def stat(self) -> Stat:
+        manifest = self._snapshot.manifest
+        inode = version_inode(manifest.version, self._path)
+        return self._versions.stat(inode, FOLDER_MODE, 0, manifest.time)
 
     def xattrs(self) -> Mapping[str, bytes]:
-        return self._versions.snapshot(self._number).xattrs()
-
-    def lookup(self, name: str) -> Node:
-        snapshot = self._versions.snapshot(self._number)
-        is_folder = snapshot.folders[self._path].get(name)
-        if is_folder is None:
-            raise refused(errno.ENOENT)
-        kind = VersionFolder if is_folder else VersionFile
-        return kind(self._versions, self._number, self._inside(name))
+        return self._snapshot.xattrs()
 
     def entries(self) -> list[Entry]:
-        snapshot = self._versions.snapshot(self._number)
+        version = self._snapshot.manifest.version
+        inside = f"{self._path}/" if self._path else ""
         return [
-            (
-                name,
-                inode_of(("version", self._number, self._inside(name))),
-                FOLDER_MODE if is_folder else FILE_MODE,
-            )
-            for name, is_folder in snapshot.folders[self._path].items()
+            (name, version_inode(version, inside + name), FOLDER_MODE if is_folder else FILE_MODE)
+            for name, is_folder in self._snapshot.folders[self._path].items()
         ]
-
-    def open(self, flags: int) -> Handle:
-        return FolderHandle(self)
-
-    def _inside(self, name: str) -> str:
-        return f"{self._path}/{name}" if self._path else name
 
 
 class VersionFile(Node):
     """A file of a version. Its bytes never change."""
 
-    def __init__(self, versions: Versions, number: int, path: str) -> None:
-        super().__init__(("version", number, path))
+    def __init__(self, versions: Versions, snapshot: Snapshot, path: str, file: File) -> None:
         self._versions = versions
-        self._number = number
+        self._snapshot = snapshot
         self._path = path
+        self._file = file
 
-    def attr(self, handle: Handle | None = None) -> Attr:
-        snapshot, file = self._found()
-        time = snapshot.manifest.time
-        return self._versions.attr(inode_of(self.key), FILE_MODE, file.layout.size, time)
+    def stat(self) -> Stat:
+        manifest = self._snapshot.manifest
+        inode = version_inode(manifest.version, self._path)
+        return self._versions.stat(inode, FILE_MODE, self._file.layout.size, manifest.time)
 
     def xattrs(self) -> Mapping[str, bytes]:
-        snapshot, file = self._found()
-        return snapshot.xattrs(file)
+        return self._snapshot.xattrs(self._file)
 
     def open(self, flags: int) -> Handle:
         if flags & _WRITING:
             raise refused(errno.EROFS)
-        _, file = self._found()
-        self._versions.hold(self._number)
-        return _OpenFile(self._versions, self._number, file.layout)
-
-    def _found(self) -> tuple[Snapshot, File]:
-        snapshot = self._versions.snapshot(self._number)
-        return snapshot, snapshot.files[self._path]
+        layout = self._file.layout
+        self._versions.hold(self._snapshot.manifest.version)
+        return _OpenFile(self._versions, self, self._snapshot.manifest.version, layout)
 
 
 class _OpenFile(Handle):
     is_immutable = True
 
-    def __init__(self, versions: Versions, number: int, layout: Layout) -> None:
+    def __init__(self, versions: Versions, file: VersionFile, number: int, layout: Layout) -> None:
         self._versions = versions
         self._number = number
+        self._file = file
         self._layout = layout
 
-    def read(self, offset: int, size: int, buffer: memoryview) -> memoryview:
-        size = max(0, min(size, self._layout.size - offset))
-        out = buffer[:size]
-        pieces = list(self._layout.plan(offset, out))
+    def stat(self) -> Stat:
+        return self._file.stat()
+
+    def read(self, offset: int, out: memoryview) -> int:
+        size = max(0, min(len(out), self._layout.size - offset))
+        pieces = list(self._layout.plan(offset, out[:size]))
         if pieces:
             self._versions.guard.read(self._number, pieces)
-        return out
+        return size
 
     def close(self) -> None:
         self._versions.release(self._number)
 
 
 class Latest(Node):
-    """The symbolic link to the newest version. The kernel asks each time."""
-
-    entry_s = 0.0
-    attr_s = 0.0
+    """The symbolic link to the newest version."""
 
     def __init__(self, versions: Versions) -> None:
-        super().__init__("latest")
         self._versions = versions
 
-    def attr(self, handle: Handle | None = None) -> Attr:
+    def stat(self) -> Stat:
         newest = self._newest()
         size = len(str(newest.number))
-        return self._versions.attr(inode_of(self.key), LINK_MODE, size, newest.time)
+        return self._versions.stat(inode_of("latest"), LINK_MODE, size, newest.time)
 
     def link_target(self) -> str:
         return str(self._newest().number)
@@ -273,3 +277,11 @@ class Latest(Node):
         if not infos:
             raise refused(errno.ENOENT)
         return infos[-1]
+
+
+def is_number(name: str) -> bool:
+    return _NUMBER.fullmatch(name) is not None
+
+
+def version_inode(number: int, path: str) -> int:
+    return inode_of(("version", number, path))
