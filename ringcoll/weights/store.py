@@ -252,14 +252,8 @@ class Store:
         shard. If ``out`` has the values of version ``since``, only changes are read where that is
         cheaper."""
         if since is not None:
-            if out is None:
-                raise InvalidArgument(
-                    "get: since= needs out=, which has the values of that version"
-                )
-            with self.prepare(
-                version, since, {name: out}, timeout=timeout, _slice=(offset, shape)
-            ) as u:
-                u.apply()
+            wanted = None if out is None else {name: out}
+            self._update(version, since, wanted, "", timeout, (offset, shape), True).apply()
             return out
 
         def choose(manifest: Manifest) -> tuple[list[Goal], Any]:
@@ -281,8 +275,7 @@ class Store:
         Tensors of ``out`` are written, numbers are replaced. Returns the dictionary. ``since`` is
         as for :meth:`get`."""
         if since is not None:
-            with self.prepare(version, since, out, prefix, timeout) as update:
-                return update.apply()
+            return self._update(version, since, out, prefix, timeout, in_place=True).apply()
         if out is None:
             return self._read(version, lambda m: goals.all_goals(m, prefix), timeout)[1]
         leaves = list(arrays.flatten(out, prefix))
@@ -296,19 +289,30 @@ class Store:
         out: Any = None,
         prefix: str = "",
         timeout: float | None = None,
-        _slice: tuple[Any, Any] = (None, None),
     ) -> Update:
         """Reads what changes the tensors of ``out`` from the values of version ``since`` to those
         of ``version``, while they are still in use. :meth:`Update.apply` then changes them.
         Without ``since``, or if that version is not kept any more, tensors are read as a whole. The
         version stays leased until the update is applied or closed."""
+        return self._update(version, since, out, prefix, timeout)
+
+    def _update(
+        self,
+        version: int | str,
+        since: int | None,
+        out: Any,
+        prefix: str,
+        timeout: float | None,
+        part: tuple[Any, Any] = (None, None),
+        in_place: bool = False,
+    ) -> Update:
         if out is None:
-            raise InvalidArgument("prepare: pass out=, the state dict that is to be changed")
+            raise InvalidArgument("since= needs out=, the earlier values; so does prepare()")
         self._check()
         leaves = list(arrays.flatten(out, prefix))
         leased = self._try_lease(since, timeout) if since is not None else None
         try:
-            return self._prepare(version, leased, out, prefix, leaves, timeout, _slice)
+            return self._prepare(version, leased, out, prefix, leaves, timeout, part, in_place)
         except BaseException:
             if leased is not None:
                 leased.close()
@@ -323,6 +327,7 @@ class Store:
         leaves: list[tuple[str, Any]],
         timeout: float | None,
         part: tuple[Any, Any],
+        in_place: bool,
     ) -> Update:
         def attempt(manifest: Manifest, lease: str | None, left: float) -> tuple[Update, bool]:
             wanted, numbers = goals.goals_of(manifest, leaves, part)
@@ -335,7 +340,7 @@ class Store:
             old = before.manifest if before is not None else None
             result = functools.partial(goals.set_numbers, out, prefix, numbers)
             arguments = (manifest, old, wanted, lease is not None, finish, result, left)
-            return self._preparer.prepare(*arguments)
+            return self._preparer.prepare(*arguments, in_place)
 
         update: Update = self._leases.use(version, attempt, self._limit(timeout), keep=True)
         return update

@@ -50,7 +50,7 @@ class _Patch(NamedTuple):
 
 
 class _Fresh(NamedTuple):
-    """A tensor that was read as a whole."""
+    """A tensor that was read as a whole, to its target or beside it."""
 
     goal: Goal
     data: numpy.ndarray
@@ -132,7 +132,8 @@ class Update:
             raise InvalidArgument("the update has been applied or closed already")
         try:
             for each in self._fresh:
-                numpy.copyto(each.goal.target.data, each.data)
+                if each.data is not each.goal.target.data:
+                    numpy.copyto(each.goal.target.data, each.data)
             for patch in self._patches:
                 self._patch(patch)
             for goal in {id(g.target): g for g in self._goals()}.values():
@@ -185,20 +186,22 @@ class Preparer:
         finish: Callable[[], None],
         result: Callable[[], Any],
         timeout: float,
+        in_place: bool,
     ) -> tuple[Update, bool]:
         """Reads what the goals need. Returns the update, and whether all that was read as a whole
-        was verified. ``before`` is the version whose values the targets have, or None."""
+        was verified. ``before`` is the version whose values the targets have, or None. With
+        ``in_place``, what is read as a whole goes straight to the targets."""
         deadline = time.monotonic() + timeout
         fresh: list[_Fresh] = []
         candidates: list[_Candidate] = []
         for goal in goals:
             found = self._candidates(manifest, before, goal) if leased else None
             if found is None:
-                fresh.append(_Fresh(goal, numpy.empty(goal.target.data.nbytes, numpy.uint8)))
+                fresh.append(_fresh(goal, in_place))
             else:
                 candidates += found
         patches, whole = self._fetch_deltas(candidates, deadline)
-        fresh += [_Fresh(goal, numpy.empty(goal.target.data.nbytes, numpy.uint8)) for goal in whole]
+        fresh += [_fresh(goal, in_place) for goal in whole]
         names = {id(each.goal) for each in fresh}
         patches = [patch for patch in patches if id(patch.goal) not in names]
         wants = [Want(each.goal.name, each.goal.place, each.data) for each in fresh]
@@ -306,6 +309,11 @@ class Preparer:
             handle = agents.decode(answer["regions"][str(place[0])])
             found.append(((handle, place[1]), place[2]))
         return found
+
+
+def _fresh(goal: Goal, in_place: bool) -> _Fresh:
+    data = goal.target.data
+    return _Fresh(goal, data if in_place else numpy.empty(data.nbytes, numpy.uint8))
 
 
 def _width(each: _Candidate) -> int:
