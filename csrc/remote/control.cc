@@ -11,14 +11,14 @@ std::optional<Located> locate(const RegionEntry& entry, uint64_t secret) {
   if (observe(entry.secret) != secret) return {};
   // Relaxed: the secret was published after these words. is_open_still() tells whether they have
   // changed since.
-  constexpr auto relaxed = std::memory_order_relaxed;
-  Located found{.address = entry.address.load(relaxed),
-                .bytes = entry.bytes.load(relaxed),
-                .segment_fd = entry.segment_fd.load(relaxed),
-                .writable = entry.writable.load(relaxed) != 0,
-                .segment_inode = entry.segment_inode.load(relaxed),
-                .segment_bytes = entry.segment_bytes.load(relaxed),
-                .segment_offset = entry.segment_offset.load(relaxed)};
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  Located found{.address = entry.address.load(kRelaxed),
+                .bytes = entry.bytes.load(kRelaxed),
+                .segment_fd = entry.segment_fd.load(kRelaxed),
+                .writable = entry.writable.load(kRelaxed) != 0,
+                .segment_inode = entry.segment_inode.load(kRelaxed),
+                .segment_bytes = entry.segment_bytes.load(kRelaxed),
+                .segment_offset = entry.segment_offset.load(kRelaxed)};
   if (!is_open_still(entry, secret)) return {};
   return found;
 }

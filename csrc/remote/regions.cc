@@ -88,7 +88,7 @@ Regions::Regions(uint64_t agent) : memory_(SharedMemory::create(sizeof(ControlMe
 }
 
 Regions::~Regions() {
-  for (auto region : std::vector(open_))
+  for (const auto& region : std::vector(open_))
     if (region) try {
         close(region, Deadline(kClosing));
       } catch (const Error& error) {
@@ -118,14 +118,14 @@ std::shared_ptr<Region> Regions::open(void* data, uint64_t bytes, bool writable)
   }
   region->index_ = free_.back();
   RegionEntry& entry = control().regions[region->index_];
-  constexpr auto relaxed = std::memory_order_relaxed;  // the secret is published last
-  entry.address.store(reinterpret_cast<uint64_t>(data), relaxed);
-  entry.bytes.store(bytes, relaxed);
-  entry.writable.store(writable, relaxed);
-  entry.segment_fd.store(place ? place->fd : -1, relaxed);
-  entry.segment_inode.store(place ? place->inode : 0, relaxed);
-  entry.segment_bytes.store(place ? place->segment_bytes : 0, relaxed);
-  entry.segment_offset.store(place ? place->offset : 0, relaxed);
+  constexpr auto kRelaxed = std::memory_order_relaxed;  // the secret is published last
+  entry.address.store(reinterpret_cast<uint64_t>(data), kRelaxed);
+  entry.bytes.store(bytes, kRelaxed);
+  entry.writable.store(writable, kRelaxed);
+  entry.segment_fd.store(place ? place->fd : -1, kRelaxed);
+  entry.segment_inode.store(place ? place->inode : 0, kRelaxed);
+  entry.segment_bytes.store(place ? place->segment_bytes : 0, kRelaxed);
+  entry.segment_offset.store(place ? place->offset : 0, kRelaxed);
   publish(entry.secret, region->secret_);
   open_[region->index_] = region;
   free_.pop_back();
