@@ -1,5 +1,6 @@
 #include "base/interruption.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringcoll {
@@ -29,6 +30,16 @@ void Interruption::ask() {
   current = this;
   next_ = Clock::now() + kEvery;
   if (ended_) ends_();
+}
+
+void wait_attended(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                   Duration limit) {
+  Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
+  changed.wait_for(lock, std::min(limit, most));
+  if (!Interruption::is_due()) return;
+  lock.unlock();
+  Interruption::look();
+  lock.lock();
 }
 
 }  // namespace ringcoll

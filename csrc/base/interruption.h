@@ -1,7 +1,9 @@
 // Blocking calls that their caller may end (rc_call.interrupted) before their deadline ends them.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <optional>
 
 #include "base/clock.h"
@@ -50,5 +52,10 @@ class Interruption {
   std::optional<Clock::time_point> next_;
   bool ended_ = false;
 };
+
+/// Waits until `changed` is notified, at most for `limit`, or until the caller of this thread's
+/// call is to be asked. Then asks it, without the lock. The caller of this function loops.
+void wait_attended(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                   Duration limit);
 
 }  // namespace ringcoll

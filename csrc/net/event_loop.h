@@ -1,5 +1,6 @@
-// One thread with one epoll, which calls back when a descriptor is ready. It serves the
-// start of a job, listening sockets and lifelines, never payload.
+// One thread with one epoll, which calls back when a descriptor is ready. In a mesh it serves the
+// start of a job, listening sockets and lifelines, never payload. An agent has one of its own
+// (remote/network.h), which also serves payload.
 #pragma once
 
 #include <cstdint>

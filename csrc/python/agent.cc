@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -106,12 +107,16 @@ Region::~Region() {
     status = ringcoll_region_close(region_, 0);
   }
   if (status != RC_TIMEOUT) return;
-  // Rare: the tensor must outlive what a stopped process does to it.
+  // Rare: the tensor must outlive what a stopped process does to it, so it is never released.
   tensor_.release();  // NOLINT: leaked on purpose
-  std::thread([agent = agent_, region = region_] {
-    while (ringcoll_region_close(region, kCloseSeconds) == RC_TIMEOUT) {
-    }
-  }).detach();
+  try {
+    std::thread([agent = agent_, region = region_] {
+      while (ringcoll_region_close(region, kCloseSeconds) == RC_TIMEOUT) {
+      }
+    }).detach();
+  } catch (const std::system_error&) {
+    // No thread can be started: the region stays open, and its memory stays what it was.
+  }
 }
 
 rc_region* Region::open() const {

@@ -228,8 +228,6 @@ void Agent::hang_up(uint64_t connection) {
   if (auto link = network_.mailbox().hang_up(connection)) link->leave();
 }
 
-void Agent::stop_receiving() { network_.mailbox().stop(); }
-
 Agent::Stats Agent::stats() {
   return {regions_.count(), network_.count(), network_.dispatcher().served()};
 }

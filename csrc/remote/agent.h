@@ -82,8 +82,6 @@ class Agent {
   /// kClosed last, unless hang_up() was called. Throws Error(kAborted) once the agent is closing.
   std::optional<Event> receive(Deadline deadline);
   void hang_up(uint64_t connection);
-  /// Makes receive() throw, for good.
-  void stop_receiving();
 
   struct Stats {
     size_t regions;

@@ -41,12 +41,7 @@ bool Batch::wait(double limit_s) {
   while (state_ != State::kEnded) {
     if (state_ == State::kCallingBack && teller_ == std::this_thread::get_id()) break;
     if (limit.passed() || Interruption::has_ended()) return false;
-    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
-    ended_.wait_for(lock, std::min(limit.left(), most));
-    if (!Interruption::is_due()) continue;
-    lock.unlock();
-    Interruption::look();
-    lock.lock();
+    wait_attended(ended_, lock, limit.left());
   }
   if (error_) throw *error_;
   return true;

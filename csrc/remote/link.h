@@ -84,7 +84,6 @@ class Link : public std::enable_shared_from_this<Link> {
   Clock::time_point heard() const { return heard_.load(std::memory_order_relaxed); }
   /// Bytes that wait to be sent. Any thread.
   uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
-  bool dialled() const { return !addresses_.empty(); }
   const std::string& peer_text() const { return peer_text_; }
 
   // For the listener alone, on the loop's thread.

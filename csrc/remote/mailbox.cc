@@ -68,12 +68,7 @@ std::optional<Event> Mailbox::receive(Deadline deadline) {
   while (events_.empty()) {
     check(!stopped_, Code::kAborted, "the agent is closed");
     if (deadline.passed() || Interruption::has_ended()) return {};
-    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
-    came_.wait_for(lock, std::min(deadline.left(), most));
-    if (!Interruption::is_due()) continue;
-    lock.unlock();
-    Interruption::look();
-    lock.lock();
+    wait_attended(came_, lock, deadline.left());
   }
   Event event = std::move(events_.front());
   events_.pop_front();

@@ -32,9 +32,10 @@ class Mailbox {
   void take(uint64_t connection, std::string text);
   /// The link has ended; kClosed comes, unless hang_up() was called.
   void close(uint64_t connection, std::string why);
+  /// Makes receive() throw, for good.
   void stop();
 
-  /// As Agent's.
+  // Agent has functions of these names, and says what they do.
   void send(uint64_t connection, std::string text);
   std::optional<Event> receive(Deadline deadline);
   std::shared_ptr<Link> hang_up(uint64_t connection);

@@ -59,12 +59,7 @@ uint64_t Region::take_notice(Deadline deadline) {
     if (closed_) throw_gone();
     check(!deadline.passed(), Code::kTimeout, "waiting for a notice: none has come");
     check(!Interruption::has_ended(), Code::kAborted, "waiting for a notice: interrupted");
-    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
-    changed_.wait_for(lock, std::min(deadline.left(), most));
-    if (!Interruption::is_due()) continue;
-    lock.unlock();
-    Interruption::look();
-    lock.lock();
+    wait_attended(changed_, lock, deadline.left());
   }
   uint64_t value = notices_.front();
   notices_.pop_front();

@@ -113,7 +113,7 @@ def test_files_go_in_and_out(serve: Callable[..., str], run: Run, tmp_path: Path
     assert (latest / "b.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
 
 
-def test_a_server_that_joins_takes_over(
+def test_a_server_joins_and_gets_replicas(
     serve: Callable[..., str], run: Run, tmp_path: Path
 ) -> None:
     write_tensors(tmp_path)
