@@ -126,7 +126,7 @@ bool Agent::copy_from_here(const Copy& copy, const Source& source, bool* noticed
                                         copy.bytes)
                           : peer->read(handle.index, handle.secret, source.offset, copy.local,
                                        copy.bytes);
-  if (made) network_.dispatcher().count(handle.owner.id, copy.bytes);
+  if (made) network_.dispatcher().count_here(handle.owner.id, copy.bytes);
   return made;
 }
 
