@@ -45,8 +45,10 @@ struct Target {
 class Agent {
  public:
   /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may map
-  /// one another's memory. Throws Error(kTransport).
-  Agent(std::vector<Interface> interfaces, const std::string& host);
+  /// one another's memory. `config`: the knobs of RDMA (remote/rdma.h); null: there is none. Throws
+  /// Error(kTransport).
+  Agent(std::vector<Interface> interfaces, const std::string& host,
+        const Config* config = nullptr);
   /// Ends all links with a goodbye, and all batches with kAborted. Not from a `done` of a batch.
   ~Agent();
   Agent(const Agent&) = delete;
@@ -89,6 +91,8 @@ class Agent {
     size_t regions;
     size_t links;
     std::vector<Dispatcher::Served> served;
+    std::map<Way, uint64_t> ways;  // the same bytes, by how they have travelled
+    uint64_t answered;             // bytes that peers have copied, and this process' thread for them
   };
   Stats stats();
 
