@@ -13,91 +13,25 @@
 
 #include "base/threads.h"
 #include "net/socket.h"
-#include "remote/pool.h"
+#include "remote/agent_testing.h"
+#include "transport/verbs/device_testing.h"
 
 namespace ringcoll::remote {
 namespace {
 
-std::vector<Interface> loopback() {
-  return {{.name = "lo", .address = Address::parse("127.0.0.1:0"), .up = true, .loopback = true}};
-}
-
-enum class Way { kMapped, kKernel, kLinks };
-std::string name_of(Way way) {
-  return way == Way::kMapped ? "Mapped" : way == Way::kKernel ? "Kernel" : "Links";
-}
-
-/// Memory for a region, of the pool if peers are to map it.
-class Memory {
- public:
-  Memory(Way way, size_t bytes) : bytes_(bytes), way_(way) {
-    if (way == Way::kMapped)
-      data_ = Pool::of_process().allocate(bytes);
-    else
-      data_ = (own_ = std::vector<std::byte>(bytes)).data();
-  }
-  ~Memory() {
-    if (way_ == Way::kMapped) Pool::of_process().release(data_);
-  }
-  std::byte* data() { return data_; }
-  size_t bytes() const { return bytes_; }
-  void fill(int seed) {
-    for (size_t i = 0; i < bytes_; i++)
-      data_[i] = static_cast<std::byte>((i * 7 + static_cast<size_t>(seed)) & 0xff);
-  }
-
- private:
-  size_t bytes_;
-  Way way_;
-  std::vector<std::byte> own_;
-  std::byte* data_;
-};
-
-std::shared_ptr<const RegionHandle> attach(const std::string& handle) {
-  return std::make_shared<RegionHandle>(decode(handle));
-}
-
-std::shared_ptr<Batch> reading(std::byte* to, uint64_t bytes, std::vector<Source> sources,
-                               double seconds_left = 20) {
-  Copy copy{.local = to, .bytes = bytes, .sources = std::move(sources)};
-  return std::make_shared<Batch>(std::vector{copy}, seconds(seconds_left), nullptr);
-}
-std::shared_ptr<Batch> writing(const std::byte* from, uint64_t bytes, Source target,
-                               std::optional<uint64_t> notice = {}) {
-  Copy copy{.writes = true,
-            .local = const_cast<std::byte*>(from),
-            .bytes = bytes,
-            .sources = {std::move(target)},
-            .notice = notice};
-  return std::make_shared<Batch>(std::vector{copy}, seconds(20), nullptr);
-}
-
-template <typename Body>
-std::optional<Error> error_of(Body&& body) {
-  try {
-    body();
-    return {};
-  } catch (const Error& error) {
-    return error;
-  }
-}
-#define EXPECT_CODE(code_, ...)                              \
-  do {                                                       \
-    auto caught = error_of([&] { __VA_ARGS__; });            \
-    ASSERT_TRUE(caught.has_value()) << "no error";           \
-    EXPECT_EQ(caught->code(), code_) << caught->what();      \
-  } while (false)
-
-class Ways : public ::testing::TestWithParam<Way> {
+class Ways : public ::testing::TestWithParam<Path> {
  protected:
   Ways()
-      : owner_(loopback(), "one"), reader_(loopback(), GetParam() == Way::kLinks ? "two" : "one") {
+      : owner_(loopback(), "one", rdma_of(GetParam())),
+        reader_(loopback(), reader_host(GetParam()), rdma_of(GetParam())) {
     owner_.admit("test", "key");
     reader_.admit("test", "key");
   }
   Agent owner_, reader_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Ways, ::testing::Values(Way::kMapped, Way::kKernel, Way::kLinks),
+const auto* const kRdmaEnvironment =
+    ::testing::AddGlobalTestEnvironment(new ringcoll::testing::RdmaForTests);
+INSTANTIATE_TEST_SUITE_P(All, Ways, ::testing::Values(Path::kMapped, Path::kKernel, Path::kLinks, Path::kRdma),
                          [](const auto& each) { return name_of(each.param); });
 
 TEST_P(Ways, ReadsWhatTheOwnerHas) {
@@ -196,7 +130,7 @@ TEST_P(Ways, AWrongSecretOpensNothing) {
 }
 
 TEST_P(Ways, ReadsAnotherHolderWhereOneIsGone) {
-  Agent other(loopback(), GetParam() == Way::kLinks ? "three" : "one");
+  Agent other(loopback(), crosses_hosts(GetParam()) ? "three" : "one", rdma_of(GetParam()));
   other.admit("test", "key");
   Memory first(GetParam(), 5 << 20), second(GetParam(), 5 << 20);
   second.fill(9);
