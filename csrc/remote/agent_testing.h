@@ -71,12 +71,12 @@ inline std::shared_ptr<const RegionHandle> attach(const std::string& handle) {
 }
 
 inline std::shared_ptr<Batch> reading(std::byte* to, uint64_t bytes, std::vector<Source> sources,
-                               double seconds_left = 20) {
+                                      double seconds_left = 20) {
   Copy copy{.local = to, .bytes = bytes, .sources = std::move(sources)};
   return std::make_shared<Batch>(std::vector{copy}, seconds(seconds_left), nullptr);
 }
 inline std::shared_ptr<Batch> writing(const std::byte* from, uint64_t bytes, Source target,
-                               std::optional<uint64_t> notice = {}) {
+                                      std::optional<uint64_t> notice = {}) {
   Copy copy{.writes = true,
             .local = const_cast<std::byte*>(from),
             .bytes = bytes,
@@ -94,11 +94,11 @@ std::optional<Error> error_of(Body&& body) {
     return error;
   }
 }
-#define EXPECT_CODE(code_, ...)                              \
-  do {                                                       \
-    auto caught = error_of([&] { __VA_ARGS__; });            \
-    ASSERT_TRUE(caught.has_value()) << "no error";           \
-    EXPECT_EQ(caught->code(), code_) << caught->what();      \
+#define EXPECT_CODE(code_, ...)                         \
+  do {                                                  \
+    auto caught = error_of([&] { __VA_ARGS__; });       \
+    ASSERT_TRUE(caught.has_value()) << "no error";      \
+    EXPECT_EQ(caught->code(), code_) << caught->what(); \
   } while (false)
 
 }  // namespace ringcoll::remote

@@ -27,7 +27,8 @@ enum class FrameKind : uint16_t {
   kKeyAsk,   // answered by kKey or kNoKey
   kKey,      // `id`: the key, `offset`: the address, `bytes`: of the region, `code`: 1 if writable
   kNoKey,    // `code`: that of the Error; body: its text. kTransport: the region is not registered
-  kKeyGone,  // the key is not valid any more
+  kKeyGone,  // the key is about to become invalid; answered by kKeyLeft
+  kKeyLeft,  // this end does not use the key any more
 };
 
 /// Sent as it is, little-endian.

@@ -17,6 +17,8 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(3);
 // The end that waits for an offer has more, to hear from the other that it has given up.
 constexpr Duration kOfferPatience = std::chrono::seconds(4);
+// A region that is closed waits so long for peers in the middle of reading or writing it.
+constexpr Duration kClosing = std::chrono::milliseconds(200);
 // A queue pair that has failed is made anew, each time a bit later.
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr int kMostDoublings = 9;
@@ -81,6 +83,10 @@ void Rdma::close() {
     std::lock_guard lock(slow_mutex_);
     slow = std::move(slow_);
   }
+}
+
+void Rdma::forget(const Region& region) {
+  keys_.forget(region, loop_.on_loop_thread() ? Duration::zero() : kClosing);
 }
 
 std::string Rdma::ports() const { return rdma::encode_ports(told_); }
@@ -158,13 +164,14 @@ void Rdma::join(const std::shared_ptr<Link>& link, std::string_view ports) {
 }
 
 void Rdma::left(const Link& link) {
+  keys_.left(link);
   auto found = joined_.find(&link);
   if (found == joined_.end()) return;
   Joined joined = std::move(found->second);
   joined_.erase(found);
   if (!joined.pair) return;
   joined.pair->end("its connection has ended");
-  if (joined.is_usable) dispatcher_.remove(*joined.pair);
+  if (joined.stage == Stage::kUsable) dispatcher_.remove(*joined.pair);
 }
 
 // Makes or connects a queue pair on the other thread, and then says so.
@@ -191,19 +198,21 @@ void Rdma::prepare(const Joined& joined, std::function<std::shared_ptr<RdmaPair>
 
 void Rdma::offer(Joined& joined) {
   joined.number++;
+  joined.stage = Stage::kSettingUp;
   auto make = [this, link = joined.link, port = port_to(joined), number = joined.number] {
     return make_pair(link, port, number);
   };
   prepare(joined, make, FrameKind::kRdmaOffer);
   loop_.after(kPatience, [this, link = joined.link, number = joined.number] {
     Joined* waits = is_closed_ ? nullptr : find(*link, number);
-    if (waits && !waits->is_usable) do_without(*waits, "no answer, or packets do not get through");
+    if (waits && waits->stage == Stage::kSettingUp)
+      do_without(*waits, "no answer, or packets do not get through");
   });
 }
 
 void Rdma::take_offer(Joined& joined, const FrameHead& head, const std::string& body) {
   if (auto old = std::exchange(joined.pair, nullptr)) old->end("a new one takes its place");
-  joined.is_usable = false;
+  joined.stage = Stage::kSettingUp;
   joined.number = head.id;
   auto make = [this, link = joined.link, port = port_to(joined), number = head.id, body] {
     auto pair = make_pair(link, port, number);
@@ -236,7 +245,8 @@ void Rdma::proven(RdmaPair& pair) {
 }
 
 void Rdma::use(Joined& joined) {
-  if (!joined.pair || std::exchange(joined.is_usable, true)) return;
+  if (!joined.pair || std::exchange(joined.stage, Stage::kUsable) == Stage::kUsable) return;
+  joined.has_worked = true;
   log_debug("{} is reached by RDMA", joined.link->peer_text());
   dispatcher_.add(joined.pair);
   settle(joined);
@@ -248,6 +258,7 @@ void Rdma::settle(Joined& joined) {
 
 // The queue pair that was to be made will not be.
 void Rdma::do_without(Joined& joined, const std::string& why) {
+  joined.stage = Stage::kNone;
   if (auto pair = std::exchange(joined.pair, nullptr)) pair->end(why);
   uint64_t number = joined.number++;  // answers about this one mean nothing any more
   if (number > 0) joined.link->send({.kind = FrameKind::kRdmaEnd, .id = number}, why);
@@ -263,27 +274,31 @@ void Rdma::do_without(Joined& joined, const std::string& why) {
   else
     log_debug("{}", text);
   settle(joined);
+  if (joined.has_worked) try_again(joined);
+}
+
+void Rdma::try_again(Joined& joined) {
+  if (!joined.link->dialled()) return;
+  Duration pause = kPause * (1 << std::min(joined.failures++, kMostDoublings));
+  loop_.after(pause, [this, link = joined.link, number = joined.number] {
+    Joined* again = is_closed_ ? nullptr : find(*link, number);
+    if (again && again->stage == Stage::kNone) offer(*again);
+  });
 }
 
 // --- While it is used. On the loop's thread.
 
 void Rdma::ended(RdmaPair& pair, const std::string& why) {
-  Joined* joined = is_closed_ ? nullptr : find(pair.link(), pair.number());
-  bool was_used = joined && joined->pair.get() == &pair && joined->is_usable;
   dispatcher_.remove(pair);
+  Joined* joined = is_closed_ ? nullptr : find(pair.link(), pair.number());
   if (!joined || joined->pair.get() != &pair) return;
-  if (!was_used) return do_without(*joined, why);
+  if (joined->stage != Stage::kUsable) return do_without(*joined, why);
   log_info("RDMA to {} has ended, and is set up anew: {}", pair.peer_text(), why);
   joined->pair = nullptr;
-  joined->is_usable = false;
+  joined->stage = Stage::kNone;
   joined->link->send({.kind = FrameKind::kRdmaEnd, .id = pair.number()}, why);
   if (is_only_way_) return joined->link->end(LinkEnd::kLost, why);
-  if (!joined->link->dialled()) return;
-  Duration pause = kPause * (1 << std::min(joined->failures++, kMostDoublings));
-  loop_.after(pause, [this, link = joined->link, number = joined->number] {
-    Joined* again = is_closed_ ? nullptr : find(*link, number);
-    if (again) offer(*again);
-  });
+  try_again(*joined);
 }
 
 void Rdma::take(Link& link, const FrameHead& head, const std::string& body) {
@@ -322,8 +337,11 @@ void Rdma::take(Link& link, const FrameHead& head, const std::string& body) {
         pair->take_no_key(head.region, head.secret, Error(static_cast<Code>(head.code), body));
       return;
     case FrameKind::kKeyGone:
-      if (pair) pair->take_key_gone(head.region, head.secret);
+      if (pair) return pair->take_key_gone(head.region, head.secret);
+      link.send({.kind = FrameKind::kKeyLeft, .secret = head.secret, .region = head.region});
       return;
+    case FrameKind::kKeyLeft:
+      return keys_.left(link, head.region, head.secret);
     default:
       return;
   }

@@ -42,7 +42,7 @@ class Rdma final : private RdmaPair::Listener {
   std::string ports() const;
   /// No device reads or writes the region once this has returned. As RdmaKeys::forget(). Any
   /// thread.
-  void forget(const Region& region) { keys_.forget(region); }
+  void forget(const Region& region);
 
   // On the loop's thread.
 
@@ -55,15 +55,18 @@ class Rdma final : private RdmaPair::Listener {
   void left(const Link& link);
 
  private:
+  /// kUsable: the dispatcher has the queue pair.
+  enum class Stage : uint8_t { kNone, kSettingUp, kUsable };
   /// A link and its queue pair.
   struct Joined {
     std::shared_ptr<Link> link;
     std::vector<rdma::Address> ports;  // the peer's
     uint64_t number = 0;               // of the newest queue pair
     std::shared_ptr<RdmaPair> pair;    // null: not yet, or none
-    bool is_usable = false;            // the dispatcher has the queue pair
-    bool is_settled = false;           // the dispatcher has the link
-    int failures = 0;
+    Stage stage = Stage::kNone;
+    bool is_settled = false;  // the dispatcher has the link
+    bool has_worked = false;  // some queue pair was usable
+    int failures = 0;         // of queue pairs since
   };
   using Made = std::function<void(Joined& joined)>;
 
@@ -89,6 +92,7 @@ class Rdma final : private RdmaPair::Listener {
   void use(Joined& joined);
   void do_without(Joined& joined, const std::string& why);
   void settle(Joined& joined);
+  void try_again(Joined& joined);
 
   const Config config_;
   const uint64_t agent_;

@@ -8,11 +8,8 @@
 namespace ringcoll::remote {
 namespace {
 
-void tell_gone(const std::vector<std::weak_ptr<Link>>& askers, uint32_t region, uint64_t secret) {
-  for (const auto& each : askers)
-    if (auto link = each.lock())
-      link->send({.kind = FrameKind::kKeyGone, .secret = secret, .region = region});
-}
+// How long peers may use a key that makes room for another.
+constexpr Duration kEvicting = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -24,9 +21,46 @@ RdmaKeys::Entry RdmaKeys::take(Entries::iterator entry) {
   return taken;
 }
 
-// Peers that use the key meanwhile lose their queue pair, and go on by another way.
+// Tells the peers that have the keys, and waits until they do not use them any more. A peer that
+// was waited for in vain, as one that is stopped, is not waited for again until it answers.
+void RdmaKeys::see_off(const std::vector<Entry>& entries, uint32_t region, Duration patience) {
+  std::list<Leaving>::iterator leaving;
+  std::vector<std::shared_ptr<Link>> told;
+  std::unique_lock lock(mutex_);
+  leaving = leaving_.insert(leaving_.end(), {region, entries.front().secret, {}});
+  for (const Entry& entry : entries)
+    for (const auto& each : entry.askers)
+      if (auto link = each.lock()) {
+        if (!silent_.contains(link.get())) leaving->users.insert(link.get());
+        told.push_back(std::move(link));
+      }
+  lock.unlock();
+  for (const auto& link : told)
+    if (!link->send({.kind = FrameKind::kKeyGone, .secret = leaving->secret, .region = region}))
+      left(*link);
+  lock.lock();
+  left_.wait_for(lock, patience, [&] { return leaving->users.empty(); });
+  silent_.insert(leaving->users.begin(), leaving->users.end());
+  leaving_.erase(leaving);
+}
+
+void RdmaKeys::left(const Link& link, uint32_t region, uint64_t secret) {
+  std::lock_guard lock(mutex_);
+  silent_.erase(&link);
+  for (Leaving& leaving : leaving_)
+    if (leaving.region == region && leaving.secret == secret) leaving.users.erase(&link);
+  left_.notify_all();
+}
+
+void RdmaKeys::left(const Link& link) {
+  std::lock_guard lock(mutex_);
+  silent_.erase(&link);
+  for (Leaving& leaving : leaving_) leaving.users.erase(&link);
+  left_.notify_all();
+}
+
 bool RdmaKeys::evict_one() {
-  Entry oldest;
+  std::vector<Entry> oldest;
   uint32_t region = 0;
   {
     std::lock_guard lock(mutex_);
@@ -34,9 +68,9 @@ bool RdmaKeys::evict_one() {
                                           [](const auto& entry) { return entry.second.asked; });
     if (found == entries_.end()) return false;
     region = found->first.first;
-    oldest = take(found);
+    oldest.push_back(take(found));
   }
-  tell_gone(oldest.askers, region, oldest.secret);
+  see_off(oldest, region, kEvicting);
   return true;
 }
 
@@ -88,7 +122,7 @@ RdmaKey RdmaKeys::key_of(const std::shared_ptr<rdma::OpenPort>& port, uint32_t r
   return key(entries_[{region, port.get()}] = std::move(entry));
 }
 
-void RdmaKeys::forget(const Region& region) {
+void RdmaKeys::forget(const Region& region, Duration patience) {
   std::vector<Entry> forgotten;
   {
     std::lock_guard lock(mutex_);
@@ -99,7 +133,7 @@ void RdmaKeys::forget(const Region& region) {
       entry = next;
     }
   }
-  for (const Entry& entry : forgotten) tell_gone(entry.askers, region.index(), region.secret());
+  if (!forgotten.empty()) see_off(forgotten, region.index(), patience);
 }
 
 }  // namespace ringcoll::remote

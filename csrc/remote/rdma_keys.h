@@ -3,10 +3,13 @@
 // it.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -36,8 +39,12 @@ class RdmaKeys {
   RdmaKey key_of(const std::shared_ptr<rdma::OpenPort>& port, uint32_t region, uint64_t secret,
                  const std::shared_ptr<Link>& asker);
   /// No device reads or writes the region once this has returned. Precondition: it is refused
-  /// (Regions::refuse()). Any thread.
-  void forget(const Region& region);
+  /// (Regions::refuse()). Waits at most `patience` for peers that use it, for otherwise they lose
+  /// their queue pairs. Any thread.
+  void forget(const Region& region, Duration patience);
+  /// The peer does not use the key any more (kKeyLeft), or any key: its link has ended. Any thread.
+  void left(const Link& link, uint32_t region, uint64_t secret);
+  void left(const Link& link);
 
  private:
   struct Entry {
@@ -50,7 +57,15 @@ class RdmaKeys {
   };
   using Entries = std::map<std::pair<uint32_t, const rdma::OpenPort*>, Entry>;
 
+  /// A key that is about to become invalid, and the peers that may still use it.
+  struct Leaving {
+    uint32_t region;
+    uint64_t secret;
+    std::set<const Link*> users;
+  };
+
   Entry take(Entries::iterator entry);
+  void see_off(const std::vector<Entry>& entries, uint32_t region, Duration patience);
   bool evict_one();
   void make_room(uint64_t bytes);
   verbs::MemoryRegion register_region(const rdma::OpenPort& port, const Region& region);
@@ -61,6 +76,9 @@ class RdmaKeys {
   uint64_t questions_ = 0;
   uint64_t registered_bytes_ = 0;
   Entries entries_;
+  std::list<Leaving> leaving_;
+  std::set<const Link*> silent_;
+  std::condition_variable left_;
 };
 
 }  // namespace ringcoll::remote

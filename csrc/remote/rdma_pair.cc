@@ -25,6 +25,11 @@ constexpr uint64_t kProofWrite = UINT64_MAX;
 constexpr uint64_t kProofRead = UINT64_MAX - 1;
 // A region that was not to be registered goes over the link for so long.
 constexpr Duration kRefused = std::chrono::seconds(10);
+// The owner of a region waits for less than this until it makes the key invalid. Soft-RoCE then
+// loses reads without a word.
+constexpr Duration kLeaving = std::chrono::milliseconds(400);
+// Without progress for so long, a device is silent although its peer answers.
+constexpr Duration kNoProgress = std::chrono::seconds(1);
 // A batch that ends early waits so long for its chunks, before it destroys the queue pair.
 constexpr Duration kPatience = std::chrono::milliseconds(20);
 
@@ -134,6 +139,8 @@ void RdmaPair::end(const std::string& why) {
     scratch_region_ = {};
     requests.swap(requests_);
     posted_ = 0;
+    for (const RegionId& region : leaving_) leave_key(region);
+    leaving_.clear();
   }
   requests.clear();
   context_.loop.forget(channel_.fd());
@@ -168,9 +175,12 @@ int RdmaPair::suits(const RegionHandle& region, bool notice) const {
 
 uint64_t RdmaPair::window_bytes() const { return kWindowBytes; }
 
-// A device that has nothing to do says nothing.
+// A device that has nothing to do says nothing. One that works repeats what is lost, and may be
+// slow: it has more time than the peer.
 Clock::time_point RdmaPair::heard() const {
-  return posted_ == 0 ? link_->heard() : progressed_.load(std::memory_order_relaxed);
+  if (posted_ == 0) return link_->heard();
+  Clock::time_point progressed = progressed_.load(std::memory_order_relaxed);
+  return std::max(progressed, std::min(link_->heard(), progressed + kNoProgress));
 }
 
 void RdmaPair::ask(const Request& request, const std::function<bool()>& wanted) {
@@ -322,8 +332,29 @@ void RdmaPair::take_no_key(uint32_t region, uint64_t secret, const Error& error)
 }
 
 void RdmaPair::take_key_gone(uint32_t region, uint64_t secret) {
+  RegionId which{region, secret};
   std::lock_guard lock(mutex_);
-  keys_.erase({region, secret});
+  keys_.erase(which);
+  if (!has_posted(which)) return leave_key(which);
+  leaving_.insert(which);
+  context_.loop.after(kLeaving, [self = shared_from_this(), which] {
+    {
+      std::lock_guard lock(self->mutex_);
+      if (!self->leaving_.contains(which)) return;
+    }
+    self->end("a region was closed that it was copying");
+  });
+}
+
+// With the lock, and so has_posted().
+void RdmaPair::leave_key(const RegionId& region) {
+  link_->send({.kind = FrameKind::kKeyLeft, .secret = region.second, .region = region.first});
+}
+
+bool RdmaPair::has_posted(const RegionId& region) const {
+  return std::ranges::any_of(requests_, [&](const auto& each) {
+    return each.second.posted && id_of(each.second.request) == region;
+  });
 }
 
 // --- Completions.
@@ -368,6 +399,9 @@ std::string RdmaPair::collect(std::vector<uint64_t>* done) {
         }
       }
     }
+    std::erase_if(leaving_, [&](const RegionId& region) {
+      return has_posted(region) ? false : (leave_key(region), true);
+    });
     return "";
   } catch (const Error& error) {
     return error.what();

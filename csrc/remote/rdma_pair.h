@@ -105,6 +105,8 @@ class RdmaPair final : public Carrier, public std::enable_shared_from_this<RdmaP
   void prepare(uint64_t id);
   void ask_for_key(const RegionId& region);
   bool go_on(Asked& asked);
+  bool has_posted(const RegionId& region) const;
+  void leave_key(const RegionId& region);
   std::optional<Error> objection(const Asked& asked, const RdmaKey& key) const;
   void post(Asked& asked, const RdmaKey& key);
   void refuse(uint64_t id, const RegionId& region, const Error& error);
@@ -135,6 +137,7 @@ class RdmaPair final : public Carrier, public std::enable_shared_from_this<RdmaP
   std::map<uint64_t, Asked> requests_;
   std::map<RegionId, RdmaKey> keys_;
   std::set<RegionId> asking_;
+  std::set<RegionId> leaving_;      // keys that posted requests use, and no others
   std::vector<std::byte> scratch_;  // for the proof: the peer's half, and this end's
   verbs::MemoryRegion scratch_region_;
   verbs::CompletionChannel channel_;
