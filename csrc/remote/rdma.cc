@@ -121,6 +121,7 @@ void Rdma::give_key(const std::shared_ptr<Link>& link, size_t port, const FrameH
   FrameHead answer{.secret = head.secret, .region = head.region};
   std::string why;
   try {
+    check(open_.at(port) != nullptr, Code::kTransport, "no queue pair was offered before");
     RdmaKey key = keys_.key_of(open_.at(port), head.region, head.secret, link);
     answer.kind = FrameKind::kKey;
     answer.id = key.rkey;
@@ -304,33 +305,34 @@ void Rdma::ended(RdmaPair& pair, const std::string& why) {
 void Rdma::take(Link& link, const FrameHead& head, const std::string& body) {
   auto found = is_closed_ ? joined_.end() : joined_.find(&link);
   if (found == joined_.end()) return;
-  Joined& joined = found->second;
-  bool is_newest = head.id == joined.number;
-  std::shared_ptr<RdmaPair> pair = joined.pair;
+  if (head.kind < FrameKind::kKeyAsk)
+    take_setup(found->second, head, body);
+  else
+    take_key(found->second, head, body);
+}
+
+void Rdma::take_setup(Joined& joined, const FrameHead& head, const std::string& body) {
+  bool is_offer = head.kind == FrameKind::kRdmaOffer && !joined.ports.empty();
+  if (is_offer && !joined.link->dialled()) return take_offer(joined, head, body);
+  if (head.id != joined.number) return;  // of a queue pair that is not wanted any more
+  if (head.kind == FrameKind::kRdmaAnswer && joined.link->dialled()) take_answer(joined, body);
+  if (head.kind == FrameKind::kRdmaReady && !joined.link->dialled()) use(joined);
+  if (head.kind != FrameKind::kRdmaEnd) return;
+  if (joined.pair) return joined.pair->end(body);
+  if (joined.stage == Stage::kSettingUp || !joined.is_settled) do_without(joined, body);
+}
+
+void Rdma::take_key(Joined& joined, const FrameHead& head, const std::string& body) {
+  const std::shared_ptr<RdmaPair>& pair = joined.pair;
+  auto key = static_cast<uint32_t>(head.id);
   switch (head.kind) {
-    case FrameKind::kRdmaOffer:
-      if (!link.dialled() && !joined.ports.empty()) take_offer(joined, head, body);
-      return;
-    case FrameKind::kRdmaAnswer:
-      if (link.dialled() && is_newest) take_answer(joined, body);
-      return;
-    case FrameKind::kRdmaReady:
-      if (!link.dialled() && is_newest) use(joined);
-      return;
-    case FrameKind::kRdmaEnd:
-      if (!is_newest) return;
-      if (pair) return pair->end(body);
-      return joined.is_settled ? void() : do_without(joined, body);
     case FrameKind::kKeyAsk:
-      if (!joined.ports.empty())
-        slowly([this, self = joined.link, port = port_to(joined), head] {
-          give_key(self, port, head);
-        });
-      return;
+      if (joined.ports.empty()) return;
+      return slowly(
+          [this, link = joined.link, port = port_to(joined), head] { give_key(link, port, head); });
     case FrameKind::kKey:
       if (pair)
-        pair->take_key(head.region, head.secret,
-                       {head.offset, head.bytes, static_cast<uint32_t>(head.id), head.code == 1});
+        pair->take_key(head.region, head.secret, {head.offset, head.bytes, key, head.code == 1});
       return;
     case FrameKind::kNoKey:
       if (pair)
@@ -338,10 +340,11 @@ void Rdma::take(Link& link, const FrameHead& head, const std::string& body) {
       return;
     case FrameKind::kKeyGone:
       if (pair) return pair->take_key_gone(head.region, head.secret);
-      link.send({.kind = FrameKind::kKeyLeft, .secret = head.secret, .region = head.region});
+      joined.link->send(
+          {.kind = FrameKind::kKeyLeft, .secret = head.secret, .region = head.region});
       return;
     case FrameKind::kKeyLeft:
-      return keys_.left(link, head.region, head.secret);
+      return keys_.left(*joined.link, head.region, head.secret);
     default:
       return;
   }

@@ -84,6 +84,8 @@ class Rdma final : private RdmaPair::Listener {
   std::shared_ptr<RdmaPair> make_pair(const std::shared_ptr<Link>& link, size_t port,
                                       uint64_t number);
   void offer(Joined& joined);
+  void take_setup(Joined& joined, const FrameHead& head, const std::string& body);
+  void take_key(Joined& joined, const FrameHead& head, const std::string& body);
   void take_offer(Joined& joined, const FrameHead& head, const std::string& body);
   void take_answer(Joined& joined, const std::string& body);
   void give_key(const std::shared_ptr<Link>& link, size_t port, const FrameHead& head);

@@ -28,8 +28,9 @@ constexpr Duration kRefused = std::chrono::seconds(10);
 // The owner of a region waits for less than this until it makes the key invalid. Soft-RoCE then
 // loses reads without a word.
 constexpr Duration kLeaving = std::chrono::milliseconds(400);
-// Without progress for so long, a device is silent although its peer answers.
-constexpr Duration kNoProgress = std::chrono::seconds(1);
+// A device without progress is not silent before the dispatcher's second and this, if its peer
+// answers. By RINGCOLL_QP_TIMEOUT and RINGCOLL_QP_RETRIES it gives up by itself about then.
+constexpr Duration kNoProgress = std::chrono::seconds(3);
 // A batch that ends early waits so long for its chunks, before it destroys the queue pair.
 constexpr Duration kPatience = std::chrono::milliseconds(20);
 
