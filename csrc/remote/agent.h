@@ -4,8 +4,8 @@
 // only those who copy to or from it.
 //
 // A copy takes the shortest way: memory of this process is copied at once, that of another process
-// of the host by the calling thread (remote/host_peer.h), and that of another host by links
-// (remote/dispatcher.h), which the owner's thread serves.
+// of the host by the calling thread (remote/host_peer.h), and that of another host by RDMA
+// (remote/rdma.h) or by links, which the owner's thread serves (remote/dispatcher.h).
 #pragma once
 
 #include <condition_variable>

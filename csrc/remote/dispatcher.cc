@@ -139,7 +139,7 @@ void Dispatcher::ask(Chunk chunk, const Chosen& chosen, Plan& plan) {
                   .offset = chunk.offset,
                   .bytes = chunk.bytes};
   Load& load = *load_of(chosen.carrier);
-  load.requests++;
+  if (load.requests++ == 0) load.busy_since = Clock::now();
   load.bytes += chunk.bytes;
   outstanding_.emplace(request.id, Outstanding{std::move(chunk), chosen.source, chosen.carrier});
   plan.requests.emplace_back(chosen.carrier, std::move(request));
@@ -344,7 +344,8 @@ void Dispatcher::look(Duration lag) {
 void Dispatcher::look_at(Peer& peer, Clock::time_point now, Plan& plan) {
   for (auto& [carrier, load] : peer.carriers) {
     if (load.requests == 0 && !load.silent) continue;
-    Duration quiet = now - carrier->heard();
+    // One that had nothing to do had nothing to say.
+    Duration quiet = now - std::max(carrier->heard(), load.busy_since);
     if (quiet < kPingEvery) {
       load.silent = false;
       continue;

@@ -94,6 +94,7 @@ class Dispatcher {
     size_t requests = 0;
     uint64_t bytes = 0;
     bool silent = false;
+    Clock::time_point busy_since{};  // when it was asked while it had nothing to do
     Clock::time_point pinged{};
   };
   struct Peer {
