@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times one-sided writes between agents over RDMA beside a raw stream of RDMA writes, interleaved.
+"""Times one-sided writes of agents over RDMA beside a raw stream of RDMA writes, interleaved.
 
 Boots a guest with a Soft-RoCE device (ci/rdma-vm) and measures there; with --here, on this
-machine's own device. Writes one-sided-verbs-<machine>.json, .md and .svg. perf/README.md says what is
-measured and how.
+machine's own device. Writes one-sided-verbs-<machine>.json, .md and .svg. perf/README.md says what
+is measured and how.
 """
 
 from __future__ import annotations

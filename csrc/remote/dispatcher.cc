@@ -355,6 +355,8 @@ void Dispatcher::look_at(Peer& peer, Clock::time_point now, Plan& plan) {
       plan.pings.push_back(carrier);
     }
     if (quiet < kSilence || std::exchange(load.silent, true)) continue;
+    log_debug("{} is silent: nothing was heard for {:.1f} s of {} requests", carrier->peer_text(),
+              to_seconds(quiet), load.requests);
     move_from_silent(carrier, plan);
   }
 }

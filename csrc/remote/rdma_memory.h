@@ -18,9 +18,9 @@
 
 namespace ringcoll::remote {
 
-/// Long copies are registered in stretches, so that the device begins with the first while the next
-/// is being registered.
-inline constexpr uint64_t kStretchBytes = 32 << 20;
+/// Long copies are registered in stretches. They are shorter than what a queue pair has
+/// outstanding, so that the device copies one while the next is being registered.
+inline constexpr uint64_t kStretchBytes = 8 << 20;
 
 /// Any thread.
 class RdmaMemory final : private Pool::Listener {

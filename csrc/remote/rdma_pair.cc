@@ -179,9 +179,9 @@ uint64_t RdmaPair::window_bytes() const { return kWindowBytes; }
 // A device that has nothing to do says nothing. One that works repeats what is lost, and may be
 // slow: it has more time than the peer.
 Clock::time_point RdmaPair::heard() const {
-  if (posted_ == 0) return link_->heard();
   Clock::time_point progressed = progressed_.load(std::memory_order_relaxed);
-  return std::max(progressed, std::min(link_->heard(), progressed + kNoProgress));
+  Clock::time_point latest = posted_ == 0 ? Clock::time_point::max() : progressed + kNoProgress;
+  return std::max(progressed, std::min(link_->heard(), latest));
 }
 
 void RdmaPair::ask(const Request& request, const std::function<bool()>& wanted) {
