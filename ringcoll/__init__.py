@@ -6,6 +6,8 @@
 """
 
 import importlib.util as _importlib_util
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 if _importlib_util.find_spec("ringcoll._core") is None:
     raise ImportError(
@@ -31,7 +33,7 @@ from ringcoll.errors import (
 from ringcoll.handles import Handle
 from ringcoll.job import init, shutdown, world
 from ringcoll.messages import ANY_SOURCE, ANY_TAG, Received
-from ringcoll.remote import Agent, Event, Guest, Read, Region, Write, connect, empty
+from ringcoll.remote import Agent, Event, Guest, Read, Region, Write, connect, empty, serve
 
 __all__ = [
     "ANY_SOURCE",
@@ -53,6 +55,7 @@ __all__ = [
     "Received",
     "Refused",
     "Region",
+    "Store",
     "Timeout",
     "TransportError",
     "Write",
@@ -60,6 +63,20 @@ __all__ = [
     "connect",
     "empty",
     "init",
+    "serve",
     "shutdown",
     "world",
 ]
+
+
+if _TYPE_CHECKING:
+    from ringcoll.weights import Store
+else:
+
+    def __getattr__(name: str) -> _Any:
+        """Imports the store of weights, and with it NumPy, when it is first asked for."""
+        if name != "Store":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ringcoll.weights import Store
+
+        return Store

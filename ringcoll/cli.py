@@ -1,4 +1,4 @@
-"""The command ``ringcoll``: doctor, probe, info, compare, simulate, horovod, completion."""
+"""The command ``ringcoll``: doctor, probe, info, compare, simulate, store, horovod, completion."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ringcoll import __version__, compare, completion, doctor, info, simulate
 from ringcoll.errors import Error
 from ringcoll.horovod import cli as horovod
 from ringcoll.probe import cli as probe
+from ringcoll.weights import cli as store
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -27,6 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
     info.add_parser(commands)
     compare.add_parser(commands)
     simulate.add_parser(commands)
+    store.add_parser(commands)
     horovod.add_parser(commands)
     completion.add_parser(commands, make_parser)
     return parser

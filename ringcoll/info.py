@@ -20,6 +20,7 @@ OTHER_VARIABLES = {
     "has set says it",
     "RINGCOLL_LIBRARY": "path of the `libringcoll.so` that Horovod loads. Unset: that of the "
     "installed package",
+    "RINGCOLL_KEY": "the key of a store of weights, for the commands of `ringcoll store`",
 }
 
 

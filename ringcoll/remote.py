@@ -1,4 +1,4 @@
-"""Memory with an address: regions that other processes read and write without a call of their owner.
+"""Memory with an address: regions that others read and write without a call of their owner.
 
 >>> agent = ringcoll.connect("ringcoll://10.0.0.5:4711/weights", key="secret")  # a guest
 >>> weights = ringcoll.empty((1024, 1024))  # memory that is cheap to share
@@ -19,7 +19,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from ringcoll import _core
 from ringcoll.errors import Error, InvalidArgument, PeerLost, Timeout
@@ -27,7 +27,7 @@ from ringcoll.handles import Handle
 
 #: Bytes of a region, at an offset. Among alternatives the nearest (the least third number) are used
 #: while there are any.
-Source = Union[bytes, tuple[bytes, int], tuple[bytes, int, int]]
+Source = bytes | tuple[bytes, int] | tuple[bytes, int, int]
 
 
 class Read(NamedTuple):
@@ -63,7 +63,8 @@ _KINDS = ("none", "opened", "message", "closed")
 
 class Region:
     """Memory of this process that others may read, and write if it is writable. It borrows its
-    tensor until it is closed. Any thread may use it."""
+    tensor until it is closed, which also happens when the program drops it. Any thread may use it.
+    """
 
     def __init__(self, region: _core.Region) -> None:
         self._region = region
@@ -99,10 +100,10 @@ class Agent:
     """What a process needs to share memory. Any thread may use it, but one at a time receives.
 
     Errors of copies: :class:`ringcoll.Gone`, the region was closed, or another process is where its
-    owner was; :class:`ringcoll.PeerLost`, the owner has ended; :class:`ringcoll.Refused`, the key is
-    wrong or the region is not writable; :class:`ringcoll.InvalidArgument`, these bytes are no handle,
-    or not in the region; :class:`ringcoll.Timeout`. After an error, the destination has unspecified
-    bytes. An error concerns its copy alone.
+    owner was; :class:`ringcoll.PeerLost`, the owner has ended; :class:`ringcoll.Refused`, the key
+    is wrong or the region is not writable; :class:`ringcoll.InvalidArgument`, these bytes are no
+    handle, or not in the region; :class:`ringcoll.Timeout`. After an error, the destination has
+    unspecified bytes. An error concerns its copy alone.
     """
 
     def __init__(self, agent: _core.Agent) -> None:
@@ -124,10 +125,10 @@ class Agent:
         return list(self.stats()["addresses"])
 
     def stats(self) -> dict[str, Any]:
-        """``id``, ``addresses``, ``regions``, ``links``, and ``served``: bytes that this process has
-        copied from or to each other agent, by its id in hexadecimal. ``by`` has the same bytes by
-        how they have travelled (host, tcp, rdma); ``answered`` is the bytes of its regions that its
-        own thread has served to others."""
+        """``id``, ``addresses``, ``regions``, ``links``, and ``served``: bytes that this process
+        has copied from or to each other agent, by its id in hexadecimal. ``by`` has the same bytes
+        by how they have travelled (host, tcp, rdma). ``answered`` are those of this agent's regions
+        that its own thread has served to others."""
         found: dict[str, Any] = json.loads(self._agent.stats())
         return found
 
@@ -255,6 +256,19 @@ def connect(address: str, key: str, timeout: float = 10.0) -> Guest:
     raise AssertionError
 
 
+def serve(name: str, key: str, port: int = 0) -> Agent:
+    """Makes an agent that admits whoever knows ``key`` under ``name``, on ``port`` of all
+    interfaces, or on a free one. It needs no rank, and nobody need be there. ``addresses`` says
+    where it is."""
+    agent = Agent(_core.Agent(0.0))
+    try:
+        agent.admit(name, key, port)
+    except Error:
+        agent.close()
+        raise
+    return agent
+
+
 def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     """A NumPy array in memory that is cheap to share: other processes of the host map it when they
     copy from or to a region in it. Its content is zero."""
@@ -266,9 +280,9 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
         dtype = ml_dtypes.bfloat16
     dtype = numpy.dtype(dtype)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    allocation = _core.Allocation(math.prod(shape) * dtype.itemsize)
+    allocation: Any = _core.Allocation(math.prod(shape) * dtype.itemsize)
     count = math.prod(shape) * dtype.itemsize
-    return numpy.frombuffer(allocation, numpy.uint8, count).view(dtype).reshape(shape)
+    return numpy.frombuffer(memoryview(allocation), numpy.uint8, count).view(dtype).reshape(shape)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -84,6 +84,7 @@ class Network:
     address 10.0.<n>.<i+1>, and the head has 10.0.<n>.254."""
 
     rate: str = ""  # of each host's link, each way, as tc writes it ("1gbit"); "": no limit
+    rates: tuple[str, ...] = ()  # of the link of each host, if they differ
     interface: str = "eth{network}"
     names: tuple[str, ...] = ()  # of the interface on each host, if they differ
     joined: bool = True  # False: interfaces are up and have addresses, but nothing is forwarded
@@ -93,6 +94,9 @@ class Network:
 
     def name(self, network: int, host: int) -> str:
         return self.names[host] if self.names else self.interface.format(network=network)
+
+    def rate_of(self, host: int) -> str:
+        return self.rates[host] if self.rates else self.rate
 
     def rack(self, host: int) -> int:
         return self.racks[host] if self.racks else 0
@@ -259,7 +263,7 @@ class Cluster:
         for i, host in enumerate(self.hosts):
             port, inside = f"n{n}-{host.name}", network.name(n, i)
             links.append(f"link add name {port} type veth peer name {inside} netns {host.pid}")
-            shapes.append((port, network.rate))
+            shapes.append((port, network.rate_of(i)))
             if network.joined:
                 links.append(f"link set dev {port} master {bridges[network.rack(i)]}")
         up = f"mtu {network.mtu} up"
@@ -273,7 +277,7 @@ class Cluster:
             inside = network.name(n, i)
             address = f"address add {host.addresses[n]}/24 dev {inside}"
             host.configure("ip", [address, f"link set dev {inside} {up}"])
-            host.configure("tc", _shape(inside, network.rate))
+            host.configure("tc", _shape(inside, network.rate_of(i)))
 
 
 def missing() -> str:

@@ -49,6 +49,11 @@ SOURCES = (
         ("build/cmake", "-DLZ4_BUILD_CLI=OFF", "-DLZ4_BUILD_LEGACY_LZ4C=OFF"),
     ),
     Source(
+        "x/xxhash/xxhash_0.8.1.orig.tar.gz",
+        "3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c",
+        ("cmake_unofficial", "-DXXHASH_BUILD_XXHSUM=OFF"),
+    ),
+    Source(
         "liby/libyaml/libyaml_0.2.5.orig.tar.gz",
         "fa240dbf262be053f3898006d502d514936c818e422afdcf33921c63bed9bf2e",
         (".",),

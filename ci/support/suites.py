@@ -36,6 +36,7 @@ FOLDERS = {
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
         ["processes/test_leaks.py"],
+        ["remote", "weights"],
     ],
     # Horovod jobs wait more than they compute.
     "ring5": [
@@ -47,15 +48,15 @@ FOLDERS = {
 }
 # Layers whose C++ tests a part runs, in lists as above. Tests of the second list mostly wait.
 RING_LAYERS = {
-    "ring1": [["base", "schedule", "reduce", "topology"]],
+    "ring1": [["base", "schedule", "reduce", "delta", "topology"]],
     "ring2": [
         ["shm", "net", "verbs", "transport", "life", "measure", "mesh", "comm"],
-        ["connect", "store", "bootstrap"],
+        ["connect", "store", "remote", "bootstrap"],
     ],
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }
 # Pure layers: the thread sanitizer would find nothing in them.
-_WITHOUT_THREADS = ("schedule", "reduce", "topology")
+_WITHOUT_THREADS = ("schedule", "reduce", "delta", "topology")
 SANITIZERS = ("asan", "tsan")
 # A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"
@@ -235,7 +236,7 @@ def unclaimed() -> list[str]:
 
 
 def _cxx_files() -> list[str]:
-    folders = ("csrc", "compat", "docs", "perf", "tests")
+    folders = ("csrc", "compat", "docs", "examples", "perf", "tests")
     suffixes = (".h", ".cc", ".c")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     return sorted(str(path.relative_to(ROOT)) for path in found if path.suffix in suffixes)

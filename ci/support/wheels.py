@@ -44,8 +44,9 @@ ARCHES = {arch.name: arch for arch in (X86_64, AARCH64)}
 # (support/linked) only the headers of the packages are used.
 _COMMON = (
     *("g++", "g++-aarch64-linux-gnu", "make", "cmake", "ninja-build", "ccache", "libtool"),
-    *("automake", "libhwy-dev", "libfmt-dev", "libsodium-dev", "liblz4-dev", "libyaml-dev"),
-    *("nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev", "python3-dev", "qemu-user-static"),
+    *("automake", "libhwy-dev", "libfmt-dev", "libsodium-dev", "liblz4-dev"),
+    *("libxxhash-dev", "libyaml-dev", "nlohmann-json3-dev", "libdlpack-dev", "libibverbs-dev"),
+    *("python3-dev", "qemu-user-static"),
 )
 _EACH = ("libgtest-dev",)
 # For emulated runs: an extension's Python, and the C++ library that NumPy's wheels load.

@@ -19,7 +19,7 @@ namespace ringcoll {
 namespace {
 
 // Names that belong to ringcoll but are no knobs of the library.
-constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY"};
+constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY", "RINGCOLL_KEY"};
 // Shown in place of a secret.
 constexpr const char* kSet = "(set)";
 

@@ -32,4 +32,12 @@ inline void full_fence() noexcept {
 #endif
 }
 
+/// Orders all reads before it before those that follow: a reader copies bytes that may change, and
+/// then looks whether they have. ThreadSanitizer knows no fences.
+inline void read_fence() noexcept {
+#ifndef __SANITIZE_THREAD__
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+}
+
 }  // namespace ringcoll

@@ -102,7 +102,7 @@ class CopyRequest final : public Request {
                                                std::move(done))) {}
   const std::shared_ptr<remote::Batch>& batch() const { return batch_; }
   bool wait(double limit_s) override { return batch_->wait(limit_s); }
-  bool may_wait() override { return true; }  // in `done` itself, wait() returns at once
+  bool may_wait() override { return batch_->may_wait(); }
 
  private:
   std::shared_ptr<remote::Batch> batch_;
@@ -157,8 +157,7 @@ rc_status ringcoll_agent_stats(rc_agent* agent, char** json) {
                                   {"regions", stats.regions},
                                   {"links", stats.links},
                                   {"served", nlohmann::ordered_json::object()}};
-    for (auto& each : stats.served)
-      all["served"][fmt::format("{:016x}", each.agent)] = each.bytes;
+    for (auto& each : stats.served) all["served"][fmt::format("{:016x}", each.agent)] = each.bytes;
     all["by"] = {{"host", stats.ways[remote::Way::kHost]},
                  {"tcp", stats.ways[remote::Way::kTcp]},
                  {"rdma", stats.ways[remote::Way::kRdma]}};
@@ -231,7 +230,9 @@ rc_status ringcoll_attach(const void* handle, size_t bytes, rc_remote** remote) 
 
 void ringcoll_detach(rc_remote* remote) { delete remote; }
 
-uint64_t ringcoll_remote_bytes(const rc_remote* remote) { return remote ? remote->handle->bytes : 0; }
+uint64_t ringcoll_remote_bytes(const rc_remote* remote) {
+  return remote ? remote->handle->bytes : 0;
+}
 
 rc_status ringcoll_copy(rc_agent* agent, const rc_copies* copies) {
   return guarded([&] {
@@ -243,8 +244,7 @@ rc_status ringcoll_copy(rc_agent* agent, const rc_copies* copies) {
     auto batch = std::make_shared<remote::Batch>(copies_of(given), seconds(limit), nullptr);
     std::optional<Interruption> interruption;
     if (given.interrupted)
-      interruption.emplace([&] { return given.interrupted(given.interrupted_state) != 0; },
-                           [] {});
+      interruption.emplace([&] { return given.interrupted(given.interrupted_state) != 0; }, [] {});
     of.run(batch);
   });
 }
@@ -258,8 +258,8 @@ rc_status ringcoll_start_copies(rc_agent* agent, const rc_copies* copies, rc_req
     remote::Agent& of = agent_of(agent);
     double limit = check_timeout(given.timeout_s) > 0 ? given.timeout_s : agent->timeout_s;
     auto made = std::make_unique<rc_request>();
-    auto started = std::make_shared<CopyRequest>(copies_of(given), limit,
-                                                 done_of(given, made.get()));
+    auto started =
+        std::make_shared<CopyRequest>(copies_of(given), limit, done_of(given, made.get()));
     made->request = started;
     hand_out(std::move(made), request, [&] { of.start(started->batch()); });
   });

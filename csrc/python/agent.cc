@@ -136,8 +136,7 @@ uint64_t Region::notice(double timeout_s) {
     Failure outcome;
     {
       Released released;
-      outcome.status =
-          ringcoll_region_notice(region, std::clamp(left, 0.0, kSliceSeconds), &value);
+      outcome.status = ringcoll_region_notice(region, std::clamp(left, 0.0, kSliceSeconds), &value);
       if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
     }
     if (outcome.status == RC_OK) return value;
@@ -151,6 +150,7 @@ void Region::close(double timeout_s) {
   call([&] { return ringcoll_region_close(region_, timeout_s); });
   region_ = nullptr;
   tensor_.reset();
+  agent_.reset();  // which may end now
 }
 
 // ---- Copies ----
@@ -229,9 +229,7 @@ std::shared_ptr<rc_agent> Agent::open_agent() const {
 std::string Agent::admit(const std::string& name, const std::string& key, uint16_t port) {
   auto agent = open_agent();
   char* json = nullptr;
-  call([&] {
-    return ringcoll_agent_admit(agent.get(), name.c_str(), key.c_str(), port, &json);
-  });
+  call([&] { return ringcoll_agent_admit(agent.get(), name.c_str(), key.c_str(), port, &json); });
   return take_text(json);
 }
 
@@ -304,9 +302,7 @@ std::unique_ptr<Request> Agent::start(const py::list& given, double timeout_s) {
 uint64_t Agent::dial(const std::string& address, double timeout_s) {
   auto agent = open_agent();
   uint64_t connection = 0;
-  call([&] {
-    return ringcoll_agent_dial(agent.get(), address.c_str(), timeout_s, &connection);
-  });
+  call([&] { return ringcoll_agent_dial(agent.get(), address.c_str(), timeout_s, &connection); });
   return connection;
 }
 

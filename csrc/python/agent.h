@@ -55,8 +55,7 @@ class Region {
 class Copies {
  public:
   explicit Copies(double timeout_s);
-  void add_read(const pybind11::object& out, std::vector<rc_source> sources,
-                pybind11::object keep);
+  void add_read(const pybind11::object& out, std::vector<rc_source> sources, pybind11::object keep);
   void add_write(const pybind11::object& tensor, rc_source target, pybind11::object notice,
                  pybind11::object keep);
   /// No copies are added after this.

@@ -9,6 +9,7 @@
 
 #include "python/agent.h"
 #include "python/comm.h"
+#include "python/delta.h"
 #include "python/interpreter.h"
 #include "python/tensor.h"
 #include "ringcoll/ringcoll.h"
@@ -106,6 +107,7 @@ PYBIND11_MODULE(_core, module) {
   bind_comm(module);
   bind_request(module);
   bind_agent(module);
+  bind_delta(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());

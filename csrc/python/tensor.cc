@@ -260,7 +260,8 @@ bool Tensor::borrow_buffer(py::handle object, Access access, const std::string& 
 
 // "O" stands for a Python object, whose bytes mean nothing elsewhere.
 bool Tensor::takes_bytes_of(const char* format) const {
-  return elements_ == Elements::kAny && std::string_view(format).find('O') == std::string_view::npos;
+  return elements_ == Elements::kAny &&
+         std::string_view(format).find('O') == std::string_view::npos;
 }
 
 void Tensor::set_elements(std::optional<rc_dtype> dtype, int64_t element_bytes, int64_t bytes) {

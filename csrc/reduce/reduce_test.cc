@@ -13,30 +13,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "reduce/simd_targets.h"
-// after simd_targets.h
-#include "hwy/targets.h"
+#include "reduce/targets_testing.h"
 
 namespace ringcoll {
 namespace {
 
-/// The tests run once for each instruction set; the kernels are looked up anew each time.
-class Kernels : public testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override { use(GetParam()); }
-  void TearDown() override { use(0); }
-  static void use(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
-std::vector<int64_t> targets() {
-  std::vector<int64_t> found = hwy::SupportedAndGeneratedTargets();
-  return found;
-}
-INSTANTIATE_TEST_SUITE_P(Target, Kernels, testing::ValuesIn(targets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+class Kernels : public testing::EachTarget {};
+INSTANTIATE_TEST_SUITE_P(Target, Kernels, ::testing::ValuesIn(testing::all_targets()),
+                         testing::target_text);
 
 // Enough for unrolled turns, single vectors and a tail on the widest vectors of the narrowest type.
 constexpr int64_t kCount = 4 * 64 + 3 * 64 + 37;

@@ -70,7 +70,13 @@ Agent::~Agent() {
 }
 
 std::vector<Target> Agent::admit(const std::string& name, const std::string& key, uint16_t port) {
-  return targets_of(network_.admit(name, key, port));
+  Door door = network_.admit(name, key, port);
+  regions_.admit(proof_of(id_, name, key));
+  {
+    std::lock_guard lock(peers_mutex_);
+    std::erase_if(host_peers_, [](const auto& each) { return each.second == nullptr; });
+  }
+  return targets_of(door);
 }
 
 std::vector<Target> Agent::addresses() {
@@ -105,7 +111,8 @@ std::shared_ptr<HostPeer> Agent::host_peer(const AgentFacts& facts) {
   auto found = host_peers_.find(facts.id);
   if (found != host_peers_.end()) return found->second;
   if (host_peers_.size() >= kMostHostPeers) host_peers_.clear();
-  auto peer = facts.host == network_.host() ? HostPeer::open(facts) : nullptr;
+  auto peer =
+      facts.host == network_.host() ? HostPeer::open(facts, network_.proofs_for(facts)) : nullptr;
   return host_peers_[facts.id] = std::move(peer);
 }
 
@@ -122,10 +129,9 @@ bool Agent::copy_from_here(const Copy& copy, const Source& source, bool* noticed
   }
   auto peer = host_peer(handle.owner);
   if (!peer) return false;
-  bool made = copy.writes ? peer->write(handle.index, handle.secret, source.offset, copy.local,
-                                        copy.bytes)
-                          : peer->read(handle.index, handle.secret, source.offset, copy.local,
-                                       copy.bytes);
+  bool made = copy.writes
+                  ? peer->write(handle.index, handle.secret, source.offset, copy.local, copy.bytes)
+                  : peer->read(handle.index, handle.secret, source.offset, copy.local, copy.bytes);
   if (made) network_.dispatcher().count_here(handle.owner.id, copy.bytes);
   return made;
 }
@@ -172,6 +178,8 @@ void Agent::go_on(const std::shared_ptr<Batch>& batch) {
 }
 
 void Agent::run(const std::shared_ptr<Batch>& batch) {
+  check(batch->may_wait(), Code::kInvalidArgument,
+        "a completion callback cannot wait for copies: start them");
   go_on(batch);
   while (!batch->wait(-1))
     network_.dispatcher().cancel(batch, Error(Code::kAborted, "a copy was interrupted"));

@@ -1,7 +1,7 @@
 // What a process has to share memory with others: doors at which it admits them, regions that they
-// read and write, copies to and from theirs, and messages. Agents are equals: any may dial any other
-// of which it knows an address and the key of a door. None has a rank, and that one is lost concerns
-// only those who copy to or from it.
+// read and write, copies to and from theirs, and messages. Agents are equals: any may dial any
+// other of which it knows an address and the key of a door. None has a rank, and that one is lost
+// concerns only those who copy to or from it.
 //
 // A copy takes the shortest way: memory of this process is copied at once, that of another process
 // of the host by the calling thread (remote/host_peer.h), and that of another host by RDMA
@@ -44,19 +44,18 @@ struct Target {
 /// Any thread, unless a comment says otherwise.
 class Agent {
  public:
-  /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may map
-  /// one another's memory. `config`: the knobs of RDMA (remote/rdma.h); null: there is none. Throws
-  /// Error(kTransport).
-  Agent(std::vector<Interface> interfaces, const std::string& host,
-        const Config* config = nullptr);
+  /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may
+  /// map one another's memory. `config`: the knobs of RDMA (remote/rdma.h); null: there is none.
+  /// Throws Error(kTransport).
+  Agent(std::vector<Interface> interfaces, const std::string& host, const Config* config = nullptr);
   /// Ends all links with a goodbye, and all batches with kAborted. Not from a `done` of a batch.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
   uint64_t id() const { return id_; }
-  /// Opens a door: admits whoever knows `key` under `name`, on this port of all interfaces; 0: a free
-  /// one. The same name and key again do nothing. Returns the addresses, those for other hosts
+  /// Opens a door: admits whoever knows `key` under `name`, on this port of all interfaces; 0: a
+  /// free one. The same name and key again do nothing. Returns the addresses, those for other hosts
   /// first. Throws Error(kInvalidArgument, kTransport).
   std::vector<Target> admit(const std::string& name, const std::string& key, uint16_t port = 0);
   /// The addresses of all doors.
@@ -77,8 +76,8 @@ class Agent {
   /// Makes a link for messages to the agent at this address, whose key this agent knows. Throws
   /// Error: kRefused (wrong key), kPeerLost (nobody listens), kTimeout, kTransport (no such host).
   uint64_t dial(const Target& target, Deadline deadline);
-  /// Queues a message. Throws Error: kPeerLost if the link has ended, kInvalidArgument if the message
-  /// is too long, kTransport if 256 MiB wait already.
+  /// Queues a message. Throws Error: kPeerLost if the link has ended, kInvalidArgument if the
+  /// message is too long, kTransport if 256 MiB wait already.
   void send(uint64_t connection, std::string text);
   /// Takes the next event; nothing at the deadline. Each link has kOpened, if the peer made it, and
   /// kClosed last, unless hang_up() was called. Throws Error(kAborted) once the agent is closing.
@@ -92,7 +91,7 @@ class Agent {
     size_t links;
     std::vector<Dispatcher::Served> served;
     std::map<Way, uint64_t> ways;  // the same bytes, by how they have travelled
-    uint64_t answered;             // bytes that peers have copied, and this process' thread for them
+    uint64_t answered;  // bytes that peers have copied, and this process' thread for them
   };
   Stats stats();
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -31,7 +32,8 @@ class Ways : public ::testing::TestWithParam<Path> {
 };
 const auto* const kRdmaEnvironment =
     ::testing::AddGlobalTestEnvironment(new ringcoll::testing::RdmaForTests);
-INSTANTIATE_TEST_SUITE_P(All, Ways, ::testing::Values(Path::kMapped, Path::kKernel, Path::kLinks, Path::kRdma),
+INSTANTIATE_TEST_SUITE_P(All, Ways,
+                         ::testing::Values(Path::kMapped, Path::kKernel, Path::kLinks, Path::kRdma),
                          [](const auto& each) { return name_of(each.param); });
 
 TEST_P(Ways, ReadsWhatTheOwnerHas) {
@@ -203,8 +205,7 @@ TEST_P(Ways, ClosingWhileOthersRead) {
           wanted = expected;
         }
         if (!remote) continue;
-        auto error =
-            error_of([&] { reader_.run(reading(got.data(), got.size(), {{remote, 0}})); });
+        auto error = error_of([&] { reader_.run(reading(got.data(), got.size(), {{remote, 0}})); });
         if (error) {
           ASSERT_EQ(error->code(), Code::kGone) << error->what();
           gone++;
@@ -215,8 +216,17 @@ TEST_P(Ways, ClosingWhileOthersRead) {
       }
     });
   // One stretch of memory for all of them, so that a late reader would see the next one's bytes.
-  Memory memory(GetParam(), 200'000);
-  for (int round = 1; round <= 100; round++) {
+  // ThreadSanitizer cannot know that such a reader throws them away: there, each region has its
+  // own.
+#ifdef __SANITIZE_THREAD__
+  constexpr size_t kStretches = 100;
+#else
+  constexpr size_t kStretches = 1;
+#endif
+  std::deque<Memory> stretches;
+  while (stretches.size() < kStretches) stretches.emplace_back(GetParam(), 200'000);
+  for (size_t round = 1; round <= 100; round++) {
+    Memory& memory = stretches[round % kStretches];
     std::fill_n(memory.data(), memory.bytes(), static_cast<std::byte>(round));
     auto region = owner_.open(memory.data(), memory.bytes(), false);
     {
@@ -253,11 +263,13 @@ TEST(Agent, SharesAReadBetweenHolders) {
   auto second = two.open(memory.data(), memory.size(), false);
   std::vector<Source> sources = {{attach(one.handle_of(*first)), 0},
                                  {attach(two.handle_of(*second)), 0}};
+  for (const Source& each : sources) reader.run(reading(got.data(), 1, {each}));  // makes the links
   reader.run(reading(got.data(), got.size(), sources));
   EXPECT_EQ(got, memory);
   auto served = reader.stats().served;
   ASSERT_EQ(served.size(), 2u);
-  for (auto& each : served) EXPECT_GT(each.bytes, 4u << 20);
+  // On a busy machine one holder may serve no more than what it was asked for at first.
+  for (auto& each : served) EXPECT_GE(each.bytes, 4u << 20);
 }
 
 TEST(Agent, UsesNearerHoldersAlone) {
@@ -295,6 +307,47 @@ TEST(Agent, SaysWhyAHolderCannotBeReached) {
   EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{attach(handle), 0}})));
 }
 
+TEST(Agent, AHandleIsNotEnoughOnOneHostEither) {
+  Agent reader(loopback(), "one"), owner(loopback(), "one");
+  owner.admit("test", "key");
+  std::vector<std::byte> memory(100, std::byte{3}), got(100);
+  auto region = owner.open(memory.data(), 100, true);
+  auto remote = attach(owner.handle_of(*region));
+  EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{remote, 0}})));
+  reader.admit("test", "another key");
+  EXPECT_CODE(Code::kRefused, reader.run(reading(got.data(), 100, {{remote, 0}})));
+  EXPECT_CODE(Code::kRefused, reader.run(writing(got.data(), 100, {remote, 0})));
+  EXPECT_EQ(got[0], std::byte{0});
+  EXPECT_EQ(memory[0], std::byte{3});
+  Agent late(loopback(), "one");
+  EXPECT_CODE(Code::kRefused, late.run(reading(got.data(), 100, {{remote, 0}})));
+  late.admit("test", "key");
+  late.run(reading(got.data(), 100, {{remote, 0}}));
+  EXPECT_EQ(got, memory);
+}
+
+TEST(Agent, ACallbackCannotWaitForOtherCopies) {
+  Agent agent(loopback(), "one");
+  std::vector<std::byte> memory(100), got(100);
+  auto region = agent.open(memory.data(), 100, true);
+  Source source{attach(agent.handle_of(*region)), 0};
+  auto other = reading(got.data(), 100, {source});
+  std::optional<Error> refused;
+  bool may_wait = true;
+  Copy copy{.local = got.data(), .bytes = 100, .sources = {source}};
+  auto first =
+      std::make_shared<Batch>(std::vector{copy}, seconds(20), [&](const std::optional<Error>&) {
+        may_wait = other->may_wait();
+        refused = error_of([&] { agent.run(other); });
+      });
+  agent.start(first);
+  EXPECT_TRUE(first->wait(10));
+  EXPECT_FALSE(may_wait);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code(), Code::kInvalidArgument);
+  EXPECT_TRUE(first->may_wait());
+}
+
 TEST(Agent, AnswersOfAnotherProcessAtTheAddressMeanGone) {
   Agent reader(loopback(), "reader"), owner(loopback(), "owner");
   reader.admit("test", "key");
@@ -311,8 +364,8 @@ TEST(Agent, EndsABatchAtItsDeadline) {
   reader.admit("test", "key");
   Fd deaf = listen_on(Address::parse("127.0.0.1:0"));  // connects, and never answers
   RegionHandle handle{.owner = {.id = 5}, .index = 0, .secret = 1, .bytes = 100};
-  handle.owner.doors = {{"test", {Address::parse("127.0.0.1:0").with_port(
-                                     local_address(deaf.get()).port())}}};
+  handle.owner.doors = {
+      {"test", {Address::parse("127.0.0.1:0").with_port(local_address(deaf.get()).port())}}};
   handle.owner.stack = own_stack();
   std::vector<std::byte> got(100);
   auto begin = Clock::now();

@@ -10,6 +10,9 @@
 namespace ringcoll::remote {
 namespace {
 
+// The batch whose `done` this thread is in.
+thread_local const Batch* calling_back = nullptr;
+
 void check_copy(const Copy& copy) {
   check(copy.local != nullptr || copy.bytes == 0, Code::kInvalidArgument,
         "a copy of {} bytes to or from NULL", copy.bytes);
@@ -53,9 +56,9 @@ bool Batch::has_ended() const {
   return state_ == State::kEnded;
 }
 
-bool Batch::is_calling_back() const {
+bool Batch::may_wait() const {
   std::lock_guard lock(mutex_);
-  return state_ == State::kCallingBack && teller_ == std::this_thread::get_id();
+  return calling_back == nullptr || calling_back == this || state_ == State::kEnded;
 }
 
 void Batch::end(std::optional<Error> error) {
@@ -66,7 +69,9 @@ void Batch::end(std::optional<Error> error) {
     teller_ = std::this_thread::get_id();
     error_ = std::move(error);
   }
+  const Batch* outer = std::exchange(calling_back, this);
   if (done_) done_(error_);
+  calling_back = outer;
   {
     std::lock_guard lock(mutex_);
     state_ = State::kEnded;

@@ -21,7 +21,8 @@ namespace ringcoll::remote {
 struct Source {
   std::shared_ptr<const RegionHandle> region;
   uint64_t offset = 0;
-  int64_t distance = 0;  // the nearest are used while there are any; equally near ones share the copy
+  int64_t distance =
+      0;  // the nearest are used while there are any; equally near ones share the copy
 };
 
 struct Copy {
@@ -38,8 +39,8 @@ class Batch {
  public:
   using Done = std::function<void(const std::optional<Error>&)>;
 
-  /// Throws Error(kInvalidArgument) if a copy leaves its region or has no source, and Error(kRefused)
-  /// if a target is not writable, as far as the handles tell.
+  /// Throws Error(kInvalidArgument) if a copy leaves its region or has no source, and
+  /// Error(kRefused) if a target is not writable, as far as the handles tell.
   Batch(std::vector<Copy> copies, Duration limit, Done done);
 
   const std::vector<Copy>& copies() const { return copies_; }
@@ -48,8 +49,9 @@ class Batch {
   /// passes first (negative: no limit). May end early by Interruption::has_ended(), false then too.
   bool wait(double limit_s);
   bool has_ended() const;
-  /// Whether this thread is in `done`.
-  bool is_calling_back() const;
+  /// Whether a wait could end: not in the `done` of another batch, whose thread makes progress on
+  /// all of them.
+  bool may_wait() const;
   /// Ends it once; later calls do nothing.
   void end(std::optional<Error> error);
 

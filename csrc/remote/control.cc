@@ -26,7 +26,7 @@ std::optional<Located> locate(const RegionEntry& entry, uint64_t secret) {
 bool is_open_still(const RegionEntry& entry, uint64_t secret) {
   // What was copied before must not be read after the secret. The bytes are not atomic, so only a
   // fence can order them.
-  std::atomic_thread_fence(std::memory_order_acquire);
+  read_fence();
   return entry.secret.load(std::memory_order_relaxed) == secret;
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "remote/handle.h"
 #include "shm/shared_memory.h"
 
 namespace ringcoll::remote {
@@ -42,8 +43,9 @@ struct WriterSlot {
 };
 
 struct ControlMemory {
-  std::atomic<uint64_t> agent;  // the id of the agent
-  std::atomic<uint64_t> self;   // the address of this in the owner, for PeerMemory
+  std::atomic<uint64_t> agent;               // the id of the agent
+  std::atomic<uint64_t> self;                // the address of this in the owner, for PeerMemory
+  std::atomic<uint64_t> proofs[kMostDoors];  // proof_of() each door; 0: none
   WriterSlot writers[kMostWriters];
   RegionEntry regions[kMostRegions];  // pages are allocated when they are first used
 };
@@ -79,8 +81,8 @@ class WriteScope {
   WriterSlot* slot_ = nullptr;
 };
 
-/// For the owner, after it has cleared the secret: whether a peer may be writing to the region. Frees
-/// the slots of processes that have ended.
+/// For the owner, after it has cleared the secret: whether a peer may be writing to the region.
+/// Frees the slots of processes that have ended.
 bool has_writers(ControlMemory& control, uint32_t region);
 
 }  // namespace ringcoll::remote

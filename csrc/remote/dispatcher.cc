@@ -1,6 +1,7 @@
 #include "remote/dispatcher.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/log.h"
@@ -14,10 +15,21 @@ constexpr int kMostTries = 8;
 // nearly always.
 constexpr size_t kMostStuck = 32;
 
+constexpr uint64_t kLeastChunkBytes = 64 << 10;
+constexpr uint64_t kChunksOfAShare = 8;
+
 // Of one carrier, so that the last ones of a copy do not queue on a slow one.
 constexpr size_t kMostRequests = 64;
 constexpr Duration kPingEvery = std::chrono::milliseconds(300);
 constexpr Duration kSilence = std::chrono::milliseconds(1000);
+
+// Sources share a copy by whole chunks. So a short copy has smaller ones, several for each source.
+// Their lengths divide stretches of registered memory (remote/rdma_memory.h).
+uint64_t chunk_bytes(const Copy& copy) {
+  if (copy.sources.size() == 1) return kChunkBytes;
+  uint64_t share = copy.bytes / (copy.sources.size() * kChunksOfAShare);
+  return std::clamp(std::bit_floor(share), kLeastChunkBytes, kChunkBytes);
+}
 
 }  // namespace
 
@@ -28,8 +40,9 @@ void Dispatcher::submit(const std::shared_ptr<Batch>& batch, const std::vector<s
   work->left.resize(batch->copies().size());
   for (size_t number : copies) {
     const Copy& copy = batch->copies()[number];
-    for (uint64_t at = 0; at < copy.bytes; at += kChunkBytes) {
-      uint64_t bytes = std::min(kChunkBytes, copy.bytes - at);
+    uint64_t most = chunk_bytes(copy);
+    for (uint64_t at = 0; at < copy.bytes; at += most) {
+      uint64_t bytes = std::min(most, copy.bytes - at);
       work->pending.push_back({.work = work, .copy = number, .offset = at, .bytes = bytes});
       work->left[number]++;
     }

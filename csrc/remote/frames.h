@@ -18,7 +18,8 @@ enum class FrameKind : uint16_t {
   kPing,     // answered by kPong
   kPong,
   kGoodbye,  // the last: the end that says it leaves on purpose
-  // A queue pair beside the link (remote/rdma.h). `id`: which, counted by the end that made the link.
+  // A queue pair beside the link (remote/rdma.h). `id`: which, counted by the end that made the
+  // link.
   kRdmaOffer,   // from that end; body: encode(RdmaOffer)
   kRdmaAnswer,  // body: encode(RdmaOffer) of the other end, whose queue pair can receive by now
   kRdmaReady,   // the path carries RDMA
@@ -36,7 +37,8 @@ struct FrameHead {
   uint32_t magic = kMagic;
   FrameKind kind = FrameKind::kPing;
   uint16_t code = 0;
-  uint64_t id = 0;  // of a request, repeated in its answer; in kHello: 1 if the link is for messages
+  uint64_t id =
+      0;  // of a request, repeated in its answer; in kHello: 1 if the link is for messages
   uint64_t secret = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;

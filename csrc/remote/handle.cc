@@ -125,6 +125,10 @@ RegionHandle decode(std::string_view bytes) {
   }
 }
 
+uint64_t proof_of(uint64_t agent, const std::string& door, const std::string& key) {
+  return hash_of(derive_secret(key, fmt::format("ringcoll host {:x} {}", agent, door))) | 1;
+}
+
 uint64_t own_stack() { return hash_of(machine_id() + " " + namespace_id("net")); }
 
 uint64_t own_host(const std::string& name) {

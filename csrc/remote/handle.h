@@ -22,10 +22,10 @@ struct Door {
 
 /// How to reach an agent.
 struct AgentFacts {
-  uint64_t id = 0;       // random; no other agent has it
-  uint64_t stack = 0;    // own_stack()
-  uint64_t host = 0;     // own_host()
-  int32_t pid = 0;       // in the PID namespace of the agent
+  uint64_t id = 0;     // random; no other agent has it
+  uint64_t stack = 0;  // own_stack()
+  uint64_t host = 0;   // own_host()
+  int32_t pid = 0;     // in the PID namespace of the agent
   int32_t control_fd = -1;
   uint64_t control_inode = 0;
   std::vector<Door> doors;
@@ -48,6 +48,10 @@ inline constexpr size_t kMostAddresses = 8;
 std::string encode(const RegionHandle& handle);
 /// Throws Error(kInvalidArgument) if `bytes` is not what encode() has returned.
 RegionHandle decode(std::string_view bytes);
+
+/// Proves to another process of the host, by the control memory, that one knows the key of a door.
+/// Never 0.
+uint64_t proof_of(uint64_t agent, const std::string& door, const std::string& key);
 
 /// The same for the facts alone, as a part of other messages.
 std::string encode(const AgentFacts& facts);

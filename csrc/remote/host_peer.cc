@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/copy.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -28,7 +30,8 @@ bool has_inode(int pid, int fd, uint64_t inode) {
 
 }  // namespace
 
-std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts) {
+std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts,
+                                         const std::vector<uint64_t>& proofs) {
   std::shared_ptr<HostPeer> peer(new HostPeer);
   peer->pid_ = facts.pid;
   peer->process_ =
@@ -43,6 +46,9 @@ std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts) {
   }
   ControlMemory& control = peer->control();
   if (observe(control.agent) != facts.id) return nullptr;
+  bool admitted = std::ranges::any_of(
+      control.proofs, [&](auto& each) { return std::ranges::count(proofs, observe(each)) > 0; });
+  if (!admitted) return nullptr;
   peer->memory_ = PeerMemory(facts.pid, control.self.load(std::memory_order_relaxed), facts.id);
   static_assert(offsetof(ControlMemory, agent) == 0, "the nonce of PeerMemory is the agent's id");
   peer->can_copy_ = peer->memory_.can_be_read();
@@ -60,6 +66,13 @@ void HostPeer::throw_missing() const {
   throw_gone();
 }
 
+// A process that ends has no memory any more before it is seen to have ended.
+void HostPeer::throw_ended(uint32_t region, uint64_t secret) const {
+  check(!is_open_still(control().regions[region], secret), Code::kPeerLost,
+        "process {}, which has the region, is ending", pid_);
+  throw_missing();
+}
+
 Located HostPeer::find(uint32_t region, uint64_t secret, uint64_t offset, uint64_t bytes) const {
   if (region >= kMostRegions || has_ended()) throw_missing();
   auto located = locate(control().regions[region], secret);
@@ -75,8 +88,8 @@ std::shared_ptr<SharedMemory> HostPeer::segment_of(const Located& located) {
   if (found != segments_.end()) return found->second;
   if (!has_inode(pid_, located.segment_fd, located.segment_inode)) return nullptr;
   try {
-    auto memory = std::make_shared<SharedMemory>(SharedMemory::open(
-        pid_, located.segment_fd, located.segment_bytes, /*writable=*/true));
+    auto memory = std::make_shared<SharedMemory>(
+        SharedMemory::open(pid_, located.segment_fd, located.segment_bytes, /*writable=*/true));
     if (segments_.size() >= kMostSegments) segments_.clear();  // those in use have other owners
     return segments_[located.segment_inode] = memory;
   } catch (const Error& error) {
@@ -93,7 +106,7 @@ bool HostPeer::read(uint32_t region, uint64_t secret, uint64_t offset, void* loc
   } else {
     if (!can_copy_) return false;
     auto result = memory_.read(located.address + offset, local, bytes);
-    if (result == PeerMemory::Result::kGone) throw_missing();
+    if (result == PeerMemory::Result::kGone) throw_ended(region, secret);
     // Not there: the region was closed meanwhile, or a driver has mapped its memory.
     if (result == PeerMemory::Result::kNotThere) {
       if (!is_open_still(control().regions[region], secret)) throw_missing();
@@ -117,7 +130,7 @@ bool HostPeer::write(uint32_t region, uint64_t secret, uint64_t offset, const vo
   }
   if (!can_copy_) return false;
   auto result = memory_.write(located.address + offset, local, bytes);
-  if (result == PeerMemory::Result::kGone) throw_missing();
+  if (result == PeerMemory::Result::kGone) throw_ended(region, secret);
   return result == PeerMemory::Result::kDone;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/fd.h"
 #include "remote/control.h"
@@ -23,7 +24,9 @@ class HostPeer {
  public:
   /// For an agent of this host (AgentFacts::host). Null if its memory cannot be mapped here:
   /// another user, another PID namespace, or the process has ended.
-  static std::shared_ptr<HostPeer> open(const AgentFacts& facts);
+  /// `proofs`: proof_of() the doors whose key this process knows, of which one must be the agent's.
+  static std::shared_ptr<HostPeer> open(const AgentFacts& facts,
+                                        const std::vector<uint64_t>& proofs);
 
   /// Copies bytes of a region to or from `local`. False: this region cannot be reached this way,
   /// and nothing was copied; a link must do it. Throws Error: kGone, kInvalidArgument (not in the
@@ -37,6 +40,8 @@ class HostPeer {
   HostPeer() = default;
   /// Throws kGone, or kPeerLost if the process has ended.
   [[noreturn]] void throw_missing() const;
+  /// For memory that cannot be read because the process has none.
+  [[noreturn]] void throw_ended(uint32_t region, uint64_t secret) const;
   Located find(uint32_t region, uint64_t secret, uint64_t offset, uint64_t bytes) const;
   /// The segment in which the region lies, mapped; null if it cannot be.
   std::shared_ptr<SharedMemory> segment_of(const Located& located);

@@ -16,8 +16,8 @@ namespace {
 
 // The links of an agent share its thread. After so many bytes the others have their turn.
 constexpr uint64_t kBytesOfATurn = 4 << 20;
-// What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that the
-// last chunks of a copy do not queue on a slow link.
+// What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that
+// the last chunks of a copy do not queue on a slow link.
 constexpr uint64_t kWindowBytes = 4 * kChunkBytes;
 // How long a goodbye may wait behind what is being sent.
 constexpr Duration kLeaving = std::chrono::milliseconds(500);
@@ -92,8 +92,8 @@ void Link::begin_connect() {
 
 void Link::try_next(LinkEnd end, const std::string& why) {
   worst_ = std::max(worst_, end);
-  causes_ += fmt::format("{}{}: {}", causes_.empty() ? "" : "; ",
-                         addresses_[next_address_].text(), why);
+  causes_ +=
+      fmt::format("{}{}: {}", causes_.empty() ? "" : "; ", addresses_[next_address_].text(), why);
   if (fd_) loop_.forget(fd_.get());
   fd_.reset();
   attempt_++;
@@ -120,7 +120,7 @@ void Link::end_connect() {
   // The buffer of a fresh connection has room for these few bytes, or the connection is broken.
   if (::send(fd_.get(), hello.data(), hello.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
       static_cast<ssize_t>(hello.size()))
-    try_next(LinkEnd::kUnreached, errno_text("send", errno));
+    try_next(LinkEnd::kClosed, errno_text("send", errno));
 }
 
 void Link::prove() {
@@ -129,13 +129,13 @@ void Link::prove() {
     size_t most = std::min(sizeof buffer, wanted - proof_.size());
     ssize_t got = ::recv(fd_.get(), buffer, most, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return try_next(LinkEnd::kUnreached, explain(Verdict::kClosed));
+    if (got <= 0) return try_next(LinkEnd::kClosed, explain(Verdict::kClosed));
     proof_.append(buffer, static_cast<size_t>(got));
     if (proof_.size() < wanted) continue;
     std::string answer = prover_->answer(std::exchange(proof_, {}));
     if (::send(fd_.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL) !=
         static_cast<ssize_t>(answer.size()))
-      return try_next(LinkEnd::kUnreached, errno_text("send", errno));
+      return try_next(LinkEnd::kClosed, errno_text("send", errno));
   }
   if (prover_->verdict() == Verdict::kAccepted) {
     stage_ = Stage::kOpen;
@@ -178,14 +178,12 @@ bool Link::flush() {
   while (!queue_.empty()) {
     Outgoing& next = queue_.front();
     const auto* head = reinterpret_cast<const std::byte*>(&next.head);
-    const auto* body =
-        next.body ? next.body : reinterpret_cast<const std::byte*>(next.text.data());
+    const auto* body = next.body ? next.body : reinterpret_cast<const std::byte*>(next.text.data());
     uint64_t head_sent = std::min<uint64_t>(next.sent, sizeof next.head);
     uint64_t body_sent = next.sent - head_sent;
     uint64_t body_bytes = has_body(next.head.kind) ? next.head.bytes : 0;
-    iovec parts[2] = {
-        {const_cast<std::byte*>(head + head_sent), sizeof next.head - head_sent},
-        {const_cast<std::byte*>(body + body_sent), body_bytes - body_sent}};
+    iovec parts[2] = {{const_cast<std::byte*>(head + head_sent), sizeof next.head - head_sent},
+                      {const_cast<std::byte*>(body + body_sent), body_bytes - body_sent}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
@@ -271,8 +269,10 @@ void Link::ready(uint32_t events) {
   auto self = shared_from_this();
   std::unique_lock lock(mutex_);
   bool was_open = stage_ == Stage::kOpen;
-  if (stage_ == Stage::kConnecting) end_connect();
-  else if (stage_ == Stage::kProving) prove();
+  if (stage_ == Stage::kConnecting)
+    end_connect();
+  else if (stage_ == Stage::kProving)
+    prove();
   if (stage_ == Stage::kOpen && !was_open) {
     key_.clear();
     lock.unlock();
@@ -299,26 +299,24 @@ void Link::receive(std::unique_lock<std::mutex>& lock) {
   }
 }
 
+// Where the next bytes go. Those of a body without a place go to `dropped`.
+std::span<std::byte> Link::next_room(std::span<std::byte> dropped) {
+  if (head_filled_ < sizeof head_)
+    return std::as_writable_bytes(std::span(&head_, 1)).subspan(head_filled_);
+  uint64_t left = head_.bytes - body_filled_;
+  if (place_.data) return {place_.data + body_filled_, left};
+  if (!text_.empty()) return {reinterpret_cast<std::byte*>(text_.data()) + body_filled_, left};
+  return dropped.first(std::min<uint64_t>(left, dropped.size()));
+}
+
 // One recv() into the head or the body. False: nothing is there now, or the link has ended.
 bool Link::receive_some(std::unique_lock<std::mutex>& lock) {
-  bool in_head = head_filled_ < sizeof head_;
-  uint64_t left = in_head ? sizeof head_ - head_filled_ : head_.bytes - body_filled_;
-  std::byte* to;
   std::array<std::byte, 16 << 10> dropped;
-  if (in_head) {
-    to = reinterpret_cast<std::byte*>(&head_) + head_filled_;
-  } else if (place_.data) {
-    to = place_.data + body_filled_;
-  } else if (!text_.empty()) {
-    to = reinterpret_cast<std::byte*>(text_.data()) + body_filled_;
-  } else {
-    to = dropped.data();
-    left = std::min<uint64_t>(left, dropped.size());
-  }
-  ssize_t got = left > 0 ? ::recv(fd_.get(), to, left, MSG_DONTWAIT) : 0;
+  std::span<std::byte> room = next_room(dropped);
+  ssize_t got = ::recv(fd_.get(), room.data(), room.size(), MSG_DONTWAIT);
   if (got < 0 && errno == EINTR) return true;
   if (got < 0 && errno == EAGAIN) return false;
-  if (got < 0 || (got == 0 && left > 0)) {
+  if (got <= 0) {
     stage_ = Stage::kEnded;
     end_ = leaving_ ? LinkEnd::kGoodbye : LinkEnd::kLost;
     why_ = got == 0 ? "closed by the peer" : errno_text("recv", errno);
@@ -326,16 +324,15 @@ bool Link::receive_some(std::unique_lock<std::mutex>& lock) {
   }
   heard_.store(Clock::now(), std::memory_order_relaxed);
   turn_bytes_ += static_cast<uint64_t>(got);
-  if (in_head) {
+  if (head_filled_ < sizeof head_) {
     head_filled_ += static_cast<size_t>(got);
     if (head_filled_ < sizeof head_) return true;
     if (!take_head()) return false;
-    if (has_body(head_.kind) && head_.bytes > 0) return true;
   } else {
     body_filled_ += static_cast<uint64_t>(got);
-    if (body_filled_ < head_.bytes) return true;
   }
-  take_frame(lock);
+  bool complete = !has_body(head_.kind) || body_filled_ == head_.bytes;
+  if (complete) take_frame(lock);
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,11 @@ enum class LinkEnd : uint8_t {
   kGoodbye,  // the peer left on purpose, or this end closed the link
   kLost,     // the connection broke, or the peer broke the protocol
   kSilent,   // the peer has not answered for a while: it is stopped, or cut off
-  // No link was made:
-  kAbsent,      // nobody listens at any of the addresses: the process has ended
-  kUnreached,   // no answer
-  kForbidden,   // the key is wrong, or the peer admits nobody under this name
+  // No link was made, the best news first:
+  kAbsent,     // nobody listens at any of the addresses: the process has ended
+  kClosed,     // the connection was closed at once: the process is ending, or has too many guests
+  kUnreached,  // no answer
+  kForbidden,  // the key is wrong, or the peer admits nobody under this name
 };
 
 /// Where the body of an incoming frame goes. Empty `data`: it is dropped.
@@ -59,9 +61,8 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
   /// A link that this end makes: connects to the addresses in turn. `listener` and `loop` outlive
   /// the link; the link lives at least until `ended`.
   static std::shared_ptr<Link> dial(EventLoop& loop, Listener& listener,
-                                    std::vector<Address> addresses, std::string key,
-                                    GroupId group, Duration patience,
-                                    bool for_messages);
+                                    std::vector<Address> addresses, std::string key, GroupId group,
+                                    Duration patience, bool for_messages);
   /// A link over an accepted connection that has proven the key.
   static std::shared_ptr<Link> accepted(EventLoop& loop, Listener& listener, Fd fd);
   ~Link() override;
@@ -71,8 +72,9 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
   bool send(FrameHead head, std::string body = {});
   bool send(FrameHead head, const std::byte* body, std::shared_ptr<void> owner,
             const std::function<bool()>& wanted = {});
-  /// Any thread. Once this has returned, the link neither reads nor writes memory of `owner`. Bodies
-  /// on the way to it are dropped. If part of a body has been sent already, the link is ended.
+  /// Any thread. Once this has returned, the link neither reads nor writes memory of `owner`.
+  /// Bodies on the way to it are dropped. If part of a body has been sent already, the link is
+  /// ended.
   void abandon(const void* owner) override;
   /// Any thread. Ends the link; `ended` comes later on the loop's thread.
   void end(LinkEnd how, std::string why = {});
@@ -117,6 +119,7 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
   void end_connect();
   void prove();
   void receive(std::unique_lock<std::mutex>& lock);
+  std::span<std::byte> next_room(std::span<std::byte> dropped);
   bool receive_some(std::unique_lock<std::mutex>& lock);
   bool take_head();
   void take_frame(std::unique_lock<std::mutex>& lock);

@@ -16,10 +16,13 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 constexpr Duration kLag = std::chrono::milliseconds(300);
 constexpr Duration kPatience = std::chrono::seconds(3);
 constexpr Duration kProbePatience = std::chrono::seconds(1);
+constexpr int kProbes = 3;
 constexpr Duration kProbePause = std::chrono::milliseconds(60);
 // An agent that closes lets its last frames pass for so long.
 constexpr Duration kFarewell = std::chrono::milliseconds(100);
 constexpr int kPortTries = 16;
+// Links to one agent over as many interfaces, for their joint rate.
+constexpr size_t kMostRails = 4;
 
 GroupId group_of(const std::string& name) { return make_group_id("ringcoll agent " + name); }
 
@@ -112,8 +115,8 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
     const OpenDoor& open = *found->second;
     check(open.key == key, Code::kInvalidArgument, "\"{}\" is open with another key", name);
     check(port == 0 || port == open.door.addresses[0].port(), Code::kInvalidArgument,
-          "\"{}\" is open at port {} and cannot also be at {}", name,
-          open.door.addresses[0].port(), port);
+          "\"{}\" is open at port {} and cannot also be at {}", name, open.door.addresses[0].port(),
+          port);
     return open.door;
   }
   check(doors_.size() < kMostDoors, Code::kInvalidArgument,
@@ -131,7 +134,10 @@ Door Network::admit(const std::string& name, const std::string& key, uint16_t po
 
 void Network::let_in(OpenDoor& open) {
   for (auto& gate : open.gates) {
-    AuthPolicy policy{.secret = open.key, .self = 0, .lowest = 0, .highest = 0,
+    AuthPolicy policy{.secret = open.key,
+                      .self = 0,
+                      .lowest = 0,
+                      .highest = 0,
                       .group = group_of(open.door.name)};
     auto accepted = [this](const Identity&, Fd fd) {
       try {
@@ -144,9 +150,9 @@ void Network::let_in(OpenDoor& open) {
       }
     };
     auto refused = [name = open.door.name](const Gate::Refusal& refusal) {
-      log_warning("{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
-                  refusal.verdict == Verdict::kWrongSecret ? "its key is wrong"
-                                                           : explain(refusal.verdict));
+      log_warning(
+          "{} was not let in as a guest of \"{}\": {}", refusal.peer.text(), name,
+          refusal.verdict == Verdict::kWrongSecret ? "its key is wrong" : explain(refusal.verdict));
     };
     gate->open(std::move(policy), accepted, refused);
   }
@@ -159,15 +165,23 @@ AgentFacts Network::facts() {
   return facts;
 }
 
+std::vector<uint64_t> Network::proofs_for(const AgentFacts& agent) {
+  std::vector<uint64_t> proofs;
+  std::lock_guard lock(mutex_);
+  for (const Door& door : agent.doors)
+    if (auto own = doors_.find(door.name); own != doors_.end())
+      proofs.push_back(proof_of(agent.id, door.name, own->second->key));
+  return proofs;
+}
+
 // --- Links that this end makes.
 
-std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses,
-                                     const std::string& name, const std::string& key,
-                                     Dialled dialled, Duration patience) {
+std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses, const std::string& name,
+                                     const std::string& key, Dialled dialled, Duration patience) {
   std::lock_guard lock(mutex_);
   check(!closing_, Code::kAborted, "the agent is closed");
-  auto link = Link::dial(loop_, *this, addresses, key, group_of(name), patience,
-                         dialled.for_messages);
+  auto link =
+      Link::dial(loop_, *this, addresses, key, group_of(name), patience, dialled.for_messages);
   links_[link.get()] = link;
   dialled_[link.get()] = std::move(dialled);
   return link;
@@ -197,6 +211,29 @@ uint64_t Network::dial(const std::vector<Address>& addresses, const std::string&
       Error(Code::kTimeout, fmt::format("{} has not answered in time", addresses[0].text())));
 }
 
+// The addresses of a door, by the interface of this host that is in their network. Each interface
+// that reaches the peer makes a rail of its own.
+Network::Ways Network::ways_to(const AgentFacts& facts, const Door& door) const {
+  std::map<std::string, std::vector<Address>> by_interface;
+  std::vector<Address> routed;
+  for (const Address& address : door.addresses) {
+    if (is_loopback(address) && facts.stack != own_.stack) continue;
+    auto joins = [&](const Interface& each) {
+      return share_network(each.address, address, each.prefix_bits);
+    };
+    auto own = std::ranges::find_if(interfaces_, joins);
+    bool direct = own != interfaces_.end() && facts.stack != own_.stack;
+    (direct ? by_interface[own->name] : routed).push_back(address);
+  }
+  Ways ways;
+  for (auto& [name, addresses] : by_interface) {
+    ways.all.insert(ways.all.end(), addresses.begin(), addresses.end());
+    if (ways.rails.size() < kMostRails) ways.rails.push_back(std::move(addresses));
+  }
+  ways.all.insert(ways.all.end(), routed.begin(), routed.end());
+  return ways;
+}
+
 void Network::dial_for_payload(const AgentFacts& facts) {
   try {
     for (const Door& door : facts.doors) {
@@ -207,11 +244,11 @@ void Network::dial_for_payload(const AgentFacts& facts) {
         if (found == doors_.end()) continue;
         key = found->second->key;
       }
-      std::vector<Address> addresses;
-      for (const Address& address : door.addresses)
-        if (!is_loopback(address) || facts.stack == own_.stack) addresses.push_back(address);
-      if (addresses.empty()) continue;
-      begin(addresses, door.name, key, {.agent = facts.id}, kPatience);
+      Ways ways = ways_to(facts, door);
+      if (ways.all.empty()) continue;
+      begin(ways.all, door.name, key, {.agent = facts.id}, kPatience);
+      for (size_t i = 1; i < ways.rails.size(); i++)
+        begin(ways.rails[i], door.name, key, {.agent = facts.id, .is_rail = true}, kPatience);
       return;
     }
     throw Error(Code::kRefused,
@@ -321,7 +358,7 @@ void Network::ended(Link& link, LinkEnd end, const std::string& why) {
   if (rdma_) rdma_->left(link);
   dispatcher_.remove(link);
   if (link.number == 0) return;
-  if (end == LinkEnd::kLost) return probe(link, link.number);
+  if (end == LinkEnd::kLost) return probe(link.agent, link.number, kProbes);
   mailbox_.close(link.number, end == LinkEnd::kGoodbye ? "goodbye" : "silent");
 }
 
@@ -331,7 +368,7 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   if (found == dialled_.end()) return;  // one that came, and left before its hello
   Error error(code_of(end), fmt::format("connecting to {}: {}", link.peer_text(),
                                         why.empty() ? "it closed the connection" : why));
-  if (found->second.for_messages && !found->second.is_probe) {
+  if (found->second.for_messages) {
     found->second.over = true;
     found->second.error = error;
     return dialled_changed_.notify_all();
@@ -343,21 +380,28 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   for (auto& [key, each] : links_)
     if (each->agent == dialled.agent && dialled.agent != 0) other = each;
   lock.unlock();
-  if (dialled.is_probe)
-    return mailbox_.close(dialled.lost_connection, end == LinkEnd::kAbsent      ? "refused"
-                                                   : end == LinkEnd::kUnreached ? "silent"
-                                                                                : "lost");
+  if (dialled.is_probe) return probed(dialled, end);
+  if (dialled.is_rail) return;
   if (other) return dispatcher_.add(other);
   dispatcher_.unreachable(dialled.agent, error);
 }
 
+// What a probe that was not let in says of the process.
+void Network::probed(const Dialled& made, LinkEnd end) {
+  if (end == LinkEnd::kClosed && made.probes_left > 0)
+    return probe(made.agent, made.lost_connection, made.probes_left);
+  mailbox_.close(made.lost_connection, end == LinkEnd::kAbsent      ? "refused"
+                                       : end == LinkEnd::kUnreached ? "silent"
+                                                                    : "lost");
+}
+
 // A connection has broken. If nobody listens where its process did, the process has ended.
-void Network::probe(Link& link, uint64_t connection) {
+void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
   std::vector<Address> addresses;
   std::string name, key = "unknown";
   {
     std::lock_guard lock(mutex_);
-    const AgentFacts& peer = peers_[link.agent];
+    const AgentFacts& peer = peers_[agent];
     for (const Door& door : peer.doors)
       for (const Address& address : door.addresses)
         if (addresses.empty() && (!is_loopback(address) || peer.stack == own_.stack)) {
@@ -368,9 +412,13 @@ void Network::probe(Link& link, uint64_t connection) {
   }
   if (addresses.empty()) return mailbox_.close(connection, "lost");
   // A process that is ending closes its sockets in any order.
-  loop_.after(kProbePause, [this, addresses, name, key, connection] {
+  loop_.after(kProbePause, [this, addresses, name, key, agent, connection, probes_left] {
     try {
-      begin(addresses, name, key, {.is_probe = true, .lost_connection = connection},
+      begin(addresses, name, key,
+            {.agent = agent,
+             .is_probe = true,
+             .lost_connection = connection,
+             .probes_left = probes_left - 1},
             kProbePatience);
     } catch (const Error&) {
       mailbox_.close(connection, "lost");

@@ -33,14 +33,16 @@ class Network final : private Link::Listener {
 
   Door admit(const std::string& name, const std::string& key, uint16_t port);
   AgentFacts facts();
+  /// proof_of() the doors of another agent whose keys are known here.
+  std::vector<uint64_t> proofs_for(const AgentFacts& agent);
   uint64_t dial(const std::vector<Address>& addresses, const std::string& name, Deadline deadline);
   uint64_t host() const { return own_.host; }
 
   Dispatcher& dispatcher() { return dispatcher_; }
   Mailbox& mailbox() { return mailbox_; }
   Server& server() { return server_; }
-  /// No peer begins to read or write the region's memory any more, and those that do end. The region
-  /// is refused already.
+  /// No peer begins to read or write the region's memory any more, and those that do end. The
+  /// region is refused already.
   void give_up(const Region& region);
   size_t count();
 
@@ -55,10 +57,18 @@ class Network final : private Link::Listener {
     uint64_t agent = 0;  // the agent that it should reach; 0: any
     bool for_messages = false;
     bool is_probe = false;
+    bool is_rail = false;          // beside the first link to the agent
     uint64_t lost_connection = 0;  // of a probe
+    int probes_left = 0;
     bool over = false;
     uint64_t connection = 0;
     std::optional<Error> error;
+  };
+
+  /// How an agent may be reached by one of its doors.
+  struct Ways {
+    std::vector<Address> all;                 // those in networks of this host first
+    std::vector<std::vector<Address>> rails;  // by interface of this host
   };
 
   // Link::Listener, on the loop's thread.
@@ -72,9 +82,11 @@ class Network final : private Link::Listener {
   std::shared_ptr<Link> begin(const std::vector<Address>& addresses, const std::string& name,
                               const std::string& key, Dialled dialled, Duration patience);
   void dial_for_payload(const AgentFacts& facts);
+  Ways ways_to(const AgentFacts& facts, const Door& door) const;
   void take_hello(Link& link, const FrameHead& head, const std::string& body);
   void not_made(Link& link, LinkEnd end, const std::string& why);
-  void probe(Link& link, uint64_t connection);
+  void probed(const Dialled& probe, LinkEnd end);
+  void probe(uint64_t agent, uint64_t connection, int probes_left);
   void tick();
 
   const AgentFacts own_;  // without doors

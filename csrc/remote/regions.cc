@@ -189,6 +189,13 @@ RegionUse Regions::use(uint32_t index, uint64_t secret, uint64_t offset, uint64_
   return RegionUse(std::move(region));
 }
 
+void Regions::admit(uint64_t proof) {
+  for (auto& each : control().proofs) {
+    uint64_t none = 0;
+    if (each.compare_exchange_strong(none, proof) || none == proof) return;
+  }
+}
+
 size_t Regions::count() {
   std::lock_guard lock(mutex_);
   return open_.size() - free_.size();

@@ -82,10 +82,13 @@ class Regions {
   /// No peer reads or writes the region's memory once this has returned. Throws Error(kTimeout) at
   /// the deadline, if a peer that is stopped in the middle of a write keeps it; then call it again.
   void close(const std::shared_ptr<Region>& region, Deadline deadline);
-  /// The region, for a peer that names it with its secret. Throws Error(kGone) if there is none (any
-  /// more), Error(kInvalidArgument) if [offset, offset + bytes) is not in it, and Error(kRefused) if
-  /// `writes` and it is not writable.
+  /// The region, for a peer that names it with its secret. Throws Error(kGone) if there is none
+  /// (any more), Error(kInvalidArgument) if [offset, offset + bytes) is not in it, and
+  /// Error(kRefused) if `writes` and it is not writable.
   RegionUse use(uint32_t index, uint64_t secret, uint64_t offset, uint64_t bytes, bool writes);
+
+  /// Lets processes of the host in that know the key of a door.
+  void admit(uint64_t proof);
 
   int control_fd() const { return memory_.fd(); }
   uint64_t control_inode() const { return inode_; }

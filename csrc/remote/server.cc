@@ -45,10 +45,9 @@ void Server::take(const std::shared_ptr<Link>& link, const FrameHead& head) {
     answered_bytes_ += head.bytes;
     link->send({.kind = FrameKind::kDone, .id = head.id});
   } catch (const Error& error) {
-    link->send({.kind = FrameKind::kFailed,
-                .code = static_cast<uint16_t>(error.code()),
-                .id = head.id},
-               std::string(error.what()).substr(0, kLongestText));
+    link->send(
+        {.kind = FrameKind::kFailed, .code = static_cast<uint16_t>(error.code()), .id = head.id},
+        std::string(error.what()).substr(0, kLongestText));
   }
 }
 

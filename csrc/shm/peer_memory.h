@@ -1,8 +1,8 @@
-// Reads and writes another process's own memory (process_vm_readv(2)), where the kernel gives the right that a
-// debugger needs. Yama's ptrace_scope 1, usual on Ubuntu, allows this only to an ancestor of
-// the process, and some sandboxes refuse it. This library does not ask a process to allow it
-// (PR_SET_PTRACER). That would open the process to every other process of its user, which its owner
-// must decide.
+// Reads and writes another process's own memory (process_vm_readv(2)), where the kernel gives the
+// right that a debugger needs. Yama's ptrace_scope 1, usual on Ubuntu, allows this only to an
+// ancestor of the process, and some sandboxes refuse it. This library does not ask a process to
+// allow it (PR_SET_PTRACER). That would open the process to every other process of its user, which
+// its owner must decide.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class PeerMemory {
   /// the word, which no other process has there.
   Result read(uint64_t from, void* place, uint64_t bytes, uint64_t word_at = 0,
               uint64_t* word = nullptr) const;
-  /// Copies from `place` to the peer's address `to`. The caller knows that the process lives and has
-  /// the memory there. After kNotThere or kGone, an unspecified part has been copied.
+  /// Copies from `place` to the peer's address `to`. The caller knows that the process lives and
+  /// has the memory there. After kNotThere or kGone, an unspecified part has been copied.
   Result write(uint64_t to, const void* place, uint64_t bytes) const;
 
  private:

@@ -154,10 +154,13 @@ class Job:
 
     def processor_seconds(self) -> float:
         """What all ranks have used so far."""
-        spent = 0.0
+        return sum(self.processor_seconds_by_rank())
+
+    def processor_seconds_by_rank(self) -> list[float]:
+        spent = []
         for rank in self._ranks:
             try:
-                spent += time.clock_gettime(_processor_clock(rank.pid))
+                spent.append(time.clock_gettime(_processor_clock(rank.pid)))
             except OSError:
                 raise JobError(f"{self.spec.name}: rank {rank.rank} has ended") from None
         return spent
@@ -212,8 +215,13 @@ class Job:
             self._signal(signal.SIGSTOP)
 
     def _resume(self) -> None:
-        if self.spec.pause_when_idle:
-            self._signal(signal.SIGCONT)
+        if not self.spec.pause_when_idle:
+            return
+        self._signal(signal.SIGCONT)
+        # nsenter(1) stops itself when its child is stopped.
+        for process in self._processes if self.spec.parts else []:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         for rank in self._ranks:
@@ -238,6 +246,9 @@ class Way:
 
     def processor_seconds(self) -> float:
         return self._job.processor_seconds()
+
+    def processor_seconds_by_rank(self) -> list[float]:
+        return self._job.processor_seconds_by_rank()
 
     def close(self) -> None:
         pass

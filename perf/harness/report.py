@@ -36,6 +36,7 @@ class Visit:
     processor_s: float
     state: str = ""  # how far apart the cores were; "": not asked
     settled: bool = True  # False: that changed meanwhile
+    processor_of_rank_s: list[float] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

@@ -191,9 +191,9 @@ def _visit(
     batches, calls = visit
     try:
         word = plan.words.get(size, str(size))
-        before = jobs[name].processor_seconds()
+        before = jobs[name].processor_seconds_by_rank()
         answers = jobs[name].ask(f"run {word} {batches} {calls}", "times")
-        spent = jobs[name].processor_seconds() - before
+        after = jobs[name].processor_seconds_by_rank()
         if plan.free_after_visit:
             jobs[name].ask("free", "freed")
     except JobError as error:
@@ -201,7 +201,10 @@ def _visit(
         jobs.pop(name).kill()
         return None
     by_rank = [[float(seconds) for seconds in answer] for answer in answers]
-    return Visit(figures.batch_seconds(by_rank, calls), calls, spent)
+    spent = [end - begin for begin, end in zip(before, after, strict=True)]
+    return Visit(
+        figures.batch_seconds(by_rank, calls), calls, sum(spent), processor_of_rank_s=spent
+    )
 
 
 def _line(results: Results, ranks: int, size: int, names: list[str]) -> str:

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fuzz_calls.h"
+#include "fuzz_deltas.h"
 #include "fuzz_input.h"
 
 namespace fuzz {
@@ -567,6 +568,7 @@ void play(std::span<const uint8_t> input) {
   static std::atomic<int> programs{0};
   Bytes bytes(input);
   uint8_t head = bytes.byte();
+  if (head % 8 == 7) return play_delta(bytes);
   if (head % 4 == 3) {
     auto rest = bytes.take(input.size());
     return simulate(std::string(rest.begin(), rest.end()));

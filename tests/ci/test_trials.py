@@ -19,8 +19,8 @@ def test_the_nearest_layer_is_tested_first_and_those_above_it_follow():
     top = ["python", "processes", "cluster"]
     assert _names("csrc/engine/engine.cc") == ["engine", *top]
     assert _names("csrc/schedule/ring.cc") == ["schedule", "coll", "p2p", "engine", *top]
-    above_net = ["net", "transport", "connect", "store", "bootstrap", "topology", "life"]
-    above_net += ["measure", "mesh", "comm", "coll", "p2p"]
+    above_net = ["net", "transport", "connect", "store", "remote", "bootstrap"]
+    above_net += ["topology", "life", "measure", "mesh", "comm", "coll", "p2p"]
     assert _names("csrc/net/socket.cc") == [*above_net, "engine", *top]
     assert _names("csrc/p2p/post.cc") == ["p2p", "engine", *top]
     assert {"shm", "verbs", "reduce"} <= set(_names("csrc/base/log.h"))

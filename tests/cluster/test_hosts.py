@@ -110,6 +110,13 @@ def test_links_have_their_rate(emulate):
         assert rate in said_by(cluster.head, f"tc qdisc show dev {port}")
 
 
+def test_links_may_differ_in_their_rate(emulate):
+    cluster = emulate(2, [Network(rates=("20mbit", ""))])
+    first, second = (said_by(host, "tc qdisc show dev eth0") for host in cluster.hosts)
+    assert "20Mbit" in " ".join(first)
+    assert "tbf" not in " ".join(second)
+
+
 def test_a_program_ends_with_what_started_it(emulate):
     [host] = emulate(1).hosts
     process = subprocess.Popen(

@@ -62,8 +62,8 @@ class Scripted:
         _, _, batches, calls = line.split()
         return [[str(0.2 * int(calls))] * int(batches)]  # of one rank
 
-    def processor_seconds(self) -> float:
-        return 0.0
+    def processor_seconds_by_rank(self) -> list[float]:
+        return [0.0]
 
     def close(self) -> None:
         pass

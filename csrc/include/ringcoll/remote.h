@@ -1,21 +1,23 @@
 /* ringcoll: memory with an address. One process registers memory, tells others where it is as
- * opaque bytes, and they read and write it without a call of its own (one-sided copies, as of RDMA).
- * Since revision 3 of the C ABI; errors, threads, fork and struct_size are as ringcoll.h says.
+ * opaque bytes, and they read and write it without a call of its own (one-sided copies, as of
+ * RDMA). Since revision 3 of the C ABI; errors, threads, fork and struct_size are as ringcoll.h
+ * says.
  *
- * An agent is what a process needs for that. Agents are equals, have no ranks, and come and go: that
- * one is lost concerns only those who copy to or from it. Who may copy: whoever knows the key of a
- * door of the owner, and has the handle of a region. A handle has a random secret, so it cannot be
- * guessed.
+ * An agent is what a process needs for that. Agents are equals, have no ranks, and come and go:
+ * that one is lost concerns only those who copy to or from it. Who may copy: whoever knows the key
+ * of a door of the owner, and has the handle of a region. A handle has a random secret, so it
+ * cannot be guessed.
  *
- * A copy takes the shortest way there is. Memory of ringcoll_allocate() is mapped by other processes
- * of the host, other memory is copied by the kernel (process_vm_readv(2), where it is allowed), that
- * of other hosts by RDMA where both have it, and otherwise the owner's thread serves over TCP.
+ * A copy takes the shortest way there is. Memory of ringcoll_allocate() is mapped by other
+ * processes of the host, other memory is copied by the kernel (process_vm_readv(2), where it is
+ * allowed), that of other hosts by RDMA where both have it, and otherwise the owner's thread serves
+ * over TCP.
  *
  * Errors besides those of ringcoll.h: RC_GONE (the region was closed, or another process is where
- * its owner was), RC_PEER_LOST (the owner has ended), RC_REFUSED (a wrong key, or a region that is not
- * writable), RC_INVALID_ARGUMENT (no handle, or not in the region), RC_TIMEOUT. After an error of a
- * read, the destination has unspecified bytes; after one of a write, the region has. No copy ever
- * touches memory outside its region. An error concerns its copy alone. */
+ * its owner was), RC_PEER_LOST (the owner has ended), RC_REFUSED (a wrong key, or a region that is
+ * not writable), RC_INVALID_ARGUMENT (no handle, or not in the region), RC_TIMEOUT. After an error
+ * of a read, the destination has unspecified bytes; after one of a write, the region has. No copy
+ * ever touches memory outside its region. An error concerns its copy alone. */
 #ifndef RINGCOLL_REMOTE_H_
 #define RINGCOLL_REMOTE_H_
 
@@ -34,31 +36,35 @@ typedef struct rc_agent_options {
   double timeout_s; /* of copies that give none; 0 = RINGCOLL_TIMEOUT_S */
 } rc_agent_options;
 
-/* Opens an agent. `options` may be NULL. Its doors listen on the interfaces of RINGCOLL_INTERFACE. */
+/* Opens an agent. `options` may be NULL. Its doors listen on the interfaces of RINGCOLL_INTERFACE.
+ */
 RINGCOLL_API rc_status ringcoll_agent_open(const rc_agent_options* options, rc_agent** agent);
-/* The same, and opens a door for the ranks of the communicator's job, whose key they have in common.
- * Not collective. The agent outlives the communicator. */
+/* The same, and opens a door for the ranks of the communicator's job, whose key they have in
+ * common. Not collective. The agent outlives the communicator. */
 RINGCOLL_API rc_status ringcoll_comm_agent(rc_comm* comm, const rc_agent_options* options,
                                            rc_agent** agent);
-/* Says goodbye to all peers, ends copies in flight with RC_ABORTED, and frees the agent. Its regions
- * are closed, but must still be freed by ringcoll_region_close(). Must not run beside other calls on
- * the agent, nor in a `done` of a copy. NULL is allowed. */
+/* Says goodbye to all peers, ends copies in flight with RC_ABORTED, and frees the agent. Its
+ * regions are closed, but must still be freed by ringcoll_region_close(). Must not run beside other
+ * calls on the agent, nor in a `done` of a copy. NULL is allowed. */
 RINGCOLL_API void ringcoll_agent_close(rc_agent* agent);
 /* A random number that no other agent has. 0 if agent is NULL. */
 RINGCOLL_API uint64_t ringcoll_agent_id(const rc_agent* agent);
 /* Opens a door: admits whoever knows `key` under `name`, on `port` of all interfaces, or on a free
  * one if it is 0. The agent also uses the key to come in at others. *json is an array of addresses,
- * "ringcoll://10.0.0.5:4711/name", those for other hosts first; free it with ringcoll_free. The same
- * again does nothing. `name`: 1 to 128 characters, without / : @ and blanks. At most four doors. */
+ * "ringcoll://10.0.0.5:4711/name", those for other hosts first; free it with ringcoll_free. The
+ * same again does nothing. `name`: 1 to 128 characters, without / : @ and blanks. At most four
+ * doors. */
 RINGCOLL_API rc_status ringcoll_agent_admit(rc_agent* agent, const char* name, const char* key,
                                             uint16_t port, char** json);
-/* Describes the agent as JSON: id, addresses, regions, links, and served: bytes that this process has
- * copied to or from each other agent, by its id in hexadecimal; by: the same bytes, by how they have
- * travelled (host, tcp, rdma); answered: bytes of its regions that its thread has served to others. */
+/* Describes the agent as JSON: id, addresses, regions, links, and served: bytes that this process
+ * has copied to or from each other agent, by its id in hexadecimal; by: the same bytes, by how they
+ * have travelled (host, tcp, rdma); answered: bytes of its regions that its thread has served to
+ * others. */
 RINGCOLL_API rc_status ringcoll_agent_stats(rc_agent* agent, char** json);
 
-/* Memory that is cheap to share: zeroed, aligned to 64 bytes at least, and mapped by other processes
- * of the host when they copy from it. Its pages are allocated when they are first touched. */
+/* Memory that is cheap to share: zeroed, aligned to 64 bytes at least, and mapped by other
+ * processes of the host when they copy from it. Its pages are allocated when they are first
+ * touched. */
 RINGCOLL_API rc_status ringcoll_allocate(size_t bytes, void** memory);
 /* Frees it. Close its regions before. NULL is allowed. */
 RINGCOLL_API rc_status ringcoll_release(void* memory);
@@ -75,8 +81,8 @@ RINGCOLL_API rc_status ringcoll_region_handle(rc_region* region, void* handle, s
 RINGCOLL_API rc_status ringcoll_region_notice(rc_region* region, double timeout_s, uint64_t* value);
 /* Closes the region: later copies get RC_GONE. Waits until those that run have ended, at most
  * `timeout_s` seconds. RC_TIMEOUT: a process of this host is stopped in the middle of a write; then
- * the memory is still in use, and the call is to be repeated. Otherwise the region is freed. NULL is
- * allowed. */
+ * the memory is still in use, and the call is to be repeated. Otherwise the region is freed. NULL
+ * is allowed. */
 RINGCOLL_API rc_status ringcoll_region_close(rc_region* region, double timeout_s);
 
 /* Reads a handle. Needs no agent, and connects to nobody. */
@@ -109,8 +115,8 @@ typedef struct rc_copies {
   const rc_copy* copies;
   int64_t count;
   double timeout_s; /* 0 = that of the agent */
-  rc_done_fn done;  /* for ringcoll_start_copies, may be NULL; ringcoll_copy refuses it. It may start
-                       copies and must not wait for any */
+  rc_done_fn done; /* for ringcoll_start_copies, may be NULL; ringcoll_copy refuses it. It may start
+                      copies and must not wait for any */
   void* done_state;
   rc_interrupted_fn interrupted; /* for ringcoll_copy, may be NULL; asked while it waits for other
                                     hosts */
@@ -125,8 +131,8 @@ RINGCOLL_API rc_status ringcoll_copy(rc_agent* agent, const rc_copies* copies);
 RINGCOLL_API rc_status ringcoll_start_copies(rc_agent* agent, const rc_copies* copies,
                                              rc_request** request);
 
-/* Messages between agents, for those who need more than copies: in order on each connection, at most
- * 64 MiB each. */
+/* Messages between agents, for those who need more than copies: in order on each connection, at
+ * most 64 MiB each. */
 typedef enum rc_event_kind {
   RC_EVENT_NONE = 0,    /* nothing has come in time */
   RC_EVENT_OPENED = 1,  /* another agent has dialled this one */
@@ -142,8 +148,8 @@ typedef struct rc_event {
   size_t bytes;
 } rc_event;
 
-/* Connects to the agent at `address` ("ringcoll://10.0.0.5:4711/name"), whose key this agent knows by
- * ringcoll_agent_admit(). RC_REFUSED: the key is wrong. RC_PEER_LOST: nobody listens there. */
+/* Connects to the agent at `address` ("ringcoll://10.0.0.5:4711/name"), whose key this agent knows
+ * by ringcoll_agent_admit(). RC_REFUSED: the key is wrong. RC_PEER_LOST: nobody listens there. */
 RINGCOLL_API rc_status ringcoll_agent_dial(rc_agent* agent, const char* address, double timeout_s,
                                            uint64_t* connection);
 /* Queues a message, which is copied. RC_PEER_LOST: the connection has ended. RC_TRANSPORT: the peer

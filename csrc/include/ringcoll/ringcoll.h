@@ -1,8 +1,9 @@
 /* ringcoll: collective communication over RDMA, shared memory and TCP.
  *
- * This is the only installed header. It declares a C ABI with opaque handles in four groups:
- * communicators (create, split, shrink, query, abort, destroy), collective calls (rc_call),
- * messages from one rank to another (rc_message), and requests (a call or a message in flight).
+ * ringcoll/remote.h has what concerns memory with an address. This header declares a C ABI with
+ * opaque handles in four groups: communicators (create, split, shrink, query, abort, destroy),
+ * collective calls (rc_call), messages from one rank to another (rc_message), and requests (a call
+ * or a message in flight). Deltas and checksums of tensors are plain functions.
  *
  * Errors: a function that can fail returns an rc_status. ringcoll_error_message() then tells the
  * same thread what was being done, the cause and the remedy. RC_INVALID_ARGUMENT and RC_TOO_LONG
@@ -62,8 +63,9 @@ typedef enum rc_status {
   RC_TOO_LONG = 8, /* a message is longer than the receive's buffer: receive it again with a larger
                       one; the communicator stays usable */
   /* Since revision 3. */
-  RC_GONE = 9,    /* a region, or a version of a store, is not there any more */
-  RC_REFUSED = 10 /* the other end does not allow it: a wrong key, or a region that is not writable */
+  RC_GONE = 9, /* a region, or a version of a store, is not there any more */
+  RC_REFUSED =
+      10 /* the other end does not allow it: a wrong key, or a region that is not writable */
 } rc_status;
 
 typedef enum rc_dtype {
@@ -385,6 +387,38 @@ RINGCOLL_API rc_status ringcoll_received(rc_request* request, rc_message_info* i
 RINGCOLL_API rc_status ringcoll_wait(rc_request* request, double timeout_s, int* done);
 /* Frees the request. Waits for it first if it has not ended. NULL is allowed. */
 RINGCOLL_API void ringcoll_request_free(rc_request* request);
+
+/* Deltas between two versions of a tensor, and checksums. Since revision 3. These functions need no
+ * communicator and work in the calling thread, at about the speed of memory. Tensors may lie at any
+ * address; an argument may be NULL if its length is 0. Memory that a function reads must not change
+ * meanwhile, and memory that it writes must not overlap any that it reads.
+ *
+ * ringcoll_delta_make() writes what turns the tensor `before` into the tensor `now`, both of
+ * `bytes` bytes, to `out`, and stores its length. Elements of element_bytes (1, 2, 4 or 8) are
+ * compared bit for bit, so the delta is without loss for every type. Each changed element takes
+ * element_bytes + 2 bytes; where many have changed, blocks of 65,536 elements are copied whole. So
+ * a delta has at most bytes + bytes / 16384 + 64 bytes. RC_TOO_LONG: it is longer than `capacity`;
+ * *length is 0, and `out` has no meaning. The function stops early then. So `capacity` is best what
+ * is still cheaper than the whole tensor.
+ *
+ * A delta may be sent and stored; later revisions can apply it. ringcoll_delta_apply() turns
+ * `tensor`, which has the bytes of `before`, into `now`. RC_INVALID_ARGUMENT: the delta is damaged,
+ * or belongs to a tensor of another length. It is verified first, so the tensor is then unchanged;
+ * that holds for every content of `delta`. A delta that is applied to another tensor than `before`
+ * is not noticed: compare ringcoll_checksum() of the result. */
+RINGCOLL_API rc_status ringcoll_delta_make(const void* before, const void* now, size_t bytes,
+                                           int element_bytes, void* out, size_t capacity,
+                                           size_t* length);
+RINGCOLL_API rc_status ringcoll_delta_apply(void* tensor, size_t bytes, const void* delta,
+                                            size_t length);
+/* Sums `bytes` bytes, to find what was damaged by accident. The sum is the XXH3-64 of the XXH3-64
+ * sums of all chunks of 131,072 bytes, as little-endian numbers in order; the last chunk may be
+ * shorter. Since revision 3. */
+RINGCOLL_API rc_status ringcoll_checksum(const void* data, size_t bytes, uint64_t* sum);
+/* Copies `bytes` bytes and stores their ringcoll_checksum(), in about the time of the copy. Since
+ * revision 3. */
+RINGCOLL_API rc_status ringcoll_copy_checksum(void* to, const void* from, size_t bytes,
+                                              uint64_t* sum);
 
 /* Describes the library as JSON; needs no communicator. Keys: version, release, abi, abi_revision,
  * simd (the instruction set in use), transports (name, help, automatic, usable, reason, found: what

@@ -1,0 +1,332 @@
+"""One-sided copies between a user and owners of memory: who is measured, where, and how."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from support.hosts import Cluster, Network, bits_per_second
+
+from . import build, figures, report, rounds
+from .figures import KIB, MIB, OURS
+from .jobs import Job, JobError, Part, Spec, Way
+
+READ, WRITE = "read", "write"
+WAYS = (READ, WRITE)
+MEMCPY = "memcpy"
+PLAIN, APART = f"{OURS}, plain memory", f"{OURS}, TCP"
+NIXL, MOONCAKE, TORCH, TENSORFLOW = "NIXL", "Mooncake", "torch RPC", "TensorFlow gRPC"
+ONE_HOST = ""  # the rate of a place that is one host
+SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
+QUICK_SIZES = [4 * KIB, MIB]
+SHARED_BYTES = 64 * MIB
+# With frames of 1500 bytes the headers alone take 4.4 % of a link; with these, 0.7 %.
+JUMBO_BYTES = 9000
+PACKAGES = ["numpy", "mooncake-transfer-engine-non-cuda"]
+# Its wheel asks for a torch with CUDA, which it does not import.
+PACKAGES_ALONE = ["nixl-cu12"]
+
+# Prints the version of a module's package, and fails if the module cannot be found.
+_VERSION = """
+import importlib.metadata, importlib.util, sys
+module, package = sys.argv[1:]
+if not importlib.util.find_spec(module):
+    sys.exit(1)
+try:
+    print(importlib.metadata.version(package))
+except importlib.metadata.PackageNotFoundError:
+    print(__import__(module).__version__)
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Who is measured. `module` tells whether a Python has it."""
+
+    driver: str
+    words: tuple[str, ...] = ()
+    module: str = "numpy"
+    package: str = "numpy"
+    between_hosts: bool = True  # too
+    most_bytes: int = 1 << 62
+    polls: bool = False  # a thread of its own polls, so that it is stopped while it waits
+
+
+PEERS = {
+    MEMCPY: Peer("memcpy", between_hosts=False),
+    OURS: Peer("ringcoll", ("mapped",), OURS, OURS),
+    PLAIN: Peer("ringcoll", ("plain",), OURS, OURS, between_hosts=False),
+    APART: Peer("ringcoll", ("mapped", "apart"), OURS, OURS, between_hosts=False),
+    NIXL: Peer("nixl", (), "nixl_cu12", "nixl-cu12", polls=True),
+    MOONCAKE: Peer("mooncake", (), "mooncake", "mooncake-transfer-engine-non-cuda"),
+    TORCH: Peer("torch", (), "torch", "torch", polls=True),
+    # A read and a write make three tensors of the size, and gRPC copies them once more.
+    TENSORFLOW: Peer("tensorflow", (), "tensorflow", "tensorflow", True, 64 * MIB, polls=True),
+}
+
+
+@dataclass
+class Copies:
+    """What was measured in a place, in one way. A key has the number of owners and the user."""
+
+    rate: str  # of each host's link; ONE_HOST
+    way: str
+    results: report.Results
+    ranks: int = 2
+
+    @property
+    def place(self) -> str:
+        return f"two hosts at {self.rate}" if self.rate else "one host"
+
+    @property
+    def sizes(self) -> list[int]:
+        return sorted({size for _, _, size in self.results.rounds})
+
+    def peers(self) -> list[str]:
+        return [name for name in PEERS if any(key[1] == name for key in self.results.rounds)]
+
+    def seconds(self, peer: str, size: int) -> float | None:
+        return figures.middle(self.results.rounds.get((self.ranks, peer, size), []))
+
+    def ratio(self, peer: str, size: int, to: str = OURS) -> float | None:
+        """The median over rounds of the peer's time over that of `to`."""
+        rounds_of = self.results.rounds
+        key, other = (self.ranks, peer, size), (self.ranks, to, size)
+        return figures.ratio(rounds_of.get(key, []), rounds_of.get(other, []))
+
+    def part_of_wire(self, peer: str, size: int) -> float | None:
+        seconds = self.seconds(peer, size)
+        return wire_s(self.rate, size) / seconds if seconds and self.rate else None
+
+    def processor_s_a_gib(self, peer: str, size: int) -> list[float] | None:
+        """The median over visits, of each rank: the owner, the user."""
+        visits = self.results.visits.get((self.ranks, peer, size), [])
+        gib = [v.calls * len(v.calls_s) * size / 2**30 for v in visits]
+        by_visit = [
+            [spent / copied for spent in visit.processor_of_rank_s]
+            for visit, copied in zip(visits, gib, strict=True)
+        ]
+        return [median(of_rank) for of_rank in zip(*by_visit, strict=True)] or None
+
+
+@dataclass
+class Shares:
+    """A read of SHARED_BYTES from one, two ... owners, each on a host of its own."""
+
+    rate: str
+    size: int
+    rounds: dict[int, list[float | None]] = field(default_factory=dict)  # by owners: seconds
+
+    def links(self, owners: int) -> float | None:
+        """The bytes a second of so many owners, in links: the median over rounds."""
+        seconds = figures.middle(self.rounds.get(owners, []))
+        return wire_s(self.rate, self.size) / seconds if seconds else None
+
+    def added(self, owners: int) -> float | None:
+        """What the last of so many owners adds, in links: the median over rounds."""
+        wire = wire_s(self.rate, self.size)
+        ours, before = self.rounds.get(owners, []), self.rounds.get(owners - 1, [])
+        pairs = zip(ours, before or [None] * len(ours), strict=False)
+        gained = [wire / now - (wire / less if less else 0) for now, less in pairs if now]
+        return median(gained) if gained else None
+
+
+def wire_s(rate: str, size: int) -> float:
+    return size / (bits_per_second(rate) / 8)
+
+
+# --- Who is here ---
+
+
+@dataclass(frozen=True)
+class Pythons:
+    """Those in which peers are looked for, in this order."""
+
+    paths: tuple[str, ...] = (sys.executable,)
+
+    @classmethod
+    def of(cls, peers: Path | None) -> Pythons:
+        there = (str(peers),) if peers and peers.exists() else ()
+        return cls((sys.executable, *there))
+
+    def find(self, peer: Peer) -> tuple[str, str] | None:
+        """The first Python that has the peer, and the peer's version."""
+        for python in self.paths:
+            if version := _version_in(python, peer.module, peer.package):
+                return python, version
+        return None
+
+
+@functools.cache
+def _version_in(python: str, module: str, package: str) -> str:
+    """Empty if that Python does not have the module."""
+    command = [python, "-P", "-c", _VERSION, module, package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.split()[-1] if done.returncode == 0 else ""
+
+
+def install(directory: Path) -> None:
+    """NIXL and Mooncake from PyPI, in a virtual environment of their own."""
+    pip = [str(directory / "bin/pip"), "install", "--quiet"]
+    build.run([sys.executable, "-m", "venv", str(directory)], "venv")
+    build.run([*pip, *PACKAGES], " ".join(PACKAGES))
+    build.run([*pip, "--no-deps", *PACKAGES_ALONE], " ".join(PACKAGES_ALONE))
+
+
+def find(
+    pythons: Pythons, names: list[str], most_bytes: int, parts: list[Part]
+) -> tuple[list[Spec], dict[str, str]]:
+    """How the named peers are started, and of those that are not here why not."""
+    specs, missing = [], {}
+    for name in names:
+        peer = PEERS[name]
+        found = pythons.find(peer)
+        if not found:
+            missing[name] = f"{peer.package} is not installed for {' or '.join(pythons.paths)}"
+            continue
+        python, version = found
+        driver = str(build.DRIVERS / f"one_sided_{peer.driver}.py")
+        most = min(most_bytes, peer.most_bytes)
+        command = [python, driver, "{socket}", "{directory}", "{ranks}", str(most), *peer.words]
+        label = f"NumPy {version}" if name == MEMCPY else version
+        spec = Spec(name, command, label, pause_when_idle=peer.polls, parts=parts)
+        specs.append(spec)
+    return specs, missing
+
+
+# --- Where ---
+
+
+def _on_this_host(words: list[str]) -> list[str]:
+    return words
+
+
+def _on(cluster: Cluster, index: int) -> Callable[[list[str]], list[str]]:
+    host = cluster.hosts[index]
+    return lambda words: host.command(["env", f"PERF_ADDRESS={host.addresses[0]}", *words])
+
+
+@contextmanager
+def parts_of(rate: str, owners: int = 1) -> Iterator[list[Part]]:
+    """Where the owners and the user are: on one host, or each on its own. The links of owners have
+    the rate; that of the user has no limit if there are several owners."""
+    ranks = range(owners + 1)
+    if rate == ONE_HOST:
+        yield [Part([rank], _on_this_host) for rank in ranks]
+        return
+    of_user = rate if owners == 1 else ""
+    network = Network(rates=(*[rate] * owners, of_user), mtu=JUMBO_BYTES)
+    with Cluster(owners + 1, [network]) as cluster:
+        yield [Part([rank], _on(cluster, rank)) for rank in ranks]
+
+
+# --- How ---
+
+
+@dataclass
+class Settings:
+    pythons: Pythons
+    names: list[str]
+    sizes: list[int]
+    rounds: int
+    visit_s: float
+    size_limit_s: float
+    logs: Path
+
+
+def measure(
+    rate: str, settings: Settings, note: Callable[[dict[str, str], dict[str, str]], None]
+) -> list[Copies]:
+    """In one place: all sizes, reads and then writes. `note` is told versions, and who is missing
+    and why."""
+    found = [Copies(rate, way, report.Results(way, OURS, "", [], {}, {})) for way in WAYS]
+    rounds.progress(found[0].place)
+    names = [name for name in settings.names if not rate or PEERS[name].between_hosts]
+    with parts_of(rate) as parts:
+        specs, missing = find(settings.pythons, names, max(settings.sizes), parts)
+        note({spec.name: spec.version for spec in specs}, missing)
+        started = rounds.start_jobs(specs, 2, settings.logs, found[0].results)
+        try:
+            rounds.measure_idle(started, 2, found[0].results)
+            for copies in found:
+                rounds.progress(f" {copies.way}")
+                _measure_way(started, copies, settings)
+        finally:
+            rounds.close_jobs(started)
+    return found
+
+
+def _measure_way(started: rounds.Jobs, copies: Copies, settings: Settings) -> None:
+    for size in settings.sizes:
+        ways: rounds.Jobs = {
+            name: Way(job, copies.way, {})
+            for name, job in started.items()
+            if isinstance(job, Job) and size <= PEERS[name].most_bytes
+        }
+        for name in list(ways):
+            _verify(ways, name, size, copies.results)
+        plan = rounds.Plan([size], settings.rounds, settings.visit_s, settings.size_limit_s)
+        chosen = set(ways)
+        rounds.run_rounds(ways, copies.ranks, plan, copies.results)
+        _drop_failed(started, chosen - set(ways))
+
+
+def _verify(ways: rounds.Jobs, name: str, size: int, results: report.Results) -> None:
+    """Copies once and compares. Whoever copies wrongly is not measured at this size."""
+    try:
+        ways[name].ask(f"prepare {size}", "prepared")
+        ways[name].ask(f"run {size} 1 1", "times")
+        ways[name].ask(f"verify {size}", "verified")
+    except JobError as error:
+        text = f"{figures.format_size(size)}: {error}"
+        results.failures.append(text)
+        rounds.progress(f"  NOT MEASURED: {text}")
+        ways.pop(name).kill()
+
+
+def _drop_failed(started: rounds.Jobs, names: set[str]) -> None:
+    for name in names:
+        started.pop(name)
+
+
+def measure_shares(rate: str, most_owners: int, settings: Settings) -> tuple[Shares, list[str]]:
+    """Also returns what failed."""
+    size = min(SHARED_BYTES, max(settings.sizes))
+    shares = Shares(rate, size)
+    results = report.Results("shares", OURS, "", [], {}, {})
+    rounds.progress(f"shared by up to {most_owners} owners, {rate}")
+    names = {f"{n} of {most_owners} owners": n for n in range(1, most_owners + 1)}
+    with parts_of(rate, most_owners) as parts:
+        specs, missing = find(settings.pythons, [OURS], size, parts)
+        ranks = most_owners + 1
+        started = rounds.start_jobs(specs, ranks, settings.logs, results)
+        job = started.get(OURS)
+        if not isinstance(job, Job):
+            return shares, [*missing.values(), *results.failures]
+        try:
+            ways: rounds.Jobs = {name: Way(job, f"read-{n}", {}) for name, n in names.items()}
+            for name in list(ways):
+                _verify(ways, name, size, results)
+            plan = rounds.Plan([size], settings.rounds, settings.visit_s)
+            rounds.run_rounds(ways, ranks, plan, results)
+        finally:
+            rounds.close_jobs(started)
+    for (_, name, _), seconds in results.rounds.items():
+        shares.rounds[names[name]] = seconds
+    return shares, results.failures
+
+
+def share_document(shares: Shares) -> dict[str, Any]:
+    """As JSON has it."""
+    owners = [
+        {"owners": n, "links": shares.links(n), "added": shares.added(n), "rounds_s": seconds}
+        for n, seconds in shares.rounds.items()
+    ]
+    return {"rate": shares.rate, "bytes": shares.size, "owners": owners}

@@ -1,0 +1,91 @@
+"""Keeps the versions of a store as files in a directory of this host, while the store is open."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+
+from ringcoll.errors import Error, Gone
+from ringcoll.weights import archive
+from ringcoll.weights.export import Exporter
+
+if TYPE_CHECKING:
+    from ringcoll.weights.store import Store
+
+_log = logging.getLogger("ringcoll")
+
+_LAST_S = 5.0  # for the last export, when the store is closed
+_LOOK_S = 1.0  # versions that were retired are removed at least so often
+
+
+class Follower:
+    """The thread that exports versions. A version that cannot be exported is logged and left out.
+    Raises what Exporter raises."""
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self._store = store
+        self._exporter = Exporter(path)
+        self._failed: set[int] = set()
+        self._closing = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="ringcoll-store-files", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, after it has exported what was committed so far, unless that takes too
+        long. The files stay."""
+        self._closing.set()
+        self._thread.join(timeout=_LAST_S)
+        self._stopped = True
+        self._thread.join(timeout=_LAST_S)
+        self._exporter.close()
+
+    def _run(self) -> None:
+        while self._works():
+            last = self._closing.is_set()
+            try:
+                self._export_all()
+                if last:
+                    return
+                for _ in self._store.watch(timeout=_LOOK_S, after=self._exporter.latest() or 0):
+                    break
+            except Error as error:
+                if last or not self._works():
+                    return
+                _log.warning("store: versions cannot be exported now: %s", error)
+                threading.Event().wait(0.5)
+
+    def _works(self) -> bool:
+        return not self._stopped and not self._store.closed
+
+    def _export_all(self) -> None:
+        kept = [version.number for version in self._store.versions()]
+        there = self._exporter.versions()
+        for number in kept:
+            if number not in there and number not in self._failed and not self._stopped:
+                self._export(number)
+        self._failed &= set(kept)
+        self._exporter.retain(kept)
+
+    def _export(self, number: int) -> None:
+        try:
+            with (
+                self._store._leased(number, None) as (manifest, _),
+                self._exporter.begin(archive.describe(manifest)) as draft,
+            ):
+                targets = {
+                    name: numpy.frombuffer(view, numpy.uint8)
+                    for name, view in draft.targets.items()
+                }
+                self._store._read_bytes(number, targets, None)
+                targets.clear()
+                draft.publish(True)
+        except Gone:
+            return  # it was retired meanwhile
+        except (Error, OSError) as error:
+            self._failed.add(number)
+            _log.warning("store: version %d cannot be exported: %s", number, error)

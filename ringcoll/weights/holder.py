@@ -1,0 +1,292 @@
+"""What a holder does with memory: it copies pieces in, pulls them from other holders, makes deltas,
+and frees what its node does not need any more."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+from ringcoll import _core
+from ringcoll.errors import Error
+from ringcoll.weights import agents, memory
+from ringcoll.weights.catalog import Json
+from ringcoll.weights.memory import Place, Pool
+
+_log = logging.getLogger("ringcoll")
+
+_PULL_S = 60.0
+_LEAST_DELTA_BUDGET = 64 << 20
+_DELTA_SHARE = 4  # deltas take at most this part of the bytes held
+_WORTH = 2  # a delta must be this many times shorter than the tensor
+
+
+class Copied(NamedTuple):
+    """Pieces that were copied in: their places and checksums, and the handles of their blocks."""
+
+    places: dict[str, Place]
+    checksums: dict[str, int]
+    regions: dict[str, str]
+
+
+class Worker:
+    """A daemon thread that runs functions in order. It starts with the first one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def submit(self, function: Callable[[], None]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        self._queue.put(function)
+
+    def stop(self, timeout: float) -> None:
+        """Lets the thread end after the function that it runs."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            self._queue.put(None)
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            function = self._queue.get()
+            if function is None:
+                return
+            try:
+                function()
+            except Exception:  # a defect must not end the thread
+                _log.exception("store: a task of %s failed", self._name)
+
+
+class Holder:
+    """The memory of one process for one store. Any thread may use it.
+
+    ``info`` describes this process (:func:`agents.describe`), and ``me`` is its node's id.
+    """
+
+    def __init__(self, agent: Any, me: str, info: Json) -> None:
+        self._agent = agent
+        self._me = me
+        self._info = info
+        self.pool = Pool(agent)
+        self._lock = threading.Lock()
+        self._pieces: dict[str, tuple[Place, int]] = {}  # piece -> (place, bytes)
+        self._deltas: OrderedDict[tuple[str, str], tuple[Place, int] | None] = OrderedDict()
+        self._delta_bytes = 0
+        self._puller = Worker("ringcoll-store-pull")
+        self._server = Worker("ringcoll-store-delta")
+        self._closer = Worker("ringcoll-store-free")
+        self.delta_seconds = 0.0
+
+    # Pieces.
+
+    def copy_in(self, pieces: Sequence[tuple[str, Callable[[], numpy.ndarray], int]]) -> Copied:
+        """Copies pieces [(id, function that returns the bytes, length)]. Raises MemoryError, and
+        then keeps none. Runs without the GIL for almost all of the time."""
+        places = self.pool.allocate([size for _, _, size in pieces])
+        checksums: dict[str, int] = {}
+        try:
+            for (pid, source, size), place in zip(pieces, places, strict=True):
+                view = self.pool.view(place, size)
+                checksums[pid] = _core.copy_checksum(view, source())
+        except BaseException:
+            self._free(places)
+            raise
+        taken = {pid: place for (pid, _, _), place in zip(pieces, places, strict=True)}
+        with self._lock:
+            for (pid, _, size), place in zip(pieces, places, strict=True):
+                self._pieces[pid] = (place, size)
+        return Copied(taken, checksums, self.pool.handles(places))
+
+    def free(self, pids: Sequence[str]) -> None:
+        """Frees pieces, and the deltas from and to them."""
+        with self._lock:
+            gone = [self._pieces.pop(pid)[0] for pid in pids if pid in self._pieces]
+            dead = set(pids)
+            for pair in [p for p in self._deltas if p[0] in dead or p[1] in dead]:
+                gone += self._forget_delta(pair)
+        self._free(gone)
+
+    def _free(self, places: Sequence[Place]) -> None:
+        spare = self.pool.free(places) if places else []
+        if spare:
+            self._closer.submit(lambda: memory.close(spare))
+
+    def view(self, pid: str) -> numpy.ndarray | None:
+        """The bytes of a piece that this process has."""
+        with self._lock:
+            if pid not in self._pieces:
+                return None
+            place, size = self._pieces[pid]
+        return self.pool.view(place, size)
+
+    def close(self) -> None:
+        """Ends the threads, and closes all memory."""
+        self._puller.stop(5.0)
+        self._server.stop(5.0)
+        self._closer.stop(5.0)
+        self.pool.close()
+
+    # Pulling.
+
+    def pull(self, task: Json, done: Callable[[Json], None]) -> None:
+        """Pulls the pieces of a task in the background, then calls ``done``."""
+        self._puller.submit(lambda: done(self._pull(task)))
+
+    def _pull(self, task: Json) -> Json:
+        # A piece may have come by another task since this one was given.
+        have = dict(task["have"])
+        with self._lock:
+            have |= {pid: self._pieces[pid][0] for pid in task["pieces"] if pid in self._pieces}
+        wanted = {pid: piece for pid, piece in task["pieces"].items() if pid not in have}
+        got: dict[str, Place] = {}
+        problem = ""
+        try:
+            got, problem = self._fetch(wanted, task)
+        except MemoryError:
+            problem = f"holder {self._me} has no memory left"
+        except Error as error:
+            problem = f"holder {self._me}: {error}"
+        if problem:
+            _log.warning("store: pieces could not be pulled: %s", problem)
+        with self._lock:
+            self._pieces |= {pid: (place, wanted[pid][0]) for pid, place in got.items()}
+        places = have | got
+        done = {key: task[key] for key in ("source", "task", "owner", "e")}
+        regions = self.pool.handles(list(places.values()))
+        return done | {"places": places, "regions": regions, "problem": problem}
+
+    def _fetch(self, wanted: Json, task: Json) -> tuple[dict[str, Place], str]:
+        pids = list(wanted)
+        places = self.pool.allocate([wanted[pid][0] for pid in pids])
+        kept: dict[str, Place] = {}
+        problem = ""
+        try:
+            copies = []
+            for pid, place in zip(pids, places, strict=True):
+                size, _, sources = wanted[pid]
+                copies.append((self.pool.view(place, size), self._sources(sources, task)))
+            problem = self._read(copies)
+            for pid, place, copy in zip(pids, places, copies, strict=True):
+                if self._is_good(copy, wanted[pid][1]):
+                    kept[pid] = place
+                else:
+                    problem = problem or f"the bytes of {pid} differ from their checksum"
+        finally:
+            self._free([p for p, pid in zip(places, pids, strict=True) if pid not in kept])
+        return kept, problem
+
+    def _read(self, copies: Sequence[tuple[numpy.ndarray, list[agents.Source]]]) -> str:
+        """Reads all pieces, or if that fails, each by itself. Returns the last problem."""
+        if not copies:
+            return ""
+        try:
+            agents.read(self._agent, copies, _PULL_S)
+            return ""
+        except Error as error:
+            problem = str(error)
+        for copy in copies:
+            try:
+                agents.read(self._agent, [copy], _PULL_S)
+            except Error as error:
+                copy[0][:1] ^= 0xFF  # what is there has to be noticed as wrong
+                problem = str(error)
+        return problem
+
+    def _is_good(self, copy: tuple[numpy.ndarray, list[agents.Source]], checksum: int) -> bool:
+        """Verifies a piece, and tries its other sources if it is wrong."""
+        view, sources = copy
+        if _core.checksum(view) == checksum:
+            return True
+        for source in sources if len(sources) > 1 else ():
+            try:
+                agents.read(self._agent, [(view, [source])], _PULL_S)
+            except Error:
+                continue
+            if _core.checksum(view) == checksum:
+                return True
+        return False
+
+    def _sources(self, sources: Sequence[Sequence[Any]], task: Json) -> list[agents.Source]:
+        found: list[agents.Source] = []
+        for holder, region, offset in sources:
+            handle = agents.decode(task["regions"][holder][str(region)])
+            there = task["hosts"].get(holder) or {}
+            found.append((handle, offset, agents.distance(self._info, self._me, there, holder)))
+        return sorted(found, key=lambda source: source[2])
+
+    # Deltas.
+
+    def serve_deltas(self, message: Json, done: Callable[[Json], None]) -> None:
+        """Answers "pairs" [[before, now, bytes of an element]] with the places of deltas, or null
+        where there is none. Those that do not exist are made only if "make" is set."""
+        self._server.submit(lambda: done(self._serve_deltas(message)))
+
+    def _serve_deltas(self, message: Json) -> Json:
+        found: list[list[int] | None] = []
+        for before, now, width in message["pairs"]:
+            delta = self._delta(before, now, width, message["make"])
+            found.append([*delta[0], delta[1]] if delta else None)
+        places = [each for each in found if each]
+        return {"deltas": found, "regions": self.pool.handles(places)}
+
+    def _delta(self, before: str, now: str, width: int, make: bool) -> tuple[Place, int] | None:
+        with self._lock:
+            if (before, now) in self._deltas:
+                self._deltas.move_to_end((before, now))
+                return self._deltas[before, now]
+        old, new = self.view(before), self.view(now)
+        if not make or old is None or new is None or old.nbytes != new.nbytes:
+            return None
+        start = time.perf_counter()
+        scratch = numpy.empty(max(64, new.nbytes // _WORTH), numpy.uint8)
+        dtype = f"u{width}"
+        length = _core.delta_make(old.view(dtype), new.view(dtype), scratch)
+        delta: tuple[Place, int] | None = None
+        if length is not None:
+            place = self.pool.allocate([length])[0]
+            numpy.copyto(self.pool.view(place, length), scratch[:length])
+            delta = (place, length)
+        self.delta_seconds += time.perf_counter() - start
+        return self._keep_delta((before, now), delta)
+
+    def _keep_delta(
+        self, pair: tuple[str, str], delta: tuple[Place, int] | None
+    ) -> tuple[Place, int] | None:
+        """Keeps a delta while both pieces live, and drops the oldest ones beyond the budget."""
+        gone: list[Place] = []
+        with self._lock:
+            if pair[0] not in self._pieces or pair[1] not in self._pieces:
+                gone = [delta[0]] if delta else []
+                delta = None
+            else:
+                self._deltas[pair] = delta
+                self._delta_bytes += delta[1] if delta else 0
+                budget = sum(size for _, size in self._pieces.values()) // _DELTA_SHARE
+                while self._delta_bytes > max(budget, _LEAST_DELTA_BUDGET):
+                    oldest = next(iter(self._deltas))
+                    if oldest == pair:
+                        break
+                    gone += self._forget_delta(oldest)
+        self._free(gone)
+        return delta
+
+    def _forget_delta(self, pair: tuple[str, str]) -> list[Place]:
+        delta = self._deltas.pop(pair, None)
+        if delta is None:
+            return []
+        self._delta_bytes -= delta[1]
+        return [delta[0]]

@@ -1,0 +1,291 @@
+"""perf/weights.py: what is made of what was measured, and a tiny run of ringcoll alone."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from harness import build, one_sided, report, store_runs, weights_report
+from harness.figures import KIB, MIB, OURS
+from harness.one_sided import (
+    MEMCPY,
+    NIXL,
+    ONE_HOST,
+    PEERS,
+    PLAIN,
+    READ,
+    WRITE,
+    Copies,
+    Pythons,
+    Shares,
+)
+from harness.report import Visit
+from harness.store_runs import (
+    BACKGROUND,
+    COMMIT,
+    FILES,
+    FUSE,
+    SINCE,
+    WHOLE,
+    Stored,
+)
+from harness.weights_report import Results
+from support import hosts
+
+GIB = 1 << 30
+
+
+def copies(rate: str, seconds: dict[tuple[str, int], float], way: str = READ) -> Copies:
+    results = report.Results(way, OURS, "", [], {}, {})
+    for (peer, size), value in seconds.items():
+        results.rounds[2, peer, size] = [value, None, 3 * value]
+        results.visits[2, peer, size] = [
+            Visit([value], 2, 0.5, processor_of_rank_s=[0.1, 0.4]),
+        ]
+    return Copies(rate, way, results)
+
+
+@pytest.fixture
+def results() -> Results:
+    found = Results("Weights", "How.", {"cpu": "a CPU"}, {OURS: "1", MEMCPY: "2"})
+    one_host = {
+        (MEMCPY, 16 * KIB): 1e-6,
+        (OURS, 16 * KIB): 2e-6,
+        (PLAIN, 16 * KIB): 3e-6,
+        (MEMCPY, 64 * MIB): 5e-3,
+        (OURS, 64 * MIB): 8e-3,
+        (PLAIN, 64 * MIB): 1e-2,
+        (NIXL, 64 * MIB): 32e-3,
+    }
+    wire = 64 * MIB / 125e6
+    found.copies = [
+        copies(ONE_HOST, one_host),
+        copies("1gbit", {(OURS, 64 * MIB): wire / 1.8, (NIXL, 64 * MIB): wire}, WRITE),
+    ]
+    seconds = [[wire, wire], [wire / 2, wire / 2], [wire / 2.5, None]]
+    found.shares = [Shares("1gbit", 64 * MIB, {n + 1: list(s) for n, s in enumerate(seconds)})]
+    found.stored = Stored(GIB, 400)
+    for what, rate, answers in (
+        (store_runs.MEMCPY, "", [[0.2], [0.4]]),
+        (COMMIT, "", [[0.22], [0.44]]),
+        (BACKGROUND, "", [[0.001, 1.0], [0.003, 1.0]]),
+        (FILES, "", [[0.4, 0.1, 0.1]]),
+        (FUSE, "", [[0.5, GIB, 0.1]]),
+        (WHOLE, "1gbit", [[9.0, GIB], [9.0, GIB]]),
+        (SINCE, "1gbit", [[0.5, GIB / 50], [0.6, GIB / 50]]),
+    ):
+        for answer in answers:
+            found.stored.note(rate, what, [float(value) for value in answer])
+    return found
+
+
+def test_times_are_medians_and_ratios_of_the_same_round(results: Results) -> None:
+    one = results.copies[0]
+    assert one.seconds(OURS, 64 * MIB) == pytest.approx(16e-3)
+    assert one.ratio(MEMCPY, 64 * MIB) == pytest.approx(5 / 8)
+    assert one.ratio(MEMCPY, 64 * MIB, to=PLAIN) == pytest.approx(0.5)
+    assert one.ratio(NIXL, 16 * KIB) is None
+    assert one.part_of_wire(OURS, 64 * MIB) is None
+    assert results.copies[1].part_of_wire(OURS, 64 * MIB) == pytest.approx(0.9)
+
+
+def test_processor_time_is_of_a_gib_and_of_each_side(results: Results) -> None:
+    found = results.copies[0].processor_s_a_gib(OURS, 64 * MIB)
+    assert found == pytest.approx([0.1 * 8, 0.4 * 8])  # two calls of 64 MiB are an eighth
+    assert results.copies[0].processor_s_a_gib("none", MIB) is None
+
+
+def test_an_owner_adds_what_the_others_do_not_have(results: Results) -> None:
+    [shares] = results.shares
+    assert [shares.links(n) for n in (1, 2, 3)] == pytest.approx([1, 2, 2.5])
+    assert [shares.added(n) for n in (1, 2, 3)] == pytest.approx([1, 1, 0.5])
+    assert shares.added(4) is None
+
+
+def test_targets_say_where_they_are_missed(results: Results) -> None:
+    text = weights_report.to_markdown(results)
+    for line in (
+        "- one host, 64 MiB: at least 0.6 of memcpy's rate: **NOT MET** in 1 of 2 cells: "
+        "read, ringcoll, plain memory (0.50)",
+        "- one host, 16 KiB: at most 5 µs: **NOT MET** in 1 of 2 cells: "
+        "read, ringcoll, plain memory (6.00)",
+        "- two hosts at 1 Gb/s, from 16 MiB: at least 95% of the wire: **NOT MET** in 1 of 1 "
+        "cells: write, 64 MiB (0.90)",
+        "- each owner of a shared read adds at least 0.9 of its link: **NOT MET** in 1 of 3 "
+        "cells: 1gbit, owner 3 (0.50)",
+        "- commit: at most 1.2 times a memcpy of the state dict: met in all 1 cells",
+        "- commit(wait=False): pauses at most 2 ms: met in all 1 cells",
+        "- a delta of 1%: at most 4% of the bytes: met in all 1 cells",
+        "- a delta of 1%: 10 times as fast: met in all 1 cells",
+        "- mapped files: at least 0.6 of memcpy's rate: **NOT MET** in 1 of 2 cells: first (0.25)",
+        "- a mount, read cold: at least 1 GB/s: met in all 1 cells",
+    ):
+        assert line in text.splitlines()
+    results.copies, results.shares, results.stored = [], [], Stored()
+    assert weights_report.to_markdown(results).count(": not measured") == len(results.checks())
+    assert not results.rounds
+
+
+def test_tables_have_limits_ratios_and_both_sides(results: Results) -> None:
+    lines = weights_report.to_markdown(results).splitlines()
+    assert "| 64 MiB | 10.0 ms, 6.7 GB/s (0.62) | 16.0 ms, 4.2 GB/s |" in "\n".join(lines)
+    assert "|  | wire | ringcoll | NIXL |" in lines
+    assert "| 64 MiB | 0.54 s".replace("0.54 s", "537 ms") in "\n".join(lines)
+    assert "| 64 MiB | 3.20 + 0.80 |" in "\n".join(lines)
+    assert "| 2 | 268 ms | 2.00 links | 1.00 links |" in lines
+    assert "| commit | 330 ms | 3.25 GB/s | 1.10 | – |" in lines
+    assert "| .npy files, mapped and copied | 400 ms | 2.68 GB/s | 4.00 | – |" in lines
+    assert "| the same mappings, copied again | 100 ms | 10.74 GB/s | 1.00 | – |" in lines
+    assert "| get_state_dict(since=), 1% changed | 550 ms | 1.95 GB/s | – | 20.5 MiB |" in lines
+
+
+def test_the_data_can_be_read_back(results: Results) -> None:
+    document = json.loads(weights_report.to_json(results))
+    [cell] = [
+        one
+        for one in document["copies"]
+        if (one["place"], one["peer"], one["bytes"]) == ("one host", OURS, 64 * MIB)
+    ]
+    assert cell["rounds_s"] == [8e-3, None, 24e-3]
+    assert [share["owners"] for share in document["shares"][0]["owners"]] == [1, 2, 3]
+    assert {one["what"] for one in document["store"]["rounds"]} >= {COMMIT, SINCE}
+    assert len(document["targets"]) == len(results.checks())
+
+
+def test_the_plot_is_drawn(results: Results, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    weights_report.plot(results, tmp_path / "plot.svg")
+    text = (tmp_path / "plot.svg").read_text()
+    assert "write, two hosts at 1gbit" in text
+    assert "64 MiB from several owners" in text
+
+
+def test_peers_that_are_not_here_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, NIXL, one_sided.Peer("nixl", (), "no_such_module", "no-such"))
+    specs, missing = one_sided.find(Pythons(), [MEMCPY, NIXL], MIB, [])
+    assert [spec.name for spec in specs] == [MEMCPY]
+    assert missing == {NIXL: f"no-such is not installed for {sys.executable}"}
+
+
+def test_a_second_python_is_asked_for_peers(tmp_path: Path) -> None:
+    assert Pythons.of(tmp_path / "none").paths == (sys.executable,)
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 7.0\n")
+    other.chmod(0o755)
+    found = Pythons.of(other).find(one_sided.Peer("x", (), "no_such_module", "no-such"))
+    assert found == (str(other), "7.0")
+
+
+def test_only_copies_that_a_peer_can_make_are_asked_of_it() -> None:
+    specs, _ = one_sided.find(Pythons(), [MEMCPY], 256 * MIB, [])
+    assert str(256 * MIB) in specs[0].command
+    most = PEERS[one_sided.TENSORFLOW].most_bytes
+    assert most < 256 * MIB
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(build.DRIVERS))
+    return importlib.import_module("one_sided")
+
+
+def test_wrong_bytes_are_noticed(driver: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    class Memory:
+        def __init__(self) -> None:
+            self.memory = self.local = driver.memory(1 << 18)
+            self.lost = 0
+
+        def copy(self, way: str, size: int) -> None:
+            source, out = (owner, user) if way == "read" else (user, owner)
+            out.memory[: size - self.lost] = source.memory[: size - self.lost]
+
+    owner, user = Memory(), Memory()
+    ranks = []
+    for rank, role in enumerate((owner, user)):
+        monkeypatch.setenv("PERF_RANKS", str(rank))
+        words = ["driver", str(tmp_path / "socket"), str(tmp_path), "2", str(1 << 18)]
+        monkeypatch.setattr(sys, "argv", words)
+        ranks.append(driver._Rank(driver.Start(), role))
+    for way in (READ, WRITE):
+        for lost in (0, 1):
+            user.lost = lost
+            said = [rank.use([way]) for rank in ranks]
+            said += [rank.prepare(["200000"]) for rank in ranks]
+            said += [rank.run(["200000", "1", "2"]) for rank in ranks]
+            assert said[-2] == "times 0.000000000"
+            if not lost:
+                assert [rank.verify(["200000"]) for rank in ranks] == ["verified"] * 2
+                continue
+            with pytest.raises(ValueError, match=f"{way}: 1 of 200000 bytes are wrong"):
+                for rank in ranks:
+                    rank.verify(["200000"])
+
+
+def run(tmp_path: Path, *words: str) -> dict:
+    command = [sys.executable, build.PERF / "weights.py", "--quick", "--peers", f"{MEMCPY},{OURS}"]
+    command += ["--build", tmp_path / "build", "--output", tmp_path / "out", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    [path] = tmp_path.glob("out/*-quick.json")
+    return json.loads(path.read_text())
+
+
+def test_quick_run_reads_and_writes_on_one_host(tmp_path: Path) -> None:
+    pytest.importorskip("ringcoll")
+    document = run(tmp_path, "--parts", "copies")
+    assert document["failures"] == []
+    cells = {(one["peer"], one["way"], one["bytes"]) for one in document["copies"]}
+    assert cells == {
+        (peer, way, size)
+        for peer in (MEMCPY, OURS)
+        for way in (READ, WRITE)
+        for size in one_sided.QUICK_SIZES
+    }
+    assert all(one["median_s"] > 0 for one in document["copies"])
+    assert set(document["peers"]) == {MEMCPY, OURS}
+
+
+@pytest.mark.skipif(bool(hosts.missing()), reason=hosts.missing() or "hosts can be emulated")
+def test_quick_run_between_hosts_shares_reads(tmp_path: Path) -> None:
+    pytest.importorskip("ringcoll")
+    document = run(tmp_path, "--parts", "hosts,shares", "--rates", "1gbit", "--owners", "2")
+    assert document["failures"] == []
+    # The shaper passes some bytes at full speed, so that the rate may be above that of the wire.
+    large = [one for one in document["copies"] if one["bytes"] == MIB]
+    assert len(large) == 2
+    assert all(0 < one["part_of_wire"] < 1.6 for one in large)
+    [shares] = document["shares"]
+    assert [one["owners"] for one in shares["owners"]] == [1, 2]
+
+
+def test_quick_run_of_the_store_or_why_not(tmp_path: Path) -> None:
+    ringcoll = pytest.importorskip("ringcoll")
+    pytest.importorskip("torch")
+    words = ["--parts", "copies,commits", "--sizes", "4K"]
+    document = run(tmp_path, *words)
+    assert document["failures"] == []
+    if not hasattr(ringcoll, "Store"):
+        assert "Store" in document["missing"][store_runs.STORE]
+        return
+    what = {(one["rate"], one["what"]) for one in document["store"]["rounds"]}
+    assert what == {("", word) for word in (store_runs.MEMCPY, COMMIT, BACKGROUND, WHOLE, SINCE)}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--parts", "stores"], '--parts: "stores" is none of copies, hosts'),
+        (["--peers", "pigeon"], '--peers: "pigeon" is none of memcpy, ringcoll'),
+        (["--rates", "fast"], '--rates: "fast" is not a rate'),
+        (["--rates", ","], "--rates names none"),
+        (["--sizes", "3"], '"3" is not a positive multiple of 4 bytes'),
+    ],
+)
+def test_arguments_that_make_no_sense_are_told(words: list[str], reason: str) -> None:
+    command = [sys.executable, build.PERF / "weights.py", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert reason in done.stderr

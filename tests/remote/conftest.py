@@ -1,0 +1,76 @@
+"""Agents in processes of their own, which can be stopped and killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+class Peer:
+    """A process that runs ``jobs/<name>.py`` and answers one line with one line."""
+
+    def __init__(self, name: str, *words: object, host: str | None = None) -> None:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("RINGCOLL_")}
+        if host is not None:
+            env["RINGCOLL_HOSTID"] = host  # other hosts do not map one another's memory
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(JOBS / f"{name}.py"), *map(str, words)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def hear(self, seconds: float = 60) -> str:
+        """The next line that the process says."""
+        killer = threading.Timer(seconds, self.process.kill)
+        killer.start()
+        try:
+            assert self.process.stdout
+            line = self.process.stdout.readline()
+        finally:
+            killer.cancel()
+        if not line:
+            raise AssertionError(f"the peer has ended with {self.process.wait()}")
+        return line.strip()
+
+    def ask(self, *words: object) -> str:
+        assert self.process.stdin
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Peer]]:
+    """``start("owner", ..., host="b")``: a peer, which is killed at the test's end."""
+    peers: list[Peer] = []
+
+    def run(name: str, *words: Any, host: str | None = None) -> Peer:
+        peers.append(Peer(name, *words, host=host))
+        return peers[-1]
+
+    yield run
+    for peer in peers:
+        peer.end()

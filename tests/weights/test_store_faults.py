@@ -1,0 +1,424 @@
+"""Stores whose holders are killed, stopped and cut off: on simulated agents."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+from stores import Cluster, FakeFactory, together, wait_until
+
+from ringcoll import _core
+from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
+from ringcoll.weights import holder as holder_module
+from ringcoll.weights.store import Store
+
+X = numpy.arange(1000, dtype="float32")
+Make = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """``make("ab", replicas=1)``: a store with a rank on each of these hosts."""
+    made: list[Cluster] = []
+
+    def cluster(hosts: str, silence: float = 0.3, **settings: Any) -> Cluster:
+        made.append(Cluster(FakeFactory(silence=silence), list(hosts), **settings))
+        return made[-1]
+
+    yield cluster
+    for each in made:
+        each.network.heal()
+        for agent in each.network.agents:
+            each.network.resume(agent)
+        each.close()
+
+
+def _kill(cluster: Cluster, rank: int) -> None:
+    cluster.network.kill(cluster.agent(rank))
+
+
+# Killed.
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_nothing_committed_is_lost_and_readers_go_on(make: Make, victim: int) -> None:
+    cluster = make("abc")
+    cluster.put_all({f"w{i}": X + i for i in range(6)})
+    cluster.commit()
+    guest = cluster.guest(address=cluster.stores[0].address)
+    guest.get("w0")
+    _kill(cluster, victim)
+    start = time.monotonic()
+    others = [store for rank, store in enumerate(cluster.stores) if rank != victim]
+    for store in [guest, *others]:
+        for i in range(6):
+            assert (store.get(f"w{i}") == X + i).all()
+    assert time.monotonic() - start < 2
+    guest.put("n", X)
+    assert guest.commit() == 2
+    wait_until(lambda: guest.info()["replicas"] == {"wanted": 1, "had": 1})
+
+
+def test_default_replicas_depend_on_hosts(make: Make) -> None:
+    assert make("aa").stores[0].info()["replicas"]["wanted"] == 0
+    assert make("ab").stores[0].info()["replicas"]["wanted"] == 1
+    assert make("a", replicas=3).stores[0].info()["replicas"]["wanted"] == 0
+
+
+def test_replicas_lie_on_other_hosts(make: Make) -> None:
+    cluster = make("aabb")
+    cluster.put_all({f"w{i}": X for i in range(12)})
+    cluster.commit()
+    catalog = cluster.stores[0]._control.node.replica.catalog
+    for copies in catalog.copies.values():
+        assert {catalog.members[holder]["host"] for holder in copies} == {"a", "b"}
+
+
+@pytest.mark.parametrize("when", [0.0, 0.001, 0.003, 0.01])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_writer_killed_in_a_commit_makes_no_half_version(
+    make: Make, victim: int, when: float
+) -> None:
+    cluster = make("abc")
+    guest = cluster.guest()
+    cluster.put_all({"w": X})
+    cluster.commit()
+    cluster.put_all({f"w{i}": X for i in range(40)})
+    pending = [store.commit(wait=False) for store in cluster.stores]
+    time.sleep(when)
+    _kill(cluster, victim)
+    results: list[Any] = []
+    for rank, each in enumerate(pending):
+        if rank != victim:
+            try:
+                results.append(each.wait(15))
+            except PeerLost:
+                results.append("lost")
+    assert len(set(results)) == 1
+    number = 2 if results[0] == 2 else 1
+    assert guest.versions()[-1].number == number
+    assert len(guest.get_state_dict()) == (41 if number == 2 else 1)
+    wait_until(lambda: _leaks(cluster, victim) == [])
+
+
+def _leaks(cluster: Cluster, *victims: int) -> list[str]:
+    """Pieces that living ranks keep and that no version has."""
+    found = []
+    for rank, store in enumerate(cluster.stores):
+        if rank not in victims:
+            node = store._control.node
+            copies = node.replica.catalog.copies
+            found += [pid for pid in node.places if node.me not in copies.get(pid, {})]
+            assert len(store._holder._pieces) == len(node.places) or found
+    return found
+
+
+def test_a_replica_killed_while_it_pulls_is_replaced(make: Make, monkeypatch: Any) -> None:
+    cluster = make("abc", replicas=1)
+    pulling = threading.Event()
+    original = holder_module.Holder._pull
+
+    def slow(self: Any, task: Any) -> Any:
+        pulling.set()
+        time.sleep(0.3)
+        return original(self, task)
+
+    monkeypatch.setattr(holder_module.Holder, "_pull", slow)
+    guest = cluster.guest()
+    guest.put("w", X)
+    pending = guest.commit(wait=False)
+    assert pulling.wait(5)
+
+    def puller() -> int | None:
+        ranks = [r for r, s in enumerate(cluster.stores) if s._holder._puller._thread is not None]
+        return max(ranks) or None
+
+    victim = wait_until(puller)
+    _kill(cluster, victim)
+    assert pending.wait(15) == 1
+    assert (guest.get("w") == X).all()
+    wait_until(lambda: guest.info()["replicas"]["had"] == 1)
+
+
+def test_a_new_holder_is_filled_while_all_goes_on(make: Make) -> None:
+    cluster = make("ab")
+    guest = cluster.guest()
+    cluster.put_all({"w": X})
+    cluster.commit()
+    _kill(cluster, 1)
+    wait_until(lambda: guest.info()["replicas"] == {"wanted": 0, "had": 0})
+    joined = cluster.guest("c", hold=True)
+    for i in range(10):
+        guest.put("n", numpy.array(i))
+        guest.commit()
+    wait_until(lambda: guest.info()["replicas"] == {"wanted": 1, "had": 1})
+    _kill(cluster, 0)
+    assert (guest.get("w") == X).all() and guest.get("n") == 9
+    assert joined.info()["leader"] == joined._me
+
+
+def test_watch_and_leases_survive_a_take_over(make: Make) -> None:
+    cluster = make("abc", keep=1)
+    guest = cluster.guest()
+    writer = cluster.guest()
+    writer.put("w", X)
+    writer.commit()
+    watch = guest.watch(timeout=10)
+    lease = guest.lease()
+    _kill(cluster, 0)
+    for i in range(3):
+        writer.put("w", X + i)
+        writer.commit()
+    assert next(watch) in (2, 3, 4)
+    time.sleep(2.5)  # longer than the grace
+    writer.commit()
+    assert (guest.get("w", 1) == X).all()
+    lease.close()
+    wait_until(lambda: [version.number for version in guest.versions()] == [5])
+
+
+def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
+    cluster = make("aa", replicas=0)
+    guest = cluster.guest()
+    cluster.put_all({"a": X, "b": X})
+    cluster.commit()
+    _kill(cluster, 1)
+    with pytest.raises(Gone):
+        guest.get_state_dict(version=1)
+    guest.put("c", X)
+    assert guest.commit() == 2
+    assert set(guest.names()) == {"c"}
+
+
+# Stopped.
+
+
+def test_readers_go_on_when_the_leader_is_stopped(make: Make) -> None:
+    cluster = make("abc", silence=1.0)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest()
+    guest.get("w")
+    cluster.network.stop(cluster.agent(0))
+    start = time.monotonic()
+    assert (guest.get("w") == X).all()
+    assert time.monotonic() - start < 2
+    guest.put("n", X)
+    assert guest.commit() == 2
+    cluster.network.resume(cluster.agent(0))
+    wait_until(lambda: len(guest.info()["holders"]) == 3)
+    assert (cluster.stores[0].get("n") == X).all()
+    wait_until(lambda: _leaks(cluster) == [])
+
+
+def test_commits_wait_for_a_stopped_holder_and_go_on_without_it(make: Make) -> None:
+    cluster = make("abc")
+    guest = cluster.guest()
+    cluster.network.stop(cluster.agent(2))
+    guest.put("w", X)
+    assert guest.commit() == 1
+    assert len(guest.info()["holders"]) == 2
+    cluster.network.resume(cluster.agent(2))
+    wait_until(lambda: len(guest.info()["holders"]) == 3)
+    assert (cluster.stores[2].get("w") == X).all()
+
+
+def test_a_minority_cannot_commit_and_says_who_is_missing(make: Make) -> None:
+    cluster = make("abc")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest("a")
+    for rank in (1, 2):
+        cluster.network.stop(cluster.agent(rank))
+    guest.put("n", X)
+    with pytest.raises(Timeout) as caught:
+        guest.commit(timeout=6)
+    assert cluster.stores[1]._me in str(caught.value)
+    assert (guest.get("w") == X).all()
+    for rank in (1, 2):
+        cluster.network.resume(cluster.agent(rank))
+    wait_until(lambda: guest.versions()[-1].number == 2)  # as the error has said
+    guest.put("m", X)
+    assert guest.commit() == 3
+
+
+def test_a_writer_that_is_stopped_fails_the_commit_of_the_others(make: Make) -> None:
+    cluster = make("abc")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    cluster.put_all({"w": X})
+    cluster.network.stop(cluster.agent(2))
+    errors = together([lambda s=s: s.commit() for s in cluster.stores[:2]], catch=True)
+    assert all(isinstance(error, (PeerLost, Timeout)) for error in errors)
+    cluster.network.resume(cluster.agent(2))
+
+
+# Cut off.
+
+
+def test_a_cut_network_that_heals(make: Make) -> None:
+    cluster = make("aab")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest("a")
+    far = cluster.guest("b")
+    far.get("w")
+    cluster.network.cut("a", "b")
+    guest.put("n", X)
+    assert guest.commit() == 2
+    assert (far.get("w") == X).all()  # from its side's copy
+    cluster.network.heal()
+    wait_until(lambda: len(guest.info()["holders"]) == 3)
+    assert (cluster.stores[2].get("n") == X).all()
+    assert (far.get("n") == X).all()
+    wait_until(lambda: _leaks(cluster) == [])
+
+
+def test_the_side_without_the_majority_reads_on(make: Make) -> None:
+    cluster = make("abb")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    near = cluster.guest("a")
+    near.get("w")
+    cluster.network.cut("a", "b")
+    wait_until(lambda: cluster.stores[1].info()["leader"] == cluster.stores[1]._me)
+    cluster.stores[1].get("w")
+    assert (near.get("w") == X).all()
+    near.put("n", X)
+    with pytest.raises(Timeout):
+        near.commit(timeout=1)
+    with pytest.raises(Error):
+        cluster.stores[0].lease(timeout=1).close()
+        raise Timeout("it may still lease")
+    cluster.network.heal()
+    wait_until(lambda: len(cluster.stores[1].info()["holders"]) == 3)
+    near.put("n", X)
+    assert near.commit() == 2
+
+
+# Wrong bytes, and memory.
+
+
+def test_wrong_bytes_of_one_holder_are_read_from_another(make: Make) -> None:
+    cluster = make("ab")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest("a")
+    reader = cluster.agent_of(guest)
+    reader.corrupt.add(cluster.agent(0).number)
+    assert (guest.get("w") == X).all()
+    reader.corrupt.add(cluster.agent(1).number)
+    with pytest.raises(TransportError, match="differ from their checksum on all 2 holders"):
+        guest.get("w")
+    reader.corrupt.clear()
+    assert (guest.get("w") == X).all()
+
+
+def test_a_replica_with_wrong_bytes_is_not_counted(make: Make) -> None:
+    cluster = make("ab")
+    cluster.agent(1).corrupt.add(cluster.agent(0).number)
+    cluster.stores[0].put("w", X)
+    assert cluster.commit() == 1
+    assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 0}
+    cluster.agent(1).corrupt.clear()
+    wait_until(lambda: cluster.stores[0].info()["replicas"]["had"] == 1)
+
+
+def test_no_memory_for_a_commit(make: Make, monkeypatch: Any) -> None:
+    cluster = make("a")
+    (store,) = cluster.stores
+    store.put("w", X)
+    store.commit()
+
+    def fail(shape: Any, dtype: Any) -> Any:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.agent(0), "empty", fail)
+        with pytest.raises(MemoryError):
+            store.put("big", numpy.zeros(10**6))
+            store.commit()
+    assert store.commit() == 2
+    assert store.names()["big"][1] == (10**6,)
+
+
+def test_a_version_that_is_retired_while_it_is_read(make: Make, monkeypatch: Any) -> None:
+    """A reader that lost its lease notices it, and never returns another version's bytes."""
+    cluster = make("ab", keep=1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest()
+    agent = cluster.agent_of(guest)
+    original, done = agent.transfer, []
+
+    def steal(copies: Any, timeout: Any = None) -> None:
+        if not done:
+            done.append(1)
+            guest._leases.release(next(iter(guest._session._leases)))
+            for i in range(4):
+                cluster.put_all({"w": X + 10 + i})
+                cluster.commit()
+        original(copies, timeout)
+
+    monkeypatch.setattr(agent, "transfer", steal)
+    found = guest.get("w", offset=(10,), shape=(5,))
+    assert (found == X[10:15] + 13).all()  # it was read again, as the latest
+    done.clear()
+    with pytest.raises(Gone):
+        guest.get("w", 5, offset=(10,), shape=(5,))
+
+
+def test_deltas_of_lost_holders_fall_back_to_whole_tensors(make: Make, monkeypatch: Any) -> None:
+    cluster = make("ab")
+    big = numpy.zeros(100_000, "float32")
+    cluster.put_all({"w": big})
+    cluster.commit()
+    guest = cluster.guest()
+    out = {"w": guest.get("w")}
+    cluster.put_all({"w": big + numpy.eye(1, 100_000, dtype="float32")[0]})
+    cluster.commit()
+    original = guest._session.ask
+
+    def ask(holder: str, body: Any, timeout: float) -> Any:
+        answer = original(holder, body, timeout)
+        for rank, store in enumerate(cluster.stores):
+            if store._me == holder:
+                _kill(cluster, rank)
+        return answer
+
+    monkeypatch.setattr(guest._session, "ask", ask)
+    with guest.prepare(since=1, out=out) as update:
+        update.apply()
+    assert out["w"][0] == 1 and out["w"].sum() == 1
+
+
+def test_a_defect_of_a_kernel_is_told(make: Make, monkeypatch: Any) -> None:
+    cluster = make("a")
+    (store,) = cluster.stores
+    store.put("w", X)
+
+    def fail(out: Any, data: Any) -> int:
+        raise ZeroDivisionError("defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "copy_checksum", fail)
+        with pytest.raises(Error, match="defect"):
+            store.commit()
+    assert store.commit() == 1
+
+
+def test_a_guest_comes_back_under_another_address(make: Make) -> None:
+    """The holder that a guest came to is lost before it has asked anything."""
+    cluster = make("abc")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest()
+    _kill(cluster, 0)
+    wait_until(lambda: cluster.stores[1].info()["leader"] == cluster.stores[1]._me)
+    assert (guest.get("w") == X).all()
+    with pytest.raises(Error):
+        Store("weights", cluster.factory.guest(cluster.stores[0].address, "secret", "z"), timeout=2)
