@@ -167,6 +167,25 @@ TEST_F(RdmaAgents, ARegionThatIsClosedInTheMiddleIsGone) {
   expect_rdma(handle(*open(kMiB)));
 }
 
+TEST_F(RdmaAgents, AClosingRegionWaitsForWhatTheDeviceHasOfIt) {
+  if (!RdmaForTests::fake()) GTEST_SKIP() << "no device in software";
+  begin();
+  auto region = open(4 * kMiB);
+  auto remote = handle(*region);
+  read(remote);
+  uint64_t pairs = RdmaForTests::fake()->counters().queue_pairs_made;
+  RdmaForTests::fake()->set_loss("fake0", 1, true);
+  std::thread reader([&] { EXPECT_FALSE(error_of([&] { read(remote); })); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  std::thread closer([&] { owner_->close(region, Deadline(seconds(5))); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  RdmaForTests::fake()->set_loss("fake0", 1, false);
+  reader.join();
+  closer.join();
+  EXPECT_EQ(RdmaForTests::fake()->counters().queue_pairs_made, pairs);
+  EXPECT_CODE(Code::kGone, read(remote));
+}
+
 TEST_F(RdmaAgents, AWriteNeverComesAfterTheRegionIsClosed) {
   begin();
   for (int round = 0; round < 30; round++) {
