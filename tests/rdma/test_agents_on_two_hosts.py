@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import ringcoll
-from ringcoll import _core, remote
 
 pytestmark = pytest.mark.guest(guests=2, timeout=200)
 
@@ -21,10 +20,8 @@ def pattern(index: int) -> np.ndarray:
 def agent(request, hosts, monkeypatch):
     monkeypatch.setenv("RINGCOLL_TRANSPORT", request.param)
     monkeypatch.setenv("RINGCOLL_INTERFACE", hosts.addresses[hosts.index] + "/24")
-    agent = remote.Agent(_core.Agent(0.0))
-    agent.admit("test", "key")
-    yield agent
-    agent.close()
+    with ringcoll.serve("test", "key") as agent:
+        yield agent
 
 
 def test_both_read_and_write_what_the_other_has(agent, hosts, device):

@@ -11,13 +11,12 @@ import time
 
 import numpy
 
-from ringcoll import _core, remote
+import ringcoll
 
 
 def main() -> None:
-    agent = remote.Agent(_core.Agent(0.0))
-    agent.admit("test", "key")
-    memory = remote.empty(int(sys.argv[1]), "uint8")
+    agent = ringcoll.serve("test", "key")
+    memory = ringcoll.empty(int(sys.argv[1]), "uint8")
     memory[:] = numpy.arange(memory.size, dtype="uint64") % 251
     region = agent.register(memory, writable=True)
     print(agent.addresses[0], region.handle().hex(), flush=True)
