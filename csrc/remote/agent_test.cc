@@ -57,6 +57,7 @@ TEST_P(Ways, ReadsAPart) {
   std::vector<std::byte> got(1000);
   reader_.run(reading(got.data(), 1000, {{remote, 99'000}}));
   EXPECT_TRUE(std::equal(got.begin(), got.end(), memory.data() + 99'000));
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, WritesAndGivesNoticeAfterTheBytes) {
@@ -144,6 +145,7 @@ TEST_P(Ways, ReadsAnotherHolderWhereOneIsGone) {
   std::vector<std::byte> got(second.bytes());
   reader_.run(reading(got.data(), got.size(), sources));
   EXPECT_TRUE(std::equal(got.begin(), got.end(), second.data()));
+  other.close(kept, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, ManyThreadsReadAndWriteAtOnce) {
@@ -163,6 +165,7 @@ TEST_P(Ways, ManyThreadsReadAndWriteAtOnce) {
       }
     });
   for (auto& thread : threads) thread.join();
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, StartedBatchesEndWithACallback) {
@@ -182,6 +185,7 @@ TEST_P(Ways, StartedBatchesEndWithACallback) {
   EXPECT_TRUE(batch->wait(10));
   EXPECT_EQ(ended, 1);
   EXPECT_TRUE(std::equal(got.begin(), got.end(), memory.data()));
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 // The owner closes regions while others read them: each read gives the bytes of its region, or says
@@ -270,6 +274,8 @@ TEST(Agent, SharesAReadBetweenHolders) {
   ASSERT_EQ(served.size(), 2u);
   // On a busy machine one holder may serve no more than what it was asked for at first.
   for (auto& each : served) EXPECT_GE(each.bytes, 4u << 20);
+  one.close(first, Deadline(seconds(5)));
+  two.close(second, Deadline(seconds(5)));
 }
 
 TEST(Agent, UsesNearerHoldersAlone) {
@@ -284,6 +290,8 @@ TEST(Agent, UsesNearerHoldersAlone) {
   auto served = reader.stats().served;
   ASSERT_EQ(served.size(), 1u);
   EXPECT_EQ(served[0].agent, two.id());
+  one.close(first, Deadline(seconds(5)));
+  two.close(second, Deadline(seconds(5)));
 }
 
 TEST(Agent, SaysWhyAHolderCannotBeReached) {
