@@ -126,7 +126,9 @@ class Agent:
 
     def stats(self) -> dict[str, Any]:
         """``id``, ``addresses``, ``regions``, ``links``, and ``served``: bytes that this process
-        has copied from or to each other agent, by its id in hexadecimal."""
+        has copied from or to each other agent, by its id in hexadecimal. ``by`` has the same bytes
+        by how they have travelled (host, tcp, rdma). ``answered`` are those of this agent's regions
+        that its own thread has served to others."""
         found: dict[str, Any] = json.loads(self._agent.stats())
         return found
 

@@ -62,7 +62,7 @@ std::unique_ptr<rc_agent> open_agent(const rc_agent_options* options, Config con
   if (check_timeout(given.timeout_s) > 0) config.timeout_s = given.timeout_s;
   auto agent = std::make_unique<rc_agent>();
   agent->timeout_s = config.timeout_s;
-  agent->agent = std::make_shared<remote::Agent>(own_interfaces(config), config.hostid);
+  agent->agent = std::make_shared<remote::Agent>(own_interfaces(config), config.hostid, &config);
   return agent;
 }
 
@@ -158,6 +158,10 @@ rc_status ringcoll_agent_stats(rc_agent* agent, char** json) {
                                   {"links", stats.links},
                                   {"served", nlohmann::ordered_json::object()}};
     for (auto& each : stats.served) all["served"][fmt::format("{:016x}", each.agent)] = each.bytes;
+    all["by"] = {{"host", stats.ways[remote::Way::kHost]},
+                 {"tcp", stats.ways[remote::Way::kTcp]},
+                 {"rdma", stats.ways[remote::Way::kRdma]}};
+    all["answered"] = stats.answered;
     *json = copy_of(all.dump());
   });
 }

@@ -52,10 +52,10 @@ std::string Target::text() const {
   return fmt::format("{}{}{}{}:{}/{}", kScheme, v6 ? "[" : "", host, v6 ? "]" : "", port, name);
 }
 
-Agent::Agent(std::vector<Interface> interfaces, const std::string& host)
+Agent::Agent(std::vector<Interface> interfaces, const std::string& host, const Config* config)
     : id_(random_nonce()),
       regions_(id_),
-      network_(facts_of(id_, regions_, host), std::move(interfaces), regions_) {}
+      network_(facts_of(id_, regions_, host), std::move(interfaces), regions_, config) {}
 
 Agent::~Agent() {
   std::deque<std::shared_ptr<Batch>> left;
@@ -92,7 +92,7 @@ std::shared_ptr<Region> Agent::open(void* data, uint64_t bytes, bool writable) {
 
 void Agent::close(const std::shared_ptr<Region>& region, Deadline deadline) {
   regions_.refuse(region);
-  network_.server().give_up(*region);
+  network_.give_up(*region);
   regions_.close(region, deadline);
 }
 
@@ -132,7 +132,7 @@ bool Agent::copy_from_here(const Copy& copy, const Source& source, bool* noticed
   bool made = copy.writes
                   ? peer->write(handle.index, handle.secret, source.offset, copy.local, copy.bytes)
                   : peer->read(handle.index, handle.secret, source.offset, copy.local, copy.bytes);
-  if (made) network_.dispatcher().count(handle.owner.id, copy.bytes);
+  if (made) network_.dispatcher().count_here(handle.owner.id, copy.bytes);
   return made;
 }
 
@@ -229,7 +229,9 @@ void Agent::hang_up(uint64_t connection) {
 }
 
 Agent::Stats Agent::stats() {
-  return {regions_.count(), network_.count(), network_.dispatcher().served()};
+  Dispatcher& dispatcher = network_.dispatcher();
+  return {regions_.count(), network_.count(), dispatcher.served(), dispatcher.ways(),
+          network_.server().answered_bytes()};
 }
 
 }  // namespace ringcoll::remote

@@ -4,8 +4,8 @@
 // concerns only those who copy to or from it.
 //
 // A copy takes the shortest way: memory of this process is copied at once, that of another process
-// of the host by the calling thread (remote/host_peer.h), and that of another host by links
-// (remote/dispatcher.h), which the owner's thread serves.
+// of the host by the calling thread (remote/host_peer.h), and that of another host by RDMA
+// (remote/rdma.h) or by links, which the owner's thread serves (remote/dispatcher.h).
 #pragma once
 
 #include <condition_variable>
@@ -45,8 +45,9 @@ struct Target {
 class Agent {
  public:
   /// `interfaces`: where doors listen. `host`: a name; agents of one machine with equal names may
-  /// map one another's memory. Throws Error(kTransport).
-  Agent(std::vector<Interface> interfaces, const std::string& host);
+  /// map one another's memory. `config`: the knobs of RDMA (remote/rdma.h); null: there is none.
+  /// Throws Error(kTransport).
+  Agent(std::vector<Interface> interfaces, const std::string& host, const Config* config = nullptr);
   /// Ends all links with a goodbye, and all batches with kAborted. Not from a `done` of a batch.
   ~Agent();
   Agent(const Agent&) = delete;
@@ -87,6 +88,8 @@ class Agent {
     size_t regions;
     size_t links;
     std::vector<Dispatcher::Served> served;
+    std::map<Way, uint64_t> ways;  // the same bytes, by how they have travelled
+    uint64_t answered;  // bytes that peers have copied, and this process' thread for them
   };
   Stats stats();
 

@@ -14,91 +14,26 @@
 
 #include "base/threads.h"
 #include "net/socket.h"
-#include "remote/pool.h"
+#include "remote/agent_testing.h"
+#include "transport/verbs/device_testing.h"
 
 namespace ringcoll::remote {
 namespace {
 
-std::vector<Interface> loopback() {
-  return {{.name = "lo", .address = Address::parse("127.0.0.1:0"), .up = true, .loopback = true}};
-}
-
-enum class Way { kMapped, kKernel, kLinks };
-std::string name_of(Way way) {
-  return way == Way::kMapped ? "Mapped" : way == Way::kKernel ? "Kernel" : "Links";
-}
-
-/// Memory for a region, of the pool if peers are to map it.
-class Memory {
- public:
-  Memory(Way way, size_t bytes) : bytes_(bytes), way_(way) {
-    if (way == Way::kMapped)
-      data_ = Pool::of_process().allocate(bytes);
-    else
-      data_ = (own_ = std::vector<std::byte>(bytes)).data();
-  }
-  ~Memory() {
-    if (way_ == Way::kMapped) Pool::of_process().release(data_);
-  }
-  std::byte* data() { return data_; }
-  size_t bytes() const { return bytes_; }
-  void fill(int seed) {
-    for (size_t i = 0; i < bytes_; i++)
-      data_[i] = static_cast<std::byte>((i * 7 + static_cast<size_t>(seed)) & 0xff);
-  }
-
- private:
-  size_t bytes_;
-  Way way_;
-  std::vector<std::byte> own_;
-  std::byte* data_;
-};
-
-std::shared_ptr<const RegionHandle> attach(const std::string& handle) {
-  return std::make_shared<RegionHandle>(decode(handle));
-}
-
-std::shared_ptr<Batch> reading(std::byte* to, uint64_t bytes, std::vector<Source> sources,
-                               double seconds_left = 20) {
-  Copy copy{.local = to, .bytes = bytes, .sources = std::move(sources)};
-  return std::make_shared<Batch>(std::vector{copy}, seconds(seconds_left), nullptr);
-}
-std::shared_ptr<Batch> writing(const std::byte* from, uint64_t bytes, Source target,
-                               std::optional<uint64_t> notice = {}) {
-  Copy copy{.writes = true,
-            .local = const_cast<std::byte*>(from),
-            .bytes = bytes,
-            .sources = {std::move(target)},
-            .notice = notice};
-  return std::make_shared<Batch>(std::vector{copy}, seconds(20), nullptr);
-}
-
-template <typename Body>
-std::optional<Error> error_of(Body&& body) {
-  try {
-    body();
-    return {};
-  } catch (const Error& error) {
-    return error;
-  }
-}
-#define EXPECT_CODE(code_, ...)                         \
-  do {                                                  \
-    auto caught = error_of([&] { __VA_ARGS__; });       \
-    ASSERT_TRUE(caught.has_value()) << "no error";      \
-    EXPECT_EQ(caught->code(), code_) << caught->what(); \
-  } while (false)
-
-class Ways : public ::testing::TestWithParam<Way> {
+class Ways : public ::testing::TestWithParam<Path> {
  protected:
   Ways()
-      : owner_(loopback(), "one"), reader_(loopback(), GetParam() == Way::kLinks ? "two" : "one") {
+      : owner_(loopback(), "one", rdma_of(GetParam())),
+        reader_(loopback(), reader_host(GetParam()), rdma_of(GetParam())) {
     owner_.admit("test", "key");
     reader_.admit("test", "key");
   }
   Agent owner_, reader_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Ways, ::testing::Values(Way::kMapped, Way::kKernel, Way::kLinks),
+const auto* const kRdmaEnvironment =
+    ::testing::AddGlobalTestEnvironment(new ringcoll::testing::RdmaForTests);
+INSTANTIATE_TEST_SUITE_P(All, Ways,
+                         ::testing::Values(Path::kMapped, Path::kKernel, Path::kLinks, Path::kRdma),
                          [](const auto& each) { return name_of(each.param); });
 
 TEST_P(Ways, ReadsWhatTheOwnerHas) {
@@ -122,6 +57,7 @@ TEST_P(Ways, ReadsAPart) {
   std::vector<std::byte> got(1000);
   reader_.run(reading(got.data(), 1000, {{remote, 99'000}}));
   EXPECT_TRUE(std::equal(got.begin(), got.end(), memory.data() + 99'000));
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, WritesAndGivesNoticeAfterTheBytes) {
@@ -197,7 +133,7 @@ TEST_P(Ways, AWrongSecretOpensNothing) {
 }
 
 TEST_P(Ways, ReadsAnotherHolderWhereOneIsGone) {
-  Agent other(loopback(), GetParam() == Way::kLinks ? "three" : "one");
+  Agent other(loopback(), crosses_hosts(GetParam()) ? "three" : "one", rdma_of(GetParam()));
   other.admit("test", "key");
   Memory first(GetParam(), 5 << 20), second(GetParam(), 5 << 20);
   second.fill(9);
@@ -209,6 +145,7 @@ TEST_P(Ways, ReadsAnotherHolderWhereOneIsGone) {
   std::vector<std::byte> got(second.bytes());
   reader_.run(reading(got.data(), got.size(), sources));
   EXPECT_TRUE(std::equal(got.begin(), got.end(), second.data()));
+  other.close(kept, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, ManyThreadsReadAndWriteAtOnce) {
@@ -228,6 +165,7 @@ TEST_P(Ways, ManyThreadsReadAndWriteAtOnce) {
       }
     });
   for (auto& thread : threads) thread.join();
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 TEST_P(Ways, StartedBatchesEndWithACallback) {
@@ -247,6 +185,7 @@ TEST_P(Ways, StartedBatchesEndWithACallback) {
   EXPECT_TRUE(batch->wait(10));
   EXPECT_EQ(ended, 1);
   EXPECT_TRUE(std::equal(got.begin(), got.end(), memory.data()));
+  owner_.close(region, Deadline(seconds(5)));
 }
 
 // The owner closes regions while others read them: each read gives the bytes of its region, or says
@@ -335,6 +274,8 @@ TEST(Agent, SharesAReadBetweenHolders) {
   ASSERT_EQ(served.size(), 2u);
   // On a busy machine one holder may serve no more than what it was asked for at first.
   for (auto& each : served) EXPECT_GE(each.bytes, 4u << 20);
+  one.close(first, Deadline(seconds(5)));
+  two.close(second, Deadline(seconds(5)));
 }
 
 TEST(Agent, UsesNearerHoldersAlone) {
@@ -349,6 +290,8 @@ TEST(Agent, UsesNearerHoldersAlone) {
   auto served = reader.stats().served;
   ASSERT_EQ(served.size(), 1u);
   EXPECT_EQ(served[0].agent, two.id());
+  one.close(first, Deadline(seconds(5)));
+  two.close(second, Deadline(seconds(5)));
 }
 
 TEST(Agent, SaysWhyAHolderCannotBeReached) {

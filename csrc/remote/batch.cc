@@ -23,8 +23,7 @@ void check_copy(const Copy& copy) {
         "a read has a notice: only writes give one");
   for (const Source& source : copy.sources) {
     check_range(source.offset, copy.bytes, source.region->bytes);
-    check(!copy.writes || source.region->writable, Code::kRefused,
-          "the region is not writable: its owner registers it with writable=True to allow writes");
+    check_writable(!copy.writes || source.region->writable);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "remote/dispatcher.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/log.h"
@@ -8,10 +9,6 @@
 namespace ringcoll::remote {
 namespace {
 
-// What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that
-// the last chunks of a copy do not queue on a slow link.
-constexpr size_t kMostRequests = 64;
-constexpr uint64_t kWindowBytes = 4 * kChunkBytes;
 // A holder whose answer breaks so often is not asked again for the chunk.
 constexpr int kMostTries = 8;
 // Pending chunks that are looked at before a feed gives up: those behind them have the same sources
@@ -21,15 +18,17 @@ constexpr size_t kMostStuck = 32;
 constexpr uint64_t kLeastChunkBytes = 64 << 10;
 constexpr uint64_t kChunksOfAShare = 8;
 
+// Of one carrier, so that the last ones of a copy do not queue on a slow one.
+constexpr size_t kMostRequests = 64;
 constexpr Duration kPingEvery = std::chrono::milliseconds(300);
 constexpr Duration kSilence = std::chrono::milliseconds(1000);
 
 // Sources share a copy by whole chunks. So a short copy has smaller ones, several for each source.
+// Their lengths divide stretches of registered memory (remote/rdma_memory.h).
 uint64_t chunk_bytes(const Copy& copy) {
   if (copy.sources.size() == 1) return kChunkBytes;
   uint64_t share = copy.bytes / (copy.sources.size() * kChunksOfAShare);
-  uint64_t rounded = share / kLeastChunkBytes * kLeastChunkBytes;
-  return std::clamp(rounded, kLeastChunkBytes, kChunkBytes);
+  return std::clamp(std::bit_floor(share), kLeastChunkBytes, kChunkBytes);
 }
 
 }  // namespace
@@ -67,7 +66,7 @@ void Dispatcher::submit(const std::shared_ptr<Batch>& batch, const std::vector<s
   carry_out(std::move(plan));
 }
 
-// --- Choosing links. With the lock.
+// --- Choosing carriers. With the lock.
 
 void Dispatcher::feed(Plan& plan) {
   std::vector<std::shared_ptr<Work>> hopeless;
@@ -96,10 +95,9 @@ void Dispatcher::feed(Plan& plan) {
 }
 
 bool Dispatcher::place(Chunk& chunk, Plan& plan) {
-  const Source* source = nullptr;
-  std::shared_ptr<Link> link;
-  if (!choose_link(nearest(chunk), &source, &link, plan)) return false;
-  ask(std::move(chunk), *source, link, plan);
+  Chosen chosen = choose(chunk, plan);
+  if (!chosen.carrier) return false;
+  ask(std::move(chunk), chosen, plan);
   return true;
 }
 
@@ -109,8 +107,8 @@ std::vector<const Source*> Dispatcher::nearest(const Chunk& chunk) const {
   for (const Source& source : chunk.work->batch->copies()[chunk.copy].sources) {
     if (chunk.work->failed.contains(source.region.get())) continue;
     auto peer = peers_.find(source.region->owner.id);
-    bool silent = peer != peers_.end() && !peer->second.links.empty() &&
-                  std::ranges::all_of(peer->second.links,
+    bool silent = peer != peers_.end() && !peer->second.carriers.empty() &&
+                  std::ranges::all_of(peer->second.carriers,
                                       [](const auto& each) { return each.second.silent; });
     if (silent) continue;
     if (!found.empty() && source.distance > found.front()->distance) continue;
@@ -120,46 +118,51 @@ std::vector<const Source*> Dispatcher::nearest(const Chunk& chunk) const {
   return found;
 }
 
-bool Dispatcher::choose_link(const std::vector<const Source*>& from, const Source** source,
-                             std::shared_ptr<Link>* link, Plan& plan) {
-  uint64_t least = kWindowBytes;
-  for (const Source* each : from) {
+// Of each peer the carriers that suit best, and of all these the one that has least to do.
+Dispatcher::Chosen Dispatcher::choose(const Chunk& chunk, Plan& plan) {
+  Chosen chosen;
+  uint64_t least = UINT64_MAX;
+  for (const Source* each : nearest(chunk)) {
     Peer& peer = peers_[each->region->owner.id];
-    if (peer.links.empty() && !std::exchange(peer.dialling, true))
+    if (peer.carriers.empty() && !std::exchange(peer.dialling, true))
       plan.dials.push_back(each->region->owner);
-    for (auto& [candidate, load] : peer.links) {
-      if (load.silent || load.requests >= kMostRequests || load.bytes >= least) continue;
+    int best = 1;
+    for (auto& [carrier, load] : peer.carriers)
+      if (!load.silent) best = std::max(best, carrier->suits(*each->region, chunk.notice));
+    for (auto& [carrier, load] : peer.carriers) {
+      bool full = load.requests >= kMostRequests || load.bytes >= carrier->window_bytes();
+      if (load.silent || full || load.bytes >= least) continue;
+      if (carrier->suits(*each->region, chunk.notice) < best) continue;
       least = load.bytes;
-      *source = each;
-      *link = candidate;
+      chosen = {each, carrier};
     }
   }
-  return *link != nullptr;
+  return chosen;
 }
 
-void Dispatcher::ask(Chunk chunk, const Source& source, const std::shared_ptr<Link>& link,
-                     Plan& plan) {
+void Dispatcher::ask(Chunk chunk, const Chosen& chosen, Plan& plan) {
   const Copy& copy = chunk.work->batch->copies()[chunk.copy];
-  uint64_t id = next_id_++;
-  FrameHead head{.id = id, .secret = source.region->secret, .region = source.region->index};
-  head.kind = chunk.notice  ? FrameKind::kNotice
-              : copy.writes ? FrameKind::kWrite
-                            : FrameKind::kRead;
-  head.offset = chunk.notice ? *copy.notice : source.offset + chunk.offset;
-  head.bytes = chunk.bytes;
-  const std::byte* body = head.kind == FrameKind::kWrite ? copy.local + chunk.offset : nullptr;
-  plan.requests.push_back({link, head, body, chunk.work->batch});
-  Load& load = *load_of(link);
-  load.requests++;
+  Request request{.id = next_id_++,
+                  .kind = chunk.notice  ? FrameKind::kNotice
+                          : copy.writes ? FrameKind::kWrite
+                                        : FrameKind::kRead,
+                  .batch = chunk.work->batch,
+                  .copy = &copy,
+                  .source = chosen.source,
+                  .offset = chunk.offset,
+                  .bytes = chunk.bytes};
+  Load& load = *load_of(chosen.carrier);
+  if (load.requests++ == 0) load.busy_since = Clock::now();
   load.bytes += chunk.bytes;
-  outstanding_.emplace(id, Outstanding{std::move(chunk), &source, link});
+  outstanding_.emplace(request.id, Outstanding{std::move(chunk), chosen.source, chosen.carrier});
+  plan.requests.emplace_back(chosen.carrier, std::move(request));
 }
 
-Dispatcher::Load* Dispatcher::load_of(const std::shared_ptr<Link>& link) {
-  auto peer = peers_.find(link->agent);
+Dispatcher::Load* Dispatcher::load_of(const std::shared_ptr<Carrier>& carrier) {
+  auto peer = peers_.find(carrier->agent);
   if (peer == peers_.end()) return nullptr;
-  auto found = peer->second.links.find(link);
-  return found == peer->second.links.end() ? nullptr : &found->second;
+  auto found = peer->second.carriers.find(carrier);
+  return found == peer->second.carriers.end() ? nullptr : &found->second;
 }
 
 // --- Answers.
@@ -177,19 +180,19 @@ Place Dispatcher::place_for(const FrameHead& head) {
 Dispatcher::Outstanding Dispatcher::forget(std::map<uint64_t, Outstanding>::iterator entry) {
   Outstanding outstanding = std::move(entry->second);
   outstanding_.erase(entry);
-  if (Load* load = load_of(outstanding.link)) {
+  if (Load* load = load_of(outstanding.carrier)) {
     load->requests--;
     load->bytes -= outstanding.chunk.bytes;
   }
   return outstanding;
 }
 
-void Dispatcher::take(Link& link, const FrameHead& head, const std::string& text) {
+void Dispatcher::take(const Carrier& carrier, const FrameHead& head, const std::string& text) {
   Plan plan;
   {
     std::lock_guard lock(mutex_);
     auto found = outstanding_.find(head.id);
-    if (found == outstanding_.end() || found->second.link.get() != &link) return;
+    if (found == outstanding_.end() || found->second.carrier.get() != &carrier) return;
     Outstanding outstanding = forget(found);
     if (head.kind == FrameKind::kFailed) {
       auto& work = outstanding.chunk.work;
@@ -206,10 +209,24 @@ void Dispatcher::take(Link& link, const FrameHead& head, const std::string& text
   carry_out(std::move(plan));
 }
 
+void Dispatcher::give_back(const Carrier& carrier, uint64_t id) {
+  Plan plan;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = outstanding_.find(id);
+    if (found == outstanding_.end() || found->second.carrier.get() != &carrier) return;
+    Outstanding outstanding = forget(found);
+    outstanding.chunk.work->pending.push_front(std::move(outstanding.chunk));
+    feed(plan);
+  }
+  carry_out(std::move(plan));
+}
+
 void Dispatcher::finish_chunk(Outstanding& outstanding, Plan& plan) {
   auto work = outstanding.chunk.work;
   const Copy& copy = work->batch->copies()[outstanding.chunk.copy];
   served_[outstanding.source->region->owner.id] += outstanding.chunk.bytes;
+  ways_[outstanding.carrier->way()] += outstanding.chunk.bytes;
   work->unfinished--;
   if (!outstanding.chunk.notice && --work->left[outstanding.chunk.copy] == 0 && copy.notice)
     work->pending.push_back({.work = work, .copy = outstanding.chunk.copy, .notice = true});
@@ -230,7 +247,7 @@ void Dispatcher::fail(const std::shared_ptr<Work>& work, const Error& error, Pla
   for (auto entry = outstanding_.begin(); entry != outstanding_.end();) {
     auto next = std::next(entry);
     if (entry->second.chunk.work == work)
-      plan.abandoned.push_back({forget(entry).link, work->batch});
+      plan.abandoned.push_back({forget(entry).carrier, work->batch});
     entry = next;
   }
   work->pending.clear();  // chunks hold the work
@@ -260,37 +277,38 @@ void Dispatcher::close(const Error& why) {
   carry_out(std::move(plan));
 }
 
-// --- Links that come and go.
+// --- Carriers that come and go.
 
-void Dispatcher::add(const std::shared_ptr<Link>& link) {
+void Dispatcher::add(const std::shared_ptr<Carrier>& carrier) {
   Plan plan;
   {
     std::lock_guard lock(mutex_);
     if (closed_) return;
-    Peer& peer = peers_[link->agent];
+    Peer& peer = peers_[carrier->agent];
     peer.dialling = false;
-    peer.links.emplace(link, Load{});
+    peer.carriers.emplace(carrier, Load{});
     feed(plan);
   }
   carry_out(std::move(plan));
 }
 
-void Dispatcher::remove(Link& link) {
+void Dispatcher::remove(const Carrier& carrier) {
   Plan plan;
   {
     std::lock_guard lock(mutex_);
-    auto peer = peers_.find(link.agent);
+    auto peer = peers_.find(carrier.agent);
     if (peer == peers_.end()) return;
     for (auto entry = outstanding_.begin(); entry != outstanding_.end();) {
       auto next = std::next(entry);
-      if (entry->second.link.get() == &link) {
+      if (entry->second.carrier.get() == &carrier) {
         entry->second.chunk.work->last_error =
-            Error(Code::kPeerLost, fmt::format("the connection to {} broke", link.peer_text()));
+            Error(Code::kPeerLost, fmt::format("the connection to {} broke", carrier.peer_text()));
         put_back(forget(entry));
       }
       entry = next;
     }
-    std::erase_if(peer->second.links, [&](const auto& each) { return each.first.get() == &link; });
+    std::erase_if(peer->second.carriers,
+                  [&](const auto& each) { return each.first.get() == &carrier; });
     feed(plan);
   }
   carry_out(std::move(plan));
@@ -302,7 +320,7 @@ void Dispatcher::unreachable(uint64_t agent, const Error& why) {
     std::lock_guard lock(mutex_);
     Peer& peer = peers_[agent];
     peer.dialling = false;
-    if (peer.links.empty()) {
+    if (peer.carriers.empty()) {
       for (auto& work : works_)
         for (const Copy& copy : work->batch->copies())
           for (const Source& source : copy.sources)
@@ -337,32 +355,35 @@ void Dispatcher::look(Duration lag) {
 }
 
 void Dispatcher::look_at(Peer& peer, Clock::time_point now, Plan& plan) {
-  for (auto& [link, load] : peer.links) {
+  for (auto& [carrier, load] : peer.carriers) {
     if (load.requests == 0 && !load.silent) continue;
-    Duration quiet = now - link->heard();
+    // One that had nothing to do had nothing to say.
+    Duration quiet = now - std::max(carrier->heard(), load.busy_since);
     if (quiet < kPingEvery) {
       load.silent = false;
       continue;
     }
     if (Clock::now() - load.pinged >= kPingEvery) {
       load.pinged = Clock::now();
-      plan.pings.push_back(link);
+      plan.pings.push_back(carrier);
     }
     if (quiet < kSilence || std::exchange(load.silent, true)) continue;
-    move_from_silent(link, plan);
+    log_debug("{} is silent: nothing was heard for {:.1f} s of {} requests", carrier->peer_text(),
+              to_seconds(quiet), load.requests);
+    move_from_silent(carrier, plan);
   }
 }
 
 // Writes stay, since they have no other target. A read that has no other source is asked again once
 // the holder answers.
-void Dispatcher::move_from_silent(const std::shared_ptr<Link>& link, Plan& plan) {
+void Dispatcher::move_from_silent(const std::shared_ptr<Carrier>& carrier, Plan& plan) {
   for (auto entry = outstanding_.begin(); entry != outstanding_.end();) {
     auto next = std::next(entry);
     const Chunk& chunk = entry->second.chunk;
-    if (entry->second.link == link && !chunk.work->batch->copies()[chunk.copy].writes) {
+    if (entry->second.carrier == carrier && !chunk.work->batch->copies()[chunk.copy].writes) {
       chunk.work->last_error =
-          Error(Code::kTimeout, fmt::format("{} does not answer", link->peer_text()));
-      plan.abandoned.push_back({link, chunk.work->batch});
+          Error(Code::kTimeout, fmt::format("{} does not answer", carrier->peer_text()));
+      plan.abandoned.push_back({carrier, chunk.work->batch});
       Outstanding outstanding = forget(entry);
       outstanding.chunk.work->pending.push_front(std::move(outstanding.chunk));
     }
@@ -378,13 +399,12 @@ bool Dispatcher::is_wanted(uint64_t id) {
 }
 
 void Dispatcher::carry_out(Plan plan) {
-  for (auto& link : plan.pings) link->send({.kind = FrameKind::kPing});
+  for (auto& carrier : plan.pings) carrier->ping();
   for (const AgentFacts& facts : plan.dials) dial_(facts);
-  // A batch that is cancelled meanwhile is not wanted any more when its frame would be queued.
-  for (Request& request : plan.requests)
-    request.link->send(request.head, request.body, request.batch,
-                       [this, id = request.head.id] { return is_wanted(id); });
-  for (auto& [link, batch] : plan.abandoned) link->abandon(batch.get());
+  // A batch that is cancelled meanwhile is not wanted any more when its request would begin.
+  for (auto& [carrier, request] : plan.requests)
+    carrier->ask(request, [this, id = request.id] { return is_wanted(id); });
+  for (auto& [carrier, batch] : plan.abandoned) carrier->abandon(batch.get());
   for (auto& [batch, error] : plan.ended) batch->end(error);
 }
 
@@ -395,9 +415,15 @@ std::vector<Dispatcher::Served> Dispatcher::served() {
   return all;
 }
 
-void Dispatcher::count(uint64_t agent, uint64_t bytes) {
+void Dispatcher::count_here(uint64_t agent, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   served_[agent] += bytes;
+  ways_[Way::kHost] += bytes;
+}
+
+std::map<Way, uint64_t> Dispatcher::ways() {
+  std::lock_guard lock(mutex_);
+  return ways_;
 }
 
 }  // namespace ringcoll::remote

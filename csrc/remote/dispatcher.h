@@ -1,6 +1,7 @@
-// Carries copies over links. A copy is cut into chunks. Each link has a few requests outstanding
-// and takes the next chunk when one is answered, so links and holders share a copy by what they
-// serve. A chunk whose link or holder fails goes to another that has the same bytes.
+// Shares copies out among carriers. A copy is cut into chunks. Each carrier has a few requests
+// outstanding and takes the next chunk when one is answered, so carriers and holders share a copy
+// by what they serve. A chunk whose carrier or holder fails goes to another that has the same
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "net/event_loop.h"
 #include "remote/batch.h"
+#include "remote/carrier.h"
 #include "remote/link.h"
 
 namespace ringcoll::remote {
@@ -38,16 +40,18 @@ class Dispatcher {
 
   // On the loop's thread.
 
-  /// A link to an agent is open.
-  void add(const std::shared_ptr<Link>& link);
-  /// A link has ended; its chunks go elsewhere.
-  void remove(Link& link);
+  /// A carrier to an agent can be used.
+  void add(const std::shared_ptr<Carrier>& carrier);
+  /// A carrier has ended; its chunks go elsewhere.
+  void remove(const Carrier& carrier);
   /// No link to this agent can be made.
   void unreachable(uint64_t agent, const Error& why);
-  /// Where the bytes of an answer go. Called with the link's lock.
+  /// Where the bytes of an answer go. Called with the lock of a link.
   Place place_for(const FrameHead& head);
   /// kData, kDone or kFailed.
-  void take(Link& link, const FrameHead& head, const std::string& text);
+  void take(const Carrier& carrier, const FrameHead& head, const std::string& text);
+  /// The carrier has not begun this request, and does not suit its region any more.
+  void give_back(const Carrier& carrier, uint64_t id);
   /// To be called a few times a second. `lag`: how late this thread was, which is no silence of
   /// peers.
   void look(Duration lag);
@@ -57,8 +61,10 @@ class Dispatcher {
     uint64_t bytes;  // that this process has read from it or written to it
   };
   std::vector<Served> served();
-  /// Counts bytes that went another way.
-  void count(uint64_t agent, uint64_t bytes);
+  /// Counts bytes that this process has copied itself.
+  void count_here(uint64_t agent, uint64_t bytes);
+  /// Bytes by the way that they have travelled.
+  std::map<Way, uint64_t> ways();
 
  private:
   struct Work;
@@ -82,46 +88,44 @@ class Dispatcher {
   struct Outstanding {
     Chunk chunk;
     const Source* source;
-    std::shared_ptr<Link> link;
+    std::shared_ptr<Carrier> carrier;
   };
   struct Load {
     size_t requests = 0;
     uint64_t bytes = 0;
     bool silent = false;
+    Clock::time_point busy_since{};  // when it was asked while it had nothing to do
     Clock::time_point pinged{};
   };
   struct Peer {
-    std::map<std::shared_ptr<Link>, Load> links;
+    std::map<std::shared_ptr<Carrier>, Load> carriers;
     bool dialling = false;
   };
-  struct Request {
-    std::shared_ptr<Link> link;
-    FrameHead head;
-    const std::byte* body = nullptr;  // of a write
-    std::shared_ptr<Batch> batch;
+  struct Chosen {
+    const Source* source = nullptr;
+    std::shared_ptr<Carrier> carrier;
   };
   struct Plan {  // what is to be done without the lock
-    std::vector<Request> requests;
+    std::vector<std::pair<std::shared_ptr<Carrier>, Request>> requests;
     std::vector<AgentFacts> dials;
     std::vector<std::pair<std::shared_ptr<Batch>, std::optional<Error>>> ended;
-    std::vector<std::pair<std::shared_ptr<Link>, std::shared_ptr<Batch>>> abandoned;
-    std::vector<std::shared_ptr<Link>> pings;
+    std::vector<std::pair<std::shared_ptr<Carrier>, std::shared_ptr<Batch>>> abandoned;
+    std::vector<std::shared_ptr<Carrier>> pings;
   };
 
   // With the lock.
   void feed(Plan& plan);
   bool place(Chunk& chunk, Plan& plan);
-  bool choose_link(const std::vector<const Source*>& from, const Source** source,
-                   std::shared_ptr<Link>* link, Plan& plan);
-  void ask(Chunk chunk, const Source& source, const std::shared_ptr<Link>& link, Plan& plan);
+  Chosen choose(const Chunk& chunk, Plan& plan);
+  void ask(Chunk chunk, const Chosen& chosen, Plan& plan);
   std::vector<const Source*> nearest(const Chunk& chunk) const;
   void put_back(Outstanding outstanding);
   void fail(const std::shared_ptr<Work>& work, const Error& error, Plan& plan);
   void finish_chunk(Outstanding& outstanding, Plan& plan);
   Outstanding forget(std::map<uint64_t, Outstanding>::iterator entry);
-  Load* load_of(const std::shared_ptr<Link>& link);
+  Load* load_of(const std::shared_ptr<Carrier>& carrier);
   void look_at(Peer& peer, Clock::time_point now, Plan& plan);
-  void move_from_silent(const std::shared_ptr<Link>& link, Plan& plan);
+  void move_from_silent(const std::shared_ptr<Carrier>& carrier, Plan& plan);
 
   void carry_out(Plan plan);
   bool is_wanted(uint64_t id);
@@ -131,7 +135,8 @@ class Dispatcher {
   std::list<std::shared_ptr<Work>> works_;
   std::map<uint64_t, Peer> peers_;
   std::map<uint64_t, Outstanding> outstanding_;  // by the id of the request
-  std::map<uint64_t, uint64_t> served_;
+  std::map<uint64_t, uint64_t> served_;          // bytes, by agent
+  std::map<Way, uint64_t> ways_;
   uint64_t next_id_ = 1;
   std::optional<Error> closed_;
 };

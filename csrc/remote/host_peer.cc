@@ -123,8 +123,7 @@ bool HostPeer::write(uint32_t region, uint64_t secret, uint64_t offset, const vo
   WriteScope scope(control(), region);
   if (!scope) return false;
   Located located = find(region, secret, offset, bytes);
-  check(located.writable, Code::kRefused,
-        "the region is not writable: its owner registers it with writable=True to allow writes");
+  check_writable(located.writable);
   if (auto segment = segment_of(located)) {
     copy_bytes(segment->data() + located.segment_offset + offset, local, bytes);
     return true;

@@ -19,6 +19,7 @@
 #include "connect/auth.h"
 #include "net/address.h"
 #include "net/event_loop.h"
+#include "remote/carrier.h"
 #include "remote/frames.h"
 
 namespace ringcoll::remote {
@@ -40,7 +41,7 @@ struct Place {
   std::shared_ptr<void> owner;  // keeps the memory; identifies the batch for abandon()
 };
 
-class Link : public std::enable_shared_from_this<Link> {
+class Link final : public Carrier, public std::enable_shared_from_this<Link> {
  public:
   /// What a link tells. All calls come on the loop's thread.
   class Listener {
@@ -64,7 +65,7 @@ class Link : public std::enable_shared_from_this<Link> {
                                     Duration patience, bool for_messages);
   /// A link over an accepted connection that has proven the key.
   static std::shared_ptr<Link> accepted(EventLoop& loop, Listener& listener, Fd fd);
-  ~Link();
+  ~Link() override;
 
   /// Any thread. Sends a frame, and returns false if the link has ended. `wanted`, if given, is
   /// asked with the link's lock, and nothing is sent if it returns false.
@@ -74,20 +75,29 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Any thread. Once this has returned, the link neither reads nor writes memory of `owner`.
   /// Bodies on the way to it are dropped. If part of a body has been sent already, the link is
   /// ended.
-  void abandon(const void* owner);
+  void abandon(const void* owner) override;
   /// Any thread. Ends the link; `ended` comes later on the loop's thread.
   void end(LinkEnd how, std::string why = {});
   /// Any thread. Says goodbye and ends the link once all is sent, or at once if it is stuck.
   void leave();
 
   /// When bytes last arrived. Any thread.
-  Clock::time_point heard() const { return heard_.load(std::memory_order_relaxed); }
+  Clock::time_point heard() const override { return heard_.load(std::memory_order_relaxed); }
   /// Bytes that wait to be sent. Any thread.
   uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
-  const std::string& peer_text() const { return peer_text_; }
+  /// Whether this end made it.
+  bool dialled() const { return !addresses_.empty(); }
 
-  // For the listener alone, on the loop's thread.
-  uint64_t agent = 0;         // the peer's id, once it has said hello
+  // Carrier.
+  int suits(const RegionHandle&, bool notice) const override { return notice || for_payload; }
+  uint64_t window_bytes() const override;
+  void ask(const Request& request, const std::function<bool()>& wanted) override;
+  void ping() override { send({.kind = FrameKind::kPing}); }
+  const std::string& peer_text() const override { return peer_text_; }
+  Way way() const override { return Way::kTcp; }
+
+  // For the listener alone, on the loop's thread; `agent` is set once the peer has said hello.
+  bool for_payload = true;    // false: for notices alone; payload goes by RDMA
   bool for_messages = false;  // and not for payload
   uint64_t number = 0;        // of a link for messages
 

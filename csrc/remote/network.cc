@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "net/socket.h"
+#include "net/wire.h"
 
 namespace ringcoll::remote {
 namespace {
@@ -39,12 +40,14 @@ Code code_of(LinkEnd end) {
 
 }  // namespace
 
-Network::Network(AgentFacts facts, std::vector<Interface> interfaces, Regions& regions)
+Network::Network(AgentFacts facts, std::vector<Interface> interfaces, Regions& regions,
+                 const Config* config)
     : own_(std::move(facts)),
       interfaces_(std::move(interfaces)),
       dispatcher_([this](const AgentFacts& peer) { dial_for_payload(peer); }),
       server_(regions),
       loop_("ringcoll-remote") {
+  if (config) rdma_ = Rdma::open(*config, own_.id, regions, dispatcher_, loop_);
   loop_.after(kTick, [this] { tick(); });
 }
 
@@ -61,8 +64,16 @@ Network::~Network() {
   doors.clear();  // nobody comes in any more
   dispatcher_.close(Error(Code::kAborted, "the agent is closed"));
   for (auto& link : links) link->leave();
-  std::unique_lock lock(mutex_);
-  dialled_changed_.wait_for(lock, kFarewell, [this] { return links_.empty(); });
+  {
+    std::unique_lock lock(mutex_);
+    dialled_changed_.wait_for(lock, kFarewell, [this] { return links_.empty(); });
+  }
+  if (rdma_) rdma_->close();
+}
+
+void Network::give_up(const Region& region) {
+  server_.give_up(region);
+  if (rdma_) rdma_->forget(region);
 }
 
 // --- Doors.
@@ -258,7 +269,10 @@ Place Network::place_for(Link& link, const FrameHead& head) {
 
 void Network::made(Link& link) {
   FrameHead head{.kind = FrameKind::kHello, .id = link.for_messages ? 1u : 0u};
-  link.send(head, encode(facts()));
+  WireWriter hello;
+  hello.put_text(encode(facts()));
+  hello.put_text(rdma_ ? rdma_->ports() : "");
+  link.send(head, hello.take());
 }
 
 void Network::take(Link& link, const FrameHead& head, std::string body) {
@@ -280,6 +294,7 @@ void Network::take(Link& link, const FrameHead& head, std::string body) {
       if (link.number != 0) mailbox_.take(link.number, std::move(body));
       return;
     default:
+      if (rdma_) rdma_->take(link, head, body);
       return;
   }
 }
@@ -287,8 +302,12 @@ void Network::take(Link& link, const FrameHead& head, std::string body) {
 void Network::take_hello(Link& link, const FrameHead& head, const std::string& body) {
   auto self = link.shared_from_this();
   AgentFacts facts;
+  std::string ports;
   try {
-    facts = decode_facts(body);
+    WireReader in(body, "the hello of an agent");
+    facts = decode_facts(in.get_view(kLongestText));
+    ports = in.get_text(kLongestText);
+    in.finish();
   } catch (const Error& error) {
     return link.end(LinkEnd::kLost, error.what());
   }
@@ -315,7 +334,7 @@ void Network::take_hello(Link& link, const FrameHead& head, const std::string& b
                                        link.peer_text())));
     return link.leave();
   }
-  if (!link.for_messages) return dispatcher_.add(self);
+  if (!link.for_messages) return rdma_ ? rdma_->join(self, ports) : dispatcher_.add(self);
   link.number = mailbox_.add(self, /*tells=*/!is_mine);
   if (!is_mine) return;
   lock.lock();
@@ -336,6 +355,7 @@ void Network::ended(Link& link, LinkEnd end, const std::string& why) {
     if (closing_) return;
   }
   if (!is_made) return not_made(link, end, why);
+  if (rdma_) rdma_->left(link);
   dispatcher_.remove(link);
   if (link.number == 0) return;
   if (end == LinkEnd::kLost) return probe(link.agent, link.number, kProbes);

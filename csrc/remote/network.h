@@ -17,6 +17,7 @@
 #include "remote/dispatcher.h"
 #include "remote/link.h"
 #include "remote/mailbox.h"
+#include "remote/rdma.h"
 #include "remote/server.h"
 
 namespace ringcoll::remote {
@@ -24,7 +25,9 @@ namespace ringcoll::remote {
 /// Any thread.
 class Network final : private Link::Listener {
  public:
-  Network(AgentFacts facts, std::vector<Interface> interfaces, Regions& regions);
+  /// `config`: null: without RDMA. Throws Error(kTransport).
+  Network(AgentFacts facts, std::vector<Interface> interfaces, Regions& regions,
+          const Config* config);
   /// Says goodbye on all links, and ends all batches with kAborted.
   ~Network() override;
 
@@ -38,6 +41,9 @@ class Network final : private Link::Listener {
   Dispatcher& dispatcher() { return dispatcher_; }
   Mailbox& mailbox() { return mailbox_; }
   Server& server() { return server_; }
+  /// No peer begins to read or write the region's memory any more, and those that do end. The
+  /// region is refused already.
+  void give_up(const Region& region);
   size_t count();
 
  private:
@@ -96,7 +102,8 @@ class Network final : private Link::Listener {
   std::map<uint64_t, AgentFacts> peers_;  // by agent, as they have said hello
   Clock::time_point last_tick_ = Clock::now();
   bool closing_ = false;
-  EventLoop loop_;  // last: its thread uses all the others
+  std::unique_ptr<Rdma> rdma_;  // null: none
+  EventLoop loop_;              // last: its thread uses all the others
 };
 
 }  // namespace ringcoll::remote

@@ -71,6 +71,7 @@ Pool::Segments::iterator Pool::segment_of(const void* memory) {
 
 void Pool::release(std::byte* memory) {
   if (!memory) return;
+  std::lock_guard listeners_lock(listeners_mutex_);
   std::lock_guard lock(mutex_);
   auto found = segment_of(memory);
   check(found != segments_.end(), Code::kInvalidArgument,
@@ -79,10 +80,21 @@ void Pool::release(std::byte* memory) {
   auto used = segment.used.find(static_cast<size_t>(memory - segment.memory.data()));
   check(used != segment.used.end(), Code::kInvalidArgument,
         "this is not the beginning of memory of ringcoll_allocate(), or it was released before");
+  for (Listener* listener : listeners_) listener->released(memory, used->second);
   // Peers may have mapped the segment for longer; the pages go back all the same.
   segment.memory.clear(memory, round_up(used->second, sizeof(uint64_t)));
   segment.used.erase(used);
   if (segment.used.empty()) segments_.erase(found);
+}
+
+void Pool::add(Listener& listener) {
+  std::lock_guard lock(listeners_mutex_);
+  listeners_.push_back(&listener);
+}
+
+void Pool::remove(Listener& listener) {
+  std::lock_guard lock(listeners_mutex_);
+  std::erase(listeners_, &listener);
 }
 
 std::optional<Pool::Place> Pool::place_of(const void* memory, size_t bytes) {

@@ -28,6 +28,16 @@ class Pool {
   /// processes. Throws Error(kInvalidArgument) for other memory.
   void release(std::byte* memory);
 
+  /// Is told of memory before it is released. Must call neither allocate() nor release().
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void released(const std::byte* memory, size_t bytes) = 0;
+  };
+  void add(Listener& listener);
+  /// Once this has returned, the listener is not called any more.
+  void remove(Listener& listener);
+
   /// Where memory lies that allocate() has returned.
   struct Place {
     int fd;
@@ -50,6 +60,8 @@ class Pool {
   Segment& add_segment(size_t bytes);
   Segments::iterator segment_of(const void* memory);
 
+  std::mutex listeners_mutex_;  // before mutex_
+  std::vector<Listener*> listeners_;
   std::mutex mutex_;
   Segments segments_;  // by their first byte
 };

@@ -39,6 +39,11 @@ void check_range(uint64_t offset, uint64_t bytes, uint64_t region_bytes) {
         region_bytes);
 }
 
+void check_writable(bool may) {
+  check(may, Code::kRefused,
+        "the region is not writable: its owner registers it with writable=True to allow writes");
+}
+
 void throw_gone() {
   throw Error(Code::kGone,
               "the region is not there any more: its owner has closed it, or another process is "
@@ -64,6 +69,11 @@ uint64_t Region::take_notice(Deadline deadline) {
   uint64_t value = notices_.front();
   notices_.pop_front();
   return value;
+}
+
+bool Region::is_closed() {
+  std::lock_guard lock(mutex_);
+  return closed_;
 }
 
 void RegionUse::reset() {
@@ -167,8 +177,7 @@ RegionUse Regions::use(uint32_t index, uint64_t secret, uint64_t offset, uint64_
   }
   if (!region || region->secret_ != secret) throw_gone();
   check_range(offset, bytes, region->bytes_);
-  check(!writes || region->writable_, Code::kRefused,
-        "the region is not writable: its owner registers it with writable=True to allow writes");
+  check_writable(!writes || region->writable_);
   std::lock_guard lock(region->mutex_);
   if (region->closed_) throw_gone();
   region->uses_++;

@@ -30,6 +30,8 @@ class Region {
   /// Takes the oldest notice. Throws Error(kTimeout) at the deadline, or Error(kGone) once the
   /// region is closed and no notice is left.
   uint64_t take_notice(Deadline deadline);
+  /// Whether Regions::refuse() was called.
+  bool is_closed();
 
  private:
   friend class Regions;
@@ -104,6 +106,8 @@ class Regions {
 
 /// Throws Error(kInvalidArgument) unless [offset, offset + bytes) is in a region of `region_bytes`.
 void check_range(uint64_t offset, uint64_t bytes, uint64_t region_bytes);
+/// Throws Error(kRefused) unless `may`: a peer may do with the region what it wants.
+void check_writable(bool may);
 /// Throws the Error of a region that is not there any more.
 [[noreturn]] void throw_gone();
 

@@ -33,6 +33,7 @@ void Server::take(const std::shared_ptr<Link>& link, const FrameHead& head) {
             head.bytes);
       auto used = use(link, head, /*writes=*/false);
       const std::byte* data = (*used)->data() + head.offset;
+      answered_bytes_ += head.bytes;
       link->send({.kind = FrameKind::kData, .id = head.id, .bytes = head.bytes}, data,
                  std::move(used));
       return;
@@ -41,6 +42,7 @@ void Server::take(const std::shared_ptr<Link>& link, const FrameHead& head) {
     uint64_t offset = writes ? head.offset : 0;  // that of a notice is its value
     RegionUse used = regions_.use(head.region, head.secret, offset, head.bytes, /*writes=*/true);
     if (!writes) used->give_notice(head.offset);
+    answered_bytes_ += head.bytes;
     link->send({.kind = FrameKind::kDone, .id = head.id});
   } catch (const Error& error) {
     link->send(

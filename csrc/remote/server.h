@@ -1,6 +1,8 @@
 // Serves the regions of this process to peers over links.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -22,6 +24,8 @@ class Server {
   /// Links that read or write the region now stop doing so; those in the middle of a body end. Any
   /// thread.
   void give_up(const Region& region);
+  /// Bytes that peers have read and written by this.
+  uint64_t answered_bytes() const { return answered_bytes_.load(std::memory_order_relaxed); }
 
  private:
   /// The region's use by a link, from a request until its bytes have passed.
@@ -34,6 +38,7 @@ class Server {
                                  bool writes);
 
   Regions& regions_;
+  std::atomic<uint64_t> answered_bytes_ = 0;
   std::mutex mutex_;
   std::vector<Use> uses_;
 };

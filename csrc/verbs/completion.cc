@@ -42,6 +42,8 @@ Operation operation_of(ibv_wc_opcode opcode) {
   switch (opcode) {
     case IBV_WC_RDMA_WRITE:
       return Operation::kWrite;
+    case IBV_WC_RDMA_READ:
+      return Operation::kRead;
     case IBV_WC_RECV_RDMA_WITH_IMM:
       return Operation::kReceiveImmediate;
     case IBV_WC_RECV:

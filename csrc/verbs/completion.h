@@ -43,6 +43,7 @@ std::string explain(Status status, double retry_seconds = 0);
 
 enum class Operation : uint8_t {
   kWrite,             // the peer has the bytes
+  kRead,              // the peer's bytes are here
   kReceiveImmediate,  // a write with immediate of the peer is complete
   kReceive,
   kOther,

@@ -187,7 +187,8 @@ DeviceLimits limits_of(const ibv_device_attr& a) {
           .slices = a.max_sge,
           .completions = a.max_cqe,
           .memory_regions = a.max_mr,
-          .memory_region_bytes = a.max_mr_size};
+          .memory_region_bytes = a.max_mr_size,
+          .reads_in_flight = std::min(a.max_qp_rd_atom, a.max_qp_init_rd_atom)};
 }
 
 std::string transport_problem(const ibv_device& device) {

@@ -169,6 +169,38 @@ TEST_F(OnDevice, AWriteOutsideWhatWasGrantedIsRefused) {
   EXPECT_EQ(ends.b.wait().status(), Status::kFlushed);
 }
 
+TEST_F(OnDevice, ReadsFetchThePeersBytes) {
+  PairForTest& ends = connected();
+  for (size_t i = 0; i < ends.b.memory.size(); i++)
+    ends.b.memory[i] = static_cast<std::byte>(i * 13 >> 2);
+  Slice whole = slice(0, PairForTest::kBytes);
+  // More than the one read that may be outstanding: the others wait in the queue.
+  for (uint64_t id = 1; id <= 4; id++) {
+    Read read = ends.read(whole);
+    read.id = id;
+    ASSERT_TRUE(ends.a.pair.try_read(read));
+  }
+  for (uint64_t id = 1; id <= 4; id++) {
+    Completion done = ends.a.wait();
+    ASSERT_TRUE(done.ok()) << done.text();
+    EXPECT_EQ(done.operation(), Operation::kRead);
+    EXPECT_EQ(done.id(), id);
+  }
+  EXPECT_EQ(ends.a.memory, ends.b.memory);
+}
+
+TEST_F(OnDevice, AReadOfMemoryThatIsNotRegisteredAnyMoreIsRefused) {
+  PairForTest& ends = connected();
+  Slice into = slice(0, 64);
+  Read read = ends.read(into);
+  ends.b.region = {};
+  ends.a.memory[0] = std::byte{9};
+  ASSERT_TRUE(ends.a.pair.try_read(read));
+  Completion refused = ends.a.wait();
+  EXPECT_EQ(refused.status(), Status::kRemoteAccess) << refused.text();
+  EXPECT_EQ(ends.a.memory[0], std::byte{9});
+}
+
 TEST_F(OnDevice, UnregisteredMemoryIsALocalError) {
   PairForTest& ends = connected();
   Slice from = slice(PairForTest::kBytes - 8, 64);

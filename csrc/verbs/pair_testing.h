@@ -25,7 +25,7 @@ struct EndForTest {
       : channel(context),
         queue(context, completions, &channel),
         memory(bytes),
-        region(domain, memory.data(), bytes, Access::kRemoteWrite),
+        region(domain, memory.data(), bytes, Access::kRemoteWrite | Access::kRemoteRead),
         pair(domain, queue, queue, limits) {}
 
   /// The next completion, waiting up to `limit`; one with kOther and id 0 if none came.
@@ -67,6 +67,7 @@ struct PairForTest {
   Connection connection(const EndForTest& mine, const EndForTest& other) const {
     Connection c;
     c.port = static_cast<uint8_t>(port.port.number);
+    c.peer_may = Access::kRemoteWrite | Access::kRemoteRead;
     c.remote_qp_num = other.pair.number();
     c.local_psn = psn_of(mine);
     c.remote_psn = psn_of(other);
@@ -94,6 +95,15 @@ struct PairForTest {
     write.remote_address = b.region.address();
     write.rkey = b.region.rkey();
     return write;
+  }
+  /// A read of the same place of b's memory into one slice of a's.
+  Read read(const Slice& slice) const {
+    Read read;
+    read.id = 1;
+    read.into = std::span(&slice, 1);
+    read.remote_address = b.region.address();
+    read.rkey = b.region.rkey();
+    return read;
   }
 
  private:

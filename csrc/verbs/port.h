@@ -48,6 +48,7 @@ struct DeviceLimits {
   int memory_regions = 0;
   uint64_t memory_region_bytes = 0;
   uint32_t inline_bytes = 0;  // found by making a queue pair
+  int reads_in_flight = 0;    // that a queue pair may have outstanding, and serve
 };
 
 struct Device {

@@ -81,6 +81,17 @@ void fill(ibv_send_wr* request, const Write& write) {
   request->wr.rdma.rkey = write.rkey;
 }
 
+void fill(ibv_send_wr* request, const Read& read) {
+  *request = {};
+  request->wr_id = read.id;
+  request->sg_list = reinterpret_cast<ibv_sge*>(const_cast<Slice*>(read.into.data()));
+  request->num_sge = static_cast<int>(read.into.size());
+  request->opcode = IBV_WR_RDMA_READ;
+  request->send_flags = IBV_SEND_SIGNALED;
+  request->wr.rdma.remote_addr = read.remote_address;
+  request->wr.rdma.rkey = read.rkey;
+}
+
 /// How many requests of a chain were taken. Throws unless the rest did not fit. The chain is an
 /// array.
 template <typename Request>
@@ -220,13 +231,14 @@ QueuePairState QueuePair::query_state() const {
 
 // Requests are posted in chains: each call of the device rings its doorbell, a write over the bus
 // that costs more than a request.
-size_t QueuePair::try_write(std::span<const Write> writes) {
+template <typename Request>
+size_t QueuePair::try_post(std::span<const Request> wanted) {
   std::array<ibv_send_wr, kBatch> requests;
   size_t posted = 0;
-  while (posted < writes.size()) {
-    size_t count = std::min(kBatch, writes.size() - posted);
+  while (posted < wanted.size()) {
+    size_t count = std::min(kBatch, wanted.size() - posted);
     for (size_t i = 0; i < count; i++) {
-      fill(&requests[i], writes[posted + i]);
+      fill(&requests[i], wanted[posted + i]);
       requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
     }
     ibv_send_wr* bad = nullptr;
@@ -237,6 +249,9 @@ size_t QueuePair::try_write(std::span<const Write> writes) {
   }
   return posted;
 }
+
+size_t QueuePair::try_write(std::span<const Write> writes) { return try_post(writes); }
+size_t QueuePair::try_read(std::span<const Read> reads) { return try_post(reads); }
 
 size_t QueuePair::try_receive(uint64_t id, size_t count) {
   std::array<ibv_recv_wr, kBatch> requests;

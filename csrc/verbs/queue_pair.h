@@ -68,6 +68,7 @@ struct Connection {
   uint8_t retries = 6;                     // RINGCOLL_QP_RETRIES
   uint8_t receiver_not_ready_retries = 7;  // 7: without end
   uint8_t receiver_not_ready_timer = 12;  // pause of the peer before it retries: code 12 is 0.64 ms
+  // Reads that each end may have outstanding at the other. More may be posted; they wait.
   uint8_t reads_in_flight = 1;
 };
 
@@ -104,6 +105,15 @@ struct Write {
   bool inlined = false;    // at most limits().inline_bytes; keys are not needed
 };
 
+/// A read of the peer's memory, laid out like a Write. Its completion is always signaled, and only
+/// then the bytes may be looked at.
+struct Read {
+  uint64_t id = 0;  // given back by the completion
+  std::span<const Slice> into;
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+};
+
 class QueuePair {
  public:
   QueuePair() = default;
@@ -131,6 +141,8 @@ class QueuePair {
   /// Error(kTransport) if the device refuses one for another reason. Allocates nothing.
   size_t try_write(std::span<const Write> writes);
   bool try_write(const Write& write) { return try_write(std::span(&write, 1)) == 1; }
+  size_t try_read(std::span<const Read> reads);
+  bool try_read(const Read& read) { return try_read(std::span(&read, 1)) == 1; }
   /// Posts `count` receives with one id and no memory, for writes with immediate; returns how many
   /// were taken. Allocates nothing.
   size_t try_receive(uint64_t id, size_t count);
@@ -142,6 +154,8 @@ class QueuePair {
 
  private:
   void expect(QueuePairState before, const char* step) const;
+  template <typename Request>
+  size_t try_post(std::span<const Request> requests);
 
   Handle<ibv_qp> handle_;
   QueuePairLimits limits_;

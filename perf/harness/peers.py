@@ -127,11 +127,15 @@ def with_library(options: Options, library: Path, name: str, include: Path = bui
     source = build.DRIVERS / "ringcoll_collectives.c"
     driver = options.build / f"{name.replace(' ', '_')}_collectives"
     program = build.compile_for(library, include, source, driver)
-    text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
-    match = re.search(r"\d+\.\d+\.\d+", text)
     command = [str(program), "{socket}", "{ranks}", "file://{directory}"]
     environment = {"LD_LIBRARY_PATH": str(library.parent), **_pin(options)}
-    return Spec(name, command, match.group() if match else "", environment)
+    return Spec(name, command, version_of_checkout(), environment)
+
+
+def version_of_checkout() -> str:
+    text = (build.CHECKOUT / "ringcoll/_version.py").read_text()
+    match = re.search(r"\d+\.\d+\.\d+", text)
+    return match.group() if match else ""
 
 
 def _gloo(options: Options) -> Spec:

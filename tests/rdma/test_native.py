@@ -35,6 +35,7 @@ def run(program, tests, in_guest):
     [
         ("verbs_test", "OnDevice.*"),
         ("transport_test", "*/verbs:Verbs*"),
+        ("remote_test", "RdmaAgents.*:*/Ways.*/Rdma"),
         (
             "coll_test",
             "Registry/*/verbs_ring:Registry/*/verbs_recursive_doubling:VerbsFaults.*",

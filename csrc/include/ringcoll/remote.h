@@ -10,7 +10,8 @@
  *
  * A copy takes the shortest way there is. Memory of ringcoll_allocate() is mapped by other
  * processes of the host, other memory is copied by the kernel (process_vm_readv(2), where it is
- * allowed), and to other hosts the owner's thread serves over TCP.
+ * allowed), that of other hosts by RDMA where both have it, and otherwise the owner's thread serves
+ * over TCP.
  *
  * Errors besides those of ringcoll.h: RC_GONE (the region was closed, or another process is where
  * its owner was), RC_PEER_LOST (the owner has ended), RC_REFUSED (a wrong key, or a region that is
@@ -56,7 +57,9 @@ RINGCOLL_API uint64_t ringcoll_agent_id(const rc_agent* agent);
 RINGCOLL_API rc_status ringcoll_agent_admit(rc_agent* agent, const char* name, const char* key,
                                             uint16_t port, char** json);
 /* Describes the agent as JSON: id, addresses, regions, links, and served: bytes that this process
- * has copied to or from each other agent, by its id in hexadecimal. */
+ * has copied to or from each other agent, by its id in hexadecimal; by: the same bytes, by how they
+ * have travelled (host, tcp, rdma); answered: bytes of its regions that its thread has served to
+ * others. */
 RINGCOLL_API rc_status ringcoll_agent_stats(rc_agent* agent, char** json);
 
 /* Memory that is cheap to share: zeroed, aligned to 64 bytes at least, and mapped by other

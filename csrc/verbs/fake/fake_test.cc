@@ -162,6 +162,42 @@ TEST_P(Fake, AWriteOutsideWhatWasGrantedBreaksBothEnds) {
   }
 }
 
+TEST_P(Fake, AReadFetchesOnlyWhatWasGranted) {
+  PairForTest ends(first_port());
+  Connection of_a = ends.connection(ends.a, ends.b);
+  ends.connect(of_a, ends.connection(ends.b, ends.a));
+  count_up(&ends.b.memory);
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 5000);
+  ASSERT_TRUE(ends.a.pair.try_read(ends.read(slice)));
+  Completion done = ends.a.wait();
+  ASSERT_TRUE(done.ok()) << done.text();
+  EXPECT_EQ(done.operation(), Operation::kRead);
+  EXPECT_EQ(std::memcmp(ends.a.memory.data(), ends.b.memory.data(), 5000), 0);
+  EXPECT_EQ(fake->counters().reads, 1u);
+  ends.b.region = MemoryRegion(ends.domain, ends.b.memory.data(), 5000, Access::kRemoteWrite);
+  ASSERT_TRUE(ends.a.pair.try_read(ends.read(slice)));
+  EXPECT_EQ(ends.a.wait().status(), Status::kRemoteAccess);
+  EXPECT_EQ(ends.b.pair.query_state(), QueuePairState::kError);
+}
+
+TEST_P(Fake, AReadNeedsMemoryThatMayBeWrittenAndAPeerThatServesReads) {
+  {
+    PairForTest ends(first_port());
+    ends.connect();
+    MemoryRegion unwritten(ends.domain, ends.a.memory.data(), 64, Access::kLocalRead);
+    Slice slice = slice_of(unwritten, ends.a.memory.data(), 64);
+    ASSERT_TRUE(ends.a.pair.try_read(ends.read(slice)));
+    EXPECT_EQ(ends.a.wait().status(), Status::kLocalProtection);
+  }
+  PairForTest ends(first_port());
+  Connection of_a = ends.connection(ends.a, ends.b);
+  of_a.reads_in_flight = 2;
+  ends.connect(of_a, ends.connection(ends.b, ends.a));
+  Slice slice = slice_of(ends.a.region, ends.a.memory.data(), 64);
+  ASSERT_TRUE(ends.a.pair.try_read(ends.read(slice)));
+  EXPECT_EQ(ends.a.wait().status(), Status::kRemoteInvalidRequest);
+}
+
 TEST_P(Fake, AWriteWithImmediateWaitsForAReceive) {
   PairForTest ends(first_port());
   ends.connect();

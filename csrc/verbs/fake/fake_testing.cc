@@ -105,6 +105,7 @@ int query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->max_qp_wr = device.max_work_requests;
   attributes->max_sge = device.max_slices;
   attributes->max_cqe = device.max_completions;
+  attributes->max_qp_rd_atom = attributes->max_qp_init_rd_atom = kFakeReadsInFlight;
   attributes->max_cq = attributes->max_mr = 1 << 20;
   attributes->phys_port_cnt = static_cast<uint8_t>(device.ports.size());
   return 0;

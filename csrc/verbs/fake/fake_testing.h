@@ -81,6 +81,7 @@ enum class FakeCall : uint8_t {
 
 struct FakeCounters {
   uint64_t writes = 0;  // carried out
+  uint64_t reads = 0;   // carried out
   uint64_t immediates = 0;
   uint64_t bytes = 0;
   uint64_t inline_bytes = 0;

@@ -144,6 +144,8 @@ void set_fake_model(FakeModel* model);
 
 /// Distinguishes a remote key from the local one, so that neither is taken for the other.
 constexpr uint32_t kRemoteKeyBit = 0x80000000;
+/// Reads that a queue pair may have outstanding, and serve.
+constexpr int kFakeReadsInFlight = 16;
 
 /// Parts of the table, one for each source.
 void fill_device_calls(Table* table);

@@ -84,11 +84,13 @@ void merge(ibv_qp_attr* now, const ibv_qp_attr& wanted) {
     now->path_mtu = wanted.path_mtu;
     now->dest_qp_num = wanted.dest_qp_num;
     now->rq_psn = wanted.rq_psn;
+    now->max_dest_rd_atomic = wanted.max_dest_rd_atomic;
   } else if (wanted.qp_state == IBV_QPS_RTS) {
     now->sq_psn = wanted.sq_psn;
     now->timeout = wanted.timeout;
     now->retry_cnt = wanted.retry_cnt;
     now->rnr_retry = wanted.rnr_retry;
+    now->max_rd_atomic = wanted.max_rd_atomic;
   }
 }
 
@@ -105,6 +107,7 @@ int modify_locked(FakeModel& model, FakeQueuePair& pair, const ibv_qp_attr& want
     // As the kernel does when nobody answers for the address.
     if (wanted.ah_attr.is_global && !any_port_has(model, wanted.ah_attr.grh.dgid)) return ETIMEDOUT;
   }
+  if (std::max(wanted.max_rd_atomic, wanted.max_dest_rd_atomic) > kFakeReadsInFlight) return EINVAL;
   merge(&pair.attributes, wanted);
   pair.state = wanted.qp_state;
   if (wanted.qp_state == IBV_QPS_RESET) {
@@ -193,12 +196,17 @@ uint64_t bytes_of(const ibv_send_wr& request) {
   return bytes;
 }
 
+bool is_read(const ibv_send_wr& request) { return request.opcode == IBV_WR_RDMA_READ; }
+
 int refusal_of_send(FakeModel& model, const FakeQueuePair& pair, const ibv_send_wr& request) {
   if (int error = model.failure_of_locked(FakeCall::kPostSend)) return error;
   ibv_qp_state state = pair.attributes.qp_state;
   if (state != IBV_QPS_RTS && state != IBV_QPS_ERR) return EINVAL;
   bool write = request.opcode == IBV_WR_RDMA_WRITE || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  if (!write || request.num_sge < 0) return EINVAL;
+  if (!(write || is_read(request)) || request.num_sge < 0) return EINVAL;
+  if (is_read(request) &&
+      (pair.attributes.max_rd_atomic == 0 || (request.send_flags & IBV_SEND_INLINE)))
+    return EINVAL;
   if (std::cmp_greater(request.num_sge, pair.limits.max_send_sge)) return EINVAL;
   bool inlined = request.send_flags & IBV_SEND_INLINE;
   if (inlined && bytes_of(request) > pair.limits.max_inline_data) return EINVAL;
@@ -234,7 +242,9 @@ void finish_send(FakeModel& model, FakeQueuePair& pair, const FakeSend& send,
   entry.wc.status = status;
   entry.wc.qp_num = pair.qp_num;
   // Nonsense where a device leaves it undefined, so that nobody reads it.
-  entry.wc.opcode = status == IBV_WC_SUCCESS ? IBV_WC_RDMA_WRITE : IBV_WC_TM_NO_TAG;
+  entry.wc.opcode = status != IBV_WC_SUCCESS ? IBV_WC_TM_NO_TAG
+                    : is_read(send.request)  ? IBV_WC_RDMA_READ
+                                             : IBV_WC_RDMA_WRITE;
   entry.wc.byte_len = status == IBV_WC_SUCCESS ? static_cast<uint32_t>(send.bytes) : 0xdeadbeef;
   entry.wc.vendor_err = status == IBV_WC_SUCCESS ? 0 : 0x80u + static_cast<uint32_t>(status);
   model.complete_locked(send_queue(pair), entry);
@@ -283,7 +293,8 @@ ibv_wc_status local_check(FakeModel& model, const FakeQueuePair& pair, const Fak
   for (const ibv_sge& slice : send.slices) {
     auto region = model.regions.find(slice.lkey);
     bool fine = region != model.regions.end() && region->second->pd == pair.pd &&
-                region->second->covers(slice.addr, slice.length);
+                region->second->covers(slice.addr, slice.length) &&
+                (!is_read(send.request) || (region->second->access & IBV_ACCESS_LOCAL_WRITE));
     if (!fine && slice.length > 0) return IBV_WC_LOC_PROT_ERR;
   }
   return IBV_WC_SUCCESS;
@@ -293,19 +304,31 @@ ibv_wc_status remote_check(FakeModel& model, const FakeQueuePair& pair, const Fa
                            const FakeSend& send) {
   uint64_t packet = 128u << std::min(pair.attributes.path_mtu, peer.attributes.path_mtu);
   bool mixed_mtu = pair.attributes.path_mtu != peer.attributes.path_mtu && send.bytes > packet;
-  bool writable = peer.attributes.qp_access_flags & IBV_ACCESS_REMOTE_WRITE;
-  if (mixed_mtu || !writable) return IBV_WC_REM_INV_REQ_ERR;
+  unsigned access = is_read(send.request) ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+  bool too_many_reads =
+      is_read(send.request) && pair.attributes.max_rd_atomic > peer.attributes.max_dest_rd_atomic;
+  if (mixed_mtu || too_many_reads || !(peer.attributes.qp_access_flags & access))
+    return IBV_WC_REM_INV_REQ_ERR;
   if (send.bytes == 0) return IBV_WC_SUCCESS;  // no key is looked at
   const auto& rdma = send.request.wr.rdma;
   auto region = model.regions.find(rdma.rkey & ~kRemoteKeyBit);
   bool granted = region != model.regions.end() && region->second->rkey == rdma.rkey &&
-                 region->second->pd == peer.pd &&
-                 (region->second->access & IBV_ACCESS_REMOTE_WRITE) &&
+                 region->second->pd == peer.pd && (region->second->access & access) &&
                  region->second->covers(rdma.remote_addr, send.bytes);
   return granted ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR;
 }
 
 void move_bytes(FakeModel& model, const FakeSend& send) {
+  model.counters.bytes += send.bytes;
+  if (is_read(send.request)) {
+    const auto* from = reinterpret_cast<const std::byte*>(send.request.wr.rdma.remote_addr);
+    for (const ibv_sge& slice : send.slices) {
+      std::memcpy(reinterpret_cast<void*>(slice.addr), from, slice.length);
+      from += slice.length;
+    }
+    model.counters.reads++;
+    return;
+  }
   auto* to = reinterpret_cast<std::byte*>(send.request.wr.rdma.remote_addr);
   if (!send.inlined.empty()) std::memcpy(to, send.inlined.data(), send.inlined.size());
   for (const ibv_sge& slice : send.slices) {
@@ -314,7 +337,6 @@ void move_bytes(FakeModel& model, const FakeSend& send) {
     to += slice.length;
   }
   model.counters.writes++;
-  model.counters.bytes += send.bytes;
 }
 
 void deliver_immediate(FakeModel& model, FakeQueuePair& peer, const FakeSend& send) {
