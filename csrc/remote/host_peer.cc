@@ -1,9 +1,6 @@
 #include "remote/host_peer.h"
 
-#include <fcntl.h>
-#include <fmt/core.h>
 #include <poll.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,12 +19,6 @@ namespace {
 // Mapped segments of one peer. Its regions may come and go, and a mapping keeps the pages.
 constexpr size_t kMostSegments = 256;
 
-bool has_inode(int pid, int fd, uint64_t inode) {
-  struct stat status{};
-  std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
-  return ::stat(path.c_str(), &status) == 0 && status.st_ino == inode;
-}
-
 }  // namespace
 
 std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts,
@@ -37,9 +28,9 @@ std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts,
   peer->process_ =
       Fd::made_by([&] { return static_cast<int>(::syscall(SYS_pidfd_open, facts.pid, 0)); });
   try {
-    if (!has_inode(facts.pid, facts.control_fd, facts.control_inode)) return nullptr;
     peer->control_ =
         SharedMemory::open(facts.pid, facts.control_fd, sizeof(ControlMemory), /*writable=*/true);
+    if (peer->control_.inode() != facts.control_inode) return nullptr;  // of another process
   } catch (const Error& error) {
     log_debug("the memory of process {} cannot be mapped: {}", facts.pid, error.what());
     return nullptr;
@@ -86,10 +77,10 @@ std::shared_ptr<SharedMemory> HostPeer::segment_of(const Located& located) {
   std::lock_guard lock(mutex_);
   auto found = segments_.find(located.segment_inode);
   if (found != segments_.end()) return found->second;
-  if (!has_inode(pid_, located.segment_fd, located.segment_inode)) return nullptr;
   try {
     auto memory = std::make_shared<SharedMemory>(
         SharedMemory::open(pid_, located.segment_fd, located.segment_bytes, /*writable=*/true));
+    if (memory->inode() != located.segment_inode) return nullptr;
     if (segments_.size() >= kMostSegments) segments_.clear();  // those in use have other owners
     return segments_[located.segment_inode] = memory;
   } catch (const Error& error) {

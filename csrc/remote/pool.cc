@@ -1,7 +1,5 @@
 #include "remote/pool.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -29,10 +27,6 @@ Pool& Pool::of_process() {
 Pool::Segment& Pool::add_segment(size_t bytes) {
   auto segment = std::make_unique<Segment>();
   segment->memory = SharedMemory::create(bytes);
-  struct stat status{};
-  check(::fstat(segment->memory.fd(), &status) == 0, Code::kTransport, "{}",
-        errno_text("fstat", errno));
-  segment->inode = status.st_ino;
   const std::byte* first = segment->memory.data();
   return *(segments_[first] = std::move(segment));
 }
@@ -104,7 +98,7 @@ std::optional<Pool::Place> Pool::place_of(const void* memory, size_t bytes) {
   const Segment& segment = *found->second;
   if (!segment.memory.contains(memory, bytes)) return {};
   auto offset = static_cast<size_t>(static_cast<const std::byte*>(memory) - segment.memory.data());
-  return Place{segment.memory.fd(), segment.inode, segment.memory.bytes(), offset};
+  return Place{segment.memory.fd(), segment.memory.inode(), segment.memory.bytes(), offset};
 }
 
 }  // namespace ringcoll::remote

@@ -51,7 +51,6 @@ class Pool {
  private:
   struct Segment {
     SharedMemory memory;
-    uint64_t inode = 0;
     std::map<size_t, size_t> used;  // offset -> bytes
   };
   using Segments = std::map<const std::byte*, std::unique_ptr<Segment>>;

@@ -1,7 +1,5 @@
 #include "remote/regions.h"
 
-#include <sys/stat.h>
-
 #include <thread>
 #include <utility>
 
@@ -18,12 +16,6 @@ namespace {
 // How long an agent that ends waits for writers.
 constexpr Duration kClosing = std::chrono::seconds(2);
 constexpr Duration kLookForWriters = std::chrono::microseconds(200);
-
-uint64_t inode_of(int fd) {
-  struct stat status{};
-  check(::fstat(fd, &status) == 0, Code::kTransport, "{}", errno_text("fstat", errno));
-  return status.st_ino;
-}
 
 uint64_t make_secret() {
   uint64_t secret = 0;
@@ -87,7 +79,6 @@ void RegionUse::reset() {
 }
 
 Regions::Regions(uint64_t agent) : memory_(SharedMemory::create(sizeof(ControlMemory))) {
-  inode_ = inode_of(memory_.fd());
   control().self.store(reinterpret_cast<uint64_t>(memory_.data()), std::memory_order_relaxed);
   publish(control().agent, agent);
 }

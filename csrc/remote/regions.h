@@ -91,14 +91,13 @@ class Regions {
   void admit(uint64_t proof);
 
   int control_fd() const { return memory_.fd(); }
-  uint64_t control_inode() const { return inode_; }
+  uint64_t control_inode() const { return memory_.inode(); }
   size_t count();
 
  private:
   ControlMemory& control() { return *reinterpret_cast<ControlMemory*>(memory_.data()); }
 
   SharedMemory memory_;
-  uint64_t inode_ = 0;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Region>> open_;  // by index; null: free
   std::vector<uint32_t> free_;

@@ -67,6 +67,12 @@ const char* remedy(int error) {
               fmt::format("{}: {}: {}", doing, errno_text(call, error), remedy(error)));
 }
 
+struct stat status_of(int fd, const std::string& doing) {
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) fail(doing, "fstat", errno);
+  return status;
+}
+
 // Maps all of the file.
 std::byte* map_anew(int fd, size_t bytes, int protection, const std::string& doing) {
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
@@ -93,13 +99,12 @@ std::map<ino_t, Mapping> mapped;
 // `own`: this process made the memory.
 std::byte* map(int fd, size_t bytes, int protection, bool own, const std::string& doing) {
   if (!own) return map_anew(fd, bytes, protection, doing);
-  struct stat status{};
-  if (::fstat(fd, &status) != 0) fail(doing, "fstat", errno);
+  ino_t inode = status_of(fd, doing).st_ino;
   std::lock_guard lock(mapping);
-  auto found = mapped.find(status.st_ino);
+  auto found = mapped.find(inode);
   if (found == mapped.end()) {
     std::byte* at = map_anew(fd, bytes, protection, doing);
-    found = mapped.insert({status.st_ino, {at, bytes, 0}}).first;
+    found = mapped.insert({inode, {at, bytes, 0}}).first;
   }
   found->second.users++;
   return found->second.at;
@@ -142,6 +147,7 @@ SharedMemory SharedMemory::create(size_t bytes) {
   // writer.
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     fail(doing, "fcntl(F_ADD_SEALS)", errno);
+  memory.inode_ = status_of(memory.fd(), doing).st_ino;
   memory.data_ = map(memory.fd(), memory.bytes_, PROT_READ | PROT_WRITE, true, doing);
   return memory;
 }
@@ -185,12 +191,12 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
   SharedMemory memory;
   memory.fd_ = Fd(::open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY));
   if (!memory.fd_) fail(doing, "open", errno);
-  struct stat status{};
-  if (::fstat(memory.fd(), &status) != 0) fail(doing, "fstat", errno);
+  struct stat status = status_of(memory.fd(), doing);
   size_t pages = round_up(std::max<size_t>(bytes, 1), page_bytes());
   check(pages >= bytes && static_cast<uint64_t>(status.st_size) >= pages, Code::kTransport,
         "{}: it has only {} bytes", doing, status.st_size);
   memory.bytes_ = pages;
+  memory.inode_ = status.st_ino;
   int protection = PROT_READ | (writable ? PROT_WRITE : 0);
   memory.data_ = map(memory.fd(), pages, protection, pid == ::getpid(), doing);
   memory.fd_.reset();  // the mapping does not need it, and a job has many peers
@@ -200,12 +206,14 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes, bool writable) {
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
+      bytes_(std::exchange(other.bytes_, 0)),
+      inode_(std::exchange(other.inode_, 0)) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(inode_, other.inode_);
   return *this;
 }
 

@@ -19,8 +19,8 @@ inline bool lies_in(std::span<const std::byte> memory, const void* at, size_t by
          static_cast<size_t>(first - memory.data()) <= memory.size() - bytes;
 }
 
-/// A mapping, its size and, in the process that made it, its descriptor. Move-only; the destructor
-/// unmaps and closes.
+/// A mapping, its size, its inode and, in the process that made it, its descriptor. Move-only; the
+/// destructor unmaps and closes.
 class SharedMemory {
  public:
   SharedMemory() = default;
@@ -47,6 +47,8 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
+  /// Tells this memory from all other memory of the host while it lives.
+  uint64_t inode() const { return inode_; }
   bool contains(const void* at, size_t bytes) const { return lies_in({data_, bytes_}, at, bytes); }
 
  private:
@@ -56,6 +58,7 @@ class SharedMemory {
   Fd fd_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  uint64_t inode_ = 0;
 };
 
 /// Identity of the running kernel, /proc/sys/kernel/random/boot_id: equal on the ranks of one host

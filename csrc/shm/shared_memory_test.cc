@@ -53,6 +53,8 @@ TEST(SharedMemory, WhatIsDiscardedIsTheSystemsAgain) {
   constexpr size_t kPages = 8, kPage = 4096;
   auto memory = SharedMemory::create(kPages * kPage);
   auto other = SharedMemory::open(::getpid(), memory.fd(), kPages * kPage, false);
+  EXPECT_EQ(other.inode(), memory.inode());
+  EXPECT_NE(SharedMemory::create(kPage).inode(), memory.inode());
   auto blocks = [&] {
     struct stat status{};
     EXPECT_EQ(::fstat(memory.fd(), &status), 0);
