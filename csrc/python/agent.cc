@@ -286,22 +286,7 @@ std::unique_ptr<Request> Agent::start(const py::list& given, double timeout_s) {
   auto agent = open_agent();
   auto copies = std::make_shared<Copies>(timeout_s);
   for (const py::handle& each : given) add_to(*copies, each);
-  auto completion = std::make_shared<Completion>();
-  auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
-  auto* done_state = state.release();  // Completion::done() owns it once the copies have started
-  copies->set_done(&Completion::done, done_state);
-  rc_request* request = nullptr;
-  Failure outcome;
-  {
-    Released released;
-    outcome.status = ringcoll_start_copies(agent.get(), &copies->get(), &request);
-    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
-  }
-  if (outcome.status != RC_OK) {
-    state.reset(done_state);
-    raise(outcome);
-  }
-  return std::make_unique<Request>(request, std::move(copies), std::move(completion));
+  return Request::start(agent.get(), std::move(copies), ringcoll_start_copies);
 }
 
 uint64_t Agent::dial(const std::string& address, double timeout_s) {

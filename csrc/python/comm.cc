@@ -150,45 +150,24 @@ void Comm::run(const CallArguments& arguments) {
   raise(outcome);
 }
 
-template <typename Asked, typename Begin>
-std::unique_ptr<Request> Comm::begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
-                                     Begin&& begin) {
-  auto comm = open();
-  auto completion = std::make_shared<Completion>();
-  auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
-  auto* done_state = state.release();  // Completion::done() owns it once the call has started
-  asked->set_done(&Completion::done, done_state);
-  rc_request* request = nullptr;
-  Failure outcome;
-  {
-    Released released;
-    outcome.status = begin(comm.get(), &asked->get(), &request);
-    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
-  }
-  if (outcome.status != RC_OK) {
-    state.reset(done_state);
-    raise(outcome);
-  }
-  return std::make_unique<Request>(request, std::move(asked), std::move(completion), element_bytes);
-}
-
 std::unique_ptr<Request> Comm::start(const CallArguments& arguments) {
-  open();
-  return begin(std::make_shared<Call>(arguments, rank_, size_), 0, ringcoll_start);
+  auto comm = open();
+  return Request::start(comm.get(), std::make_shared<Call>(arguments, rank_, size_),
+                        ringcoll_start);
 }
 
 // ---- Messages with tags ----
 
 std::unique_ptr<Request> Comm::isend(const MessageArguments& arguments) {
-  open();
-  return begin(std::make_shared<Message>(arguments, false), 0, ringcoll_isend);
+  auto comm = open();
+  return Request::start(comm.get(), std::make_shared<Message>(arguments, false), ringcoll_isend);
 }
 
 std::unique_ptr<Request> Comm::irecv(const MessageArguments& arguments) {
-  open();
+  auto comm = open();
   auto message = std::make_shared<Message>(arguments, true);
   int64_t element_bytes = message->element_bytes();
-  return begin(std::move(message), element_bytes, ringcoll_irecv);
+  return Request::start(comm.get(), std::move(message), ringcoll_irecv, element_bytes);
 }
 
 void Comm::run_message(Message& message, rc_message_info* info) {

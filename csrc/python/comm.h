@@ -11,6 +11,7 @@
 #include "python/call.h"
 #include "python/completion.h"
 #include "python/errors.h"
+#include "python/interpreter.h"
 #include "python/message.h"
 #include "ringcoll/ringcoll.h"
 
@@ -23,6 +24,11 @@ class Request {
   /// `element_bytes` is that of a receive's buffer; 0 for others.
   Request(rc_request* request, std::shared_ptr<void> borrowed,
           std::shared_ptr<Completion> completion, int64_t element_bytes = 0);
+  /// Starts `asked` (a Call, Message or Copies) on `handle` by a function of the C ABI. Releases
+  /// the GIL, and raises what the function reports.
+  template <typename Handle, typename Asked, typename Begin>
+  static std::unique_ptr<Request> start(Handle* handle, std::shared_ptr<Asked> asked, Begin begin,
+                                        int64_t element_bytes = 0);
   /// Never waits. If the call has not ended, the library may still write to the buffers. Then a
   /// thread of the library frees the request and the tensors when the call ends.
   ~Request();
@@ -52,6 +58,27 @@ class Request {
   const int64_t element_bytes_;
   Failure outcome_;  // with the message that a receive has matched
 };
+
+template <typename Handle, typename Asked, typename Begin>
+std::unique_ptr<Request> Request::start(Handle* handle, std::shared_ptr<Asked> asked, Begin begin,
+                                        int64_t element_bytes) {
+  auto completion = std::make_shared<Completion>();
+  auto state = std::make_unique<std::shared_ptr<Completion>>(completion);
+  auto* done_state = state.release();  // Completion::done() owns it once the call has started
+  asked->set_done(&Completion::done, done_state);
+  rc_request* request = nullptr;
+  Failure outcome;
+  {
+    Released released;
+    outcome.status = begin(handle, &asked->get(), &request);
+    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
+  }
+  if (outcome.status != RC_OK) {
+    state.reset(done_state);
+    raise(outcome);
+  }
+  return std::make_unique<Request>(request, std::move(asked), std::move(completion), element_bytes);
+}
 
 /// A communicator. Any thread that has the GIL may use it. close() must not run beside other calls.
 class Comm {
@@ -93,9 +120,6 @@ class Comm {
 
  private:
   explicit Comm(std::shared_ptr<rc_comm> comm);
-  template <typename Asked, typename Begin>
-  std::unique_ptr<Request> begin(std::shared_ptr<Asked> asked, int64_t element_bytes,
-                                 Begin&& begin);
   void run_message(Message& message, rc_message_info* info);
   /// Wraps the communicator that `make` makes from this one; null if it makes none. Releases the
   /// GIL. If a signal handler ends it, the communicator is aborted, and `doing` tells the other
