@@ -25,7 +25,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from ringcoll import _core
-from ringcoll.errors import Error, InvalidArgument, PeerLost, Refused, Timeout
+from ringcoll.errors import Error, InvalidArgument, PeerLost, Refused, Timeout, TransportError
 from ringcoll.handles import Handle
 from ringcoll.remote import Agent, Region
 
@@ -491,7 +491,7 @@ class RingcollTransport(_Transport):  # type: ignore[misc]
             last = index == len(addresses) - 1
             try:
                 return self._agent.dial(address, _left(until) if last else _ATTEMPT_S)
-            except (PeerLost, Refused, Timeout):
+            except (PeerLost, Refused, Timeout, TransportError):
                 if last or _left(until) == 0:
                     raise
         raise InvalidArgument("the peer has told no address")

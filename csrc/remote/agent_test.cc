@@ -3,6 +3,8 @@
 #include "remote/agent.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
@@ -332,6 +334,45 @@ TEST(Agent, AHandleIsNotEnoughOnOneHostEither) {
   late.admit("test", "key");
   late.run(reading(got.data(), 100, {{remote, 0}}));
   EXPECT_EQ(got, memory);
+}
+
+// A listener that accepts connections, and closes each at once.
+class Closing {
+ public:
+  explicit Closing(int times)
+      : listener_(listen_on(Address::parse("127.0.0.1:0"))),
+        address_(local_address(listener_.get())),
+        thread_([this, times] { run(times); }) {}
+  ~Closing() { thread_.join(); }
+  Target target() const { return {address_.host(), address_.port(), "test"}; }
+
+ private:
+  void run(int times) {
+    for (int i = 0; i < times; i++) {
+      pollfd readable{listener_.get(), POLLIN, 0};
+      ASSERT_EQ(::poll(&readable, 1, 10'000), 1);
+      Fd closed(::accept(listener_.get(), nullptr, nullptr));
+    }
+    listener_.reset();
+  }
+
+  Fd listener_;
+  Address address_;
+  std::thread thread_;
+};
+
+TEST(Agent, OneThatClosesEachConnectionIsNotTakenForOneThatHasEnded) {
+  Agent agent(loopback(), "one");
+  agent.admit("test", "key");
+  Closing closing(4);
+  EXPECT_CODE(Code::kTransport, agent.dial(closing.target(), Deadline(seconds(10))));
+}
+
+TEST(Agent, OneThatClosesItsConnectionsBeforeItsListenerHasEnded) {
+  Agent agent(loopback(), "one");
+  agent.admit("test", "key");
+  Closing closing(2);
+  EXPECT_CODE(Code::kPeerLost, agent.dial(closing.target(), Deadline(seconds(10))));
 }
 
 TEST(Agent, ACallbackCannotWaitForOtherCopies) {

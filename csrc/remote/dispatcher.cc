@@ -309,6 +309,7 @@ void Dispatcher::remove(const Carrier& carrier) {
     }
     std::erase_if(peer->second.carriers,
                   [&](const auto& each) { return each.first.get() == &carrier; });
+    if (peer->second.carriers.empty() && !peer->second.dialling) peers_.erase(peer);
     feed(plan);
   }
   carry_out(std::move(plan));
@@ -328,6 +329,7 @@ void Dispatcher::unreachable(uint64_t agent, const Error& why) {
               work->failed.insert(source.region.get());
               work->last_error = why;
             }
+      peers_.erase(agent);
     }
     feed(plan);
   }

@@ -19,6 +19,10 @@ constexpr uint64_t kBytesOfATurn = 4 << 20;
 // What a link has outstanding: enough to fill a network of 10 Gb/s over 3 ms, little enough that
 // the last chunks of a copy do not queue on a slow link.
 constexpr uint64_t kWindowBytes = 4 * kChunkBytes;
+// A process that is ending closes its sockets in any order. So an address where a connection is
+// closed at once is tried again, until nobody listens there or the tries are used up.
+constexpr int kMostTimesClosed = 4;
+constexpr Duration kClosedPause = std::chrono::milliseconds(60);
 // How long a goodbye may wait behind what is being sent.
 constexpr Duration kLeaving = std::chrono::milliseconds(500);
 
@@ -42,13 +46,7 @@ std::shared_ptr<Link> Link::dial(EventLoop& loop, Listener& listener,
   link->group_ = group;
   link->patience_ = patience;
   link->for_messages = for_messages;
-  loop.after(Duration::zero(), [link] {
-    std::unique_lock lock(link->mutex_);
-    if (link->stage_ == Stage::kConnecting) link->begin_connect();
-    bool over = link->stage_ == Stage::kEnded;
-    lock.unlock();
-    if (over) link->finish();
-  });
+  link->connect_later(Duration::zero());
   return link;
 }
 
@@ -71,6 +69,17 @@ void Link::watch(bool writable) {
 
 // --- Making the link. With the lock, on the loop's thread.
 
+void Link::connect_later(Duration pause) {
+  stage_ = Stage::kConnecting;
+  loop_.after(pause, [self = shared_from_this()] {
+    std::unique_lock lock(self->mutex_);
+    if (self->stage_ == Stage::kConnecting) self->begin_connect();
+    bool over = self->stage_ == Stage::kEnded;
+    lock.unlock();
+    if (over) self->finish();
+  });
+}
+
 void Link::begin_connect() {
   const Address& address = addresses_[next_address_];
   peer_text_ = address.text();
@@ -91,14 +100,17 @@ void Link::begin_connect() {
 }
 
 void Link::try_next(LinkEnd end, const std::string& why) {
-  worst_ = std::max(worst_, end);
-  causes_ +=
-      fmt::format("{}{}: {}", causes_.empty() ? "" : "; ", addresses_[next_address_].text(), why);
   if (fd_) loop_.forget(fd_.get());
   fd_.reset();
   attempt_++;
   prover_.reset();
   proof_.clear();
+  if (end == LinkEnd::kClosed && ++times_closed_ < kMostTimesClosed)
+    return connect_later(kClosedPause);
+  times_closed_ = 0;
+  worst_ = std::max(worst_, end);
+  causes_ +=
+      fmt::format("{}{}: {}", causes_.empty() ? "" : "; ", addresses_[next_address_].text(), why);
   if (++next_address_ < addresses_.size()) {
     stage_ = Stage::kConnecting;
     return begin_connect();

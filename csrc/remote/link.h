@@ -29,8 +29,8 @@ enum class LinkEnd : uint8_t {
   kLost,     // the connection broke, or the peer broke the protocol
   kSilent,   // the peer has not answered for a while: it is stopped, or cut off
   // No link was made, the best news first:
-  kAbsent,     // nobody listens at any of the addresses: the process has ended
-  kClosed,     // the connection was closed at once: the process is ending, or has too many guests
+  kAbsent,  // nobody listens at any of the addresses: the process has ended
+  kClosed,  // the connection is closed at once, each time: it is no agent, or has too many guests
   kUnreached,  // no answer
   kForbidden,  // the key is wrong, or the peer admits nobody under this name
 };
@@ -116,6 +116,7 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
   void watch(bool writable);
   void begin_connect();
   void try_next(LinkEnd end, const std::string& why);
+  void connect_later(Duration pause);
   void ready(uint32_t events);
   void end_connect();
   void prove();
@@ -145,6 +146,7 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
   GroupId group_{};
   Duration patience_{};
   uint64_t attempt_ = 0;
+  int times_closed_ = 0;  // by the peer at this address
   std::optional<Prover> prover_;
   std::string proof_;  // what has arrived of the next message of the proof
 

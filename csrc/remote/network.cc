@@ -16,8 +16,6 @@ constexpr Duration kTick = std::chrono::milliseconds(200);
 constexpr Duration kLag = std::chrono::milliseconds(300);
 constexpr Duration kPatience = std::chrono::seconds(3);
 constexpr Duration kProbePatience = std::chrono::seconds(1);
-constexpr int kProbes = 3;
-constexpr Duration kProbePause = std::chrono::milliseconds(60);
 // An agent that closes lets its last frames pass for so long.
 constexpr Duration kFarewell = std::chrono::milliseconds(100);
 constexpr int kPortTries = 16;
@@ -28,13 +26,15 @@ GroupId group_of(const std::string& name) { return make_group_id("ringcoll agent
 
 Code code_of(LinkEnd end) {
   switch (end) {
+    case LinkEnd::kAbsent:
+      return Code::kPeerLost;
     case LinkEnd::kForbidden:
       return Code::kRefused;
     case LinkEnd::kUnreached:
     case LinkEnd::kSilent:
       return Code::kTimeout;
     default:
-      return Code::kPeerLost;
+      return Code::kTransport;
   }
 }
 
@@ -57,7 +57,7 @@ Network::~Network() {
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
-    for (auto& [key, link] : links_) links.push_back(link);
+    for (auto& [key, joined] : links_) links.push_back(joined.link);
     doors.swap(doors_);
   }
   mailbox_.stop();
@@ -143,7 +143,7 @@ void Network::let_in(OpenDoor& open) {
       try {
         auto link = Link::accepted(loop_, *this, std::move(fd));
         std::lock_guard guard(mutex_);
-        links_[link.get()] = link;
+        links_[link.get()] = {link, {}};
         loop_.after(Duration::zero(), [this, link] { made(*link); });
       } catch (const Error& error) {
         log_debug("a guest left before it was let in: {}", error.what());
@@ -182,7 +182,7 @@ std::shared_ptr<Link> Network::begin(const std::vector<Address>& addresses, cons
   check(!closing_, Code::kAborted, "the agent is closed");
   auto link =
       Link::dial(loop_, *this, addresses, key, group_of(name), patience, dialled.for_messages);
-  links_[link.get()] = link;
+  links_[link.get()] = {link, {}};
   dialled_[link.get()] = std::move(dialled);
   return link;
 }
@@ -314,7 +314,7 @@ void Network::take_hello(Link& link, const FrameHead& head, const std::string& b
   if (link.agent != 0) return;  // a second hello
   link.agent = facts.id;
   std::unique_lock lock(mutex_);
-  peers_[facts.id] = facts;
+  links_[&link].peer = facts;
   auto found = dialled_.find(&link);
   bool is_mine = found != dialled_.end();
   Dialled dialled = is_mine ? found->second : Dialled{};
@@ -348,9 +348,10 @@ void Network::take_hello(Link& link, const FrameHead& head, const std::string& b
 void Network::ended(Link& link, LinkEnd end, const std::string& why) {
   auto self = link.shared_from_this();
   bool is_made = link.agent != 0;
+  AgentFacts peer;
   {
     std::lock_guard lock(mutex_);
-    links_.erase(&link);
+    if (auto node = links_.extract(&link)) peer = std::move(node.mapped().peer);
     if (links_.empty()) dialled_changed_.notify_all();
     if (closing_) return;
   }
@@ -358,7 +359,7 @@ void Network::ended(Link& link, LinkEnd end, const std::string& why) {
   if (rdma_) rdma_->left(link);
   dispatcher_.remove(link);
   if (link.number == 0) return;
-  if (end == LinkEnd::kLost) return probe(link.agent, link.number, kProbes);
+  if (end == LinkEnd::kLost) return probe(peer, link.number);
   mailbox_.close(link.number, end == LinkEnd::kGoodbye ? "goodbye" : "silent");
 }
 
@@ -378,7 +379,7 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
   // An agent that cannot be reached may have a link to this one.
   std::shared_ptr<Link> other;
   for (auto& [key, each] : links_)
-    if (each->agent == dialled.agent && dialled.agent != 0) other = each;
+    if (each.peer.id == dialled.agent && dialled.agent != 0) other = each.link;
   lock.unlock();
   if (dialled.is_probe) return probed(dialled, end);
   if (dialled.is_rail) return;
@@ -388,20 +389,17 @@ void Network::not_made(Link& link, LinkEnd end, const std::string& why) {
 
 // What a probe that was not let in says of the process.
 void Network::probed(const Dialled& made, LinkEnd end) {
-  if (end == LinkEnd::kClosed && made.probes_left > 0)
-    return probe(made.agent, made.lost_connection, made.probes_left);
   mailbox_.close(made.lost_connection, end == LinkEnd::kAbsent      ? "refused"
                                        : end == LinkEnd::kUnreached ? "silent"
                                                                     : "lost");
 }
 
 // A connection has broken. If nobody listens where its process did, the process has ended.
-void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
+void Network::probe(const AgentFacts& peer, uint64_t connection) {
   std::vector<Address> addresses;
   std::string name, key = "unknown";
   {
     std::lock_guard lock(mutex_);
-    const AgentFacts& peer = peers_[agent];
     for (const Door& door : peer.doors)
       for (const Address& address : door.addresses)
         if (addresses.empty() && (!is_loopback(address) || peer.stack == own_.stack)) {
@@ -410,20 +408,13 @@ void Network::probe(uint64_t agent, uint64_t connection, int probes_left) {
           if (auto own = doors_.find(name); own != doors_.end()) key = own->second->key;
         }
   }
-  if (addresses.empty()) return mailbox_.close(connection, "lost");
-  // A process that is ending closes its sockets in any order.
-  loop_.after(kProbePause, [this, addresses, name, key, agent, connection, probes_left] {
-    try {
-      begin(addresses, name, key,
-            {.agent = agent,
-             .is_probe = true,
-             .lost_connection = connection,
-             .probes_left = probes_left - 1},
-            kProbePatience);
-    } catch (const Error&) {
-      mailbox_.close(connection, "lost");
-    }
-  });
+  try {
+    check(!addresses.empty(), Code::kTransport, "the peer listens nowhere");
+    begin(addresses, name, key, {.agent = peer.id, .is_probe = true, .lost_connection = connection},
+          kProbePatience);
+  } catch (const Error&) {
+    mailbox_.close(connection, "lost");
+  }
 }
 
 void Network::tick() {

@@ -52,6 +52,10 @@ class Network final : private Link::Listener {
     std::string key;
     std::vector<std::unique_ptr<Gate>> gates;
   };
+  struct Joined {
+    std::shared_ptr<Link> link;
+    AgentFacts peer;  // as it has said hello; id 0: not yet
+  };
   /// A link that this end makes, until the peer has said hello.
   struct Dialled {
     uint64_t agent = 0;  // the agent that it should reach; 0: any
@@ -59,7 +63,6 @@ class Network final : private Link::Listener {
     bool is_probe = false;
     bool is_rail = false;          // beside the first link to the agent
     uint64_t lost_connection = 0;  // of a probe
-    int probes_left = 0;
     bool over = false;
     uint64_t connection = 0;
     std::optional<Error> error;
@@ -86,7 +89,7 @@ class Network final : private Link::Listener {
   void take_hello(Link& link, const FrameHead& head, const std::string& body);
   void not_made(Link& link, LinkEnd end, const std::string& why);
   void probed(const Dialled& probe, LinkEnd end);
-  void probe(uint64_t agent, uint64_t connection, int probes_left);
+  void probe(const AgentFacts& peer, uint64_t connection);
   void tick();
 
   const AgentFacts own_;  // without doors
@@ -97,9 +100,8 @@ class Network final : private Link::Listener {
   std::mutex mutex_;
   std::condition_variable dialled_changed_;
   std::map<std::string, std::unique_ptr<OpenDoor>> doors_;
-  std::map<Link*, std::shared_ptr<Link>> links_;
+  std::map<Link*, Joined> links_;
   std::map<Link*, Dialled> dialled_;
-  std::map<uint64_t, AgentFacts> peers_;  // by agent, as they have said hello
   Clock::time_point last_tick_ = Clock::now();
   bool closing_ = false;
   std::unique_ptr<Rdma> rdma_;  // null: none
