@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ringcoll import _core
-from ringcoll.errors import Error, InvalidArgument, PeerLost, Timeout
+from ringcoll.errors import Error, InvalidArgument, PeerLost, Timeout, TransportError
 from ringcoll.handles import Handle
 
 #: Bytes of a region, at an offset. Among alternatives the nearest (the least third number) are used
@@ -124,11 +124,23 @@ class Agent:
         """Where others reach this agent: "ringcoll://10.0.0.5:4711/weights"."""
         return list(self.stats()["addresses"])
 
+    @property
+    def host(self) -> str:
+        """Equal for agents of one host, which may map one another's memory. RINGCOLL_HOSTID
+        tells hosts apart that share a machine."""
+        return str(self.stats()["host"])
+
+    @property
+    def leaf(self) -> str:
+        """The switches above this host, "spine1.leaf3", as RINGCOLL_TOPOLOGY or SLURM says; empty
+        if nobody says it. Agents prefer to read from those of their leaf."""
+        return str(self.stats()["leaf"])
+
     def stats(self) -> dict[str, Any]:
-        """``id``, ``addresses``, ``regions``, ``links``, and ``served``: bytes that this process
-        has copied from or to each other agent, by its id in hexadecimal. ``by`` has the same bytes
-        by how they have travelled (host, tcp, rdma). ``answered`` are those of this agent's regions
-        that its own thread has served to others."""
+        """``id``, ``host``, ``leaf``, ``addresses``, ``regions``, ``links``, and ``served``: bytes
+        that this process has copied from or to each other agent, by its id in hexadecimal. ``by``
+        has the same bytes by how they have travelled (host, tcp, rdma). ``answered`` are those of
+        this agent's regions that its own thread has served to others."""
         found: dict[str, Any] = json.loads(self._agent.stats())
         return found
 
@@ -192,7 +204,8 @@ class Agent:
     def dial(self, address: str, timeout: float = 5.0) -> int:
         """Connects to another agent, whose key this one knows, for messages. Returns the number of
         the connection. Raises :class:`ringcoll.Refused` (wrong key), :class:`ringcoll.PeerLost`
-        (nobody listens), :class:`ringcoll.Timeout`."""
+        (nobody listens), :class:`ringcoll.Timeout`, and :class:`ringcoll.TransportError` (it is no
+        agent, or has closed the connection for another reason)."""
         return self._agent.dial(address, max(0.0, timeout))
 
     def send(self, connection: int, payload: bytes) -> None:
@@ -245,7 +258,7 @@ def connect(address: str, key: str, timeout: float = 10.0) -> Guest:
         try:
             guest.hang_up(guest.dial(address, max(0.1, end - time.monotonic())))
             return guest
-        except (PeerLost, Timeout):
+        except (PeerLost, Timeout, TransportError):
             if time.monotonic() + 0.1 > end:
                 guest.close()
                 raise

@@ -1,4 +1,6 @@
 // The C ABI of agents, regions and copies (ringcoll/remote.h).
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include "remote/agent.h"
 #include "remote/pool.h"
 #include "ringcoll/remote.h"
+#include "topology/location.h"
 #include "transport/knobs.h"
 
 using namespace ringcoll;
@@ -20,6 +23,7 @@ using namespace ringcoll;
 struct rc_agent {
   std::shared_ptr<remote::Agent> agent;
   double timeout_s = 0;
+  std::string leaf;  // names of the switches above this host, from the top down; empty: unknown
   int born = fork_number();
 };
 struct rc_region {
@@ -56,13 +60,19 @@ double check_timeout(double timeout_s, const char* name = "timeout_s") {
   return timeout_s;
 }
 
-std::unique_ptr<rc_agent> open_agent(const rc_agent_options* options, Config config) {
+std::string leaf_of(const Location& location) {
+  return fmt::format("{}", fmt::join(location.placement.groups, "."));
+}
+
+std::unique_ptr<rc_agent> open_agent(const rc_agent_options* options, Config config,
+                                     const Location& location) {
   rc_agent_options given{};
   if (options) given = from_caller(options);
   if (check_timeout(given.timeout_s) > 0) config.timeout_s = given.timeout_s;
   auto agent = std::make_unique<rc_agent>();
   agent->timeout_s = config.timeout_s;
-  agent->agent = std::make_shared<remote::Agent>(own_interfaces(config), config.hostid, &config);
+  agent->agent = std::make_shared<remote::Agent>(own_interfaces(config), location.host_id, &config);
+  agent->leaf = leaf_of(location);
   return agent;
 }
 
@@ -117,7 +127,8 @@ rc_status ringcoll_agent_open(const rc_agent_options* options, rc_agent** agent)
     begin_with_nothing(agent, "agent");
     Config config = read_config({}, nullptr);
     set_log_level_from(config);
-    *agent = open_agent(options, config).release();
+    Location location = find_placements({Location::here(config, 0)}).front();
+    *agent = open_agent(options, config, location).release();
   });
 }
 
@@ -125,7 +136,8 @@ rc_status ringcoll_comm_agent(rc_comm* comm, const rc_agent_options* options, rc
   return guarded([&] {
     begin_with_nothing(agent, "agent");
     Communicator& communicator = engine_of(comm).comm();
-    auto made = open_agent(options, communicator.config());
+    const Location& location = communicator.topology().at(communicator.rank());
+    auto made = open_agent(options, communicator.config(), location);
     made->agent->admit(kRanksDoor,
                        communicator.group().mesh().connector().secret_for("ringcoll agents"));
     *agent = made.release();
@@ -153,6 +165,8 @@ rc_status ringcoll_agent_stats(rc_agent* agent, char** json) {
     remote::Agent& of = agent_of(agent);
     auto stats = of.stats();
     nlohmann::ordered_json all = {{"id", fmt::format("{:016x}", of.id())},
+                                  {"host", fmt::format("{:016x}", of.host())},
+                                  {"leaf", agent->leaf},
                                   {"addresses", texts_of(of.addresses())},
                                   {"regions", stats.regions},
                                   {"links", stats.links},

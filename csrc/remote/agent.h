@@ -54,6 +54,8 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
 
   uint64_t id() const { return id_; }
+  /// AgentFacts::host.
+  uint64_t host() const { return network_.host(); }
   /// Opens a door: admits whoever knows `key` under `name`, on this port of all interfaces; 0: a
   /// free one. The same name and key again do nothing. Returns the addresses, those for other hosts
   /// first. Throws Error(kInvalidArgument, kTransport).

@@ -131,8 +131,6 @@ uint64_t proof_of(uint64_t agent, const std::string& door, const std::string& ke
 
 uint64_t own_stack() { return hash_of(machine_id() + " " + namespace_id("net")); }
 
-uint64_t own_host(const std::string& name) {
-  return hash_of(machine_id() + " " + namespace_id("net") + " " + name);
-}
+uint64_t own_host(const std::string& name) { return hash_of(machine_id() + " " + name); }
 
 }  // namespace ringcoll::remote

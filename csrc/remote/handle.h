@@ -59,8 +59,8 @@ AgentFacts decode_facts(std::string_view bytes);
 
 /// Equal for processes of one machine and network namespace: they reach one another by loopback.
 uint64_t own_stack();
-/// The same, for those that also give the same `name` to their host: they may map one another's
-/// memory.
+/// Equal for processes of one machine that give the same `name` to their host: they may map one
+/// another's memory.
 uint64_t own_host(const std::string& name);
 
 }  // namespace ringcoll::remote

@@ -6,10 +6,7 @@ Messages are the business of endpoint.py.
 from __future__ import annotations
 
 import base64
-import os
-import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -55,8 +52,7 @@ def name_of(agent: Any) -> str:
 
 def describe(agent: Any) -> Json:
     """Where others find the agent: its addresses, host and leaf."""
-    host = getattr(agent, "host", None) or _host()
-    return {"addresses": list(agent.addresses), "host": host, "leaf": getattr(agent, "leaf", "")}
+    return {"addresses": list(agent.addresses), "host": agent.host, "leaf": agent.leaf}
 
 
 def distance(mine: Json, me: str, theirs: Json, other: str) -> int:
@@ -92,16 +88,3 @@ def encode(handle: bytes) -> str:
 def decode(handle: str) -> bytes:
     """The handle in a message."""
     return base64.b64decode(handle)
-
-
-def _host() -> str:
-    """Names the host: the processes with this name can map one another's memory."""
-    chosen = os.environ.get("RINGCOLL_HOSTID")
-    if chosen:
-        return chosen
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        space = Path("/proc/self/ns/pid").readlink().name
-    except OSError:
-        return socket.gethostname()
-    return f"{socket.gethostname()} {boot[:8]} {space}"

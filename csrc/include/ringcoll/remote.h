@@ -56,10 +56,11 @@ RINGCOLL_API uint64_t ringcoll_agent_id(const rc_agent* agent);
  * doors. */
 RINGCOLL_API rc_status ringcoll_agent_admit(rc_agent* agent, const char* name, const char* key,
                                             uint16_t port, char** json);
-/* Describes the agent as JSON: id, addresses, regions, links, and served: bytes that this process
- * has copied to or from each other agent, by its id in hexadecimal; by: the same bytes, by how they
- * have travelled (host, tcp, rdma); answered: bytes of its regions that its thread has served to
- * others. */
+/* Describes the agent as JSON: id; host, equal for agents of one host; leaf, the names of the
+ * switches above the host ("spine1.leaf3"), as RINGCOLL_TOPOLOGY says; addresses, regions, links;
+ * served: bytes that this process has copied to or from each other agent, by its id in hexadecimal;
+ * by: the same bytes, by how they have travelled (host, tcp, rdma); answered: bytes of its regions
+ * that its thread has served to others. */
 RINGCOLL_API rc_status ringcoll_agent_stats(rc_agent* agent, char** json);
 
 /* Memory that is cheap to share: zeroed, aligned to 64 bytes at least, and mapped by other
@@ -149,7 +150,8 @@ typedef struct rc_event {
 } rc_event;
 
 /* Connects to the agent at `address` ("ringcoll://10.0.0.5:4711/name"), whose key this agent knows
- * by ringcoll_agent_admit(). RC_REFUSED: the key is wrong. RC_PEER_LOST: nobody listens there. */
+ * by ringcoll_agent_admit(). RC_REFUSED: the key is wrong. RC_PEER_LOST: nobody listens there.
+ * RC_TIMEOUT: no answer. RC_TRANSPORT: the connection was closed in the middle of the proof. */
 RINGCOLL_API rc_status ringcoll_agent_dial(rc_agent* agent, const char* address, double timeout_s,
                                            uint64_t* connection);
 /* Queues a message, which is copied. RC_PEER_LOST: the connection has ended. RC_TRANSPORT: the peer
