@@ -8,6 +8,7 @@ clock, no threads and no I/O.
 All parts are plain dictionaries and lists, so that a catalog can be sent as JSON:
 
 ============  ======================================================================================
+``identity``  random text, which no other store has
 ``members``   holder's id -> {"addresses", "host", "leaf"}; in order of seniority
 ``versions``  number -> {"n", "uid", "index", "metadata", "time", "bytes", "tensors"}; ``tensors``
               is name -> [dtype, shape, [piece id ...]]
@@ -35,7 +36,14 @@ _MOST_GROUPS = 4096  # groups that are remembered; a commit of an older one coul
 class Catalog:
     """The metadata of one store. Not thread-safe: its owner has a lock."""
 
-    def __init__(self, members: Json | None = None, keep: int = 2, replicas: int | None = None):
+    def __init__(
+        self,
+        members: Json | None = None,
+        keep: int = 2,
+        replicas: int | None = None,
+        identity: str = "",
+    ) -> None:
+        self.identity = identity
         self.keep = keep
         self.replicas = replicas
         self.newest = 0

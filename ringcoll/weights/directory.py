@@ -147,6 +147,7 @@ class Directory:
         return {
             "leader": self._replica.me,
             "members": catalog.members,
+            "identity": catalog.identity,
             "newest": catalog.newest_number(self._replica.visible()) or 0,
         }
 

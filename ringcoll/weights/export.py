@@ -44,21 +44,31 @@ class DiskFull(Error, OSError):
     code = "DiskFull"
 
 
+class Occupied(InvalidArgument):
+    """Another Exporter writes to the directory: that of ``owner``."""
+
+    def __init__(self, directory: Path, owner: str) -> None:
+        super().__init__(f"{directory}: another process exports to it")
+        self.owner = owner
+
+
 class Exporter:
     """The one writer of a directory of versions.
 
     ``formats`` chooses the files of each version; both take the memory twice. A second Exporter of
-    the same directory raises InvalidArgument. An Exporter removes what a killed one has left.
-    Methods are for one thread at a time.
+    the same directory raises Occupied with the ``owner`` of the first. An Exporter removes what a
+    killed one has left. Methods are for one thread at a time.
     """
 
-    def __init__(self, directory: Path | str, formats: Sequence[str] = FORMATS) -> None:
+    def __init__(
+        self, directory: Path | str, formats: Sequence[str] = FORMATS, owner: str = ""
+    ) -> None:
         if not formats or set(formats) - set(FORMATS):
             raise InvalidArgument(f"formats {list(formats)}: choose from {', '.join(FORMATS)}")
         self.directory = Path(directory)
         self._formats = tuple(formats)
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._lock = _lock(self.directory)
+        self._lock = _lock(self.directory, owner)
         for path in list(self.directory.iterdir()):
             if _LEFTOVER.fullmatch(path.name):
                 _remove(path)
@@ -250,14 +260,18 @@ def _make_file(path: Path, size: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _lock(directory: Path) -> int:
+def _lock(directory: Path, owner: str) -> int:
+    """Takes the lock of the directory, and writes down whose it is. The kernel releases the lock
+    when the process has ended."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(directory / _LOCK, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        raise InvalidArgument(f"{directory}: another process exports to it") from None
+        with os.fdopen(descriptor) as file:
+            raise Occupied(directory, file.read()) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, owner.encode(), 0)
     return descriptor
 
 

@@ -1,9 +1,14 @@
-"""Keeps the versions of a store as files in a directory of this host, while the store is open."""
+"""Keeps the versions of a store as files in a directory of this host, while the store is open.
+
+Of the processes that keep the same directory, the one that has its lock writes. When that process
+has ended, the kernel gives the lock to another one.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +16,7 @@ import numpy
 
 from ringcoll.errors import Error, Gone
 from ringcoll.weights import archive
-from ringcoll.weights.export import Exporter
+from ringcoll.weights.export import Exporter, Occupied
 
 if TYPE_CHECKING:
     from ringcoll.weights.store import Store
@@ -19,16 +24,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ringcoll")
 
 _LAST_S = 5.0  # for the last export, when the store is closed
-_LOOK_S = 1.0  # versions that were retired are removed at least so often
+_NAMELESS_S = 0.5  # who has got the lock says its name within this time
+_LOOK_S = 1.0  # versions that were retired are removed, and the lock is tried, at least so often
 
 
 class Follower:
     """The thread that exports versions. A version that cannot be exported is logged and left out.
-    Raises what Exporter raises."""
+    Raises what Exporter raises, but for a directory to which another process exports the store of
+    this ``identity``: then it waits until that process has ended."""
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: Store, path: Path, identity: str) -> None:
         self._store = store
-        self._exporter = Exporter(path)
+        self._path, self._identity = path, identity
+        self._exporter = self._try_export()
         self._failed: set[int] = set()
         self._closing = threading.Event()
         self._stopped = False
@@ -42,13 +50,34 @@ class Follower:
         self._thread.join(timeout=_LAST_S)
         self._stopped = True
         self._thread.join(timeout=_LAST_S)
-        self._exporter.close()
+        if self._exporter is not None:
+            self._exporter.close()
+
+    def _try_export(self) -> Exporter | None:
+        end = time.monotonic() + _NAMELESS_S
+        while True:
+            try:
+                return Exporter(self._path, owner=self._identity)
+            except Occupied as error:
+                if error.owner == self._identity:
+                    return None
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.02)
 
     def _run(self) -> None:
+        while self._exporter is None:
+            if self._closing.wait(_LOOK_S):
+                return
+            try:
+                self._exporter = self._try_export()
+            except (Error, OSError) as error:
+                _log.warning("store: %s is not kept any more: %s", self._path, error)
+                return
         while self._works():
             last = self._closing.is_set()
             try:
-                self._export_all()
+                self._export_all(self._exporter)
                 if last:
                     return
                 for _ in self._store.watch(timeout=_LOOK_S, after=self._exporter.latest() or 0):
@@ -62,20 +91,20 @@ class Follower:
     def _works(self) -> bool:
         return not self._stopped and not self._store.closed
 
-    def _export_all(self) -> None:
+    def _export_all(self, exporter: Exporter) -> None:
         kept = [version.number for version in self._store.versions()]
-        there = self._exporter.versions()
+        there = exporter.versions()
         for number in kept:
             if number not in there and number not in self._failed and not self._stopped:
-                self._export(number)
+                self._export(exporter, number)
         self._failed &= set(kept)
-        self._exporter.retain(kept)
+        exporter.retain(kept)
 
-    def _export(self, number: int) -> None:
+    def _export(self, exporter: Exporter, number: int) -> None:
         try:
             with (
                 self._store._leased(number, None) as (manifest, _),
-                self._exporter.begin(archive.describe(manifest)) as draft,
+                exporter.begin(archive.describe(manifest)) as draft,
             ):
                 targets = {
                     name: numpy.frombuffer(view, numpy.uint8)

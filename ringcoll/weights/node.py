@@ -236,6 +236,7 @@ class Node:
             elif message["q"] == "open":
                 newest = catalog.newest_number(visible) or 0
                 body = {"leader": None, "members": catalog.members, "newest": newest}
+                body["identity"] = catalog.identity
             else:
                 body = queries.holders(catalog) | self.replica.leading_info() | {"leader": None}
         except Error as error:

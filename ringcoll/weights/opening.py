@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from typing import Any, NamedTuple
-
-import numpy
 
 from ringcoll.errors import Gone, InvalidArgument, Mismatch, Timeout
 from ringcoll.weights import agents
 from ringcoll.weights.catalog import Catalog, Json
 from ringcoll.weights.control import Control
 from ringcoll.weights.endpoint import Endpoint
+from ringcoll.weights.group import Group, exchange
 from ringcoll.weights.holder import Holder
 from ringcoll.weights.node import Node
 from ringcoll.weights.replica_base import BEAT_S, FOLLOWER, LEADER
@@ -21,16 +19,15 @@ from ringcoll.weights.session import Session
 
 
 class Opened(NamedTuple):
-    """What a store is made of, and its place in a writers' group."""
+    """What a store is made of, and the writers' group of this process."""
 
     control: Control
     session: Session
     holder: Holder
     info: Json
     address: str | None
-    group: str
-    rank: int
-    writers: Json  # the nodes of the group's ranks, and where they are
+    identity: str  # of the store
+    group: Group
 
 
 class Settings(NamedTuple):
@@ -67,11 +64,12 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
             "address": address,
             "settings": list(settings),
         }
-        mine["group"] = secrets.token_hex(4)
-        everyone = _exchange(ranks, mine) if size > 1 else [mine]
+        mine["group"] = secrets.token_hex(8)
+        everyone = exchange(ranks, mine) if size > 1 else [mine]
         _compare(everyone)
         members = {each["id"]: each["info"] for each in everyone}
-        catalog = Catalog(members, settings.keep, settings.replicas)
+        group = Group(everyone[0]["group"], rank, members)
+        catalog = Catalog(members, settings.keep, settings.replicas, identity=group.id)
         leader = everyone[0]["id"]
         session.learn(members)
         session.set_leader(leader)
@@ -82,8 +80,8 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
     except BaseException:
         control.stop()
         raise
-    group, found = everyone[0]["group"], everyone[0]["address"]
-    return Opened(control, session, holder, info, found, group, rank, members)
+    found = everyone[0]["address"]
+    return Opened(control, session, holder, info, found, group.id, group)
 
 
 def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Opened:
@@ -111,8 +109,8 @@ def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Op
     except BaseException:
         control.stop()
         raise
-    writers = {control.me: info}
-    return Opened(control, session, holder, info, None, secrets.token_hex(8), 0, writers)
+    group = Group(secrets.token_hex(8), 0, {control.me: info})
+    return Opened(control, session, holder, info, None, answer["identity"], group)
 
 
 def _new_parts(agent: Any, name: str) -> tuple[Control, Session, Holder, Json]:
@@ -170,15 +168,3 @@ def _admit(agent: Any, name: str, key: str | None, port: int) -> str | None:
         return None
     address: str = agent.admit(name, key, port)
     return address
-
-
-def _exchange(ranks: Any, mine: Json) -> list[Json]:
-    """What all ranks have said, by rank."""
-    data = numpy.frombuffer(json.dumps(mine).encode(), numpy.uint8)
-    lengths = ranks.allgather(numpy.array([len(data)], numpy.int64))
-    joined = ranks.allgather(data.copy(), counts=[int(length) for length in lengths])
-    found, begin = [], 0
-    for length in lengths.tolist():
-        found.append(json.loads(joined[begin : begin + length].tobytes()))
-        begin += length
-    return found

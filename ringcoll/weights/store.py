@@ -21,12 +21,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 
 from ringcoll.errors import Aborted, Error, Gone, InvalidArgument, Timeout
-from ringcoll.weights import agents, archive, arrays, goals, opening, slices
+from ringcoll.weights import agents, archive, arrays, goals, group, opening, slices
 from ringcoll.weights.arrays import Target
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.follower import Follower
@@ -35,6 +35,7 @@ from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.queries import LATEST
 from ringcoll.weights.reading import Reader, Want
 from ringcoll.weights.updates import Goal, Preparer, Update
+from ringcoll.weights.version import Version
 from ringcoll.weights.writing import Pending, Writer
 
 __all__ = ["Lease", "Pending", "Store", "Update", "Version"]
@@ -43,20 +44,6 @@ _OPEN_S = 30.0
 _LONG_S = 86400.0
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
-
-
-class Version(NamedTuple):
-    """What :meth:`Store.versions` tells of a version: its number, the metadata of its commit, the
-    bytes and number of its tensors, when it was committed (seconds since 1970), the ids of the
-    holders that have parts of it, and the names of tensors that cannot be read now."""
-
-    number: int
-    metadata: Any
-    bytes: int
-    names: int
-    time: float
-    holders: list[str]
-    unreadable: list[str]
 
 
 class Store:
@@ -74,7 +61,8 @@ class Store:
     hosts or more, else none. They lie on other hosts if there are any. ``keep`` is how many
     versions are kept, beside those that are leased. ``key`` admits guests who know it, on ``port``
     or a free one; :attr:`address` is what they need beside. ``path`` is a directory, best on tmpfs,
-    in which one rank of each host keeps the versions as files (:mod:`ringcoll.weights.export`).
+    in which one process of those of a host that name it keeps the versions as files
+    (:mod:`ringcoll.weights.export`).
 
     All holders are equal but for one, the leader, which decides. When it is lost another takes
     over. A commit is never lost as long as a copy lives. While so many holders do not answer that
@@ -119,16 +107,13 @@ class Store:
         self._me, self._holder = opened.control.me, opened.holder
         self._reader = Reader(self._agent)
         self._preparer = Preparer(self._reader, self._session)
-        group = (opened.group, opened.rank, opened.writers)
-        self._writer = Writer(self._control, self._session, self._holder, *group)
+        self._identity = opened.identity
+        self._writer = Writer(self._control, self._session, self._holder, opened.group)
         self._leases = Leases(self._session, self._me, self._info)
         self._closed = False
         self._files: Any = None
         _stores.add(self)
-        here = [
-            node for node, there in opened.writers.items() if there["host"] == self._info["host"]
-        ]
-        if path is not None and here[0] == self._me:
+        if path is not None:
             self._follow_files(Path(path))
 
     # What there is.
@@ -150,18 +135,7 @@ class Store:
     def versions(self, timeout: float | None = None) -> list[Version]:
         """The versions that are kept, the oldest first."""
         answer = self._request({"q": "versions"}, timeout)
-        return [
-            Version(
-                each["n"],
-                each["metadata"],
-                each["bytes"],
-                each["names"],
-                each["time"],
-                each["holders"],
-                each["unreadable"],
-            )
-            for each in answer["versions"]
-        ]
+        return [Version.of(each) for each in answer["versions"]]
 
     def names(
         self, version: int | str = LATEST, timeout: float | None = None
@@ -234,6 +208,15 @@ class Store:
         self._check()
         pending = self._writer.commit(metadata, self._limit(timeout))
         return pending.wait() if wait else pending
+
+    def regroup(self, ranks: Any) -> None:
+        """From now on the ranks of this communicator commit together, in place of those before: for
+        a job that goes on without a rank that was lost, or with others that have joined. Collective
+        over the communicator. All its ranks have this store open, as ranks or as guests that hold.
+        What was put stays put. Raises InvalidArgument while a commit is under way, and
+        :class:`ringcoll.Mismatch` if some rank has another store."""
+        self._check()
+        self._writer.regroup(lambda: group.meet(ranks, self._me, self._info, self._identity))
 
     # Reading.
 
@@ -486,7 +469,7 @@ class Store:
 
     def _follow_files(self, path: Path) -> None:
         try:
-            self._files = Follower(self, path)
+            self._files = Follower(self, path, self._identity)
         except BaseException:
             self.close()
             raise

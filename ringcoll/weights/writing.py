@@ -16,6 +16,7 @@ from ringcoll.errors import Aborted, Error, InternalError, InvalidArgument, Peer
 from ringcoll.weights import arrays, slices
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.control import Control
+from ringcoll.weights.group import Group
 from ringcoll.weights.holder import Holder, Worker
 from ringcoll.weights.names import path_of
 from ringcoll.weights.session import Session
@@ -92,22 +93,11 @@ class _Commit(NamedTuple):
 
 
 class Writer:
-    """Puts and commits of one rank of a writers' group. ``group`` is the group's id, the same on
-    all its ranks and on no others. ``writers`` are the nodes of all ranks, in order, and where they
-    are."""
+    """Puts and commits of one rank of a writers' group."""
 
-    def __init__(
-        self,
-        control: Control,
-        session: Session,
-        holder: Holder,
-        group: str,
-        rank: int,
-        writers: Json,
-    ) -> None:
+    def __init__(self, control: Control, session: Session, holder: Holder, group: Group) -> None:
         self._control, self._session, self._holder = control, session, holder
-        self._group, self._rank = group, rank
-        self._writers, self._size = writers, len(writers)
+        self._group = group
         self._lock = threading.Lock()
         self._puts: dict[str, Put] = {}
         self._last: dict[str, _Known] = {}  # by name; it keeps no tensor alive
@@ -225,6 +215,15 @@ class Writer:
         self._worker.submit(lambda: self._run(work))
         return pending
 
+    def regroup(self, meet: Callable[[], Group]) -> None:
+        """Commits with another group from now on. See Store.regroup()."""
+        if self._running is not None and not self._running.done():
+            raise InvalidArgument("regroup: a commit is under way: wait for it first")
+        group = meet()
+        with self._lock:
+            self._group = group
+            self._sequence, self._entries = 0, []
+
     def close(self) -> None:
         """Commits under way end with Aborted."""
         with self._lock:
@@ -248,6 +247,10 @@ class Writer:
             self._put_back(work)
         work.pending._finish(version, error)
 
+    def _base(self, work: _Commit) -> Json:
+        """What names a commit in all messages about it."""
+        return {"group": self._group.id, "sequence": work.sequence, "rank": self._group.rank}
+
     def _put_back(self, work: _Commit) -> None:
         """A commit that has failed changes nothing: what was put stays put."""
         with self._lock:
@@ -257,14 +260,13 @@ class Writer:
             self._deleted.update(name for name in work.deleted if name not in self._puts)
 
     def _decide(self, work: _Commit) -> int:
-        stage = f"{self._group}.{work.sequence}"
+        stage = f"{self._group.id}.{work.sequence}"
         copied: list[str] = []
         try:
             return self._negotiate(work, stage, copied)
         except BaseException:
             with contextlib.suppress(Error):
-                base = {"group": self._group, "sequence": work.sequence, "rank": self._rank}
-                self._session.post(base | {"q": "abandon"})
+                self._session.post(self._base(work) | {"q": "abandon"})
             raise
         finally:
             if self._control.node is not None:
@@ -274,7 +276,7 @@ class Writer:
 
     def _negotiate(self, work: _Commit, stage: str, copied: list[str]) -> int:
         """Sends the stage until it is decided, to one leader or several."""
-        base = {"group": self._group, "sequence": work.sequence, "rank": self._rank}
+        base = self._base(work)
         puts = list(work.puts.values())
         entries = [put.entry for put in puts]
         if entries != self._entries:
@@ -284,11 +286,11 @@ class Writer:
         staged: dict[str, Any] | None = None
         send_entries: list[list[Any]] | None = None
         while True:
-            ask = base | {"q": "stage", "size": self._size, "token": str(self._token)}
+            ask = base | {"q": "stage", "size": len(self._group.writers), "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}
             ask |= {
                 "time": work.time,
-                "writers": self._writers if send_entries is not None else None,
+                "writers": self._group.writers if send_entries is not None else None,
             }
             left = max(0.1, deadline - time.monotonic())
             answer = self._session.request(ask | {"timeout": left}, left + _GRACE_S)
@@ -314,7 +316,7 @@ class Writer:
         self, stage: str, puts: Sequence[Put], chosen: Sequence[int], copied: list[str]
     ) -> dict[str, Any]:
         """Copies the chosen tensors to memory of this process."""
-        pids = [f"{stage}/{self._rank}/{index}" for index in chosen]
+        pids = [f"{stage}/{self._group.rank}/{index}" for index in chosen]
         jobs = [(p, puts[i].source, puts[i].size) for p, i in zip(pids, chosen, strict=True)]
         done = self._holder.copy_in(jobs)
         copied += pids

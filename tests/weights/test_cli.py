@@ -106,11 +106,36 @@ def test_files_go_in_and_out(serve: Callable[..., str], run: Run, tmp_path: Path
     assert run("put", address, "all.safetensors").stdout == "2\n"
     assert run("get", address, "a", "--out", "out.npy").returncode == 0
     assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
-    latest = tmp_path / "files" / "latest"
-    end = time.monotonic() + 10
-    while latest.resolve().name != "2" and time.monotonic() < end:
-        time.sleep(0.05)
+    latest = await_latest(tmp_path / "files", 2)
     assert (latest / "b.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+
+
+def await_latest(folder: Path, version: int) -> Path:
+    """The link ``latest`` of a directory of versions, once it points to this version."""
+    latest = folder / "latest"
+    end = time.monotonic() + 20
+    while latest.resolve().name != str(version) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert latest.resolve().name == str(version)
+    return latest
+
+
+def test_another_process_keeps_the_files_when_one_is_killed(
+    serve: Callable[..., str], run: Run, tmp_path: Path
+) -> None:
+    write_tensors(tmp_path)
+    address = serve("w")
+    words = command("watch", address, "--path", tmp_path / "files")
+    options = {"env": environment(), "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **options) as first, subprocess.Popen(words, **options) as second:
+        assert run("put", address, "a.npy").stdout == "1\n"
+        await_latest(tmp_path / "files", 1)
+        first.kill()
+        first.wait()
+        assert run("put", address, "b.npy").stdout == "2\n"
+        latest = await_latest(tmp_path / "files", 2)
+        assert (latest / "b.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+        second.terminate()
 
 
 def test_a_server_joins_and_gets_replicas(
