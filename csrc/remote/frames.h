@@ -37,8 +37,7 @@ struct FrameHead {
   uint32_t magic = kMagic;
   FrameKind kind = FrameKind::kPing;
   uint16_t code = 0;
-  uint64_t id =
-      0;  // of a request, repeated in its answer; in kHello: 1 if the link is for messages
+  uint64_t id = 0;  // of a request, and of its answer; kHello: 1 if the link is for messages
   uint64_t secret = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
