@@ -55,6 +55,7 @@ class Session:
         self._lost: dict[str, float] = {}  # holders that do not answer, since when
         self._leader: str | None = None
         self._served: str | None = None  # who answered as the leader last
+        self._changes = 0  # how often the leader was lost or another one answered
         self._leases: dict[str, int] = {}
         self._watching = 0
         self._newest = 0
@@ -162,6 +163,7 @@ class Session:
         with self._lock:
             self._leader = target
             if self._served not in (None, target):
+                self._changes += 1
                 self._stray = self._stray or bool(self._leases or self._watching)
             self._served = target
             self._wake_keeper()
@@ -257,14 +259,25 @@ class Session:
 
     def _lose_leader(self) -> None:
         self._leader = None
+        self._changes += 1
         self._stray = bool(self._leases or self._watching)
         self._wake_keeper()
 
     # Leases.
 
-    def add_lease(self, lease: str, number: int) -> None:
+    @property
+    def changes(self) -> int:
+        """How often the leader has changed."""
+        return self._changes
+
+    def add_lease(self, lease: str, number: int, changes: int) -> None:
+        """Keeps a lease alive whoever leads. ``changes`` is what it was before the lease was asked
+        for: if the leader has changed since, the next one is told of it."""
         with self._lock:
             self._leases[lease] = number
+            if changes != self._changes:
+                self._stray = True
+                self._wake_keeper()
 
     def drop_lease(self, lease: str) -> None:
         """Forgets a lease."""
@@ -348,5 +361,9 @@ class Session:
             return
         answer: dict[str, Any] = self.request({"q": "renew", "leases": leases}, 30.0)
         with self._lock:
+            # What was said of the end of a lease meanwhile has come before the renewal.
+            ended = [lease for lease in leases if lease not in self._leases]
             for lease in answer["lost"]:
                 self._leases.pop(lease, None)
+        if ended:
+            self.post({"q": "release", "leases": ended})

@@ -14,6 +14,8 @@ from stores import Cluster, FakeFactory, together, wait_until
 from ringcoll import _core
 from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
 from ringcoll.weights import holder as holder_module
+from ringcoll.weights.directory import GRACE_S
+from ringcoll.weights.session import Session
 from ringcoll.weights.store import Store
 
 X = numpy.arange(1000, dtype="float32")
@@ -179,6 +181,50 @@ def test_watch_and_leases_survive_a_take_over(make: Make) -> None:
     assert (guest.get("w", 1) == X).all()
     lease.close()
     wait_until(lambda: [version.number for version in guest.versions()] == [5])
+
+
+def test_a_lease_that_ends_while_a_new_leader_is_told_of_it_has_ended(
+    make: Make, monkeypatch: Any
+) -> None:
+    cluster = make("ab", keep=1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest()
+    lease = guest.lease()
+    renew, closed = Session._renew, threading.Event()
+
+    def renew_late(self: Session, leases: dict[str, int]) -> None:
+        closed.wait(10)
+        renew(self, leases)
+
+    monkeypatch.setattr(Session, "_renew", renew_late)
+    _kill(cluster, 0)
+    guest.info()  # another leads
+    lease.close()
+    closed.set()
+    guest.commit()
+    wait_until(lambda: [version.number for version in guest.versions()] == [2])
+
+
+def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(make: Make, monkeypatch: Any) -> None:
+    cluster = make("ab", keep=1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest, other = cluster.guest(), cluster.guest()
+    add_lease = Session.add_lease
+
+    def add_lease_late(self: Session, *arguments: Any) -> None:
+        monkeypatch.undo()
+        _kill(cluster, 0)
+        wait_until(lambda: self._leader is None)
+        add_lease(self, *arguments)
+
+    monkeypatch.setattr(Session, "add_lease", add_lease_late)
+    with guest.lease() as version:
+        other.commit()
+        time.sleep(GRACE_S + 0.5)
+        other.commit()
+        assert (guest.get("w", version) == X).all()
 
 
 def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
