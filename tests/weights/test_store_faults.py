@@ -71,6 +71,13 @@ def test_default_replicas_depend_on_hosts(make: Make) -> None:
     assert make("a", replicas=3).stores[0].info()["replicas"]["wanted"] == 0
 
 
+def test_no_replica_lacks_where_nothing_is_stored(make: Make) -> None:
+    cluster = make("ab")
+    assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
+    assert cluster.commit() == 1
+    assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
+
+
 def test_replicas_lie_on_other_hosts(make: Make) -> None:
     cluster = make("aabb")
     cluster.put_all({f"w{i}": X for i in range(12)})
