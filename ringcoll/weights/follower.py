@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy
 
 from ringcoll.errors import Error, Gone
+from ringcoll.log import log
 from ringcoll.weights import archive
 from ringcoll.weights.export import Exporter
 
 if TYPE_CHECKING:
     from ringcoll.weights.store import Store
 
-_log = logging.getLogger("ringcoll")
 
 _LAST_S = 5.0  # for the last export, when the store is closed
 _LOOK_S = 1.0  # versions that were retired are removed at least so often
@@ -56,7 +55,7 @@ class Follower:
             except Error as error:
                 if last or not self._works():
                     return
-                _log.warning("store: versions cannot be exported now: %s", error)
+                log.warning("store: versions cannot be exported now: %s", error)
                 threading.Event().wait(0.5)
 
     def _works(self) -> bool:
@@ -88,4 +87,4 @@ class Follower:
             return  # it was retired meanwhile
         except (Error, OSError) as error:
             self._failed.add(number)
-            _log.warning("store: version %d cannot be exported: %s", number, error)
+            log.warning("store: version %d cannot be exported: %s", number, error)

@@ -8,19 +8,17 @@ all of them so that this does no harm.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from ringcoll.errors import Aborted, Error, Timeout
+from ringcoll.log import log
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.directory import error_of
 
 if TYPE_CHECKING:
     from ringcoll.weights.control import Control
-
-_log = logging.getLogger("ringcoll")
 
 _PAUSE_S = 0.03  # between attempts while nobody leads
 _LOST_S = 5.0  # so long others are asked instead of a holder that did not answer
@@ -354,7 +352,7 @@ class Session:
             with self._lock:
                 self._stray = True  # the next tick tries again
                 self._keeper = None
-            _log.debug("store: a new leader could not be told the leases: %s", error)
+            log.debug("store: a new leader could not be told the leases: %s", error)
 
     def _renew(self, leases: dict[str, int]) -> None:
         if not leases:
