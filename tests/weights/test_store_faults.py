@@ -14,6 +14,7 @@ from stores import Cluster, FakeFactory, together, wait_until
 from ringcoll import _core
 from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
 from ringcoll.weights import holder as holder_module
+from ringcoll.weights import node as node_module
 from ringcoll.weights.directory import GRACE_S
 from ringcoll.weights.session import Session
 from ringcoll.weights.store import Store
@@ -232,6 +233,31 @@ def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(make: Make, monkeypatch
         time.sleep(GRACE_S + 0.5)
         other.commit()
         assert (guest.get("w", version) == X).all()
+
+
+@pytest.mark.parametrize("how", ["killed", "left"])
+def test_lost_versions_are_told_to_those_who_stay(
+    make: Make, monkeypatch: Any, caplog: Any, how: str
+) -> None:
+    monkeypatch.setattr(node_module, "_TOGETHER_S", 60.0 if how == "killed" else 0.5)
+    cluster = make("aaa", replicas=0)
+    cluster.put_all({f"w{i}": X for i in range(6)})
+    cluster.commit()
+    if how == "killed":
+        _kill(cluster, 1)
+    else:
+        cluster.stores[0].close()
+    wait_until(lambda: "the versions [1] are lost" in caplog.text)
+
+
+def test_nobody_is_told_of_versions_that_all_have_left(make: Make, caplog: Any) -> None:
+    cluster = make("aaa", replicas=0)
+    cluster.put_all({f"w{i}": X for i in range(6)})
+    cluster.commit()
+    for store in cluster.stores:
+        store.close()
+        time.sleep(0.3)  # the others notice it
+    assert "lost" not in caplog.text
 
 
 def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
