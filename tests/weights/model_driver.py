@@ -149,7 +149,7 @@ class Driver:
         return found
 
     def group(self) -> tuple[Any, list[Any]] | None:
-        """Some writers' group: half of the time the ranks, if they are all there."""
+        """Some writers' group. The ranks, if they are all there, more often than each guest."""
         groups = self.groups()
         if not groups:
             return None
@@ -331,6 +331,7 @@ class Driver:
         self.tell(f"list the versions by {self.name(store)}")
         listed = store.versions()
         self.model.check_listed({each.number: (each.names, each.bytes) for each in listed})
+        assert all(each.metadata == {"n": each.number} for each in listed)
         return True
 
     def lease(self) -> bool:
