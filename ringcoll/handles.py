@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ringcoll import _core
+from ringcoll.log import log
 from ringcoll.messages import Received
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ringcoll.remote import Agent
 
 T = TypeVar("T")
-
-_log = logging.getLogger("ringcoll")
 
 
 class Handle(Generic[T]):
@@ -89,4 +87,4 @@ def _call_back(fn: Callable[[Handle[T]], object], handle: Handle[T]) -> None:
     try:
         fn(handle)
     except Exception:  # no caller can catch it
-        _log.exception("the done callback %r of a handle failed", fn)
+        log.exception("the done callback %r of a handle failed", fn)

@@ -239,21 +239,22 @@ class Directory:
         """Has pieces pulled that lack copies, some at a time."""
         if self._refilling or not self._deficit or self._now < self._next_refill:
             return
+        catalog, size = self._replica.catalog, 0
+        lacking = catalog.lacking()
+        self._deficit = bool(lacking)  # a holder that does not answer now may do so later
+        if not lacking:
+            return
         self._next_refill = self._now + _REFILL_S
         self._tasks.forget(self._refill_name)
         self._refills += 1
-        catalog, size, asked = self._replica.catalog, 0, 0
-        lacking = catalog.lacking()
         for pid in lacking:
             piece, copies = catalog.pieces[pid], catalog.copies[pid]
             if size < _REFILL_BYTES and self._tasks.add(
                 self._refill_name, pid, piece, copies, catalog.regions
             ):
-                asked += 1
+                self._refilling = True
                 size += piece[2]
         self._tasks.flush()
-        self._refilling = asked > 0
-        self._deficit = bool(lacking)  # a holder that does not answer now may do so later
 
     @property
     def _refill_name(self) -> str:

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import threading
 import time
 import weakref
 from typing import Any, ClassVar, Protocol
 
 from ringcoll.errors import Error, PeerLost
+from ringcoll.log import log
 from ringcoll.weights import agents
 from ringcoll.weights.catalog import Json
-
-_log = logging.getLogger("ringcoll")
 
 VERSION = 1
 TICK_S = 0.1
@@ -247,7 +245,7 @@ class Endpoint:
                     self._take(event)
             except Error as error:  # the agent was closed
                 if self._thread is me:
-                    _log.debug("store: the agent is closed: %s", error)
+                    log.debug("store: the agent is closed: %s", error)
                     self._each(lambda handler: handler.on_closed())
                 return
             if time.monotonic() >= next_tick:
@@ -261,7 +259,7 @@ class Endpoint:
             try:
                 call(handler)
             except Exception:  # a defect must not end the thread of all stores
-                _log.exception("store: %s failed", handler.name)
+                log.exception("store: %s failed", handler.name)
 
     def _take(self, event: Any) -> None:
         kind, connection, payload = event
@@ -275,7 +273,7 @@ class Endpoint:
             message = json.loads(payload)
             hello, source = message.get("hello"), message.get("s")
         except (ValueError, AttributeError):
-            _log.warning("store: a message that is no JSON was ignored")
+            log.warning("store: a message that is no JSON was ignored")
             return
         if hello is not None:
             self._take_hello(connection, str(hello))
@@ -354,7 +352,7 @@ class Endpoint:
             try:
                 handlers[destination].on_message(source, message)
             except Exception:  # a defect must not end the thread of all stores
-                _log.exception("store: a message of %s failed", source)
+                log.exception("store: a message of %s failed", source)
         elif message.get("k") != "bye":
             self.send(destination, source, {"k": "bye"}, [])  # that store was closed
 

@@ -6,7 +6,6 @@ has ended, the kernel gives the lock to another one.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING
 import numpy
 
 from ringcoll.errors import Error, Gone
+from ringcoll.log import log
 from ringcoll.weights import archive
 from ringcoll.weights.export import Exporter, Occupied
 
 if TYPE_CHECKING:
     from ringcoll.weights.store import Store
-
-_log = logging.getLogger("ringcoll")
 
 _LAST_S = 5.0  # for the last export, when the store is closed
 _NAMELESS_S = 0.5  # who has got the lock says its name within this time
@@ -72,7 +70,7 @@ class Follower:
             try:
                 self._exporter = self._try_export()
             except (Error, OSError) as error:
-                _log.warning("store: %s is not kept any more: %s", self._path, error)
+                log.warning("store: %s is not kept any more: %s", self._path, error)
                 return
         while self._works():
             last = self._closing.is_set()
@@ -85,7 +83,7 @@ class Follower:
             except Error as error:
                 if last or not self._works():
                     return
-                _log.warning("store: versions cannot be exported now: %s", error)
+                log.warning("store: versions cannot be exported now: %s", error)
                 threading.Event().wait(0.5)
 
     def _works(self) -> bool:
@@ -117,4 +115,4 @@ class Follower:
             return  # it was retired meanwhile
         except (Error, OSError) as error:
             self._failed.add(number)
-            _log.warning("store: version %d cannot be exported: %s", number, error)
+            log.warning("store: version %d cannot be exported: %s", number, error)

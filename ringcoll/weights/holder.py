@@ -3,7 +3,6 @@ and frees what its node does not need any more."""
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -15,11 +14,10 @@ import numpy
 
 from ringcoll import _core
 from ringcoll.errors import Error
+from ringcoll.log import log
 from ringcoll.weights import agents, memory
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.memory import Place, Pool
-
-_log = logging.getLogger("ringcoll")
 
 _PULL_S = 60.0
 _LEAST_DELTA_BUDGET = 64 << 20
@@ -68,7 +66,7 @@ class Worker:
             try:
                 function()
             except Exception:  # a defect must not end the thread
-                _log.exception("store: a task of %s failed", self._name)
+                log.exception("store: a task of %s failed", self._name)
 
 
 class Holder:
@@ -161,7 +159,7 @@ class Holder:
         except Error as error:
             problem = f"holder {self._me}: {error}"
         if problem:
-            _log.warning("store: pieces could not be pulled: %s", problem)
+            log.warning("store: pieces could not be pulled: %s", problem)
         with self._lock:
             self._pieces |= {pid: (place, wanted[pid][0]) for pid, place in got.items()}
         places = have | got

@@ -61,6 +61,7 @@ class Leases:
         body: Json = {"q": "manifest", "version": version, "lease": lease}
         if known is not None:
             body["have"] = [known.number, known.uid, known.revision]
+        changes = self._session.changes
         try:
             answer = self._session.request(body, timeout)
         except BaseException:
@@ -73,7 +74,7 @@ class Leases:
         assert known is not None
         if not answer["leased"]:
             return None, known
-        self._session.add_lease(lease, known.number)
+        self._session.add_lease(lease, known.number, changes)
         return lease, known
 
     def lease(self, version: int | str, timeout: float) -> Lease:

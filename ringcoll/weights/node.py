@@ -14,22 +14,21 @@ nothing stays for ever, whoever is lost.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ringcoll.errors import Error
+from ringcoll.log import log
 from ringcoll.weights import queries
 from ringcoll.weights.catalog import Catalog, Json
 from ringcoll.weights.directory import Directory, reply
 from ringcoll.weights.replica import Replica
 from ringcoll.weights.replica_base import OUTSIDER
 
-_log = logging.getLogger("ringcoll")
-
 _OWN = "own "  # begins the owners of pins that this process has set itself
 _PINS_S = 2.0
 _ALONE_S = 0.4
+_TOGETHER_S = 5.0  # a holder that stays for so long after others have left still wants the versions
 _READ_ONLY = {"manifest", "versions", "info", "open"}
 
 
@@ -53,6 +52,8 @@ class Node:
         self._pins: dict[str, dict[str, int]] = {}  # piece -> {owner: epoch}
         self._known: dict[str, Json] = {}  # holders that are in no catalog of ours
         self.directory: Directory | None = None
+        self._left: set[str] = set()  # holders that have said goodbye
+        self._losses: list[tuple[float, list[int]]] = []  # versions that went with them, and when
         self._asked_to_join = self._asked_about_pins = -1e9
         if self.replica.leads:
             self.directory = Directory(self.replica, self.out, now)
@@ -70,6 +71,7 @@ class Node:
         elif message.get("k") == "decided":
             self._unpin(lambda owner, epoch: owner in message["owners"])
         elif message.get("k") == "bye":
+            self._left.add(source)
             self.replica.hear_goodbye(now, source, message)
             self.down(now, source, True, "has closed its store")
         elif not self.replica.receive(now, source, message) and self.directory is not None:
@@ -96,6 +98,7 @@ class Node:
             self.directory.tick(now)
         self._ask_about_pins(now)
         self._know_members()
+        self._tell_losses(now)
         self._react(now)
 
     def goodbye(self) -> Json:
@@ -120,6 +123,7 @@ class Node:
         relevant = self.replica.relevant()
         self._known = {h: info for h, info in self._known.items() if h in relevant}
         self._known |= self.replica.catalog.members
+        self._left &= relevant
 
     # Pieces of this holder.
 
@@ -257,7 +261,7 @@ class Node:
         self._sweep()
 
     def _after_lead(self, now: float) -> None:
-        _log.info("store: holder %s leads now, epoch %d", self.me, self.replica.epoch)
+        log.debug("store: holder %s leads now, epoch %d", self.me, self.replica.epoch)
         self.directory = Directory(self.replica, self.out, now)
         self._unpin_old()
 
@@ -286,8 +290,25 @@ class Node:
         join["regions"] = {name: handle for name, handle in self.regions.items() if name in used}
         self.out.append((leader, join))
 
-    def _after_lost(self, now: float, numbers: list[int]) -> None:
-        if self.directory is not None:
-            _log.warning(
-                "store: the versions %s are lost: all holders of some piece have ended", numbers
-            )
+    def _after_lost(self, now: float, numbers: list[int], holders: list[str]) -> None:
+        """The leader warns of versions that are lost. If their holders have left on purpose, it
+        waits whether it is to leave as well: a store that ends as a whole needs no warning."""
+        if self.directory is None:
+            return
+        if holders and self._left.issuperset(holders):
+            self._losses.append((now, numbers))
+        else:
+            _warn_of_loss(numbers, "ended")
+
+    def _tell_losses(self, now: float) -> None:
+        while self._losses and now - self._losses[0][0] >= _TOGETHER_S:
+            _warn_of_loss(self._losses.pop(0)[1], "left")
+
+
+def _warn_of_loss(numbers: list[int], how: str) -> None:
+    log.warning(
+        "store: the versions %s are lost: all holders of some piece have %s; replicas= makes "
+        "further copies",
+        numbers,
+        how,
+    )

@@ -71,11 +71,12 @@ def holders(catalog: Catalog) -> Json:
         held = [pid for pid, copies in catalog.copies.items() if holder in copies]
         size = sum(catalog.pieces[pid][2] for pid in held)
         listed[holder] = {**info, "pieces": len(held), "bytes": size}
-    had = min((len(copies) for copies in catalog.copies.values()), default=0)
+    wanted = catalog.wanted_copies()
+    had = min((len(copies) for copies in catalog.copies.values()), default=wanted)
     return {
         "holders": listed,
         "keep": catalog.keep,
-        "replicas": {"wanted": catalog.wanted_copies() - 1, "had": max(0, had - 1)},
+        "replicas": {"wanted": wanted - 1, "had": max(0, had - 1)},
         "away": {holder: len(away["copies"]) for holder, away in catalog.away.items()},
     }
 

@@ -51,7 +51,7 @@ class Replica(Leading):
 
     ``out`` has (destination, message) pairs. ``events`` has ("commit",), ("lead",),
     ("follow", whether it led before), ("installed",), ("removed",), ("known", id, info) and
-    ("lost", version numbers). The owner empties both.
+    ("lost", version numbers, the holders that have ended with them). The owner empties both.
     """
 
     def __init__(

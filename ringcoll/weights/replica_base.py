@@ -68,7 +68,8 @@ class ReplicaBase:
     def _apply(self, operation: Json) -> None:
         lost = self.catalog.apply(operation)
         if lost:
-            self.events.append(("lost", lost))
+            gone = [holder for key in ("ended", "ids") for holder in operation.get(key, ())]
+            self.events.append(("lost", lost, gone))
 
     def _adopt(self, state: Json) -> None:
         """Takes the catalog of another holder, with its epoch and index."""

@@ -8,19 +8,17 @@ all of them so that this does no harm.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from ringcoll.errors import Aborted, Error, Timeout
+from ringcoll.log import log
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.directory import error_of
 
 if TYPE_CHECKING:
     from ringcoll.weights.control import Control
-
-_log = logging.getLogger("ringcoll")
 
 _PAUSE_S = 0.03  # between attempts while nobody leads
 _LOST_S = 5.0  # so long others are asked instead of a holder that did not answer
@@ -55,6 +53,7 @@ class Session:
         self._lost: dict[str, float] = {}  # holders that do not answer, since when
         self._leader: str | None = None
         self._served: str | None = None  # who answered as the leader last
+        self._changes = 0  # how often the leader was lost or another one answered
         self._leases: dict[str, int] = {}
         self._watching = 0
         self._newest = 0
@@ -162,6 +161,7 @@ class Session:
         with self._lock:
             self._leader = target
             if self._served not in (None, target):
+                self._changes += 1
                 self._stray = self._stray or bool(self._leases or self._watching)
             self._served = target
             self._wake_keeper()
@@ -257,14 +257,25 @@ class Session:
 
     def _lose_leader(self) -> None:
         self._leader = None
+        self._changes += 1
         self._stray = bool(self._leases or self._watching)
         self._wake_keeper()
 
     # Leases.
 
-    def add_lease(self, lease: str, number: int) -> None:
+    @property
+    def changes(self) -> int:
+        """How often the leader has changed."""
+        return self._changes
+
+    def add_lease(self, lease: str, number: int, changes: int) -> None:
+        """Keeps a lease alive whoever leads. ``changes`` is what it was before the lease was asked
+        for: if the leader has changed since, the next one is told of it."""
         with self._lock:
             self._leases[lease] = number
+            if changes != self._changes:
+                self._stray = True
+                self._wake_keeper()
 
     def drop_lease(self, lease: str) -> None:
         """Forgets a lease."""
@@ -341,12 +352,16 @@ class Session:
             with self._lock:
                 self._stray = True  # the next tick tries again
                 self._keeper = None
-            _log.debug("store: a new leader could not be told the leases: %s", error)
+            log.debug("store: a new leader could not be told the leases: %s", error)
 
     def _renew(self, leases: dict[str, int]) -> None:
         if not leases:
             return
         answer: dict[str, Any] = self.request({"q": "renew", "leases": leases}, 30.0)
         with self._lock:
+            # What was said of the end of a lease meanwhile has come before the renewal.
+            ended = [lease for lease in leases if lease not in self._leases]
             for lease in answer["lost"]:
                 self._leases.pop(lease, None)
+        if ended:
+            self.post({"q": "release", "leases": ended})

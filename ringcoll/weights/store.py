@@ -276,7 +276,11 @@ class Store:
         """Reads what changes the tensors of ``out`` from the values of version ``since`` to those
         of ``version``, while they are still in use. :meth:`Update.apply` then changes them.
         Without ``since``, or if that version is not kept any more, tensors are read as a whole. The
-        version stays leased until the update is applied or closed."""
+        version stays leased until the update is applied or closed.
+
+        "latest" is the newest version at the time of this call, so it may be newer than the one
+        that :meth:`watch` has announced. ``version`` of the update says which it is. To get exactly
+        the announced version, pass its number; Gone is raised if it is not kept any more."""
         return self._update(version, since, out, prefix, timeout)
 
     def _update(
@@ -339,7 +343,10 @@ class Store:
         """Yields the numbers of new versions, the newest only: versions that were committed while
         the program was busy are skipped. It ends when no version has come for ``timeout`` seconds,
         and when the store is closed. ``after`` is the version that the program has already; by
-        default the newest at the time of the call."""
+        default the newest at the time of the call.
+
+        A newer version may have come when the program reads, and is then what "latest" means. Pass
+        the number as ``version`` to read exactly the announced one, as long as it is kept."""
         self._check()
         newest = self._session.begin_watch(self._timeout)
         return self._watch(newest if after is None else after, timeout)

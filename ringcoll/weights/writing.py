@@ -279,12 +279,12 @@ class Writer:
         base = self._base(work)
         puts = list(work.puts.values())
         entries = [put.entry for put in puts]
+        send_entries: list[list[Any]] | None = None  # a leader remembers those of the last commit
         if entries != self._entries:
-            self._entries = entries
+            self._entries = send_entries = entries
             self._token += 1
         deadline = time.monotonic() + work.timeout
         staged: dict[str, Any] | None = None
-        send_entries: list[list[Any]] | None = None
         while True:
             ask = base | {"q": "stage", "size": len(self._group.writers), "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}

@@ -248,3 +248,19 @@ def test_holders_agree_whatever_happens(block: int) -> None:
         leaderless += result["leaderless"]
     assert acknowledged > each and read > each
     assert leaderless < each * 0.2
+
+
+def test_copies_that_a_loss_takes_are_replaced_at_once() -> None:
+    """Also if the leader has just found that no copy was lacking."""
+    sim = Simulation(1, ["a", "b", "c"], keep=2, replicas=1)
+    leader = sim.processes["p0"].node.replica
+    writer = Writer(sim.processes["p0"], 3)
+    writer.process.run(writer.commit)
+    while not writer.acknowledged:
+        sim.run(0.01)
+    sim.run(0.15)  # a tick later the leader has looked
+    copies = next(iter(leader.catalog.copies.values()))
+    sim.kill(next(holder for holder in copies if holder != "p0"))
+    sim.run(0.35)  # the end is noticed, and a tick and a pull later the copies are there
+    assert len(leader.catalog.members) == 2
+    assert not leader.catalog.lacking()

@@ -13,6 +13,7 @@ from stores import Cluster, FakeFactory, together, wait_until
 
 import ringcoll
 from ringcoll.errors import Aborted, Gone, InvalidArgument, Mismatch, Timeout
+from ringcoll.weights.session import Session
 from ringcoll.weights.store import Store
 
 Make = Callable[..., Cluster]
@@ -170,6 +171,23 @@ def test_commits_in_a_row_are_in_order(make: Make) -> None:
         pending.append(store.commit(wait=False))
     assert [each.wait(10) for each in pending] == list(range(1, 11))
     assert [int(store.get("n", i + 1)) for i in range(10)] == list(range(10))
+
+
+def test_what_is_put_is_described_to_the_leader_once(make: Make, monkeypatch: Any) -> None:
+    request = Session.request
+    described: list[bool] = []
+
+    def note(self: Session, body: dict[str, Any], *rest: Any) -> dict[str, Any]:
+        if body["q"] == "stage":
+            described.append(body["entries"] is not None)
+        return request(self, body, *rest)
+
+    monkeypatch.setattr(Session, "request", note)
+    store = make(1).stores[0]
+    for name in ("a", "b", "b"):
+        store.put(name, numpy.ones(3))
+        store.commit()
+    assert described == [True, True, False]
 
 
 def test_guests_write_too(make: Make) -> None:

@@ -14,6 +14,9 @@ from stores import Cluster, FakeFactory, together, wait_until
 from ringcoll import _core
 from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
 from ringcoll.weights import holder as holder_module
+from ringcoll.weights import node as node_module
+from ringcoll.weights.directory import GRACE_S
+from ringcoll.weights.session import Session
 from ringcoll.weights.store import Store
 
 X = numpy.arange(1000, dtype="float32")
@@ -67,6 +70,13 @@ def test_default_replicas_depend_on_hosts(make: Make) -> None:
     assert make("aa").stores[0].info()["replicas"]["wanted"] == 0
     assert make("ab").stores[0].info()["replicas"]["wanted"] == 1
     assert make("a", replicas=3).stores[0].info()["replicas"]["wanted"] == 0
+
+
+def test_no_replica_lacks_where_nothing_is_stored(make: Make) -> None:
+    cluster = make("ab")
+    assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
+    assert cluster.commit() == 1
+    assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
 
 
 def test_replicas_lie_on_other_hosts(make: Make) -> None:
@@ -179,6 +189,75 @@ def test_watch_and_leases_survive_a_take_over(make: Make) -> None:
     assert (guest.get("w", 1) == X).all()
     lease.close()
     wait_until(lambda: [version.number for version in guest.versions()] == [5])
+
+
+def test_a_lease_that_ends_while_a_new_leader_is_told_of_it_has_ended(
+    make: Make, monkeypatch: Any
+) -> None:
+    cluster = make("ab", keep=1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest = cluster.guest()
+    lease = guest.lease()
+    renew, closed = Session._renew, threading.Event()
+
+    def renew_late(self: Session, leases: dict[str, int]) -> None:
+        closed.wait(10)
+        renew(self, leases)
+
+    monkeypatch.setattr(Session, "_renew", renew_late)
+    _kill(cluster, 0)
+    guest.info()  # another leads
+    lease.close()
+    closed.set()
+    guest.commit()
+    wait_until(lambda: [version.number for version in guest.versions()] == [2])
+
+
+def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(make: Make, monkeypatch: Any) -> None:
+    cluster = make("ab", keep=1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest, other = cluster.guest(), cluster.guest()
+    add_lease = Session.add_lease
+
+    def add_lease_late(self: Session, *arguments: Any) -> None:
+        monkeypatch.undo()
+        _kill(cluster, 0)
+        wait_until(lambda: self._leader is None)
+        add_lease(self, *arguments)
+
+    monkeypatch.setattr(Session, "add_lease", add_lease_late)
+    with guest.lease() as version:
+        other.commit()
+        time.sleep(GRACE_S + 0.5)
+        other.commit()
+        assert (guest.get("w", version) == X).all()
+
+
+@pytest.mark.parametrize("how", ["killed", "left"])
+def test_lost_versions_are_told_to_those_who_stay(
+    make: Make, monkeypatch: Any, caplog: Any, how: str
+) -> None:
+    monkeypatch.setattr(node_module, "_TOGETHER_S", 60.0 if how == "killed" else 0.5)
+    cluster = make("aaa", replicas=0)
+    cluster.put_all({f"w{i}": X for i in range(6)})
+    cluster.commit()
+    if how == "killed":
+        _kill(cluster, 1)
+    else:
+        cluster.stores[0].close()
+    wait_until(lambda: "the versions [1] are lost" in caplog.text)
+
+
+def test_nobody_is_told_of_versions_that_all_have_left(make: Make, caplog: Any) -> None:
+    cluster = make("aaa", replicas=0)
+    cluster.put_all({f"w{i}": X for i in range(6)})
+    cluster.commit()
+    for store in cluster.stores:
+        store.close()
+        time.sleep(0.3)  # the others notice it
+    assert "lost" not in caplog.text
 
 
 def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
