@@ -55,10 +55,12 @@ for four times as long as a commit takes; the other processor is free for the li
 get_state_dict reads to tensors that exist, whose pages were used before. With since= the guest has
 the version before the newest, and the library reads as a whole what is cheaper so, as on one host.
 
-Mapped files are on tmpfs, on the trainer's host. They are opened by np.load(mmap_mode="r") and
-copied, for the first time in the process, and once more. Beside them: a memcpy of as many bytes.
-The mount is on the trainer's host too. Cold: nobody has read the version's file, so that each byte
-goes through FUSE; it is read in blocks of 1 MiB."""
+Files are on tmpfs, on the trainer's host; huge pages: mounted with huge=within_size. The guest maps
+them and copies their tensors, for the first time in its process, and once more. Beside them: a
+memcpy of as many bytes. npy: a file for each tensor, by np.load(mmap_mode="r"), which first reads
+the head of the file to buffers of two pages. safetensors: one file, by mmap. The mount is on the
+trainer's host too. Cold: nobody has read the version's file, so that each byte goes through FUSE;
+it is read in blocks of 1 MiB."""
 COPIES, HOSTS, SHARES, COMMITS, DELTAS, FILES = (
     "copies",
     "hosts",
