@@ -12,23 +12,24 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from harness import build, deltas, machine, program
+from harness import build, deltas, machine, peers, program
 from harness.figures import MIB
 
-METHOD = (
-    "Two versions of a tensor of bfloat16, which differ at random in about a share of their "
-    "elements. One thread. Each round does everything once, one share after the other; a time is "
-    "the median over rounds. Rates count the bytes of both versions where both are read. Reading "
-    "is the sum of both versions, compiled for this processor. The ratio is the median over rounds "
-    "of the time to read both versions over the time of delta_make in the same round."
-)
+METHOD = """\
+Two versions of one tensor of bfloat16 in memory of this process, which was written before, so
+that no page is missing. They differ at random in about a share of their elements. One thread
+calls the C functions of libringcoll.so. Each round does everything once, one share after the
+other; a time is the median over rounds. Rates count the bytes of both versions where both are
+read. Reading is the sum of both versions, compiled for this processor. The ratio is the median
+over rounds of the time to read both versions over the time of delta_make in the same round. Each
+delta is applied, and what comes out is compared with the newer version."""
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add = parser.add_argument
     add("--quick", action="store_true", help="16 MiB, two rounds: a smoke test")
-    add("--mib", type=int, default=512, help="of one version; default %(default)s")
+    add("--mib", type=int, default=1024, help="of one version; default %(default)s")
     add("--rounds", type=int, default=7, help="default %(default)s")
     add("--library", type=Path, help="a libringcoll.so instead of a build of this")
     add("--build", type=Path, default=build.CHECKOUT / "build/perf")
@@ -43,7 +44,7 @@ def main() -> int:
     arguments = parse_arguments()
     folder = arguments.build.resolve()
     results = deltas.Results("Deltas and checksums", METHOD, machine.describe())
-    results.peers["ringcoll"] = str(arguments.library or "of this checkout")
+    results.peers["ringcoll"] = peers.version_of_checkout()
     results.peers["NumPy"] = np.__version__
 
     def measure() -> None:

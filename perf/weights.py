@@ -10,34 +10,57 @@ measured and how.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness import build, figures, machine, one_sided, program, rounds, store_runs, weights_report
 from harness.figures import MIB, OURS
-from harness.jobs import end_on_sigterm
+from harness.jobs import JobError, end_on_sigterm
 from harness.one_sided import ONE_HOST, PEERS, Pythons, Settings
-from harness.store_runs import STORE, Setting
+from harness.store_runs import STORE, Missing, Setting
 from harness.weights_report import Results
 from support import hosts
 
-METHOD = (
-    "A user copies from (read) and to (write) memory of an owner, each a process with one thread "
-    "that calls. Calls are those of each library's Python interface. A time is that of a batch of "
-    "calls, back to back and one at a time, divided by the calls: the median batch of a visit, the "
-    "median over rounds. Every round visits each library in turn, the others idle; threads that "
-    "poll are stopped meanwhile. In brackets: the median over rounds of another's time over that "
-    "of ringcoll in the same round; above 1, ringcoll is faster. Buffers stay the same, and what "
-    "came is compared with what was sent once for each size. `ringcoll`: the owner's memory is of "
-    "ringcoll.empty; `plain memory`: it is the caller's; `TCP`: both take each other for another "
-    "host's. torch and TensorFlow make a new tensor of what they read. On hosts the links are "
-    "shaped to the rate that is named, in each direction, headers are not counted (frames have "
-    "9000 bytes, and headers 0.7 %), and the shaper passes the first 256 KB after a pause at full "
-    "speed. A shared read takes its bytes from all owners; their links are shaped, that of the "
-    "user is not. The store: commit is what put_state_dict and commit take; with wait=False the "
-    "pause is that of these calls and of Pending.copied() after a pass that computes; mapped files "
-    "are copied from np.load(mmap_mode='r')."
-)
+METHOD = """\
+A user copies from (read) and to (write) memory of an owner, each a process with one thread that
+calls, by each library's Python interface. A time is that of a batch of calls, back to back and one
+at a time, divided by the calls: the median batch of a visit, the median over rounds. Every round
+visits each library in turn. Meanwhile the others idle, and those whose threads poll are stopped. In
+brackets: the median over rounds of another's time over that of `ringcoll` in the same round; above
+1, ringcoll is faster. Buffers are memory that was used before, and stay the same. What came is
+compared with what was sent once for each size.
+
+`ringcoll`: the owner's memory is of ringcoll.empty. `plain memory`: it is the caller's, on one
+host. `TCP`: on one host, both take each other for another host's. memcpy: NumPy's copy between two
+buffers of one process. NIXL's transfers are prepared once for each size. torch and TensorFlow make
+new tensors of what they read; TensorFlow copies at most 64 MiB in one tensor. A read of several
+tensors, such as a state dict, is one call for all of them; all bytes lie in one registered region,
+or in torch and TensorFlow in as many tensors.
+
+Two hosts are network namespaces of this machine, which share its processors. Their links are shaped
+to the rate that is named, in each direction. Frames have 9000 bytes, and headers, 0.7 % of them,
+count as nothing. The shaper passes the first 256 KB after a pause at full speed, so that sizes up
+to 1 MiB may be faster than the wire. A shared read takes its bytes from all owners; their links are
+shaped, that of the user is not.
+
+The store has one trainer, which holds the versions, and one guest that follows. The state dict is
+bfloat16 of random bits, of which 1 % change at random before a commit. memcpy: the trainer copies
+its state dict to other memory, tensor by tensor. commit: put_state_dict and commit(wait=True). The
+first commits take new pages from the system, and are not counted among those that follow. The pause
+of commit(wait=False) is that of put_state_dict, commit and Pending.copied() in a pass that computes
+for four times as long as a commit takes; the other processor is free for the library's thread.
+get_state_dict reads to tensors that exist, whose pages were used before. With since= the guest has
+the version before the newest, and the library reads as a whole what is cheaper so, as on one host.
+
+Files are on tmpfs, on the trainer's host; huge pages: mounted with huge=within_size. The guest maps
+them and copies their tensors, for the first time in its process, and once more. Beside them: a
+memcpy of as many bytes. npy: a file for each tensor, by np.load(mmap_mode="r"), which first reads
+the head of the file to buffers of two pages. safetensors: one file, by mmap. The mount is on the
+trainer's host too. Cold: nobody has read the version's file, so that each byte goes through FUSE;
+it is read in blocks of 1 MiB."""
 COPIES, HOSTS, SHARES, COMMITS, DELTAS, FILES = (
     "copies",
     "hosts",
@@ -51,7 +74,7 @@ PARTS = {
     HOSTS: "the same between two hosts, at each of --rates",
     SHARES: "reads shared by owners, at the first of --rates",
     COMMITS: "the store on one host: commit and get",
-    DELTAS: "the store between two hosts, at the first of --rates: get, whole and since",
+    DELTAS: "the store between two hosts, at each of --rates: get, whole and since",
     FILES: "the store's files on one host: mapped, and mounted",
 }
 NEED_HOSTS = (HOSTS, SHARES, DELTAS)
@@ -75,7 +98,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--store-mib", type=int, help="of the state dict; default 1024")
     add("--store-rounds", type=int, help="default 5")
     add("--tensors", type=int, default=store_runs.TENSORS, help="default %(default)s")
-    add("--mount-command", default=store_runs.MOUNT, help="default %(default)s")
     add("--peers-python", type=Path, help="a Python that has peers which the one in use has not")
     add("--install-peers", action="store_true", help="NIXL and Mooncake from PyPI, into --build")
     add("--build", type=Path, default=build.CHECKOUT / "build/perf")
@@ -142,6 +164,8 @@ def measure_copies(arguments: argparse.Namespace, found: Pythons, results: Resul
         arguments.visit,
         arguments.size_limit,
         arguments.build / "logs",
+        arguments.tensors,
+        arguments.store_mib * MIB,
     )
 
     def note(versions: dict[str, str], missing: dict[str, str]) -> None:
@@ -153,40 +177,49 @@ def measure_copies(arguments: argparse.Namespace, found: Pythons, results: Resul
     places = [ONE_HOST] if COPIES in arguments.parts else []
     places += arguments.rates if HOSTS in arguments.parts else []
     for rate in places:
-        for copies in one_sided.measure(rate, settings, note):
-            results.copies.append(copies)
-            place = f"{copies.way}, {copies.place}"
-            results.failures += [f"{place}: {text}" for text in copies.results.failures]
+        with _noted(f"one-sided copies, {rate or 'one host'}", results):
+            for copies in one_sided.measure(rate, settings, note):
+                results.copies.append(copies)
+                place = f"{copies.what}, {copies.place}"
+                results.failures += [f"{place}: {text}" for text in copies.results.failures]
     if SHARES in arguments.parts:
-        shares, failures = one_sided.measure_shares(arguments.rates[0], arguments.owners, settings)
-        results.shares.append(shares)
-        results.failures += [f"shared reads: {text}" for text in failures]
+        with _noted("shared reads", results):
+            owners = arguments.owners
+            shares, failures = one_sided.measure_shares(arguments.rates[0], owners, settings)
+            results.shares.append(shares)
+            results.failures += [f"shared reads: {text}" for text in failures]
 
 
 def measure_store(arguments: argparse.Namespace, found: Pythons, results: Results) -> None:
-    setting = Setting(
-        found,
-        arguments.build / "logs",
-        arguments.store_rounds,
-        arguments.tensors,
-        arguments.store_mib * MIB,
-        arguments.mount_command,
-    )
-    problems: list[tuple[str, str, str]] = []
-    if COMMITS in arguments.parts and (why := store_runs.measure_commits(setting, results.stored)):
-        problems.append((STORE, *why))
-    if DELTAS in arguments.parts and (
-        why := store_runs.measure_deltas(arguments.rates[0], setting, results.stored)
-    ):
-        problems.append((f"{STORE} between hosts", *why))
+    stored = results.stored
+    stored.tensors, stored.bytes = arguments.tensors, arguments.store_mib * MIB
+    logs = arguments.build / "logs"
+    setting = Setting(found, logs, arguments.store_rounds, stored.tensors, stored.bytes)
+    if COMMITS in arguments.parts:
+        with _noted(STORE, results):
+            store_runs.measure_commits(setting, stored)
+    for rate in arguments.rates if DELTAS in arguments.parts else ():
+        with _noted(f"{STORE} between hosts at {rate}", results):
+            store_runs.measure_deltas(rate, setting, stored)
+    for pages in store_runs.PAGES if FILES in arguments.parts else ():
+        with _noted(f"files of the store on {pages}", results):
+            store_runs.measure_files(pages, setting, stored)
     if FILES in arguments.parts:
-        problems += store_runs.measure_files(setting, results.stored)
-    for what, kind, reason in problems:
-        rounds.progress(f"  NOT MEASURED: {what}: {reason}")
-        if kind == "missing":
-            results.missing[what] = reason
-        else:
-            results.failures.append(f"{what}: {reason}")
+        with _noted(store_runs.MOUNT, results):
+            store_runs.measure_mount(setting, stored)
+
+
+@contextmanager
+def _noted(what: str, results: Results) -> Iterator[None]:
+    """Reports what could not be measured. The rest is measured all the same."""
+    try:
+        yield
+    except Missing as reason:
+        results.missing[what] = str(reason)
+        rounds.progress(f"  without {what}: {reason}")
+    except (JobError, hosts.HostsError, OSError, subprocess.SubprocessError) as error:
+        results.failures.append(f"{what}: {error}")
+        rounds.progress(f"  NOT MEASURED: {what}: {error}")
 
 
 def measure(arguments: argparse.Namespace, results: Results) -> None:

@@ -4,7 +4,8 @@ A job has the ranks 0 to N-1 as owners, most often one, and rank N as the user. 
 started as `driver.py SOCKET DIRECTORY RANKS MOST_BYTES [word ...]`, once for each rank, and finds
 its rank in PERF_RANKS. Commands of the harness, which come to all ranks:
 
-    use WAY                  read or write; the drivers may have more ways, named read-...
+    use WAY                  read or write; read/400 reads 400 pieces of the bytes by one call, as
+                             the tensors of a state dict; a driver may have ways named read-...
     prepare BYTES            fills the source of the way with a pattern, and clears the destination
     run BYTES BATCHES CALLS  the user copies; its times are answered, an owner answers zeros
     verify BYTES             compares the destination with the pattern
@@ -24,6 +25,7 @@ from bench import Harness, times_line
 
 MEETING_S = 60.0
 _PATTERN_BYTES = 65_521  # a prime: bytes that are moved by a page or a segment are noticed
+_ALIGN = 64  # of pieces, as allocators align tensors
 
 
 class Owner(Protocol):
@@ -85,9 +87,36 @@ def memory(size: int) -> Any:
     return np.zeros(size, np.uint8)
 
 
-def pattern(way: str, size: int) -> Any:
-    random = np.random.default_rng(len(way))
-    return np.resize(random.integers(1, 256, min(size, _PATTERN_BYTES), np.uint8), size)
+def is_read(way: str) -> bool:
+    return way.startswith("read")
+
+
+def pieces(way: str, size: int) -> list[slice]:
+    """What a way copies at a time: all bytes, or the pieces of a way such as read/400."""
+    count = int(way.partition("/")[2] or 1)
+    ends = [size * n // count // _ALIGN * _ALIGN for n in range(1, count)] + [size]
+    return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def fill(memory: Any, way: str) -> None:
+    """Writes the pattern of the way. Takes no memory besides, however long it is."""
+    unit, rows, rest = _in_rows(memory, way)
+    rows[:] = unit
+    rest[:] = unit[: len(rest)]
+
+
+def count_wrong(memory: Any, way: str) -> int:
+    """The bytes that differ from the pattern of the way."""
+    unit, rows, rest = _in_rows(memory, way)
+    wrong = sum(np.count_nonzero(row != unit) for row in rows)
+    return int(wrong + np.count_nonzero(rest != unit[: len(rest)]))
+
+
+def _in_rows(memory: Any, way: str) -> tuple[Any, Any, Any]:
+    """What is repeated, the memory in rows of that length, and what is left of it."""
+    unit = np.random.default_rng(len(way)).integers(1, 256, _PATTERN_BYTES, np.uint8)
+    whole = len(memory) // len(unit) * len(unit)
+    return unit, memory[:whole].reshape(-1, len(unit)), memory[whole:]
 
 
 class _Rank:
@@ -98,7 +127,7 @@ class _Rank:
         self._memory = role.local if start.is_user else role.memory
 
     def _has_source(self) -> bool:
-        return self._user != self._way.startswith("read")
+        return self._user != is_read(self._way)
 
     def use(self, words: list[str]) -> str:
         self._way = words[0]
@@ -106,9 +135,10 @@ class _Rank:
 
     def prepare(self, words: list[str]) -> str:
         size = int(words[0])
-        content = pattern(self._way, size) if self._has_source() else 0
-        if self._memory is not None:
-            self._memory[:size] = content
+        if self._memory is not None and self._has_source():
+            fill(self._memory[:size], self._way)
+        elif self._memory is not None:
+            self._memory[:size] = 0
         if hasattr(self._role, "prepare"):
             self._role.prepare(self._way, size)
         return "prepared"
@@ -120,9 +150,9 @@ class _Rank:
         elif self._has_source():
             return "verified"
         if self._memory is not None:
-            wrong = np.flatnonzero(self._memory[:size] != pattern(self._way, size))
-            if len(wrong):
-                raise ValueError(f"{self._way}: {len(wrong)} of {size} bytes are wrong")
+            wrong = count_wrong(self._memory[:size], self._way)
+            if wrong:
+                raise ValueError(f"{self._way}: {wrong} of {size} bytes are wrong")
         return "verified"
 
     def run(self, words: list[str]) -> str:

@@ -5,6 +5,8 @@ NumPy's copy of contiguous bytes is a memcpy.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import one_sided
 
@@ -20,20 +22,22 @@ class Copier:
     def __init__(self, most_bytes: int) -> None:
         self.local = one_sided.memory(most_bytes)
         self._other = one_sided.memory(most_bytes)
+        self._copies: list[tuple[Any, Any]] = []
 
     def prepare(self, way: str, size: int) -> None:
-        self._other[:size] = one_sided.pattern(way, size)
+        one_sided.fill(self._other[:size], way)
+        there, here = self._other, self.local
+        source, out = (there, here) if one_sided.is_read(way) else (here, there)
+        self._copies = [(out[piece], source[piece]) for piece in one_sided.pieces(way, size)]
 
     def fetch(self, way: str, size: int) -> None:
         """A write is a copy like a read, and only that of a read is compared."""
-        if way == "write":
-            self.copy("read", size)
+        if not one_sided.is_read(way):
+            np.copyto(self.local[:size], self._other[:size])
 
     def copy(self, way: str, size: int) -> None:
-        if way == "read":
-            np.copyto(self.local[:size], self._other[:size])
-        else:
-            np.copyto(self._other[:size], self.local[:size])
+        for out, source in self._copies:
+            np.copyto(out, source)
 
     def close(self) -> None:
         pass

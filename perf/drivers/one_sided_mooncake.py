@@ -37,10 +37,22 @@ class User(Side):
         super().__init__(start)
         found = json.loads(start.expect("owner"))
         self._segment, self._there = found["segment"], found["base"]
+        self._here_there_sizes: list[list[int]] = []
+
+    def prepare(self, way: str, size: int) -> None:
+        found = one_sided.pieces(way, size)
+        here, there = ([base + piece.start for piece in found] for base in (self.base, self._there))
+        self._here_there_sizes = [here, there, [piece.stop - piece.start for piece in found]]
 
     def copy(self, way: str, size: int) -> None:
-        copy = self.engine.transfer_sync_read if way == "read" else self.engine.transfer_sync_write
-        if status := copy(self._segment, self.base, self._there, size):
+        engine = self.engine
+        if way == "read":
+            status = engine.transfer_sync_read(self._segment, self.base, self._there, size)
+        elif way == "write":
+            status = engine.transfer_sync_write(self._segment, self.base, self._there, size)
+        else:
+            status = engine.batch_transfer_sync_read(self._segment, *self._here_there_sizes)
+        if status:
             raise RuntimeError(f"{way} of {size} bytes: {status}")
 
 

@@ -42,9 +42,14 @@ class User(Side):
         self._prepared: dict[tuple[str, int], Any] = {}
 
     def _prepare(self, way: str, size: int) -> Any:
-        here = self.agent.get_xfer_descs([(self.base, size, 0)], "DRAM")
-        there = self.agent.get_xfer_descs([(self._there, size, 0)], "DRAM")
-        return self.agent.initialize_xfer(way.upper(), here, there, self._owner)
+        here, there = (
+            self.agent.get_xfer_descs(
+                [(base + p.start, p.stop - p.start, 0) for p in one_sided.pieces(way, size)], "DRAM"
+            )
+            for base in (self.base, self._there)
+        )
+        operation = "READ" if one_sided.is_read(way) else "WRITE"
+        return self.agent.initialize_xfer(operation, here, there, self._owner)
 
     def copy(self, way: str, size: int) -> None:
         transfer = self._prepared.get((way, size))

@@ -3,13 +3,15 @@
 Words: the memory of the owner, "mapped" (ringcoll.empty) or "plain" (the caller's); then "apart" if
 both ranks are to take each other for another host's, so that bytes go over TCP.
 
-A way read-N reads from the first N owners, which have the same bytes.
+A way read-N reads from the first N owners, which have the same bytes. A way read/N is one call that
+has a copy for each piece.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import one_sided
 
@@ -40,7 +42,8 @@ class User:
         owners = [json.loads(start.expect(f"owner{rank}")) for rank in range(start.owners)]
         self._handles = [bytes.fromhex(owner["handle"]) for owner in owners]
         self._agent = ringcoll.connect(owners[0]["addresses"][0], key="key")
-        self._views: dict[int, object] = {}
+        self._views: dict[int, Any] = {}
+        self._batches: dict[tuple[str, int], list[Any]] = {}
 
     def copy(self, way: str, size: int) -> None:
         local = self._views.get(size)
@@ -51,8 +54,19 @@ class User:
         elif way == "write":
             self._agent.write(self._handles[0], local)
         else:
-            sources = self._handles[: int(way.removeprefix("read-"))]
-            self._agent.transfer([self._read_of(local, sources)])
+            self._agent.transfer(self._batch(way, size))
+
+    def _batch(self, way: str, size: int) -> list[Any]:
+        found = self._batches.get((way, size))
+        if found is None:
+            owners = int(way.removeprefix("read-")) if way.startswith("read-") else 1
+            found = self._batches[way, size] = [
+                self._read_of(
+                    self.local[piece], [(handle, piece.start) for handle in self._handles[:owners]]
+                )
+                for piece in one_sided.pieces(way, size)
+            ]
+        return found
 
     def close(self) -> None:
         self._agent.close()

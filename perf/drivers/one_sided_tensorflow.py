@@ -39,33 +39,28 @@ class Owner:
         os._exit(0)  # the server has no other end
 
 
-class Tensor:
-    """The variable, and what reads and assigns it."""
+class Tensors:
+    """The variables, one for each piece, and what reads and assigns them."""
 
-    def __init__(self, local: Any) -> None:
+    def __init__(self, lengths: list[int]) -> None:
         with tf.device(_SERVER):
-            self._variable = tf.Variable(tf.zeros(len(local), tf.uint8))
-        with tf.device(_WORKER):
-            self._local = tf.constant(local)
-        self._read: Callable[[], Any] = tf.function(self._read_here)
-        self._write: Callable[[Any], None] = tf.function(self._assign_there)
+            self._variables = [tf.Variable(tf.zeros(length, tf.uint8)) for length in lengths]
+        self._read: Callable[[], list[Any]] = tf.function(self._read_here)
+        self._write: Callable[[list[Any]], None] = tf.function(self._assign_there)
 
-    def _read_here(self) -> Any:
+    def _read_here(self) -> list[Any]:
         with tf.device(_WORKER):
-            return tf.identity(self._variable)
+            return [tf.identity(variable) for variable in self._variables]
 
-    def _assign_there(self, value: Any) -> None:
+    def _assign_there(self, values: list[Any]) -> None:
         with tf.device(_SERVER):
-            self._variable.assign(value)
+            for variable, value in zip(self._variables, values, strict=True):
+                variable.assign(value)
 
-    def take(self, local: Any) -> None:
-        with tf.device(_WORKER):
-            self._local = tf.constant(local)
+    def write(self, values: list[Any]) -> None:
+        self._write(values)
 
-    def write(self) -> None:
-        self._write(self._local)
-
-    def read(self) -> Any:
+    def read(self) -> list[Any]:
         return self._read()
 
 
@@ -75,23 +70,33 @@ class User:
         start.expect("serves")
         tf.config.experimental_connect_to_cluster(cluster, job_name="worker", task_index=0)
         self.local = one_sided.memory(start.most_bytes)
-        self._tensors: dict[int, Tensor] = {}
+        self._made: dict[tuple[int, int], Tensors] = {}
+        self._tensors = Tensors([])
+        self._values: list[Any] = []
 
     def prepare(self, way: str, size: int) -> None:
-        tensor = self._tensors.setdefault(size, Tensor(self.local[:size]))
-        tensor.take(one_sided.pattern(way, size))
-        if way == "read":
-            tensor.write()
+        found = one_sided.pieces(way, size)
+        key = (len(found), size)
+        if key not in self._made:
+            self._made[key] = Tensors([piece.stop - piece.start for piece in found])
+        self._tensors = self._made[key]
+        content = one_sided.memory(size)
+        one_sided.fill(content, way)
+        with tf.device(_WORKER):
+            self._values = [tf.constant(content[piece]) for piece in found]
+        if one_sided.is_read(way):
+            self._tensors.write(self._values)
+            self._values = []
 
     def fetch(self, way: str, size: int) -> None:
-        self.local[:size] = self._tensors[size].read().numpy()
+        for piece, value in zip(one_sided.pieces(way, size), self._tensors.read(), strict=True):
+            self.local[piece] = value.numpy()
 
     def copy(self, way: str, size: int) -> None:
-        tensor = self._tensors[size]
-        if way == "read":
-            tensor.read()
+        if one_sided.is_read(way):
+            self._tensors.read()
         else:
-            tensor.write()
+            self._tensors.write(self._values)
 
     def close(self) -> None:
         os._exit(0)

@@ -11,9 +11,10 @@ Commands, each to both ranks; a rank that has nothing to do answers no times:
     whole                   the follower reads the newest version: seconds, bytes
     since                   the same, but only what changed since it did so last: seconds, bytes
     compare                 what was read by "whole" and "since" is the same; answers "compared"
-    files                   the follower copies the newest version's .npy files, mapped: seconds,
-                            seconds of a second copy from the same mappings, and of a memcpy
-    mount COMMAND           the follower mounts the store: "mounted"
+    npy                     the follower maps the newest version's .npy files and copies them:
+                            seconds, seconds of a second copy, and of a memcpy of as many bytes
+    safetensors             the same with model.safetensors
+    mount                   the follower mounts the store: "mounted"
     fuse                    the follower reads model.safetensors of the newest version, which nobody
                             has read: seconds, bytes, seconds of a second read
 """
@@ -21,8 +22,9 @@ Commands, each to both ranks; a rank that has nothing to do answers no times:
 from __future__ import annotations
 
 import contextlib
+import json
+import mmap
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -173,22 +175,39 @@ class Follower:
                 raise ValueError(f"{name}: the delta gives another tensor")
         return "compared"
 
-    def files(self) -> list[float]:
+    def npy(self) -> list[float]:
+        return self._copy_mapped(self._map_npy)
+
+    def safetensors(self) -> list[float]:
+        return self._copy_mapped(self._map_safetensors)
+
+    def _copy_mapped(self, map_all: Callable[[Path], list[Any]]) -> list[float]:
         folder = self._await(Path(self._path) / str(self._newest()))
         outs = [_bits(tensor) for tensor in self._whole.values()]
-        paths = [folder / f"{name}.npy" for name in self._whole]
         times: list[float] = []
-        mapped = []
         with _timed(times):
-            for path, out in zip(paths, outs, strict=True):
-                mapped.append(np.load(path, mmap_mode="r").view(np.int16))
-                np.copyto(out, mapped[-1])
+            mapped = map_all(folder)
+            for out, tensor in zip(outs, mapped, strict=True):
+                np.copyto(out, tensor)
         with _timed(times):
-            for file, out in zip(mapped, outs, strict=True):
-                np.copyto(out, file)
+            for out, tensor in zip(outs, mapped, strict=True):
+                np.copyto(out, tensor)
         with _timed(times):
             _copy_all(self._since, self._whole)
         return times
+
+    def _map_npy(self, folder: Path) -> list[Any]:
+        paths = [folder / f"{name}.npy" for name in self._whole]
+        return [np.load(path, mmap_mode="r").view(np.int16) for path in paths]
+
+    def _map_safetensors(self, folder: Path) -> list[Any]:
+        with (folder / "model.safetensors").open("rb", buffering=0) as file:
+            memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        begin = 8 + int.from_bytes(memory[:8], "little")
+        header = json.loads(memory[8:begin])
+        data = np.frombuffer(memory, np.uint8)[begin:]
+        places = [header[name]["data_offsets"] for name in self._whole]
+        return [data[first:end].view(np.int16) for first, end in places]
 
     def _await(self, path: Path) -> Path:
         end = time.monotonic() + _VERSION_S
@@ -198,17 +217,25 @@ class Follower:
             time.sleep(0.01)
         return path
 
-    def mount(self, command: str) -> str:
+    def mount(self) -> str:
         point = self._directory / "mount"
         point.mkdir()
-        fill = {"python": sys.executable, "directory": str(point)}
-        fill |= {"address": self._address, "key": KEY}
-        words = [word.format(**fill) for word in shlex.split(command)]
-        self._mount = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "ringcoll",
+            "store",
+            "mount",
+            self._address,
+            str(point),
+        ]
+        key = {**os.environ, "RINGCOLL_KEY": KEY}
+        self._mount = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=key)
         assert self._mount.stdout
         said = self._mount.stdout.readline()
         if not said.startswith("mounted"):
-            raise RuntimeError(f"{shlex.join(words)}: {said.strip() or 'it ended'}")
+            raise RuntimeError(f"{' '.join(words)}: {said.strip() or 'it ended'}")
         return "mounted"
 
     def fuse(self) -> list[float]:
@@ -239,18 +266,17 @@ def main() -> None:
             method = getattr(role, name, None)
             if method is None:
                 return _IDLE.get(name, "times")
-            arguments: list[Any] = [" ".join(words)] if name == "mount" else list(map(float, words))
-            if name == "make":
-                arguments = list(map(int, arguments))
-            answer = method(*arguments)
+            kind = int if name == "make" else float
+            answer = method(*map(kind, words))
             return answer if isinstance(answer, str) else times_line(answer)
 
         return handle
 
     commands = ("make", "change", "memcpy", "commit", "background", "whole", "since", "compare")
+    files = ("npy", "safetensors", "mount", "fuse")
     harness = Harness(start.socket, start.rank)
     try:
-        harness.serve({name: handler(name) for name in (*commands, "files", "mount", "fuse")})
+        harness.serve({name: handler(name) for name in (*commands, *files)})
     finally:
         role.close()
         os._exit(0)  # whatever threads are left

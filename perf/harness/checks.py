@@ -11,10 +11,25 @@ class Check:
 
     target: str
     cells: list[tuple[str, float, bool]] = field(default_factory=list)  # where, value, met
+    unit: str = ""  # of the values
 
     def note(self, where: str, value: float | None, met: bool) -> None:
         if value is not None:
             self.cells.append((where, value, met))
+
+    def rows(self) -> list[list[str]]:
+        """The target, where it was judged, what was measured there, and whether that meets it."""
+        if not self.cells:
+            return [[self.target, "–", "–", "not measured"]]
+        return [
+            [
+                self.target,
+                where,
+                f"{value:.2f} {self.unit}".strip(),
+                "met" if met else "**NOT MET**",
+            ]
+            for where, value, met in self.cells
+        ]
 
     def verdict(self) -> str:
         if not self.cells:

@@ -21,12 +21,13 @@ from .jobs import Job, JobError, Part, Spec, Way
 READ, WRITE = "read", "write"
 WAYS = (READ, WRITE)
 MEMCPY = "memcpy"
-PLAIN, APART = f"{OURS}, plain memory", f"{OURS}, TCP"
+PLAIN, APART = f"{OURS} plain memory", f"{OURS} TCP"
 NIXL, MOONCAKE, TORCH, TENSORFLOW = "NIXL", "Mooncake", "torch RPC", "TensorFlow gRPC"
 ONE_HOST = ""  # the rate of a place that is one host
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 QUICK_SIZES = [4 * KIB, MIB]
 SHARED_BYTES = 64 * MIB
+TARGET_RATE = "1gbit"  # at which targets hold between hosts
 # With frames of 1500 bytes the headers alone take 4.4 % of a link; with these, 0.7 %.
 JUMBO_BYTES = 9000
 PACKAGES = ["numpy", "mooncake-transfer-engine-non-cuda"]
@@ -55,15 +56,19 @@ class Peer:
     module: str = "numpy"
     package: str = "numpy"
     between_hosts: bool = True  # too
-    most_bytes: int = 1 << 62
+    most_bytes: int = 1 << 62  # of one tensor
+    state_dict: bool = True  # too
     polls: bool = False  # a thread of its own polls, so that it is stopped while it waits
+
+    def can_copy(self, size: int, tensors: int) -> bool:
+        return (self.state_dict or tensors == 1) and size // tensors <= self.most_bytes
 
 
 PEERS = {
     MEMCPY: Peer("memcpy", between_hosts=False),
     OURS: Peer("ringcoll", ("mapped",), OURS, OURS),
-    PLAIN: Peer("ringcoll", ("plain",), OURS, OURS, between_hosts=False),
-    APART: Peer("ringcoll", ("mapped", "apart"), OURS, OURS, between_hosts=False),
+    PLAIN: Peer("ringcoll", ("plain",), OURS, OURS, between_hosts=False, state_dict=False),
+    APART: Peer("ringcoll", ("mapped", "apart"), OURS, OURS, False, state_dict=False),
     NIXL: Peer("nixl", (), "nixl_cu12", "nixl-cu12", polls=True),
     MOONCAKE: Peer("mooncake", (), "mooncake", "mooncake-transfer-engine-non-cuda"),
     TORCH: Peer("torch", (), "torch", "torch", polls=True),
@@ -79,11 +84,16 @@ class Copies:
     rate: str  # of each host's link; ONE_HOST
     way: str
     results: report.Results
+    tensors: int = 1  # that one call copies
     ranks: int = 2
 
     @property
     def place(self) -> str:
         return f"two hosts at {self.rate}" if self.rate else "one host"
+
+    @property
+    def what(self) -> str:
+        return f"{self.way} of {self.tensors} tensors" if self.tensors > 1 else self.way
 
     @property
     def sizes(self) -> list[int]:
@@ -193,8 +203,8 @@ def find(
             continue
         python, version = found
         driver = str(build.DRIVERS / f"one_sided_{peer.driver}.py")
-        most = min(most_bytes, peer.most_bytes)
-        command = [python, driver, "{socket}", "{directory}", "{ranks}", str(most), *peer.words]
+        most = [str(most_bytes), *peer.words]
+        command = [python, driver, "{socket}", "{directory}", "{ranks}", *most]
         label = f"NumPy {version}" if name == MEMCPY else version
         spec = Spec(name, command, label, pause_when_idle=peer.polls, parts=parts)
         specs.append(spec)
@@ -239,24 +249,31 @@ class Settings:
     visit_s: float
     size_limit_s: float
     logs: Path
+    dict_tensors: int
+    dict_bytes: int
 
 
 def measure(
     rate: str, settings: Settings, note: Callable[[dict[str, str], dict[str, str]], None]
 ) -> list[Copies]:
-    """In one place: all sizes, reads and then writes. `note` is told versions, and who is missing
-    and why."""
-    found = [Copies(rate, way, report.Results(way, OURS, "", [], {}, {})) for way in WAYS]
+    """In one place: all sizes, reads and then writes, and reads of a state dict. `note` is told
+    versions, and who is missing and why."""
+
+    def new(way: str, tensors: int = 1) -> Copies:
+        return Copies(rate, way, report.Results(way, OURS, "", [], {}, {}), tensors)
+
+    found = [*map(new, WAYS), new(READ, settings.dict_tensors)]
     rounds.progress(found[0].place)
     names = [name for name in settings.names if not rate or PEERS[name].between_hosts]
     with parts_of(rate) as parts:
-        specs, missing = find(settings.pythons, names, max(settings.sizes), parts)
+        most = max(*settings.sizes, settings.dict_bytes)
+        specs, missing = find(settings.pythons, names, most, parts)
         note({spec.name: spec.version for spec in specs}, missing)
         started = rounds.start_jobs(specs, 2, settings.logs, found[0].results)
         try:
             rounds.measure_idle(started, 2, found[0].results)
             for copies in found:
-                rounds.progress(f" {copies.way}")
+                rounds.progress(f" {copies.what}")
                 _measure_way(started, copies, settings)
         finally:
             rounds.close_jobs(started)
@@ -264,11 +281,12 @@ def measure(
 
 
 def _measure_way(started: rounds.Jobs, copies: Copies, settings: Settings) -> None:
-    for size in settings.sizes:
+    way = f"{copies.way}/{copies.tensors}" if copies.tensors > 1 else copies.way
+    for size in settings.sizes if copies.tensors == 1 else [settings.dict_bytes]:
         ways: rounds.Jobs = {
-            name: Way(job, copies.way, {})
+            name: Way(job, way, {})
             for name, job in started.items()
-            if isinstance(job, Job) and size <= PEERS[name].most_bytes
+            if isinstance(job, Job) and PEERS[name].can_copy(size, copies.tensors)
         }
         for name in list(ways):
             _verify(ways, name, size, copies.results)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -13,28 +14,34 @@ from typing import Any
 from . import build, figures, report, rounds
 from .checks import Check
 from .figures import MIB
-from .jobs import Job, JobError, Spec
-from .one_sided import ONE_HOST, Pythons, parts_of, wire_s
+from .jobs import Job, Spec
+from .one_sided import ONE_HOST, TARGET_RATE, Pythons, parts_of, wire_s
 
-MEMCPY, COMMIT, BACKGROUND = "memcpy", "commit", "background"
+MEMCPY, FIRST, COMMIT, BACKGROUND = "memcpy", "first commits", "commit", "background"
 WHOLE, SINCE = "whole", "since"
-FILES, FUSE = "files", "fuse"
-AGAIN = "again"  # a row of the table
-STORE, MAPPED, MOUNTED = "ringcoll.Store", "files of the store", "mount of the store"
+FUSE = "fuse"
+FORMATS = ("npy", "safetensors")
+PAGES = SMALL_PAGES, HUGE_PAGES = ("pages of 4 KiB", "huge pages")
+MAPPED = {(kind, pages): f"{kind}, {pages}" for pages in PAGES for kind in FORMATS}
+STORE, MOUNT = "ringcoll.Store", "mount of the store"
+_NEEDS_STORE = "import torch, ringcoll; ringcoll.Store"
+_NEEDS_MOUNT = f"{_NEEDS_STORE}; from ringcoll.weights.fuse import mounting; mounting.check()"
 TENSORS, BYTES = 400, 1 << 30
-# Of the store's default; after one more, commits find memory that was used before.
-KEPT_VERSIONS = 2
+# The store keeps two versions. The first three commits take new memory from the system, page by
+# page. Later ones use the memory of the version that was dropped.
+FIRST_COMMITS = 3
 SHARE = 0.01  # of elements that a version changes
 PASS_COPIES = 4.0  # a pass of the trainer takes as long as so many copies
 MOST_PAUSE = 1.2  # of a memcpy
 MOST_BACKGROUND_S = 2e-3
 MOST_BYTES_OF_ONE_PERCENT = 0.04
 LEAST_FASTER = 10
-LEAST_MAPPED = 0.6  # of memcpy's rate
+LEAST_MAPPED = 0.9  # of memcpy's rate
 LEAST_FUSE_BYTES_S = 1e9
-# How the files are mounted; the words of the command line are those of this ringcoll.
-MOUNT = "{python} -P -m ringcoll mount {directory} --store {address} --key {key}"
-_TMPFS = Path("/dev/shm")
+
+
+class Missing(Exception):
+    """This machine lacks what a measurement needs; the message says what."""
 
 
 @dataclass
@@ -46,7 +53,6 @@ class Setting:
     rounds: int
     tensors: int = TENSORS
     bytes: int = BYTES
-    mount: str = MOUNT
 
 
 @dataclass
@@ -73,10 +79,10 @@ class Stored:
         found = [one / other for one, other in pairs if other]
         return median(found) if found else None
 
-    def mapped(self, again: bool) -> float | None:
+    def mapped(self, what: str, again: bool) -> float | None:
         """The rate at which mapped files are copied, the first time or again, in that of a
         memcpy."""
-        found = [answer[2] / answer[again] for answer in self.rounds.get((ONE_HOST, FILES), [])]
+        found = [answer[2] / answer[again] for answer in self.rounds.get((ONE_HOST, what), [])]
         return median(found) if found else None
 
     def fuse_bytes_s(self) -> float | None:
@@ -87,24 +93,16 @@ class Stored:
 # --- Measuring ---
 
 
-def find(pythons: Pythons) -> tuple[str, str]:
-    """The Python that has the store, or why none has."""
-    ask = "import torch, ringcoll; ringcoll.Store"
-    said = ""
+def _find(pythons: Pythons, needs: str) -> str:
+    """The Python in which these statements raise nothing."""
+    reasons = []
     for python in pythons.paths:
-        command = [python, "-P", "-c", ask]
+        command = [python, "-P", "-c", needs]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            return python, ""
-        said = said or done.stderr.strip().splitlines()[-1]
-    return "", said
-
-
-def _start(python: str, rate: str, setting: Setting, parts: list[Any], path: str = "") -> Job:
-    command = [python, str(build.DRIVERS / "store.py"), "{socket}", "{directory}", "{ranks}", "0"]
-    command += [path] if path else []
-    name = f"store {rate}".strip()
-    return Job(Spec(name, command, parts=parts), 2, setting.logs)
+            return python
+        reasons.append(done.stderr.strip().splitlines()[-1])
+    raise Missing(reasons[0])
 
 
 def _ask(job: Job, line: str, answer: str = "times") -> list[float]:
@@ -114,92 +112,94 @@ def _ask(job: Job, line: str, answer: str = "times") -> list[float]:
     return [float(word) for word in found]
 
 
-def _in_store(
-    rate: str,
-    setting: Setting,
-    work: Callable[[Job, Stored], None],
-    stored: Stored,
-    path: str = "",
-) -> tuple[str, str] | None:
-    """Starts a trainer and a follower, and has `work` use them. Returns "missing" or "failed", and
-    why."""
-    python, reason = find(setting.pythons)
-    if not python:
-        return "missing", reason
-    stored.bytes, stored.tensors = setting.bytes, setting.tensors
+@contextmanager
+def _store(rate: str, setting: Setting, path: str = "", needs: str = _NEEDS_STORE) -> Iterator[Job]:
+    """A trainer and a follower, with a state dict. Raises Missing and JobError."""
     rounds.progress(f"store, {rate or 'one host'}")
+    driver = str(build.DRIVERS / "store.py")
+    python = _find(setting.pythons, needs)
+    command = [python, driver, "{socket}", "{directory}", "{ranks}", "0", *([path] if path else [])]
     with parts_of(rate) as parts:
-        try:
-            with _start(python, rate, setting, parts, path) as job:
-                job.ask(f"make {setting.tensors} {setting.bytes}", "made")
-                for _ in range(KEPT_VERSIONS + 1):
-                    _ask(job, COMMIT)
-                work(job, stored)
-        except JobError as error:
-            return "failed", str(error)
-    return None
+        spec = Spec(f"store {rate}".strip(), command, parts=parts)
+        with Job(spec, 2, setting.logs) as job:
+            job.ask(f"make {setting.tensors} {setting.bytes}", "made")
+            yield job
 
 
-def measure_commits(setting: Setting, stored: Stored) -> tuple[str, str] | None:
-    """On one host: memcpy, commit, a commit in the background, reads by another process."""
+def _first_commits(job: Job) -> list[list[float]]:
+    """Afterwards, commits use memory that was used before."""
+    return [_ask(job, COMMIT) for _ in range(FIRST_COMMITS)]
 
-    def work(job: Job, stored: Stored) -> None:
+
+def measure_commits(setting: Setting, stored: Stored) -> None:
+    """On one host: memcpy, commit, reads by another process, a commit in the background."""
+    with _store(ONE_HOST, setting) as job:
+        for answer in _first_commits(job):
+            stored.note(ONE_HOST, FIRST, answer)
         for turn in range(setting.rounds):
+            _ask(job, SINCE)  # the follower has the newest version
             job.ask(f"change {SHARE}", "changed")
             for what in rounds.rotated([MEMCPY, COMMIT], turn):
                 stored.note(ONE_HOST, what, _ask(job, what))
+            _read_both(job, ONE_HOST, turn, stored)
             pass_s = PASS_COPIES * max(stored.column(ONE_HOST, COMMIT))
             stored.note(ONE_HOST, BACKGROUND, _ask(job, f"{BACKGROUND} {pass_s}"))
-            _read_both(job, ONE_HOST, turn, stored)
-
-    return _in_store(ONE_HOST, setting, work, stored)
 
 
-def measure_deltas(rate: str, setting: Setting, stored: Stored) -> tuple[str, str] | None:
+def measure_deltas(rate: str, setting: Setting, stored: Stored) -> None:
     """Between two hosts: a whole version, and what has changed since the one before."""
-
-    def work(job: Job, stored: Stored) -> None:
+    with _store(rate, setting) as job:
+        _first_commits(job)
         _ask(job, SINCE)  # the follower has the first version
         for turn in range(setting.rounds):
             job.ask(f"change {SHARE}", "changed")
             _ask(job, COMMIT)
             _read_both(job, rate, turn, stored)
 
-    return _in_store(rate, setting, work, stored)
-
 
 def _read_both(job: Job, rate: str, turn: int, stored: Stored) -> None:
-    """The first read of "since" has no version to begin with, and is not kept."""
-    first = rate == ONE_HOST and turn == 0
+    """The follower has the version before the newest already."""
     for what in rounds.rotated([WHOLE, SINCE], turn):
-        answer = _ask(job, what)
-        if not (first and what == SINCE):
-            stored.note(rate, what, answer)
+        stored.note(rate, what, _ask(job, what))
     job.ask("compare", "compared")
 
 
-def measure_files(setting: Setting, stored: Stored) -> list[tuple[str, str, str]]:
-    """On one host: mapped .npy files, and a mount. Returns (what, "missing" or "failed", why)."""
-    problems: list[tuple[str, str, str]] = []
-    with tempfile.TemporaryDirectory(prefix="perf-", dir=_TMPFS) as path:
+def measure_files(pages: str, setting: Setting, stored: Stored) -> None:
+    """On one host: files on tmpfs, which are mapped."""
+    with _tmpfs(pages) as path, _store(ONE_HOST, setting, path) as job:
+        _first_commits(job)
+        for turn in range(setting.rounds):
+            _ask(job, COMMIT)
+            for kind in rounds.rotated(list(FORMATS), turn):
+                stored.note(ONE_HOST, MAPPED[kind, pages], _ask(job, kind))
 
-        def map_files(job: Job, stored: Stored) -> None:
-            for _ in range(setting.rounds):
-                _ask(job, COMMIT)
-                stored.note(ONE_HOST, FILES, _ask(job, FILES))
 
-        if found := _in_store(ONE_HOST, setting, map_files, stored, path):
-            problems.append((MAPPED, *found))
+@contextmanager
+def _tmpfs(pages: str) -> Iterator[str]:
+    """A folder whose files have such pages. For huge ones a tmpfs is mounted, which needs root."""
+    with tempfile.TemporaryDirectory(prefix="perf-", dir="/dev/shm") as path:
+        if pages == SMALL_PAGES:
+            yield path
+            return
+        options = ["-t", "tmpfs", "-o", "huge=within_size", "ringcoll-perf"]
+        try:
+            build.run(["mount", *options, path], "a tmpfs with huge pages")
+        except build.BuildError as error:
+            raise Missing(str(error)) from None
+        try:
+            yield path
+        finally:
+            build.run(["umount", "--lazy", path], "umount")
 
-    def read_mount(job: Job, stored: Stored) -> None:
-        job.ask(f"mount {setting.mount}", "mounted")
+
+def measure_mount(setting: Setting, stored: Stored) -> None:
+    """On one host: a file of a mount, which nobody has read."""
+    with _store(ONE_HOST, setting, needs=_NEEDS_MOUNT) as job:
+        _first_commits(job)
+        job.ask("mount", "mounted")
         for _ in range(setting.rounds):
             _ask(job, COMMIT)
             stored.note(ONE_HOST, FUSE, _ask(job, FUSE))
-
-    if found := _in_store(ONE_HOST, setting, read_mount, stored):
-        problems.append((MOUNTED, *found))
-    return problems
 
 
 # --- Reporting ---
@@ -209,70 +209,79 @@ def checks(stored: Stored) -> list[Check]:
     pause = Check(f"commit: at most {MOST_PAUSE} times a memcpy of the state dict")
     value = stored.ratio(ONE_HOST, COMMIT, MEMCPY)
     pause.note("one host", value, value is not None and value <= MOST_PAUSE)
-    background = Check(f"commit(wait=False): pauses at most {MOST_BACKGROUND_S * 1e3:.0f} ms")
+    most = f"commit(wait=False): pauses at most {MOST_BACKGROUND_S * 1e3:.0f} ms"
+    background = Check(most, unit="ms")
     seconds = stored.middle(ONE_HOST, BACKGROUND)
     if seconds is not None:
         background.note("one host", seconds * 1e3, seconds <= MOST_BACKGROUND_S)
     least = f"a delta of {SHARE:.0%}: at most {MOST_BYTES_OF_ONE_PERCENT:.0%} of the bytes"
-    part, faster = Check(least), Check(f"a delta of {SHARE:.0%}: {LEAST_FASTER} times as fast")
-    for rate in sorted({rate for rate, what in stored.rounds if what == SINCE and rate}):
-        size = stored.middle(rate, SINCE, 1)
-        if size is not None:
-            of_whole = size / stored.bytes
-            part.note(f"{rate}, in %", of_whole * 100, of_whole <= MOST_BYTES_OF_ONE_PERCENT)
-        value = stored.ratio(rate, WHOLE, SINCE)
-        faster.note(rate, value, value is not None and value >= LEAST_FASTER)
-    mapped = Check(f"mapped files: at least {LEAST_MAPPED} of memcpy's rate")
-    for again, where in ((False, "first"), (True, "again")):
-        value = stored.mapped(again)
-        mapped.note(where, value, value is not None and value >= LEAST_MAPPED)
-    mount = Check("a mount, read cold: at least 1 GB/s")
+    part = Check(least, unit="%")
+    faster = Check(f"a delta of {SHARE:.0%}: at least {LEAST_FASTER} times as fast as the whole")
+    size = stored.middle(TARGET_RATE, SINCE, 1)
+    if size is not None:
+        of_whole, met = size / stored.bytes, size / stored.bytes <= MOST_BYTES_OF_ONE_PERCENT
+        part.note(f"two hosts at {TARGET_RATE}", of_whole * 100, met)
+    value = stored.ratio(TARGET_RATE, WHOLE, SINCE)
+    faster.note(f"two hosts at {TARGET_RATE}", value, value is not None and value >= LEAST_FASTER)
+    mapped = Check(f"files, mapped and copied: at least {LEAST_MAPPED} of memcpy's rate")
+    for what in MAPPED.values():
+        value = stored.mapped(what, again=False)
+        mapped.note(what, value, value is not None and value >= LEAST_MAPPED)
+    mount = Check("a mount, read cold: at least 1 GB/s", unit="GB/s")
     value = stored.fuse_bytes_s()
     if value is not None:
         mount.note("one host", value / 1e9, value >= LEAST_FUSE_BYTES_S)
     return [pause, background, part, faster, mapped, mount]
 
 
-_ROWS = {
-    MEMCPY: "memcpy of the state dict",
-    COMMIT: "commit",
-    BACKGROUND: "commit(wait=False): pause",
-    WHOLE: "get_state_dict",
-    SINCE: f"get_state_dict(since=), {SHARE:.0%} changed",
-    FILES: ".npy files, mapped and copied",
-    AGAIN: "the same mappings, copied again",
-    FUSE: "model.safetensors of a mount, cold",
-}
+# What a row says, what was asked, and which of the answers it shows.
+_ROWS = [
+    ("memcpy of the state dict", MEMCPY, 0),
+    (f"each of the first {FIRST_COMMITS} commits", FIRST, 0),
+    ("commit", COMMIT, 0),
+    ("commit(wait=False): pause", BACKGROUND, 0),
+    ("get_state_dict", WHOLE, 0),
+    (f"get_state_dict(since=), {SHARE:.0%} changed", SINCE, 0),
+    *(
+        (f"files, mapped and copied{when}: {what}", what, index)
+        for what in MAPPED.values()
+        for index, when in enumerate(("", " again"))
+    ),
+    ("model.safetensors of a mount, cold", FUSE, 0),
+    ("the same file read again", FUSE, 2),
+]
 
 
-def _row(stored: Stored, rate: str, what: str) -> list[str]:
-    asked, index = (FILES, 1) if what == AGAIN else (what, 0)
-    seconds = stored.middle(rate, asked, index)
+def _row(stored: Stored, rate: str, text: str, what: str, index: int) -> list[str]:
+    seconds = stored.middle(rate, what, index)
     assert seconds is not None
     rate_of_all = f"{stored.bytes / seconds / 1e9:.2f} GB/s" if what != BACKGROUND else "–"
     moved = stored.middle(rate, what, 1) if what in (WHOLE, SINCE) else None
+    ratio = _of_memcpy(stored, rate, what, index)
     return [
-        _ROWS[what],
+        text,
         figures.format_seconds(seconds),
         rate_of_all,
-        _of_memcpy(stored, rate, what),
+        "–" if ratio is None else f"{ratio:.2f}",
         "–" if moved is None else f"{moved / MIB:,.1f} MiB",
     ]
 
 
-def _of_memcpy(stored: Stored, rate: str, what: str) -> str:
-    ratio = stored.ratio(rate, what, MEMCPY) if what in (COMMIT, BACKGROUND) else None
-    if what in (FILES, AGAIN) and (part := stored.mapped(what == AGAIN)):
-        ratio = 1 / part
-    return "–" if ratio is None else f"{ratio:.2f}"
+def _of_memcpy(stored: Stored, rate: str, what: str, index: int) -> float | None:
+    """A time over that of a memcpy: of the same round, where each round has one."""
+    if what in (COMMIT, BACKGROUND):
+        return stored.ratio(rate, what, MEMCPY)
+    if what in MAPPED.values():
+        part = stored.mapped(what, index == 1)
+        return 1 / part if part else None
+    seconds, memcpy = stored.middle(rate, what, index), stored.middle(rate, MEMCPY)
+    return seconds / memcpy if seconds and memcpy and what != MEMCPY else None
 
 
 def sections(stored: Stored) -> list[str]:
     parts = []
-    for rate in sorted({rate for rate, _ in stored.rounds}):
-        there = [what for at, what in stored.rounds if at == rate]
-        there += [AGAIN] if FILES in there else []
-        rows = [_row(stored, rate, what) for what in _ROWS if what in there]
+    for rate in dict.fromkeys(rate for rate, _ in stored.rounds):
+        rows = [_row(stored, rate, *row) for row in _ROWS if (rate, row[1]) in stored.rounds]
         place = f"two hosts at {rate}" if rate else "one host"
         wire = wire_s(rate, stored.bytes) if rate else 0
         limit = f" The wire needs {figures.format_seconds(wire)} for it." if rate else ""

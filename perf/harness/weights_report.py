@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from . import figures, report, store_runs
 from .checks import Check
 from .figures import KIB, MIB, OURS
 from .findings import Findings
-from .one_sided import MEMCPY, PLAIN, Copies, Shares, share_document, wire_s
+from .one_sided import MEMCPY, PLAIN, TARGET_RATE, Copies, Shares, share_document, wire_s
 from .store_runs import Stored
 
 LEAST_OF_MEMCPY = 0.6
 MOST_SMALL_S = 5e-6
-LEAST_OF_WIRE, WIRE_RATE = 0.95, "1gbit"
+LEAST_OF_WIRE = 0.95
 LEAST_ADDED = 0.9
 LARGE = 64 * MIB
 SMALL = 16 * KIB
@@ -38,7 +39,7 @@ class Results(Findings):
     def checks(self) -> list[Check]:
         return [
             *_of_one_host([one for one in self.copies if not one.rate]),
-            _of_wire([one for one in self.copies if one.rate == WIRE_RATE]),
+            _of_wire([one for one in self.copies if one.rate == TARGET_RATE]),
             _of_shares(self.shares),
             *store_runs.checks(self.stored),
         ]
@@ -49,7 +50,7 @@ class Results(Findings):
 
 def _of_one_host(copies: list[Copies]) -> list[Check]:
     fast = Check(f"one host, 64 MiB: at least {LEAST_OF_MEMCPY} of memcpy's rate")
-    small = Check(f"one host, 16 KiB: at most {MOST_SMALL_S * 1e6:.0f} µs")
+    small = Check(f"one host, 16 KiB: at most {MOST_SMALL_S * 1e6:.0f} µs", unit="µs")
     for one in copies:
         for peer in (OURS, PLAIN):
             ratio = one.ratio(MEMCPY, LARGE, to=peer)
@@ -65,13 +66,14 @@ def _of_wire(copies: list[Copies]) -> Check:
     for one in copies:
         for size in one.sizes:
             part = one.part_of_wire(OURS, size) if size >= 16 * MIB else None
-            where = f"{one.way}, {figures.format_size(size)}"
+            where = f"{one.what}, {figures.format_size(size)}"
             check.note(where, part, part is not None and part >= LEAST_OF_WIRE)
     return check
 
 
 def _of_shares(shares: list[Shares]) -> Check:
-    check = Check(f"each owner of a shared read adds at least {LEAST_ADDED} of its link")
+    text = f"each owner of a shared read adds at least {LEAST_ADDED} of its link"
+    check = Check(text, unit="links")
     for one in shares:
         for owners in one.rounds:
             added = one.added(owners)
@@ -137,7 +139,7 @@ def to_markdown(results: Results) -> str:
     for one in results.copies:
         if not one.results.rounds:
             continue
-        parts += [f"## {one.way}, {one.place}", _times(one)]
+        parts += [f"## {one.what}, {one.place}", _times(one)]
         if processors := _processors(one):
             parts += ["Processor seconds a GiB, of the user + of the owner:", processors]
     for shares in results.shares:
@@ -145,8 +147,8 @@ def to_markdown(results: Results) -> str:
             size = figures.format_size(shares.size)
             parts += [f"## {size} shared by owners at {shares.rate} each", _shares(shares)]
     parts += store_runs.sections(results.stored)
-    checks = [check.verdict() for check in results.checks()]
-    parts += ["## Targets", "\n".join(checks)]
+    rows = [row for check in results.checks() for row in check.rows()]
+    parts += ["## Targets", report.table(["target", "where", "measured", ""], rows)]
     parts += report.not_measured(results.missing, results.failures)
     return "\n\n".join(parts) + "\n"
 
@@ -159,6 +161,7 @@ def _document(one: Copies) -> list[dict[str, Any]]:
         {
             "place": one.place,
             "way": one.way,
+            "tensors": one.tensors,
             "bytes": size,
             "peer": peer,
             "median_s": one.seconds(peer, size),
@@ -202,9 +205,11 @@ def plot(results: Results, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = results.title  # the same ids each time
-    copies = [one for one in results.copies if one.results.rounds]
+    measured = [one for one in results.copies if one.results.rounds]
+    copies = [one for one in measured if one.tensors == 1]
+    dicts = [one for one in measured if one.tensors > 1]
     shares = [one for one in results.shares if one.rounds]
-    count = len(copies) + len(shares)
+    count = len(copies) + len(dicts) + len(shares)
     columns = min(2, count) or 1
     rows = max(1, -(-count // columns))
     size = (6.5 * columns, 5 * rows)
@@ -212,7 +217,9 @@ def plot(results: Results, path: Path) -> None:
     panels = list(axes.flat)
     for axis, one in zip(panels, copies, strict=False):
         _draw_copies(axis, one)
-    for axis, share in zip(panels[len(copies) :], shares, strict=False):
+    for axis, one in zip(panels[len(copies) :], dicts, strict=False):
+        _draw_dict(axis, one)
+    for axis, share in zip(panels[len(copies) + len(dicts) :], shares, strict=False):
         _draw_shares(axis, share)
     for axis in panels[count:]:
         axis.remove()
@@ -240,6 +247,18 @@ def _draw_copies(axis: Any, one: Copies) -> None:
     axis.set_xscale("log", base=2)
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
+
+
+def _draw_dict(axis: Any, one: Copies) -> None:
+    [size] = one.sizes
+    rates = {peer: size / (one.seconds(peer, size) or math.inf) for peer in one.peers()}
+    axis.barh(list(rates), list(rates.values()), color="grey")
+    axis.invert_yaxis()
+    if one.rate:
+        axis.axvline(1 / wire_s(one.rate, 1), linestyle="--", color="black", label="wire")
+        axis.legend(fontsize="small")
+    title = f"{one.what}, {figures.format_size(size)}, {one.place}"
+    axis.set(title=title, xlabel="bytes a second")
 
 
 def _draw_shares(axis: Any, one: Shares) -> None:

@@ -80,6 +80,8 @@ class Holder:
         self._me = me
         self._info = info
         self.pool = Pool(agent)
+        # Deltas come and go at other times than versions, and would break up the blocks of these.
+        self.delta_pool = Pool(agent)
         self._lock = threading.Lock()
         self._pieces: dict[str, tuple[Place, int]] = {}  # piece -> (place, bytes)
         self._deltas: OrderedDict[tuple[str, str], tuple[Place, int] | None] = OrderedDict()
@@ -101,7 +103,7 @@ class Holder:
                 view = self.pool.view(place, size)
                 checksums[pid] = _core.copy_checksum(view, source())
         except BaseException:
-            self._free(places)
+            self._free(self.pool, places)
             raise
         taken = {pid: place for (pid, _, _), place in zip(pieces, places, strict=True)}
         with self._lock:
@@ -114,12 +116,14 @@ class Holder:
         with self._lock:
             gone = [self._pieces.pop(pid)[0] for pid in pids if pid in self._pieces]
             dead = set(pids)
+            deltas: list[Place] = []
             for pair in [p for p in self._deltas if p[0] in dead or p[1] in dead]:
-                gone += self._forget_delta(pair)
-        self._free(gone)
+                deltas += self._forget_delta(pair)
+        self._free(self.pool, gone)
+        self._free(self.delta_pool, deltas)
 
-    def _free(self, places: Sequence[Place]) -> None:
-        spare = self.pool.free(places) if places else []
+    def _free(self, pool: Pool, places: Sequence[Place]) -> None:
+        spare = pool.free(places) if places else []
         if spare:
             self._closer.submit(lambda: memory.close(spare))
 
@@ -131,12 +135,19 @@ class Holder:
             place, size = self._pieces[pid]
         return self.pool.view(place, size)
 
+    def info(self) -> Json:
+        """Bytes of memory, those in use, and the seconds that deltas have taken."""
+        pools = (self.pool, self.delta_pool)
+        memory, used = sum(pool.total for pool in pools), sum(pool.used for pool in pools)
+        return {"memory": memory, "used": used, "delta_seconds": self.delta_seconds}
+
     def close(self) -> None:
         """Ends the threads, and closes all memory."""
         self._puller.stop(5.0)
         self._server.stop(5.0)
         self._closer.stop(5.0)
         self.pool.close()
+        self.delta_pool.close()
 
     # Pulling.
 
@@ -184,7 +195,9 @@ class Holder:
                 else:
                     problem = problem or f"the bytes of {pid} differ from their checksum"
         finally:
-            self._free([p for p, pid in zip(places, pids, strict=True) if pid not in kept])
+            self._free(
+                self.pool, [p for p, pid in zip(places, pids, strict=True) if pid not in kept]
+            )
         return kept, problem
 
     def _read(self, copies: Sequence[tuple[numpy.ndarray, list[agents.Source]]]) -> str:
@@ -234,42 +247,45 @@ class Holder:
         self._server.submit(lambda: done(self._serve_deltas(message)))
 
     def _serve_deltas(self, message: Json) -> Json:
+        if message["make"]:
+            self._make_deltas(message["pairs"])
         found: list[list[int] | None] = []
-        for before, now, width in message["pairs"]:
-            delta = self._delta(before, now, width, message["make"])
-            found.append([*delta[0], delta[1]] if delta else None)
-        places = [each for each in found if each]
-        return {"deltas": found, "regions": self.pool.handles(places)}
+        with self._lock:  # nobody frees a delta until its handle is taken
+            for before, now, _ in message["pairs"]:
+                delta = self._deltas.get((before, now))
+                if delta is not None:
+                    self._deltas.move_to_end((before, now))
+                found.append([*delta[0], delta[1]] if delta else None)
+            regions = self.delta_pool.handles([each for each in found if each])
+        return {"deltas": found, "regions": regions}
 
-    def _delta(self, before: str, now: str, width: int, make: bool) -> tuple[Place, int] | None:
-        with self._lock:
-            if (before, now) in self._deltas:
-                self._deltas.move_to_end((before, now))
-                return self._deltas[before, now]
-        old, new = self.view(before), self.view(now)
-        if not make or old is None or new is None or old.nbytes != new.nbytes:
-            return None
+    def _make_deltas(self, pairs: Sequence[tuple[str, str, int]]) -> None:
+        """Makes the deltas that do not exist yet, and puts them into one stretch of memory."""
         start = time.perf_counter()
-        scratch = numpy.empty(max(64, new.nbytes // _WORTH), numpy.uint8)
-        dtype = f"u{width}"
-        length = _core.delta_make(old.view(dtype), new.view(dtype), scratch)
-        delta: tuple[Place, int] | None = None
-        if length is not None:
-            place = self.pool.allocate([length])[0]
-            numpy.copyto(self.pool.view(place, length), scratch[:length])
-            delta = (place, length)
+        made: dict[tuple[str, str], numpy.ndarray | None] = {}
+        for before, now, width in pairs:
+            old, new = self.view(before), self.view(now)
+            with self._lock:
+                known = (before, now) in self._deltas
+            if not known and old is not None and new is not None and old.nbytes == new.nbytes:
+                made[before, now] = _delta(old, new, width)
+        lengths = [delta.nbytes for delta in made.values() if delta is not None]
+        places = iter(self.delta_pool.allocate(lengths))
+        for pair, delta in made.items():
+            if delta is None:
+                self._keep_delta(pair, None)
+                continue
+            place = next(places)
+            numpy.copyto(self.delta_pool.view(place, delta.nbytes), delta)
+            self._keep_delta(pair, (place, delta.nbytes))
         self.delta_seconds += time.perf_counter() - start
-        return self._keep_delta((before, now), delta)
 
-    def _keep_delta(
-        self, pair: tuple[str, str], delta: tuple[Place, int] | None
-    ) -> tuple[Place, int] | None:
+    def _keep_delta(self, pair: tuple[str, str], delta: tuple[Place, int] | None) -> None:
         """Keeps a delta while both pieces live, and drops the oldest ones beyond the budget."""
         gone: list[Place] = []
         with self._lock:
             if pair[0] not in self._pieces or pair[1] not in self._pieces:
                 gone = [delta[0]] if delta else []
-                delta = None
             else:
                 self._deltas[pair] = delta
                 self._delta_bytes += delta[1] if delta else 0
@@ -279,8 +295,7 @@ class Holder:
                     if oldest == pair:
                         break
                     gone += self._forget_delta(oldest)
-        self._free(gone)
-        return delta
+        self._free(self.delta_pool, gone)
 
     def _forget_delta(self, pair: tuple[str, str]) -> list[Place]:
         delta = self._deltas.pop(pair, None)
@@ -288,3 +303,11 @@ class Holder:
             return []
         self._delta_bytes -= delta[1]
         return [delta[0]]
+
+
+def _delta(old: numpy.ndarray, new: numpy.ndarray, width: int) -> numpy.ndarray | None:
+    """What turns the older bytes into the newer ones, or None if that is hardly shorter."""
+    room = numpy.empty(max(64, new.nbytes // _WORTH), numpy.uint8)
+    dtype = f"u{width}"
+    length = _core.delta_make(old.view(dtype), new.view(dtype), room)
+    return None if length is None else room[:length].copy()

@@ -151,8 +151,7 @@ class Store:
         answer.pop("a", None)
         kinds = ("process", "host", "leaf", "far")
         read = {kinds[far]: size for far, size in self._reader.read_bytes.items()}
-        mine = {"id": self._me, "read": read, "memory": self._holder.pool.total}
-        mine |= {"used": self._holder.pool.used, "delta_seconds": self._holder.delta_seconds}
+        mine = {"id": self._me, "read": read} | self._holder.info()
         served = self._agent.stats().get("served", {})
         return answer | {"name": self.name, "this": mine | {"served": served}}
 
