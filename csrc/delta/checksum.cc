@@ -14,9 +14,6 @@
 namespace ringcoll {
 namespace {
 
-/// From here on a copy leaves the caches to others: its reader comes later.
-constexpr size_t kStreamedBytes = size_t{4} << 20;
-
 uint64_t xxh3(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 Xxh3 choose_xxh3() {
@@ -67,7 +64,9 @@ uint64_t checksum(const void* data, size_t bytes) {
 uint64_t copy_checksum(void* to, const void* from, size_t bytes) {
   auto* out = static_cast<std::byte*>(to);
   const auto* in = static_cast<const std::byte*>(from);
-  const auto copy = bytes >= kStreamedBytes ? stream_bytes : copy_bytes;
+  // A tensor is one of many in a version, which no cache holds until somebody reads it. So stores
+  // bypass the caches, unless the tensor is shorter than a chunk.
+  const auto copy = bytes >= kChecksumChunk ? stream_bytes : copy_bytes;
   // Summed first: summing waits for memory, and the copy then reads from a cache while its stores
   // drain.
   return sum_chunks(in, bytes, [&](size_t at, size_t length) { copy(out + at, in + at, length); });
