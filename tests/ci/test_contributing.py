@@ -367,6 +367,8 @@ def test_knobs_exist(edited):
     for path in edited.rglob("*.cc"):
         known |= set(re.findall(r'"(RINGCOLL_\w+)"', path.read_text()))
     known |= set(re.findall(r"option\((RINGCOLL_\w+)", (ROOT / "CMakeLists.txt").read_text()))
+    for path in (ROOT / "tests").rglob("*.py"):
+        known |= set(re.findall(r'"(RINGCOLL_TEST_\w+)"', path.read_text()))
     blocks = [edit.text for edit in ALL_EDITS]
     named = set(re.findall(r"RINGCOLL_\w+", "\n".join([SHELL, *SPANS, *blocks])))
     assert "RINGCOLL_TRANSPORT" in named

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,3 +74,30 @@ def test_ctrl_c_ends_what_waits(run_ranks):
         return True
 
     assert run_ranks(1, body) == [True]
+
+
+def test_ranks_with_a_store_go_on_when_one_is_killed(start_ranks):
+    def body(world):
+        store = ringcoll.Store("w", world, key="key", replicas=1)
+        store.put("w", np.full(1000, 1.0))
+        assert store.commit() == 1
+        Path(f"mark.{world.rank}").touch()
+        while not Path("mark.dead").exists():
+            time.sleep(0.005)
+        left = world.shrink()
+        store.regroup(left)
+        store.put("w", store.get("w") + 1.0)
+        version = store.commit()
+        total = float(store.get("w", version).sum())
+        left.barrier()
+        store.close()
+        return version, total
+
+    job = start_ranks(3, body)
+    for rank in range(3):
+        job.wait_for(str(rank))
+    job.kill(0)  # the leader
+    (job.folder / "mark.dead").touch()
+    outcomes = job.join(60)
+    for rank in (1, 2):
+        assert outcomes[rank].value == (2, 2000.0), outcomes[rank].output

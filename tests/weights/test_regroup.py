@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy
 import pytest
@@ -84,30 +81,3 @@ def test_ranks_with_different_stores_are_refused(cluster: Cluster) -> None:
 def test_an_agent_is_no_group(cluster: Cluster) -> None:
     with pytest.raises(ringcoll.InvalidArgument, match="pass a communicator"):
         cluster.stores[0].regroup(cluster.agent(0))
-
-
-def test_ranks_go_on_when_one_is_killed(start_ranks: Callable[..., Any]) -> None:
-    def body(world: Any) -> tuple[int, float]:
-        store = ringcoll.Store("w", world, key="key", replicas=1)
-        store.put("w", numpy.full(1000, 1.0))
-        assert store.commit() == 1
-        Path(f"mark.{world.rank}").touch()
-        while not Path("mark.dead").exists():
-            time.sleep(0.005)
-        left = world.shrink()
-        store.regroup(left)
-        store.put("w", store.get("w") + 1.0)
-        version = store.commit()
-        total = float(store.get("w", version).sum())
-        left.barrier()
-        store.close()
-        return version, total
-
-    job = start_ranks(3, body)
-    for rank in range(3):
-        job.wait_for(str(rank))
-    job.kill(0)  # the leader
-    (job.folder / "mark.dead").touch()
-    outcomes = job.join(60)
-    for rank in (1, 2):
-        assert outcomes[rank].value == (2, 2000.0), outcomes[rank].output
