@@ -2,11 +2,11 @@
 """Checks the direction of includes in csrc/, and which folder may include which outside header.
 
 The rules are in docs/design.md, "Layers". A layer includes itself and the layers below it.
-schedule/ and reduce/ include only base/, and delta/ also reduce/. python/ includes only the C
-header and the constants about collectives. A transport includes no other transport. Layers that
-carry bytes know neither collectives nor element types, though base/ has them. Each outside library
-belongs to one folder. So does every header of csrc/ that includes it, directly or not:
-verbs/table.h needs <infiniband/verbs.h> and is private to verbs/.
+schedule/ and reduce/ include only base/, and delta/ and rules/ also reduce/. python/ includes only
+the C header and the constants about collectives. A transport includes no other transport. Layers
+that carry bytes know neither collectives nor element types, though base/ has them. Each outside
+library belongs to one folder, but that of SIMD code to two. So does every header of csrc/ that
+includes it, directly or not: verbs/table.h needs <infiniband/verbs.h> and is private to verbs/.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ ORDER = [
     ["mesh"],
     ["comm"],
     ["schedule"],
-    ["coll", "p2p", "delta"],
+    ["coll", "p2p", "delta", "rules"],
     ["engine"],
 ]
 # Layers of functions without side effects -> what each includes besides base/.
-PURE: dict[str, set[str]] = {"schedule": set(), "reduce": set(), "delta": {"reduce"}}
+PURE: dict[str, set[str]] = {
+    "schedule": set(),
+    "reduce": set(),
+    "delta": {"reduce"},
+    "rules": {"reduce"},
+}
 # Layers that carry bytes must not know collectives or element types. They include base/types.h for
 # ranks, so their use of names is checked.
 CARRIERS = {
@@ -51,22 +56,22 @@ C_HEADERS = {C_HEADER, "ringcoll/remote.h"}
 # It may also include COLLECTIVES, which has only constants, so it still links only with the C ABI.
 FRONT = "python"
 
-# Prefix of an outside header's path -> the only folder that may include it.
-OWNERS = {
-    "infiniband/": "csrc/verbs",
-    "rdma/": "csrc/verbs",
-    "pybind11/": "csrc/python",
-    "Python.h": "csrc/python",
-    "dlpack/": "csrc/python",
-    "hwy/": "csrc/reduce",
-    "immintrin.h": "csrc/reduce",
-    "yaml.h": "csrc/topology",
-    "sodium.h": "csrc/connect",
-    "lz4.h": "csrc/bootstrap",
-    "xxhash.h": "csrc/delta",
-    "sodium/": "csrc/connect",
-    "horovod/": "compat/horovod",
-    "mpi.h": "compat/horovod",
+# Prefix of an outside header's path -> the only folders that may include it.
+OWNERS: dict[str, tuple[str, ...]] = {
+    "infiniband/": ("csrc/verbs",),
+    "rdma/": ("csrc/verbs",),
+    "pybind11/": ("csrc/python",),
+    "Python.h": ("csrc/python",),
+    "dlpack/": ("csrc/python",),
+    "hwy/": ("csrc/reduce", "csrc/rules"),
+    "immintrin.h": ("csrc/reduce",),
+    "yaml.h": ("csrc/topology",),
+    "sodium.h": ("csrc/connect",),
+    "lz4.h": ("csrc/bootstrap",),
+    "xxhash.h": ("csrc/delta",),
+    "sodium/": ("csrc/connect",),
+    "horovod/": ("compat/horovod",),
+    "mpi.h": ("compat/horovod",),
 }
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -95,12 +100,16 @@ def includes(path: Path) -> Iterator[tuple[int, str, str]]:
             yield number, found.group(1), found.group(2)
 
 
-def _owner(target: str) -> str | None:
-    """Returns the folder that the outside header `target` belongs to."""
-    for prefix, owner in OWNERS.items():
+def _owners(target: str) -> tuple[str, ...]:
+    """Returns the folders that the outside header `target` belongs to, if it belongs to any."""
+    for prefix, owners in OWNERS.items():
         if target == prefix or (prefix.endswith("/") and target.startswith(prefix)):
-            return owner
-    return None
+            return owners
+    return ()
+
+
+def _only(owners: tuple[str, ...]) -> str:
+    return "only " + " and ".join(f"{owner}/" for owner in owners)
 
 
 def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[str]:
@@ -110,7 +119,7 @@ def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[
         return set()
     brought: set[str] = set()
     for _, quote, further in includes(header):
-        if _owner(further):
+        if _owners(further):
             brought.add(further)
         elif quote == '"':
             brought |= _brings(csrc, further, seen | {target})
@@ -120,9 +129,9 @@ def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[
 def _smuggled(csrc: Path, layer: str, target: str) -> str | None:
     """Returns why the includes of csrc/`target` forbid it to a file of `layer`, if they do."""
     for outside in sorted(_brings(csrc, target)):
-        owner = _owner(outside)
-        if owner != f"csrc/{layer}":
-            return f'"{target}" includes <{outside}>, so that only {owner}/ may include it'
+        owners = _owners(outside)
+        if f"csrc/{layer}" not in owners:
+            return f'"{target}" includes <{outside}>, so that {_only(owners)} may include it'
     return None
 
 
@@ -177,10 +186,11 @@ def _in_csrc(root: Path, path: Path) -> Iterator[str]:
         yield f"{path.relative_to(root)}: {layer}/ is no layer of ci/check_layers.py"
         return
     for number, quote, target in includes(path):
-        owner = _owner(target)
+        owners = _owners(target)
         why = None
-        if owner:
-            why = None if owner == f"csrc/{layer}" else f"only {owner}/ may include <{target}>"
+        if owners:
+            is_owner = f"csrc/{layer}" in owners
+            why = None if is_owner else f"{_only(owners)} may include <{target}>"
         elif quote == '"':
             alone = "the installed headers stand alone"
             why = _inside(csrc, path, target)

@@ -48,7 +48,7 @@ FOLDERS = {
 }
 # Layers whose C++ tests a part runs, in lists as above. Tests of the second list mostly wait.
 RING_LAYERS = {
-    "ring1": [["base", "schedule", "reduce", "delta", "topology"]],
+    "ring1": [["base", "schedule", "reduce", "delta", "rules", "topology"]],
     "ring2": [
         ["shm", "net", "verbs", "transport", "life", "measure", "mesh", "comm"],
         ["connect", "store", "remote", "bootstrap"],
@@ -56,7 +56,7 @@ RING_LAYERS = {
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }
 # Pure layers: the thread sanitizer would find nothing in them.
-_WITHOUT_THREADS = ("schedule", "reduce", "delta", "topology")
+_WITHOUT_THREADS = ("schedule", "reduce", "delta", "rules", "topology")
 SANITIZERS = ("asan", "tsan")
 # A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"

@@ -8,6 +8,7 @@
 
 #include "python/attended.h"
 #include "python/interpreter.h"
+#include "python/library.h"
 
 namespace py = pybind11;
 
@@ -42,12 +43,6 @@ rc_comm* create(int rank, int size, std::string store, std::string name, double 
 
 py::tuple tuple_of(const rc_message_info& info, int64_t element_bytes) {
   return py::make_tuple(info.source, info.tag, info.bytes, info.bytes / element_bytes);
-}
-
-std::string take_json(char* json) {
-  std::string text(json);
-  ringcoll_free(json);
-  return text;
 }
 
 }  // namespace

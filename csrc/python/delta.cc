@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "python/errors.h"
-#include "python/interpreter.h"
+#include "python/library.h"
 #include "python/tensor.h"
 
 namespace py = pybind11;
@@ -16,19 +16,6 @@ namespace ringcoll::python {
 namespace {
 
 size_t bytes_of(const Tensor& tensor) { return static_cast<size_t>(tensor.bytes()); }
-
-/// Runs function() without the GIL and returns its status. Raises any error but `expected`.
-template <typename Function>
-rc_status run(Function&& function, rc_status expected = RC_OK) {
-  Failure outcome;
-  {
-    Released released;
-    outcome.status = function();
-    if (outcome.status != RC_OK) outcome = Failure::last(outcome.status);
-  }
-  if (outcome.status != RC_OK && outcome.status != expected) raise(outcome);
-  return outcome.status;
-}
 
 std::optional<size_t> delta_make(const py::object& before, const py::object& now,
                                  const py::object& out) {
@@ -41,7 +28,7 @@ std::optional<size_t> delta_make(const py::object& before, const py::object& now
         "tensor",
         older.count(), name_of(older.dtype()), newer.count(), name_of(newer.dtype())));
   size_t length = 0;
-  rc_status status = run(
+  rc_status status = without_gil(
       [&] {
         return ringcoll_delta_make(older.data(), newer.data(), bytes_of(newer),
                                    static_cast<int>(newer.element_bytes()), room.data(),
@@ -54,7 +41,7 @@ std::optional<size_t> delta_make(const py::object& before, const py::object& now
 void delta_apply(const py::object& tensor, const py::object& delta) {
   Tensor target(tensor, Access::kWrite, "delta_apply: the tensor");
   Tensor source(delta, Access::kRead, "delta_apply: the delta");
-  run([&] {
+  without_gil([&] {
     return ringcoll_delta_apply(target.data(), bytes_of(target), source.data(), bytes_of(source));
   });
 }
@@ -62,7 +49,7 @@ void delta_apply(const py::object& tensor, const py::object& delta) {
 uint64_t checksum(const py::object& tensor) {
   Tensor source(tensor, Access::kRead, "checksum: the tensor");
   uint64_t sum = 0;
-  run([&] { return ringcoll_checksum(source.data(), bytes_of(source), &sum); });
+  without_gil([&] { return ringcoll_checksum(source.data(), bytes_of(source), &sum); });
   return sum;
 }
 
@@ -75,7 +62,8 @@ uint64_t copy_checksum(const py::object& out, const py::object& tensor) {
                     "same length",
                     target.bytes(), source.bytes()));
   uint64_t sum = 0;
-  run([&] { return ringcoll_copy_checksum(target.data(), source.data(), bytes_of(source), &sum); });
+  without_gil(
+      [&] { return ringcoll_copy_checksum(target.data(), source.data(), bytes_of(source), &sum); });
   return sum;
 }
 

@@ -11,6 +11,7 @@
 #include "python/comm.h"
 #include "python/delta.h"
 #include "python/interpreter.h"
+#include "python/rules.h"
 #include "python/tensor.h"
 #include "ringcoll/ringcoll.h"
 
@@ -108,6 +109,7 @@ PYBIND11_MODULE(_core, module) {
   bind_request(module);
   bind_agent(module);
   bind_delta(module);
+  bind_rules(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());

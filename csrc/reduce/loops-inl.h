@@ -1,6 +1,6 @@
-// The loops of the kernels, compiled once for each instruction set. A kernel combines a codec (how
-// elements in memory become lanes and back) with an operation on lanes. Only kernels_*.cc include
-// this file, after foreach_target.h.
+// The loops of the kernels, compiled once for each instruction set. A kernel combines a codec
+// (codecs-inl.h) with an operation on lanes. Only kernels_*.cc include this file, after
+// foreach_target.h.
 //
 // Each instruction set needs its own copy, so the include guard toggles with the target.
 #if defined(RINGCOLL_REDUCE_LOOPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -13,29 +13,12 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "reduce/codecs-inl.h"
 #include "reduce/reduce.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ringcoll {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-/// The codec of elements that become lanes without conversion.
-template <typename T>
-struct Plain {
-  using Element = T;
-  using Scalar = T;
-  /// Four vectors per iteration: fewer loads do not use all of the second-level cache's bandwidth.
-  static constexpr bool kUnrolled = hwy::IsFloat<T>();
-  template <class D>
-  static HWY_INLINE hn::Vec<D> load(D d, const T* from) {
-    return hn::LoadU(d, from);
-  }
-  template <class D, class V>
-  static HWY_INLINE void store(D d, V lanes, T* to) {
-    hn::StoreU(lanes, d, to);
-  }
-};
 
 template <class Codec, class Op, class D>
 HWY_INLINE void combine_at(D d, typename Codec::Element* out, const typename Codec::Element* left,

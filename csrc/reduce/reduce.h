@@ -1,5 +1,5 @@
-// Element-wise kernels for each type and operation. They are pure. All SIMD code (Google Highway,
-// dispatched at run time) is in this folder.
+// Element-wise kernels for each type and operation. They are pure, and use Google Highway, which
+// finds the instruction set at run time.
 //
 // 16-bit floats are combined in float32 and rounded to nearest even after every combination.
 // Integer sums and products wrap. For bool, any non-zero byte is true, sum and max are "or", and

@@ -12,6 +12,7 @@
 #include "fuzz_calls.h"
 #include "fuzz_deltas.h"
 #include "fuzz_input.h"
+#include "fuzz_rules.h"
 
 namespace fuzz {
 namespace {
@@ -568,6 +569,7 @@ void play(std::span<const uint8_t> input) {
   static std::atomic<int> programs{0};
   Bytes bytes(input);
   uint8_t head = bytes.byte();
+  if (head % 32 == 31) return play_rule(bytes);
   if (head % 8 == 7) return play_delta(bytes);
   if (head % 4 == 3) {
     auto rest = bytes.take(input.size());

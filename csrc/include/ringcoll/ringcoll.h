@@ -3,7 +3,7 @@
  * ringcoll/remote.h has what concerns memory with an address. This header declares a C ABI with
  * opaque handles in four groups: communicators (create, split, shrink, query, abort, destroy),
  * collective calls (rc_call), messages from one rank to another (rc_message), and requests (a call
- * or a message in flight). Deltas and checksums of tensors are plain functions.
+ * or a message in flight). Deltas and checksums of tensors, and rules, are plain functions.
  *
  * Errors: a function that can fail returns an rc_status. ringcoll_error_message() then tells the
  * same thread what was being done, the cause and the remedy. RC_INVALID_ARGUMENT and RC_TOO_LONG
@@ -419,6 +419,27 @@ RINGCOLL_API rc_status ringcoll_checksum(const void* data, size_t bytes, uint64_
  * revision 3. */
 RINGCOLL_API rc_status ringcoll_copy_checksum(void* to, const void* from, size_t bytes,
                                               uint64_t* sum);
+
+/* Rules, by which a push changes a row of values. Since revision 3. `rule` is a JSON object: its
+ * "rule" is sum, assign, sgd, adagrad, adam, adamw or weighted_average, and its other keys are the
+ * parameters of that rule, such as "lr"; those that are left out have defaults. Results do not
+ * depend on the processor.
+ *
+ * ringcoll_rule_check() checks the rule. *json is malloc'ed, to be freed with ringcoll_free, and
+ * has "rule", the rule with all its parameters, and "state_slots": so many arrays of state a row
+ * has. */
+RINGCOLL_API rc_status ringcoll_rule_check(const char* rule, char** json);
+/* Applies a push to a row: `value`, `push` and each of `state` have `count` elements. `state` is an
+ * array of as many pointers as the rule has arrays of state, or NULL if it has none. State is
+ * float64 for float64 values and float32 for others; for a new row it is 0, or adagrad's
+ * initial_accumulator_value. A push has the type of the values; those of float16 and bfloat16 also
+ * take float32. *pushes counts the pushes of the row, and *weight_sum their weights for
+ * weighted_average; both are 0 for a new row. `weight` is 1 for other rules. Arrays may lie at any
+ * address, and must not overlap. */
+RINGCOLL_API rc_status ringcoll_rule_apply(const char* rule, rc_dtype dtype, int64_t count,
+                                           void* value, void* const* state, size_t state_slots,
+                                           int64_t* pushes, double* weight_sum, rc_dtype push_dtype,
+                                           const void* push, double weight);
 
 /* Describes the library as JSON; needs no communicator. Keys: version, release, abi, abi_revision,
  * simd (the instruction set in use), transports (name, help, automatic, usable, reason, found: what
