@@ -116,33 +116,35 @@ std::shared_ptr<HostPeer> Agent::host_peer(const AgentFacts& facts) {
   return host_peers_[facts.id] = std::move(peer);
 }
 
-bool Agent::copy_from_here(const Copy& copy, const Source& source, bool* noticed) {
+bool Agent::copy_from_here(const Copy& copy, const Source& source,
+                           std::optional<uint64_t>* notice) {
   const RegionHandle& handle = *source.region;
   if (handle.owner.id == id_) {
     RegionUse use =
         regions_.use(handle.index, handle.secret, source.offset, copy.bytes, copy.writes);
     std::byte* region = use->data() + source.offset;
     copy_bytes(copy.writes ? region : copy.local, copy.writes ? copy.local : region, copy.bytes);
-    if (copy.notice) use->give_notice(*copy.notice);
-    *noticed = true;
+    if (*notice) use->give_notice(**notice);
+    notice->reset();
     return true;
   }
   auto peer = host_peer(handle.owner);
   if (!peer) return false;
-  bool made = copy.writes
-                  ? peer->write(handle.index, handle.secret, source.offset, copy.local, copy.bytes)
-                  : peer->read(handle.index, handle.secret, source.offset, copy.local, copy.bytes);
+  bool made =
+      copy.writes
+          ? peer->write(handle.index, handle.secret, source.offset, copy.local, copy.bytes, notice)
+          : peer->read(handle.index, handle.secret, source.offset, copy.local, copy.bytes);
   if (made) network_.dispatcher().count_here(handle.owner.id, copy.bytes);
   return made;
 }
 
 // False: links must do it. Throws if all sources are on this host, and none can be had.
-bool Agent::copy_here(const Copy& copy, bool* noticed) {
+bool Agent::copy_here(const Copy& copy, std::optional<uint64_t>* notice) {
   std::optional<Error> first;
   bool any_elsewhere = false;
   for (const Source& source : copy.sources) {
     try {
-      if (copy_from_here(copy, source, noticed)) return true;
+      if (copy_from_here(copy, source, notice)) return true;
       any_elsewhere = true;
     } catch (const Error& error) {
       if (!first) first = error;
@@ -156,11 +158,11 @@ Agent::Rest Agent::make_copies_here(const Batch& batch) {
   Rest rest;
   for (size_t i = 0; i < batch.copies().size(); i++) {
     const Copy& copy = batch.copies()[i];
-    bool noticed = false;
+    std::optional<uint64_t> notice = copy.notice;
     try {
-      if (!copy_here(copy, &noticed)) {
+      if (!copy_here(copy, &notice)) {
         (copy.bytes > 0 ? rest.copies : rest.notices).push_back(i);
-      } else if (copy.notice && !noticed) {
+      } else if (notice) {
         rest.notices.push_back(i);
       }
     } catch (const Error& error) {

@@ -103,8 +103,9 @@ class Agent {
     std::optional<Error> error;
   };
   Rest make_copies_here(const Batch& batch);
-  bool copy_here(const Copy& copy, bool* noticed);
-  bool copy_from_here(const Copy& copy, const Source& source, bool* noticed);
+  // `notice`: that of the copy, reset once it is given.
+  bool copy_here(const Copy& copy, std::optional<uint64_t>* notice);
+  bool copy_from_here(const Copy& copy, const Source& source, std::optional<uint64_t>* notice);
   std::shared_ptr<HostPeer> host_peer(const AgentFacts& facts);
   void go_on(const std::shared_ptr<Batch>& batch);
   void work();

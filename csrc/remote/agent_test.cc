@@ -10,6 +10,7 @@
 #include <atomic>
 #include <deque>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -360,6 +361,36 @@ class Closing {
   Address address_;
   std::thread thread_;
 };
+
+TEST_P(Ways, NoticesOfOneWriterComeInOrder) {
+  constexpr uint64_t kCount = 3000;
+  Memory memory(GetParam(), 8);
+  auto region = owner_.open(memory.data(), 8, true);
+  auto remote = attach(owner_.handle_of(*region));
+  std::thread writer([&] {
+    for (uint64_t i = 0; i < kCount; i++) {
+      if (i % 500 == 499) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      reader_.run(writing(nullptr, 0, {remote, 0}, i));
+    }
+  });
+  for (uint64_t i = 0; i < kCount; i++) ASSERT_EQ(region->take_notice(Deadline(seconds(20))), i);
+  writer.join();
+  owner_.close(region, Deadline(seconds(5)));
+}
+
+TEST_P(Ways, NoticesThatNobodyTakesAreKept) {
+  constexpr uint64_t kCount = 2 * kMostWriters;
+  Memory memory(GetParam(), 8);
+  auto region = owner_.open(memory.data(), 8, true);
+  auto remote = attach(owner_.handle_of(*region));
+  std::byte byte{5};
+  for (uint64_t i = 0; i < kCount; i++) reader_.run(writing(&byte, 1, {remote, 0}, i));
+  owner_.close(region, Deadline(seconds(5)));
+  std::set<uint64_t> found;
+  for (uint64_t i = 0; i < kCount; i++) found.insert(region->take_notice(Deadline(seconds(5))));
+  EXPECT_EQ(found.size(), kCount);
+  EXPECT_CODE(Code::kGone, region->take_notice(Deadline(seconds(1))));
+}
 
 TEST(Agent, OneThatClosesEachConnectionIsNotTakenForOneThatHasEnded) {
   Agent agent(loopback(), "one");

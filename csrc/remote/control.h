@@ -1,5 +1,6 @@
 // Memory in which an agent says where its regions lie. Other processes of its host map it. They
-// read and write regions without the owner's threads, and tell there which regions they write.
+// read and write regions without the owner's threads, tell there which regions they write, and
+// leave notices there.
 //
 // Closing a region must not let a peer write to memory that has another use by then, nor take such
 // memory for the region's. Reading: a peer looks at the entry's secret before and after it copies;
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
 #include "remote/handle.h"
 #include "shm/shared_memory.h"
 
@@ -22,6 +24,8 @@ namespace ringcoll::remote {
 
 inline constexpr uint32_t kMostRegions = 1 << 16;
 inline constexpr uint32_t kMostWriters = 1 << 10;
+/// Notices that are not taken leave slots for those who write.
+inline constexpr uint32_t kMostNotices = kMostWriters / 2;
 
 /// Where a region lies. All words but the secret change only while the secret is 0.
 struct RegionEntry {
@@ -36,16 +40,23 @@ struct RegionEntry {
 };
 static_assert(sizeof(RegionEntry) == 56 && std::atomic<uint64_t>::is_always_lock_free);
 
-/// A thread of a peer that writes: its process, and which region, counted from 1; 0: none.
+/// A thread of a peer that writes. When it has written, it leaves the slot free, or a notice in it.
 struct WriterSlot {
-  std::atomic<int32_t> pid;
-  std::atomic<uint32_t> region;
+  std::atomic<int32_t> pid;      // of its process; 0: the slot is free
+  std::atomic<uint32_t> region;  // that it writes now, counted from 1; 0: none
+  std::atomic<uint64_t> notice;  // a number that grows with each notice; 0: there is none
+  std::atomic<uint64_t> secret;  // of the region that the notice is for
+  std::atomic<uint64_t> value;   // of the notice
 };
 
 struct ControlMemory {
   std::atomic<uint64_t> agent;               // the id of the agent
   std::atomic<uint64_t> self;                // the address of this in the owner, for PeerMemory
   std::atomic<uint64_t> proofs[kMostDoors];  // proof_of() each door; 0: none
+  std::atomic<uint32_t> slots_used;          // no later slot has ever been used
+  std::atomic<uint64_t> notices;             // the number of the newest notice
+  std::atomic<uint32_t> bell;                // changes with each notice
+  std::atomic<uint32_t> sleepers;            // threads of the owner that wait for the bell
   WriterSlot writers[kMostWriters];
   RegionEntry regions[kMostRegions];  // pages are allocated when they are first used
 };
@@ -76,13 +87,38 @@ class WriteScope {
   WriteScope(const WriteScope&) = delete;
   WriteScope& operator=(const WriteScope&) = delete;
   explicit operator bool() const { return slot_ != nullptr; }
+  /// Leaves a notice for the region with this secret, and wakes the owner. The last call. False: no
+  /// notice can be left here, for too many are not taken yet.
+  bool leave_notice(uint64_t secret, uint64_t value);
 
  private:
+  ControlMemory& control_;
   WriterSlot* slot_ = nullptr;
 };
 
-/// For the owner, after it has cleared the secret: whether a peer may be writing to the region.
-/// Frees the slots of processes that have ended.
+// For the owner, one thread at a time.
+
+/// After the secret was cleared: whether a peer may be writing to the region. Frees the slots of
+/// processes that have ended.
 bool has_writers(ControlMemory& control, uint32_t region);
+/// Takes the oldest notice that was left for the region with this secret. Those of one thread come
+/// in the order in which it has left them.
+std::optional<uint64_t> take_left_notice(ControlMemory& control, uint64_t secret);
+
+// For the owner, any thread.
+
+/// Wakes those who wait.
+void ring(ControlMemory& control);
+/// Waits for ring().
+class Listening {
+ public:
+  explicit Listening(ControlMemory& control);
+  /// Returns when ring() was called since the last wait(), or the construction, or after `limit`.
+  void wait(Duration limit);
+
+ private:
+  ControlMemory& control_;
+  uint32_t seen_;
+};
 
 }  // namespace ringcoll::remote

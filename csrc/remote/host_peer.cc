@@ -109,12 +109,19 @@ bool HostPeer::read(uint32_t region, uint64_t secret, uint64_t offset, void* loc
 }
 
 bool HostPeer::write(uint32_t region, uint64_t secret, uint64_t offset, const void* local,
-                     uint64_t bytes) {
+                     uint64_t bytes, std::optional<uint64_t>* notice) {
   if (region >= kMostRegions) throw_missing();
   WriteScope scope(control(), region);
   if (!scope) return false;
   Located located = find(region, secret, offset, bytes);
   check_writable(located.writable);
+  if (bytes > 0 && !put(located, region, secret, offset, local, bytes)) return false;
+  if (*notice && scope.leave_notice(secret, **notice)) notice->reset();
+  return true;
+}
+
+bool HostPeer::put(const Located& located, uint32_t region, uint64_t secret, uint64_t offset,
+                   const void* local, uint64_t bytes) {
   if (auto segment = segment_of(located)) {
     copy_bytes(segment->data() + located.segment_offset + offset, local, bytes);
     return true;

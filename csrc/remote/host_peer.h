@@ -32,7 +32,9 @@ class HostPeer {
   /// and nothing was copied; a link must do it. Throws Error: kGone, kInvalidArgument (not in the
   /// region), kRefused (not writable), kPeerLost (the owner's process has ended).
   bool read(uint32_t region, uint64_t secret, uint64_t offset, void* local, uint64_t bytes);
-  bool write(uint32_t region, uint64_t secret, uint64_t offset, const void* local, uint64_t bytes);
+  /// `notice`: is left after the bytes, and then reset; what stays there goes over a link.
+  bool write(uint32_t region, uint64_t secret, uint64_t offset, const void* local, uint64_t bytes,
+             std::optional<uint64_t>* notice);
   /// Whether the process has ended.
   bool has_ended() const;
 
@@ -42,6 +44,8 @@ class HostPeer {
   [[noreturn]] void throw_missing() const;
   /// For memory that cannot be read because the process has none.
   [[noreturn]] void throw_ended(uint32_t region, uint64_t secret) const;
+  bool put(const Located& located, uint32_t region, uint64_t secret, uint64_t offset,
+           const void* local, uint64_t bytes);
   Located find(uint32_t region, uint64_t secret, uint64_t offset, uint64_t bytes) const;
   /// The segment in which the region lies, mapped; null if it cannot be.
   std::shared_ptr<SharedMemory> segment_of(const Located& located);

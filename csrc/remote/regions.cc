@@ -45,22 +45,38 @@ void throw_gone() {
 void Region::give_notice(uint64_t value) {
   {
     std::lock_guard lock(mutex_);
+    gather();  // what its writer has left before
     notices_.push_back(value);
   }
-  changed_.notify_one();
+  ring(**control_);
 }
 
-uint64_t Region::take_notice(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  while (notices_.empty()) {
-    if (closed_) throw_gone();
-    check(!deadline.passed(), Code::kTimeout, "waiting for a notice: none has come");
-    check(!Interruption::has_ended(), Code::kAborted, "waiting for a notice: interrupted");
-    wait_attended(changed_, lock, deadline.left());
-  }
+// With the lock. Moves the notices that were left in slots here.
+void Region::gather() {
+  std::lock_guard lock(control_->mutex);
+  while (auto left = take_left_notice(**control_, secret_)) notices_.push_back(*left);
+}
+
+std::optional<uint64_t> Region::try_take_notice() {
+  std::lock_guard lock(mutex_);
+  if (notices_.empty()) gather();
+  if (notices_.empty() && closed_) throw_gone();
+  if (notices_.empty()) return {};
   uint64_t value = notices_.front();
   notices_.pop_front();
   return value;
+}
+
+uint64_t Region::take_notice(Deadline deadline) {
+  Listening listening(**control_);
+  for (;;) {
+    if (auto value = try_take_notice()) return *value;
+    check(!deadline.passed(), Code::kTimeout, "waiting for a notice: none has come");
+    check(!Interruption::has_ended(), Code::kAborted, "waiting for a notice: interrupted");
+    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
+    listening.wait(std::min(deadline.left(), most));
+    Interruption::look();
+  }
 }
 
 bool Region::is_closed() {
@@ -78,8 +94,8 @@ void RegionUse::reset() {
   region_.reset();
 }
 
-Regions::Regions(uint64_t agent) : memory_(SharedMemory::create(sizeof(ControlMemory))) {
-  control().self.store(reinterpret_cast<uint64_t>(memory_.data()), std::memory_order_relaxed);
+Regions::Regions(uint64_t agent) {
+  control().self.store(reinterpret_cast<uint64_t>(&control()), std::memory_order_relaxed);
   publish(control().agent, agent);
 }
 
@@ -97,6 +113,7 @@ std::shared_ptr<Region> Regions::open(void* data, uint64_t bytes, bool writable)
         "a region of {} bytes at {}: there is nothing to read", bytes,
         data ? "an address" : "NULL");
   auto region = std::make_shared<Region>();
+  region->control_ = control_;
   region->secret_ = make_secret();
   region->data_ = static_cast<std::byte*>(data);
   region->bytes_ = bytes;
@@ -134,9 +151,11 @@ void Regions::refuse(const std::shared_ptr<Region>& region) {
     if (open_[region->index_] != region) return;  // closed before
     control().regions[region->index_].secret.store(0, std::memory_order_seq_cst);
   }
-  std::lock_guard lock(region->mutex_);
-  region->closed_ = true;
-  region->changed_.notify_all();
+  {
+    std::lock_guard lock(region->mutex_);
+    region->closed_ = true;
+  }
+  ring(control());
 }
 
 void Regions::close(const std::shared_ptr<Region>& region, Deadline deadline) {
@@ -147,11 +166,20 @@ void Regions::close(const std::shared_ptr<Region>& region, Deadline deadline) {
     check(region->changed_.wait_for(lock, deadline.left(), unused), Code::kTimeout,
           "closing a region: a peer reads or writes it over the network and is slow");
   }
-  while (has_writers(control(), region->index_)) {
+  auto is_written = [&] {
+    std::lock_guard lock(control_->mutex);
+    return has_writers(control(), region->index_);
+  };
+  while (is_written()) {
     check(!deadline.passed(), Code::kTimeout,
           "closing a region: another process of this host is in the middle of a write to it, and "
           "does not go on; it may be stopped");
     std::this_thread::sleep_for(kLookForWriters);
+  }
+  // Notices that were left before can still be taken, but must not keep slots.
+  {
+    std::lock_guard lock(region->mutex_);
+    region->gather();
   }
   std::lock_guard lock(mutex_);
   if (open_[region->index_] != region) return;

@@ -16,6 +16,13 @@
 
 namespace ringcoll::remote {
 
+/// The control memory of an agent.
+struct OwnControl {
+  SharedMemory memory = SharedMemory::create(sizeof(ControlMemory));
+  std::mutex mutex;  // of the slots of writers
+  ControlMemory& operator*() { return *reinterpret_cast<ControlMemory*>(memory.data()); }
+};
+
 /// Memory that others may read, and write if it is writable. Any thread.
 class Region {
  public:
@@ -36,6 +43,10 @@ class Region {
  private:
   friend class Regions;
   friend class RegionUse;
+  std::optional<uint64_t> try_take_notice();
+  void gather();
+
+  std::shared_ptr<OwnControl> control_;
   uint32_t index_ = 0;
   uint64_t secret_ = 0;
   std::byte* data_ = nullptr;
@@ -90,14 +101,14 @@ class Regions {
   /// Lets processes of the host in that know the key of a door.
   void admit(uint64_t proof);
 
-  int control_fd() const { return memory_.fd(); }
-  uint64_t control_inode() const { return memory_.inode(); }
+  int control_fd() const { return control_->memory.fd(); }
+  uint64_t control_inode() const { return control_->memory.inode(); }
   size_t count();
 
  private:
-  ControlMemory& control() { return *reinterpret_cast<ControlMemory*>(memory_.data()); }
+  ControlMemory& control() { return **control_; }
 
-  SharedMemory memory_;
+  const std::shared_ptr<OwnControl> control_ = std::make_shared<OwnControl>();
   std::mutex mutex_;
   std::vector<std::shared_ptr<Region>> open_;  // by index; null: free
   std::vector<uint32_t> free_;
