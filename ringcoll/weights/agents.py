@@ -65,7 +65,7 @@ def distance(mine: Json, me: str, theirs: Json, other: str) -> int:
 
 
 def allocate(agent: Any, size: int) -> Block:
-    """New memory that others may read. Raises MemoryError."""
+    """New memory that others may read. Raises MemoryError or TransportError."""
     make = getattr(agent, "empty", empty)
     array = make((size,), "uint8")
     region = agent.register(array)

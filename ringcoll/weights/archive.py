@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ import numpy
 
 from ringcoll.errors import Gone
 from ringcoll.weights import formats
+from ringcoll.weights.export import FULL, DiskFull
 from ringcoll.weights.incoming import Incoming
 from ringcoll.weights.source import StagedTensor
 
@@ -50,6 +51,7 @@ def save(
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
+            _reserve(path, descriptor, layout.size)
             _fill(store, descriptor, layout, version, timeout, advance or (lambda count: None))
             os.fsync(descriptor)
         finally:
@@ -80,16 +82,33 @@ def commit(
     timeout: float | None,
 ) -> int:
     """Makes a version of these tensors, and of nothing else."""
-    names = {tensor.name for tensor in tensors}
+    there: Iterable[str] = ()
     with contextlib.suppress(Gone):  # there is no version yet
-        for name in store.names(timeout=timeout):
-            if name not in names:
-                store._writer.delete(name)
+        there = store.names(timeout=timeout)
     store._writer.clear()
-    for tensor in tensors:
-        store._writer.put_source(tensor.name, tensor.dtype, tensor.shape, _source(tensor))
-    version: int = store.commit(metadata, timeout=timeout)
+    try:
+        for name in there:
+            store._writer.delete(name)
+        for tensor in tensors:
+            store._writer.put_source(tensor.name, tensor.dtype, tensor.shape, _source(tensor))
+        version: int = store.commit(metadata, timeout=timeout)
+    except BaseException:
+        store._writer.clear()  # the files are closed before another commit
+        raise
     return version
+
+
+def _reserve(path: Path, descriptor: int, size: int) -> None:
+    """Reserves the space of a file: a full disk is an error then, and no signal later."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFull(
+            f"{path}: its disk has no room for {max(1, size >> 20)} MiB: free some, or save to "
+            "another one"
+        ) from error
 
 
 def _fill(
@@ -100,9 +119,7 @@ def _fill(
     timeout: float,
     advance: Callable[[int], object],
 ) -> None:
-    """Writes a file through a mapping. Its space is reserved first: a full disk is an error then,
-    and no signal later."""
-    os.posix_fallocate(descriptor, 0, layout.size)
+    """Writes a file through a mapping. Precondition: its space is reserved."""
     with mmap.mmap(descriptor, layout.size) as mapping:
         mapping[: len(layout.header)] = layout.header
         data = numpy.frombuffer(mapping, numpy.uint8)

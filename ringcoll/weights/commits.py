@@ -53,6 +53,7 @@ class Stage:
     copies: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # by piece
     regions: dict[str, dict[str, str]] = field(default_factory=dict)
     proposal: Json | None = None
+    problem: str = ""  # why there are fewer copies than wanted
 
     @property
     def name(self) -> str:
@@ -280,8 +281,13 @@ class Commits:
                 why = self._tasks.problem(stage.name) or "no holder could take a copy"
                 self._fail(stage, PeerLost(f"the commit has pieces that no holder has: {why}"))
                 return
+            stage.problem = self._tasks.problem(stage.name) if self._lacks_copies(stage) else ""
             self._ready.append(stage)
             self._append_next(now)
+
+    def _lacks_copies(self, stage: Stage) -> bool:
+        wanted = self._replica.catalog.wanted_copies()
+        return any(len(self._member_copies(stage, pid)) < wanted for pid in stage.pieces)
 
     def _member_copies(self, stage: Stage, pid: str) -> dict[str, list[int]]:
         members = self._replica.catalog.members
@@ -329,7 +335,7 @@ class Commits:
     def _finish(self, stage: Stage, number: int) -> list[int]:
         self._forget(stage)
         there = number in self._replica.catalog.versions
-        body: Json | Error = {"version": number}
+        body: Json | Error = {"version": number, "problem": stage.problem}
         if not there:
             body = PeerLost(f"the holders of version {number} ended before others had a copy")
         self.answers += [(*ask, body) for ask in stage.asks.values()]
@@ -354,7 +360,7 @@ class Commits:
         blockers = ", ".join(self._replica.blockers())
         error = Timeout(
             f"the holders {blockers} do not answer, and the others are too few to go on without "
-            "them; the commit becomes a version if they come back"
+            "them; the commit may become a version when they come back"
         )
         self.answers += [(*ask, error) for ask in stage.asks.values()]
         stage.asks.clear()

@@ -21,6 +21,7 @@ GRACE_S = 2.0  # clients that are lost, or have lost their leader, keep their le
 _PROBE_S = 0.5
 _REFILL_S = 0.5  # between two rounds
 _REFILL_BYTES = 256 << 20  # of one round: a refill must not fill a link for long
+_REFUSED_S = 5.0  # a holder that could not make a copy is not asked for so long
 
 
 class Directory:
@@ -43,6 +44,7 @@ class Directory:
         self._grace = now + GRACE_S if replica.epoch > 1 else now
         self._refilling = False
         self._refills = 0
+        self._refused: dict[str, float] = {}  # holders that could not make a copy -> until when
         self._next_refill = self._next_probe = now
         self._deficit = True  # pieces may lack copies
         self._revision = replica.catalog.revision
@@ -103,8 +105,9 @@ class Directory:
     def lost(self, now: float, peer: str, ended: bool, why: str) -> None:
         """A client or holder does not answer, or its process has ended."""
         self._now = now
-        if self._tasks.lost(peer):
-            self._refilling = self._refilling and self._tasks.busy(self._refill_name)
+        if self._tasks.lost(peer, self._refill_name):
+            if self._refilling:
+                self._refilled()
             self._commits.pulled(now)
         if ended:
             self._drop(peer, why)
@@ -231,6 +234,8 @@ class Directory:
     def _pulled(self, source: str, message: Json) -> None:
         owner = self._tasks.pulled(source, message)
         if owner == self._refill_name:
+            if message["problem"]:
+                self._refused[source] = self._now + _REFUSED_S
             self._refilled()
         elif owner is not None:
             self._commits.pulled(self._now)
@@ -247,11 +252,14 @@ class Directory:
         self._next_refill = self._now + _REFILL_S
         self._tasks.forget(self._refill_name)
         self._refills += 1
+        lost = self._replica.silent.keys() | self._replica.ended.keys()
+        self._refused = {h: end for h, end in self._refused.items() if end > self._now}
         for pid in lacking:
             piece, copies = catalog.pieces[pid], catalog.copies[pid]
-            if size < _REFILL_BYTES and self._tasks.add(
-                self._refill_name, pid, piece, copies, catalog.regions
-            ):
+            if copies.keys() <= lost or size >= _REFILL_BYTES:
+                continue
+            source = (copies, catalog.regions)
+            if self._tasks.add(self._refill_name, pid, piece, *source, without=self._refused):
                 self._refilling = True
                 size += piece[2]
         self._tasks.flush()
@@ -263,10 +271,13 @@ class Directory:
     def _refilled(self) -> None:
         if self._tasks.busy(self._refill_name):
             return
-        self._refilling, self._next_refill = False, self._now
+        self._refilling = False
         copies: dict[str, dict[str, list[int]]] = {}
         regions: dict[str, dict[str, str]] = {}
         self._tasks.collect(self._refill_name, copies, regions)
+        if not copies:
+            return  # the next round comes later: holders may have no memory left
+        self._next_refill = self._now
         by_holder: dict[str, dict[str, list[int]]] = {}
         for pid, places in copies.items():
             for holder, place in places.items():

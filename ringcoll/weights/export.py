@@ -29,17 +29,17 @@ LATEST = "latest"
 Fill = Callable[[str, memoryview], object]
 
 _LOCK = ".ringcoll-exporter"
+_LONGEST_OWNER = 256
 _LEFTOVER = re.compile(r"\.(?:\d+|latest)\.(?:tmp|gone)-[0-9a-f]{16}")
 _VERSION = re.compile(r"0|[1-9][0-9]*")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 # Space for directories, and for the ends of files in their last page.
 _SPARE_BYTES = 1 << 20
 _PAGE = mmap.PAGESIZE
 
 
 class DiskFull(Error, OSError):
-    """The file system of the exported directory has no room for a version. Nothing of the version
-    is visible."""
+    """A file system has no room for a version. Nothing of the version is visible."""
 
     code = "DiskFull"
 
@@ -57,7 +57,8 @@ class Exporter:
 
     ``formats`` chooses the files of each version; both take the memory twice. A second Exporter of
     the same directory raises Occupied with the ``owner`` of the first. An Exporter removes what a
-    killed one has left. Methods are for one thread at a time.
+    killed one has left. ``goes_on`` says that the Exporter before had the same owner, so that its
+    versions are those of this one. Methods are for one thread at a time.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Exporter:
         self.directory = Path(directory)
         self._formats = tuple(formats)
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._lock = _lock(self.directory, owner)
+        self._lock, before = _lock(self.directory, owner)
+        self.goes_on = owner != "" and before == owner
         for path in list(self.directory.iterdir()):
             if _LEFTOVER.fullmatch(path.name):
                 _remove(path)
@@ -260,9 +262,9 @@ def _make_file(path: Path, size: int) -> mmap.mmap:
         os.close(descriptor)
 
 
-def _lock(directory: Path, owner: str) -> int:
-    """Takes the lock of the directory, and writes down whose it is. The kernel releases the lock
-    when the process has ended."""
+def _lock(directory: Path, owner: str) -> tuple[int, str]:
+    """Takes the lock of the directory, and writes down whose it is. Returns it, and whose it was
+    before. The kernel releases the lock when the process has ended."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(directory / _LOCK, flags, 0o600)
     try:
@@ -270,9 +272,10 @@ def _lock(directory: Path, owner: str) -> int:
     except BlockingIOError:
         with os.fdopen(descriptor) as file:
             raise Occupied(directory, file.read()) from None
+    before = os.pread(descriptor, _LONGEST_OWNER, 0).decode()
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, owner.encode(), 0)
-    return descriptor
+    return descriptor, before
 
 
 def _remove(path: Path) -> None:
@@ -288,6 +291,6 @@ def _explained(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
         raise DiskFull(f"{directory} became full while a version was written to it") from error

@@ -27,15 +27,17 @@ _LOOK_S = 1.0  # versions that were retired are removed, and the lock is tried, 
 
 
 class Follower:
-    """The thread that exports versions. A version that cannot be exported is logged and left out.
-    Raises what Exporter raises, but for a directory to which another process exports the store of
-    this ``identity``: then it waits until that process has ended."""
+    """The thread that exports versions. One that cannot be exported is logged, and tried again, for
+    the disk may be full. Raises what Exporter raises, but for a directory to which another process
+    exports the store of this ``identity``: then it waits until that process has ended."""
 
     def __init__(self, store: Store, path: Path, identity: str) -> None:
         self._store = store
         self._path, self._identity = path, identity
+        self._exported: set[int] = set()
         self._exporter = self._try_export()
         self._failed: set[int] = set()
+        self._newest = 0  # of the versions that were looked at
         self._closing = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ringcoll-store-files", daemon=True)
@@ -55,7 +57,9 @@ class Follower:
         end = time.monotonic() + _NAMELESS_S
         while True:
             try:
-                return Exporter(self._path, owner=self._identity)
+                exporter = Exporter(self._path, owner=self._identity)
+                self._exported = set(exporter.versions()) if exporter.goes_on else set()
+                return exporter
             except Occupied as error:
                 if error.owner == self._identity:
                     return None
@@ -78,7 +82,7 @@ class Follower:
                 self._export_all(self._exporter)
                 if last:
                     return
-                for _ in self._store.watch(timeout=_LOOK_S, after=self._exporter.latest() or 0):
+                for _ in self._store.watch(timeout=_LOOK_S, after=self._newest):
                     break
             except Error as error:
                 if last or not self._works():
@@ -91,12 +95,13 @@ class Follower:
 
     def _export_all(self, exporter: Exporter) -> None:
         kept = [version.number for version in self._store.versions()]
-        there = exporter.versions()
         for number in kept:
-            if number not in there and number not in self._failed and not self._stopped:
+            if number not in self._exported and not self._stopped:
                 self._export(exporter, number)
         self._failed &= set(kept)
-        exporter.retain(kept)
+        self._exported &= set(kept)
+        self._newest = max(kept, default=0)
+        exporter.retain(sorted(self._exported))
 
     def _export(self, exporter: Exporter, number: int) -> None:
         try:
@@ -110,9 +115,11 @@ class Follower:
                 }
                 self._store._read_bytes(number, targets, None)
                 targets.clear()
-                draft.publish(True)
+                draft.publish(number > max(self._exported, default=0))
+            self._exported.add(number)
         except Gone:
             return  # it was retired meanwhile
         except (Error, OSError) as error:
+            if number not in self._failed:
+                log.warning("store: version %d cannot be exported yet: %s", number, error)
             self._failed.add(number)
-            log.warning("store: version %d cannot be exported: %s", number, error)

@@ -33,6 +33,14 @@ class Copied(NamedTuple):
     regions: dict[str, str]
 
 
+class Pulled(NamedTuple):
+    """What came of a task: the places of the pieces that were read, and what went wrong."""
+
+    task: Json
+    places: dict[str, Place]
+    problem: str
+
+
 class Worker:
     """A daemon thread that runs functions in order. It starts with the first one."""
 
@@ -86,7 +94,9 @@ class Holder:
         self._pieces: dict[str, tuple[Place, int]] = {}  # piece -> (place, bytes)
         self._deltas: OrderedDict[tuple[str, str], tuple[Place, int] | None] = OrderedDict()
         self._delta_bytes = 0
-        self._puller = Worker("ringcoll-store-pull")
+        self._pulls: set[threading.Thread] = set()
+        self._problem = ""  # of the last pull
+        self._closed = False
         self._server = Worker("ringcoll-store-delta")
         self._closer = Worker("ringcoll-store-free")
         self.delta_seconds = 0.0
@@ -94,8 +104,8 @@ class Holder:
     # Pieces.
 
     def copy_in(self, pieces: Sequence[tuple[str, Callable[[], numpy.ndarray], int]]) -> Copied:
-        """Copies pieces [(id, function that returns the bytes, length)]. Raises MemoryError, and
-        then keeps none. Runs without the GIL for almost all of the time."""
+        """Copies pieces [(id, function that returns the bytes, length)]. If that fails, keeps none.
+        Runs without the GIL for almost all of the time."""
         places = self.pool.allocate([size for _, _, size in pieces])
         checksums: dict[str, int] = {}
         try:
@@ -143,7 +153,12 @@ class Holder:
 
     def close(self) -> None:
         """Ends the threads, and closes all memory."""
-        self._puller.stop(5.0)
+        end = time.monotonic() + 5.0
+        self._closed = True
+        with self._lock:
+            pulls = list(self._pulls)
+        for thread in pulls:
+            thread.join(max(0.0, end - time.monotonic()))
         self._server.stop(5.0)
         self._closer.stop(5.0)
         self.pool.close()
@@ -151,34 +166,64 @@ class Holder:
 
     # Pulling.
 
-    def pull(self, task: Json, done: Callable[[Json], None]) -> None:
-        """Pulls the pieces of a task in the background, then calls ``done``."""
-        self._puller.submit(lambda: done(self._pull(task)))
+    def pull(self, task: Json, finish: Callable[[Pulled], None]) -> None:
+        """Pulls the pieces of a task in the background, then calls ``finish``. Each task has a
+        thread of its own: a source that does not answer must not delay the copies of others."""
 
-    def _pull(self, task: Json) -> Json:
-        # A piece may have come by another task since this one was given.
-        have = dict(task["have"])
+        def run() -> None:
+            try:
+                pulled = self._pull(task)
+                if not self._closed:
+                    finish(pulled)
+            except Exception:
+                log.exception("store: pieces could not be pulled")
+            finally:
+                with self._lock:
+                    self._pulls.discard(thread)
+
+        thread = threading.Thread(target=run, name="ringcoll-store-pull", daemon=True)
         with self._lock:
-            have |= {pid: self._pieces[pid][0] for pid in task["pieces"] if pid in self._pieces}
-        wanted = {pid: piece for pid, piece in task["pieces"].items() if pid not in have}
-        got: dict[str, Place] = {}
-        problem = ""
+            self._pulls.add(thread)
         try:
-            got, problem = self._fetch(wanted, task)
+            thread.start()
+        except RuntimeError as error:  # the process may have no more threads, or no memory for one
+            with self._lock:
+                self._pulls.discard(thread)
+            finish(Pulled(task, {}, f"holder {self._me}: {error}"))
+
+    def keep(self, pulled: Pulled) -> Json:
+        """Keeps what was pulled, and returns what the node wants to know of it. A piece that has
+        come by another task meanwhile is kept once. Called with the node's lock, since the node
+        frees pieces."""
+        task, spare = pulled.task, []
+        with self._lock:
+            for pid, place in pulled.places.items():
+                size = task["pieces"][pid][0]
+                if self._pieces.setdefault(pid, (place, size))[0] is not place:
+                    spare.append(place)
+            wanted = [*task["have"], *pulled.places]
+            places = {pid: self._pieces[pid][0] for pid in wanted if pid in self._pieces}
+        self._free(self.pool, spare)
+        done = {key: task[key] for key in ("source", "task", "owner", "e")}
+        regions = self.pool.handles(list(places.values()))
+        return done | {"places": places, "regions": regions, "problem": pulled.problem}
+
+    def _pull(self, task: Json) -> Pulled:
+        places: dict[str, Place] = {}
+        try:
+            places, problem = self._fetch(task, time.monotonic() + _PULL_S)
         except MemoryError:
             problem = f"holder {self._me} has no memory left"
         except Error as error:
             problem = f"holder {self._me}: {error}"
-        if problem:
+        if problem and problem != self._problem:
             log.warning("store: pieces could not be pulled: %s", problem)
-        with self._lock:
-            self._pieces |= {pid: (place, wanted[pid][0]) for pid, place in got.items()}
-        places = have | got
-        done = {key: task[key] for key in ("source", "task", "owner", "e")}
-        regions = self.pool.handles(list(places.values()))
-        return done | {"places": places, "regions": regions, "problem": problem}
+        self._problem = problem
+        return Pulled(task, places, problem)
 
-    def _fetch(self, wanted: Json, task: Json) -> tuple[dict[str, Place], str]:
+    def _fetch(self, task: Json, end: float) -> tuple[dict[str, Place], str]:
+        """Reads the pieces of a task until ``end``. Returns those that have come."""
+        wanted = task["pieces"]
         pids = list(wanted)
         places = self.pool.allocate([wanted[pid][0] for pid in pids])
         kept: dict[str, Place] = {}
@@ -188,9 +233,9 @@ class Holder:
             for pid, place in zip(pids, places, strict=True):
                 size, _, sources = wanted[pid]
                 copies.append((self.pool.view(place, size), self._sources(sources, task)))
-            problem = self._read(copies)
+            problem = self._read(copies, end)
             for pid, place, copy in zip(pids, places, copies, strict=True):
-                if self._is_good(copy, wanted[pid][1]):
+                if self._is_good(copy, wanted[pid][1], end):
                     kept[pid] = place
                 else:
                     problem = problem or f"the bytes of {pid} differ from their checksum"
@@ -200,31 +245,37 @@ class Holder:
             )
         return kept, problem
 
-    def _read(self, copies: Sequence[tuple[numpy.ndarray, list[agents.Source]]]) -> str:
+    def _read(self, copies: Sequence[tuple[numpy.ndarray, list[agents.Source]]], end: float) -> str:
         """Reads all pieces, or if that fails, each by itself. Returns the last problem."""
         if not copies:
             return ""
         try:
-            agents.read(self._agent, copies, _PULL_S)
+            agents.read(self._agent, copies, _left(end))
             return ""
         except Error as error:
             problem = str(error)
         for copy in copies:
+            if time.monotonic() > end:
+                break
             try:
-                agents.read(self._agent, [copy], _PULL_S)
+                agents.read(self._agent, [copy], _left(end))
             except Error as error:
                 copy[0][:1] ^= 0xFF  # what is there has to be noticed as wrong
                 problem = str(error)
         return problem
 
-    def _is_good(self, copy: tuple[numpy.ndarray, list[agents.Source]], checksum: int) -> bool:
+    def _is_good(
+        self, copy: tuple[numpy.ndarray, list[agents.Source]], checksum: int, end: float
+    ) -> bool:
         """Verifies a piece, and tries its other sources if it is wrong."""
         view, sources = copy
         if _core.checksum(view) == checksum:
             return True
         for source in sources if len(sources) > 1 else ():
+            if time.monotonic() > end:
+                break
             try:
-                agents.read(self._agent, [(view, [source])], _PULL_S)
+                agents.read(self._agent, [(view, [source])], _left(end))
             except Error:
                 continue
             if _core.checksum(view) == checksum:
@@ -263,14 +314,18 @@ class Holder:
         """Makes the deltas that do not exist yet, and puts them into one stretch of memory."""
         start = time.perf_counter()
         made: dict[tuple[str, str], numpy.ndarray | None] = {}
-        for before, now, width in pairs:
-            old, new = self.view(before), self.view(now)
-            with self._lock:
-                known = (before, now) in self._deltas
-            if not known and old is not None and new is not None and old.nbytes == new.nbytes:
-                made[before, now] = _delta(old, new, width)
-        lengths = [delta.nbytes for delta in made.values() if delta is not None]
-        places = iter(self.delta_pool.allocate(lengths))
+        try:
+            for before, now, width in pairs:
+                old, new = self.view(before), self.view(now)
+                with self._lock:
+                    known = (before, now) in self._deltas
+                if not known and old is not None and new is not None and old.nbytes == new.nbytes:
+                    made[before, now] = _delta(old, new, width)
+            lengths = [delta.nbytes for delta in made.values() if delta is not None]
+            places = iter(self.delta_pool.allocate(lengths))
+        except (MemoryError, Error) as error:
+            log.warning("store: there is no memory for deltas: %s", error)
+            return  # the tensors are read as a whole
         for pair, delta in made.items():
             if delta is None:
                 self._keep_delta(pair, None)
@@ -311,3 +366,7 @@ def _delta(old: numpy.ndarray, new: numpy.ndarray, width: int) -> numpy.ndarray 
     dtype = f"u{width}"
     length = _core.delta_make(old.view(dtype), new.view(dtype), room)
     return None if length is None else room[:length].copy()
+
+
+def _left(end: float) -> float:
+    return max(0.05, end - time.monotonic())

@@ -85,7 +85,8 @@ class Leases:
             if lease is not None:
                 return Lease(self, lease, manifest)
             if time.monotonic() > deadline:
-                raise Timeout("no leader answers, so no version can be leased; it can be read")
+                why = self._session.complaint()
+                raise Timeout(f"no version can be leased, though it can be read: {why}")
             time.sleep(_PAUSE_S)
 
     def release(self, lease: str | None) -> None:

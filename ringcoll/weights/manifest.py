@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 from ringcoll.errors import PeerLost
@@ -54,7 +55,7 @@ class Manifest:
             holder: agents.distance(info, me, there, holder)
             for holder, there in self.holders.items()
         }
-        self._sources: dict[str, list[agents.Source]] = {}
+        self._sources: dict[str, list[tuple[str, agents.Source]]] = {}
 
     def tensor(self, name: str) -> Tensor:
         """Raises InvalidArgument for an unknown name."""
@@ -66,31 +67,28 @@ class Manifest:
         offset, shape, size, checksum = self._pieces[pid]
         return Piece(Slice(tuple(offset), tuple(shape)), size, checksum)
 
-    def sources(self, pid: str) -> list[agents.Source]:
-        """Where a piece can be read, the nearest first. Raises PeerLost if nowhere."""
+    def sources(self, pid: str, lost: Set[str] = frozenset()) -> list[agents.Source]:
+        """Where a piece can be read, the nearest first: at the holders that are not ``lost``, if
+        there are any. Raises PeerLost if nowhere."""
         found = self._sources.get(pid)
         if found is None:
             found = [
-                (self._handles[holder, str(region)], offset, self._distances.get(holder, 3))
+                (holder, (self._handles[holder, str(region)], offset, self._far(holder)))
                 for holder, (region, offset) in self._copies[pid].items()
             ]
-            found.sort(key=lambda source: source[2])
+            found.sort(key=lambda source: source[1][2])
             self._sources[pid] = found
         if not found:
             raise PeerLost(
                 f"no holder of a part of version {self.number} answers: it can be read again when "
                 "one comes back"
             )
-        return found
-
-    def nearest(self, pid: str) -> tuple[str, int] | None:
-        """The nearest holder of a piece, and its distance."""
-        holders = self._copies[pid]
-        if not holders:
-            return None
-        holder = min(holders, key=lambda h: (self._distances.get(h, 3), h))
-        return holder, self._distances.get(holder, 3)
+        alive = [source for holder, source in found if holder not in lost]
+        return alive or [source for _, source in found]
 
     def holders_of(self, pid: str) -> dict[str, int]:
         """All holders of a piece, and their distances."""
-        return {holder: self._distances.get(holder, 3) for holder in self._copies[pid]}
+        return {holder: self._far(holder) for holder in self._copies[pid]}
+
+    def _far(self, holder: str) -> int:
+        return self._distances.get(holder, agents.FAR)

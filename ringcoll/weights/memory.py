@@ -49,7 +49,8 @@ class Pool:
             return sum(block.array.nbytes for block in self._blocks.values())
 
     def allocate(self, sizes: Sequence[int]) -> list[Place]:
-        """Places for stretches of these sizes in bytes. Raises MemoryError, and then takes none."""
+        """Places for stretches of these sizes in bytes. If there is no memory, raises MemoryError
+        or TransportError, and takes none."""
         rounded = [_round(size) for size in sizes]
         with self._lock:
             self._largest = max(self._largest, sum(rounded))

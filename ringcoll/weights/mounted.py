@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
 
-from ringcoll.errors import Gone
+from ringcoll.errors import Gone, PeerLost
 from ringcoll.weights import archive, formats
 from ringcoll.weights.arrays import itemsize
 from ringcoll.weights.leases import Lease
+from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.reading import Reader, Want
 from ringcoll.weights.slices import Slice
 from ringcoll.weights.source import StagedTensor, VersionInfo
@@ -26,7 +28,7 @@ class StoreSource:
     def __init__(self, store: Store, close: Callable[[], None]) -> None:
         self._store = store
         self.close = close
-        self._reader = Reader(store._agent)
+        self._reader = Reader(store._agent, store._session.lost)
         self._leases: dict[int, Lease] = {}  # the newest of each version
 
     def versions(self, timeout: float) -> Sequence[VersionInfo]:
@@ -61,9 +63,21 @@ class StoreSource:
                 size = math.prod(part.shape) * width
                 wants.append(Want(piece.name, part, out[begin : begin + size]))
                 begin += size
-        self._reader.read(lease.manifest, wants, True, timeout)
+        self._read(lease, wants, timeout)
         for place, data in trims:
             place[:] = data[: len(place)].data
+
+    def _read(self, lease: Lease, wants: Sequence[Want], timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        try:
+            self._reader.read(lease.manifest, wants, True, timeout)
+        except (PeerLost, Gone):
+
+            def attempt(manifest: Manifest, name: str | None, left: float) -> tuple[None, bool]:
+                lease.manifest = manifest  # its copies may be elsewhere since the lease was opened
+                return None, self._reader.read(manifest, wants, name is not None, left)
+
+            self._store._leases.use(lease.version, attempt, deadline - time.monotonic())
 
     def commit(
         self, tensors: Sequence[StagedTensor], metadata: Mapping[str, Any], timeout: float

@@ -212,15 +212,20 @@ class Node:
     def _request(self, now: float, client: str, message: Json) -> None:
         if self.directory is not None:
             self.directory.request(now, client, message)
-        elif message["q"] in _READ_ONLY and self._is_alone(now):
+        elif message["q"] in _READ_ONLY and self._answers_readers(now, message):
             self.out.append((client, self._answer_alone(message)))
         else:
             self.out.append((client, {"a": message["r"]} | self._moved(now)))
 
-    def _is_alone(self, now: float) -> bool:
-        """Whether there has been no leader for so long that readers should not wait for one. A
-        take-over is faster, and the next leader knows the last commit for certain."""
-        return self.replica.role != OUTSIDER and self.replica.leaderless(now) >= _ALONE_S
+    def _answers_readers(self, now: float, message: Json) -> bool:
+        """Whether this holder answers a reader, though it does not lead. There has been no leader
+        for so long that readers should not wait for one: a take-over is faster, and the next leader
+        knows the last commit for certain. Or the reader is cut off from the leader."""
+        if self.replica.role == OUTSIDER:
+            return False
+        unheard = message.get("unheard")
+        is_cut_off = unheard is not None and unheard == self.replica.leader
+        return is_cut_off or self.replica.leaderless(now) >= _ALONE_S
 
     def _moved(self, now: float) -> Json:
         known = self.replica.hears_leader(now) or self.replica.role == OUTSIDER
@@ -236,7 +241,7 @@ class Node:
                 body = queries.manifest(catalog, visible, message) or {"wait": True}
                 body |= {"leased": False}
             elif message["q"] == "versions":
-                body = queries.versions(catalog, visible)
+                body = queries.versions(catalog, visible) | {"leader": None}
             elif message["q"] == "open":
                 newest = catalog.newest_number(visible) or 0
                 body = {"leader": None, "members": catalog.members, "newest": newest}

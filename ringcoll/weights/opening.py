@@ -12,7 +12,7 @@ from ringcoll.weights.catalog import Catalog, Json
 from ringcoll.weights.control import Control
 from ringcoll.weights.endpoint import Endpoint
 from ringcoll.weights.group import Group, exchange
-from ringcoll.weights.holder import Holder
+from ringcoll.weights.holder import Holder, Pulled
 from ringcoll.weights.node import Node
 from ringcoll.weights.replica_base import BEAT_S, FOLLOWER, LEADER
 from ringcoll.weights.session import Session
@@ -125,7 +125,10 @@ def _new_parts(agent: Any, name: str) -> tuple[Control, Session, Holder, Json]:
         if task["do"] == "free":
             holder.free(task["pids"])
         else:
-            holder.pull(task, lambda done: control.run(lambda node, now: node.pulled(now, done)))
+            holder.pull(task, finish)
+
+    def finish(pulled: Pulled) -> None:
+        control.run(lambda node, now: node.pulled(now, holder.keep(pulled)))
 
     def serve(client: str, message: Json) -> None:
         request = message["r"]

@@ -8,7 +8,7 @@ pieces are always read as a whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy
@@ -63,10 +63,12 @@ class Rates:
 
 
 class Reader:
-    """Reads for one store. Any thread may use it."""
+    """Reads for one store. Any thread may use it. ``lost`` returns the holders that do not answer
+    now: they are read from only if there are no others."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Any, lost: Callable[[], Set[str]]) -> None:
         self._agent = agent
+        self._lost = lost
         self.rates = Rates()
         self.read_bytes: dict[int, int] = {}  # by distance
 
@@ -76,7 +78,7 @@ class Reader:
         Raises PeerLost, Gone, Timeout if no holder of some piece answers, and TransportError if a
         piece differs from its checksum on all holders.
         """
-        plan = _Plan(manifest, leased)
+        plan = _Plan(manifest, leased, self._lost())
         for want in wants:
             plan.add(want)
         self._transfer(plan, timeout)
@@ -124,9 +126,10 @@ class Reader:
 class _Plan:
     """The copies for some wants, and what has to be done after them."""
 
-    def __init__(self, manifest: Manifest, leased: bool) -> None:
+    def __init__(self, manifest: Manifest, leased: bool, lost: Set[str]) -> None:
         self._manifest = manifest
         self._leased = leased
+        self._lost = lost
         self.copies: list[tuple[numpy.ndarray, list[agents.Source]]] = []
         self.checks: list[_Check] = []
         self.scatters: list[Callable[[], None]] = []
@@ -174,7 +177,7 @@ class _Plan:
         self._scatter(want, data, piece.place, part, width)
 
     def _copy(self, out: numpy.ndarray, pid: str, offset: int) -> None:
-        sources = self._manifest.sources(pid)
+        sources = self._manifest.sources(pid, self._lost)
         if offset:
             sources = [(handle, begin + offset, far) for handle, begin, far in sources]
         self.copies.append((out, sources))

@@ -3,6 +3,9 @@
 A request is sent to the holder that is thought to lead. If that one is lost or names another, the
 request is sent again, until its deadline. So every request may arrive twice, and the leader treats
 all of them so that this does no harm.
+
+A client may be cut off from a leader that the other holders hear. It tells them so, and they answer
+what only reads (node.py). Commits and leases need the leader, and raise Timeout.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ _PAUSE_S = 0.03  # between attempts while nobody leads
 _LOST_S = 5.0  # so long others are asked instead of a holder that did not answer
 _AGAIN_S = 0.5  # if there are no others
 _WAIT_S = 0.01  # between attempts while the answer is not there yet
+_UNHEARD_S = 1.0  # longer than holders take to notice that a leader is lost
 _LOST: Json = {"lost": True}
 
 
@@ -54,6 +58,8 @@ class Session:
         self._leader: str | None = None
         self._served: str | None = None  # who answered as the leader last
         self._changes = 0  # how often the leader was lost or another one answered
+        # A leader that others name and that does not answer this client, and since when.
+        self._unheard: tuple[str, float] | None = None
         self._leases: dict[str, int] = {}
         self._watching = 0
         self._newest = 0
@@ -116,6 +122,8 @@ class Session:
                 raise Aborted("the store is closed")
             number = next(self._numbers)
             self._attempts[number] = attempt
+            if self._unheard is not None and time.monotonic() - self._unheard[1] > _UNHEARD_S:
+                body = body | {"unheard": self._unheard[0]}
         try:
             self._send(target, body | {"r": number})
             if not attempt.event.wait(max(0.0, deadline - time.monotonic())):
@@ -137,19 +145,22 @@ class Session:
                 return self._leader
         assert self._control is not None
         holders = self._control.holders()
-        now = time.monotonic()
-        with self._lock:
-            lost = {holder for holder, at in self._lost.items() if now - at < _LOST_S}
+        now, lost = time.monotonic(), self.lost()
         others = [holder for holder in holders if holder not in lost]
         if not others:  # nobody else is known
             others = [h for h in holders if now - self._lost.get(h, 0.0) >= _AGAIN_S]
         return next((holder for holder in others if holder not in asked), None)
 
     def _move(self, answer: Json) -> None:
-        leader = answer["moved"]
+        leader, now = answer["moved"], time.monotonic()
         with self._lock:
-            if time.monotonic() - self._lost.get(leader, -_LOST_S) < _LOST_S:
-                leader = None  # the other one has not noticed yet
+            if leader is None:
+                self._unheard = None
+            elif now - self._lost.get(leader, -_LOST_S) < _LOST_S:
+                # The other holder has not noticed yet, or it hears the leader.
+                if self._unheard is None or self._unheard[0] != leader:
+                    self._unheard = (leader, now)
+                leader = None
             self._leader = leader
             if leader is not None and answer.get("info"):
                 self._known[leader] = answer["info"]
@@ -159,7 +170,7 @@ class Session:
         if answer.get("leased") is False or answer.get("leader", target) is None:
             return
         with self._lock:
-            self._leader = target
+            self._leader, self._unheard = target, None
             if self._served not in (None, target):
                 self._changes += 1
                 self._stray = self._stray or bool(self._leases or self._watching)
@@ -175,14 +186,30 @@ class Session:
             self._lock.wait(seconds)
 
     def _timeout(self, body: Json, target: str | None) -> Timeout:
-        who = f"holder {target} has not" if target else "there is no leader that has"
-        return Timeout(f"store: {who} answered the request {body['q']!r} before the deadline")
+        hears_none = target is None or self._unheard is not None
+        who = self.complaint() if hears_none else f"holder {target} does not answer"
+        return Timeout(f"store: the request {body['q']!r} was not answered in time: {who}")
+
+    def complaint(self) -> str:
+        """Why this client has no leader, as far as it knows."""
+        if self._unheard is None:
+            return "no leader answers"
+        return (
+            f"the leader {self._unheard[0]} does not answer this process, and others hear it: the "
+            "network between the two may be cut"
+        )
 
     # What holders there are.
 
     def known(self) -> dict[str, Json]:
         """The holders that this client knows."""
         return self._known
+
+    def lost(self) -> set[str]:
+        """The holders that do not answer, as far as this client has noticed lately."""
+        now = time.monotonic()
+        with self._lock:
+            return {holder for holder, at in self._lost.items() if now - at < _LOST_S}
 
     def learn(self, members: dict[str, Json]) -> None:
         """Replaces the holders that this client knows."""
@@ -242,6 +269,8 @@ class Session:
         """A connection with a peer is there."""
         with self._lock:
             self._lost.pop(peer, None)
+            if self._unheard is not None and self._unheard[0] == peer:
+                self._unheard = None
 
     def tick(self) -> None:
         with self._lock:

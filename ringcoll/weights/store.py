@@ -75,7 +75,8 @@ class Store:
     Errors: :class:`ringcoll.InvalidArgument`, the call makes no sense; :class:`ringcoll.Gone`, the
     version is not kept any more; :class:`ringcoll.PeerLost`, who is needed has ended;
     :class:`ringcoll.Timeout`; :class:`ringcoll.TransportError`, the bytes of a tensor are wrong on
-    all holders; :class:`ringcoll.Aborted`, the store is closed. After an error of a method that
+    all holders, or the system has no memory for a version, which the builtin ``MemoryError`` may
+    say too; :class:`ringcoll.Aborted`, the store is closed. After an error of a method that
     reads, ``out`` has unspecified values. The store stays usable.
     """
 
@@ -105,7 +106,7 @@ class Store:
         self._control, self._session = opened.control, opened.session
         self._info, self._address = opened.info, opened.address
         self._me, self._holder = opened.control.me, opened.holder
-        self._reader = Reader(self._agent)
+        self._reader = Reader(self._agent, self._session.lost)
         self._preparer = Preparer(self._reader, self._session)
         self._identity = opened.identity
         self._writer = Writer(self._control, self._session, self._holder, opened.group)

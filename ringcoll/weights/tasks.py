@@ -6,7 +6,7 @@ pieces. The holder answers "pulled" with the places of those that it has got.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,14 +49,22 @@ class Tasks:
         self.retirable: Callable[[int], list[int]] = lambda newest: []
 
     def add(
-        self, owner: str, pid: str, piece: list[Any], copies: dict[str, list[int]], regions: Regions
+        self,
+        owner: str,
+        pid: str,
+        piece: list[Any],
+        copies: dict[str, list[int]],
+        regions: Regions,
+        without: Iterable[str] = (),
     ) -> bool:
-        """Chooses a holder for a further copy of a piece. False if there is none."""
+        """Chooses a holder for a further copy of a piece, none of ``without``. False if there is
+        no other."""
         members = self._replica.catalog.members
         if self._load is None:
             self._load = placement.loads(self._replica.catalog)
         having = [*copies, *self._pulling(pid)]
         lost = [m for m in members if m in self._replica.ended or m in self._replica.silent]
+        lost += without
         lost += [m for m in members if self._refusals.get((owner, m), 0) >= _MOST_TRIES]
         holder = placement.choose(members, having, self._load, lost)
         if holder is None or (having and all(h not in regions for h in copies)):
@@ -112,9 +120,14 @@ class Tasks:
                 pids.append(pid)
         return pids
 
-    def lost(self, holder: str) -> bool:
-        """A holder does not answer. Its tasks are given up. Returns whether there were any."""
-        gone = [number for number, task in self._sent.items() if task.holder == holder]
+    def lost(self, holder: str, refill: str) -> bool:
+        """A holder does not answer. Given up are its tasks, and those of the owner ``refill`` that
+        need it as a source. Returns whether there were any."""
+        gone = [
+            number
+            for number, task in self._sent.items()
+            if task.holder == holder or (task.owner == refill and _needs(task, holder))
+        ]
         for number in gone:
             del self._sent[number]
         return bool(gone)
@@ -156,3 +169,10 @@ class Tasks:
     def _pulling(self, pid: str) -> list[str]:
         tasks = [*self._sent.values(), *self._open.values()]
         return [task.holder for task in tasks if pid in task.pieces]
+
+
+def _needs(task: Task, source: str) -> bool:
+    """Whether some piece of a task can be read from this holder alone."""
+    return any(
+        all(holder == source for holder, *_ in sources) for _, _, sources in task.pieces.values()
+    )

@@ -28,6 +28,10 @@ _COMPARE_RATE = 4e9  # bytes a second of each of the two tensors that are compar
 _APPLY_RATE = 4e9
 _FIRST_RATIO = 0.05  # bytes of a delta for each byte of a tensor of which nothing is known
 _ASK_S = 30.0
+# A delta has one holder. If it takes longer than this, and longer than expected by this factor, the
+# holder is given up, and the tensor is read as a whole from all that have it.
+_PATIENCE_S = 2.0
+_PATIENCE = 8
 _MOST_WORTH = 0.5  # holders make no delta that is longer than this part of the tensor
 
 
@@ -264,6 +268,7 @@ class Preparer:
         patches: list[_Patch] = []
         whole: dict[int, Goal] = {}
         copies: list[tuple[numpy.ndarray, list[agents.Source]]] = []
+        expected = 0.0
         for (holder, make), group in groups.items():
             for each, source in zip(group, self._ask(holder, make, group, deadline), strict=True):
                 if source is None:
@@ -272,10 +277,12 @@ class Preparer:
                 (handle, offset), length = source
                 delta = numpy.empty(length, numpy.uint8)
                 copies.append((delta, [(handle, offset, each.distance)]))
+                expected += length / self._reader.rates.rate(each.distance)
                 patches.append(_Patch(each.goal, each.pid, each.piece, each.start, delta))
         try:
-            self._reader.fetch(copies, max(0.1, deadline - time.monotonic()))
-        except Error:  # a holder was lost, or has dropped a delta
+            left = max(0.1, deadline - time.monotonic())
+            self._reader.fetch(copies, min(left, _PATIENCE_S + _PATIENCE * expected))
+        except Error:  # a holder was lost, does not answer, or has dropped a delta
             return [], list({id(each.goal): each.goal for each in candidates}.values())
         return patches, list(whole.values())
 

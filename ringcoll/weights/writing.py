@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from ringcoll.errors import Aborted, Error, InternalError, InvalidArgument, PeerLost
+from ringcoll.log import log
 from ringcoll.weights import arrays, slices
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.control import Control
@@ -146,9 +147,10 @@ class Writer:
             self._deleted.discard(name)
 
     def clear(self) -> None:
-        """Forgets what was put since the last commit."""
+        """Forgets what was put and deleted since the last commit."""
         with self._lock:
             self._puts.clear()
+            self._deleted.clear()
 
     def delete(self, name: str) -> None:
         """Takes a name out of the next version."""
@@ -309,6 +311,13 @@ class Writer:
             left = max(0.1, deadline - time.monotonic())
             answer = self._session.request(base | {"q": "staged"} | staged, left + _GRACE_S)
             if "version" in answer:
+                if answer.get("problem"):
+                    log.warning(
+                        "store: version %d has fewer copies than wanted, until holders can make "
+                        "them: %s",
+                        answer["version"],
+                        answer["problem"],
+                    )
                 return int(answer["version"])
             send_entries = None  # the leader does not know the stage: another one leads now
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from members import Member
 from stores import Cluster, FakeFactory, RealFactory
 
 from ringcoll.weights.fuse.spool import Spool, default_parent
@@ -143,4 +144,35 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Cluster]]:
 
     yield cluster
     for each in made:
+        each.close()
+
+
+@pytest.fixture
+def start_member() -> Iterator[Callable[..., Member]]:
+    """``start_member("join", address, "b")``: a Member, which is killed at the test's end."""
+    members: list[Member] = []
+
+    def start(*words: Any, **options: Any) -> Member:
+        members.append(Member(*words, **options))
+        return members[-1]
+
+    yield start
+    for member in members:
+        member.close()
+
+
+@pytest.fixture
+def make_hosts() -> Iterator[Callable[..., Cluster]]:
+    """``make_hosts("ab", replicas=1)``: a store with a rank on each of these hosts."""
+    made: list[Cluster] = []
+
+    def cluster(hosts: str, silence: float = 0.3, **settings: Any) -> Cluster:
+        made.append(Cluster(FakeFactory(silence=silence), list(hosts), **settings))
+        return made[-1]
+
+    yield cluster
+    for each in made:
+        each.network.heal()
+        for agent in each.network.agents:
+            each.network.resume(agent)
         each.close()

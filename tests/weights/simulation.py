@@ -18,6 +18,7 @@ from ringcoll.weights.catalog import Catalog
 from ringcoll.weights.node import Node
 
 SILENCE_S = 1.5
+READ_S = 60.0
 
 
 class Process:
@@ -81,9 +82,15 @@ class Process:
             for pid in task["pids"]:
                 del self.memory[pid]
         else:
-            self.sim.at(self.sim.delay() * 3, lambda: self.run(lambda: self.pull(task)))
+            end = self.sim.now + READ_S
+            self.sim.at(self.sim.delay() * 3, lambda: self.run(lambda: self.pull(task, end)))
 
-    def pull(self, task: dict[str, Any]) -> None:
+    def pull(self, task: dict[str, Any], end: float) -> None:
+        """Reads pieces. A read waits for holders that do not answer, as long as it may."""
+        waits = any(self.sim.is_silent(self.name, pid, p[2]) for pid, p in task["pieces"].items())
+        if waits and self.sim.now < end:
+            self.sim.at(0.5, lambda: self.run(lambda: self.pull(task, end)))
+            return
         places, problem = dict(task["have"]), ""
         for pid, (_, checksum, sources) in task["pieces"].items():
             data = self.sim.read(self.name, pid, [source for source, *_ in sources])
@@ -327,6 +334,14 @@ class Simulation:
             if process.alive and pid in process.memory and near:
                 return process.memory[pid]
         return None
+
+    def is_silent(self, reader: str, pid: str, sources: list[list[Any]]) -> bool:
+        """Whether a piece can be read from nobody now, but perhaps later."""
+        holders = [source for source, *_ in sources]
+        alive = [holder for holder in holders if self.processes[holder].alive]
+        return self.read(reader, pid, holders) is None and any(
+            not self.is_clear(reader, holder) for holder in alive
+        )
 
     # What must hold at any time.
 

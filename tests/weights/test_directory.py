@@ -264,3 +264,28 @@ def test_copies_that_a_loss_takes_are_replaced_at_once() -> None:
     sim.run(0.35)  # the end is noticed, and a tick and a pull later the copies are there
     assert len(leader.catalog.members) == 2
     assert not leader.catalog.lacking()
+
+
+def test_copies_are_made_though_others_wait_for_a_holder_that_is_cut_off() -> None:
+    """While holders make new copies from another one, that is cut off. The copies that it had are
+    made too, without a wait for it."""
+    sim = Simulation(7, list("abcd"), 2, 1)
+    for name in ("p1", "p2"):
+        writer = Writer(sim.processes[name], 8)
+        writer.process.run(writer.commit)
+        sim.run(1.0)
+        assert writer.acknowledged
+    leader = sim.processes["p0"].node
+    assert leader.directory is not None
+    sim.kill("p3")
+    while not leader.directory._refilling:
+        sim.run(0.001)
+    sim.cuts |= {frozenset("ab"), frozenset("bc")}
+    sim.run(12.0)
+    catalog = leader.replica.catalog
+    assert list(catalog.members) == ["p0", "p2"]
+    assert {len(copies) for copies in catalog.copies.values()} == {0, 2}
+    sim.cuts.clear()
+    sim.run(12.0)
+    assert list(catalog.members) == ["p0", "p2", "p1"]
+    assert all(len(copies) >= 2 for copies in catalog.copies.values())

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -268,12 +269,19 @@ def test_places_that_cannot_be_mounted_at(mount, tmp_path: Path) -> None:
     assert np.load(tmp_path / "a b/1/w.npy").sum() == 3
 
 
-def test_fusermount_mounts_for_other_users(tmp_path: Path) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A directory that all users may enter. pytest closes its own to others in each session."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_fusermount_mounts_for_other_users(open_folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    for parent in [tmp_path, *tmp_path.parents[:2]]:
-        parent.chmod(0o755)
-    point, spool = tmp_path / "mount", tmp_path / "spool"
+    point, spool = open_folder / "mount", open_folder / "spool"
     for folder in (point, spool):
         folder.mkdir()
         os.chown(folder, 65534, 65534)

@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
-from stores import Cluster, FakeFactory, together, wait_until
+from stores import Cluster, together, wait_until
 
 from ringcoll import _core
 from ringcoll.errors import Error, Gone, PeerLost, Timeout, TransportError
+from ringcoll.weights import formats
 from ringcoll.weights import holder as holder_module
 from ringcoll.weights import node as node_module
 from ringcoll.weights.directory import GRACE_S
+from ringcoll.weights.mounted import StoreSource
 from ringcoll.weights.session import Session
 from ringcoll.weights.store import Store
 
 X = numpy.arange(1000, dtype="float32")
 Make = Callable[..., Cluster]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """``make("ab", replicas=1)``: a store with a rank on each of these hosts."""
-    made: list[Cluster] = []
-
-    def cluster(hosts: str, silence: float = 0.3, **settings: Any) -> Cluster:
-        made.append(Cluster(FakeFactory(silence=silence), list(hosts), **settings))
-        return made[-1]
-
-    yield cluster
-    for each in made:
-        each.network.heal()
-        for agent in each.network.agents:
-            each.network.resume(agent)
-        each.close()
 
 
 def _kill(cluster: Cluster, rank: int) -> None:
@@ -48,8 +33,8 @@ def _kill(cluster: Cluster, rank: int) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_nothing_committed_is_lost_and_readers_go_on(make: Make, victim: int) -> None:
-    cluster = make("abc")
+def test_nothing_committed_is_lost_and_readers_go_on(make_hosts: Make, victim: int) -> None:
+    cluster = make_hosts("abc")
     cluster.put_all({f"w{i}": X + i for i in range(6)})
     cluster.commit()
     guest = cluster.guest(address=cluster.stores[0].address)
@@ -66,21 +51,21 @@ def test_nothing_committed_is_lost_and_readers_go_on(make: Make, victim: int) ->
     wait_until(lambda: guest.info()["replicas"] == {"wanted": 1, "had": 1})
 
 
-def test_default_replicas_depend_on_hosts(make: Make) -> None:
-    assert make("aa").stores[0].info()["replicas"]["wanted"] == 0
-    assert make("ab").stores[0].info()["replicas"]["wanted"] == 1
-    assert make("a", replicas=3).stores[0].info()["replicas"]["wanted"] == 0
+def test_default_replicas_depend_on_hosts(make_hosts: Make) -> None:
+    assert make_hosts("aa").stores[0].info()["replicas"]["wanted"] == 0
+    assert make_hosts("ab").stores[0].info()["replicas"]["wanted"] == 1
+    assert make_hosts("a", replicas=3).stores[0].info()["replicas"]["wanted"] == 0
 
 
-def test_no_replica_lacks_where_nothing_is_stored(make: Make) -> None:
-    cluster = make("ab")
+def test_no_replica_lacks_where_nothing_is_stored(make_hosts: Make) -> None:
+    cluster = make_hosts("ab")
     assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
     assert cluster.commit() == 1
     assert cluster.stores[0].info()["replicas"] == {"wanted": 1, "had": 1}
 
 
-def test_replicas_lie_on_other_hosts(make: Make) -> None:
-    cluster = make("aabb")
+def test_replicas_lie_on_other_hosts(make_hosts: Make) -> None:
+    cluster = make_hosts("aabb")
     cluster.put_all({f"w{i}": X for i in range(12)})
     cluster.commit()
     catalog = cluster.stores[0]._control.node.replica.catalog
@@ -91,9 +76,9 @@ def test_replicas_lie_on_other_hosts(make: Make) -> None:
 @pytest.mark.parametrize("when", [0.0, 0.001, 0.003, 0.01])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_writer_killed_in_a_commit_makes_no_half_version(
-    make: Make, victim: int, when: float
+    make_hosts: Make, victim: int, when: float
 ) -> None:
-    cluster = make("abc")
+    cluster = make_hosts("abc")
     guest = cluster.guest()
     cluster.put_all({"w": X})
     cluster.commit()
@@ -127,8 +112,8 @@ def _leaks(cluster: Cluster, *victims: int) -> list[str]:
     return found
 
 
-def test_a_replica_killed_while_it_pulls_is_replaced(make: Make, monkeypatch: Any) -> None:
-    cluster = make("abc", replicas=1)
+def test_a_replica_killed_while_it_pulls_is_replaced(make_hosts: Make, monkeypatch: Any) -> None:
+    cluster = make_hosts("abc", replicas=1)
     pulling = threading.Event()
     original = holder_module.Holder._pull
 
@@ -144,7 +129,7 @@ def test_a_replica_killed_while_it_pulls_is_replaced(make: Make, monkeypatch: An
     assert pulling.wait(5)
 
     def puller() -> int | None:
-        ranks = [r for r, s in enumerate(cluster.stores) if s._holder._puller._thread is not None]
+        ranks = [r for r, s in enumerate(cluster.stores) if s._holder._pulls]
         return max(ranks) or None
 
     victim = wait_until(puller)
@@ -154,8 +139,8 @@ def test_a_replica_killed_while_it_pulls_is_replaced(make: Make, monkeypatch: An
     wait_until(lambda: guest.info()["replicas"]["had"] == 1)
 
 
-def test_a_new_holder_is_filled_while_all_goes_on(make: Make) -> None:
-    cluster = make("ab")
+def test_a_new_holder_is_filled_while_all_goes_on(make_hosts: Make) -> None:
+    cluster = make_hosts("ab")
     guest = cluster.guest()
     cluster.put_all({"w": X})
     cluster.commit()
@@ -171,8 +156,8 @@ def test_a_new_holder_is_filled_while_all_goes_on(make: Make) -> None:
     assert joined.info()["leader"] == joined._me
 
 
-def test_watch_and_leases_survive_a_take_over(make: Make) -> None:
-    cluster = make("abc", keep=1)
+def test_watch_and_leases_survive_a_take_over(make_hosts: Make) -> None:
+    cluster = make_hosts("abc", keep=1)
     guest = cluster.guest()
     writer = cluster.guest()
     writer.put("w", X)
@@ -192,9 +177,9 @@ def test_watch_and_leases_survive_a_take_over(make: Make) -> None:
 
 
 def test_a_lease_that_ends_while_a_new_leader_is_told_of_it_has_ended(
-    make: Make, monkeypatch: Any
+    make_hosts: Make, monkeypatch: Any
 ) -> None:
-    cluster = make("ab", keep=1)
+    cluster = make_hosts("ab", keep=1)
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest()
@@ -214,8 +199,10 @@ def test_a_lease_that_ends_while_a_new_leader_is_told_of_it_has_ended(
     wait_until(lambda: [version.number for version in guest.versions()] == [2])
 
 
-def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(make: Make, monkeypatch: Any) -> None:
-    cluster = make("ab", keep=1)
+def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(
+    make_hosts: Make, monkeypatch: Any
+) -> None:
+    cluster = make_hosts("ab", keep=1)
     cluster.put_all({"w": X})
     cluster.commit()
     guest, other = cluster.guest(), cluster.guest()
@@ -237,10 +224,10 @@ def test_a_lease_that_a_leader_grants_as_it_ends_is_kept(make: Make, monkeypatch
 
 @pytest.mark.parametrize("how", ["killed", "left"])
 def test_lost_versions_are_told_to_those_who_stay(
-    make: Make, monkeypatch: Any, caplog: Any, how: str
+    make_hosts: Make, monkeypatch: Any, caplog: Any, how: str
 ) -> None:
     monkeypatch.setattr(node_module, "_TOGETHER_S", 60.0 if how == "killed" else 0.5)
-    cluster = make("aaa", replicas=0)
+    cluster = make_hosts("aaa", replicas=0)
     cluster.put_all({f"w{i}": X for i in range(6)})
     cluster.commit()
     if how == "killed":
@@ -250,8 +237,8 @@ def test_lost_versions_are_told_to_those_who_stay(
     wait_until(lambda: "the versions [1] are lost" in caplog.text)
 
 
-def test_nobody_is_told_of_versions_that_all_have_left(make: Make, caplog: Any) -> None:
-    cluster = make("aaa", replicas=0)
+def test_nobody_is_told_of_versions_that_all_have_left(make_hosts: Make, caplog: Any) -> None:
+    cluster = make_hosts("aaa", replicas=0)
     cluster.put_all({f"w{i}": X for i in range(6)})
     cluster.commit()
     for store in cluster.stores:
@@ -260,8 +247,8 @@ def test_nobody_is_told_of_versions_that_all_have_left(make: Make, caplog: Any) 
     assert "lost" not in caplog.text
 
 
-def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
-    cluster = make("aa", replicas=0)
+def test_the_last_copy_is_lost_with_its_holder(make_hosts: Make) -> None:
+    cluster = make_hosts("aa", replicas=0)
     guest = cluster.guest()
     cluster.put_all({"a": X, "b": X})
     cluster.commit()
@@ -273,11 +260,26 @@ def test_the_last_copy_is_lost_with_its_holder(make: Make) -> None:
     assert set(guest.names()) == {"c"}
 
 
+def test_a_mount_reads_on_from_copies_that_were_made_since(make_hosts: Make) -> None:
+    cluster = make_hosts("abcd")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    source = StoreSource(cluster.guest(), lambda: None)
+    source.lease(1, 5.0)
+    catalog = cluster.stores[0]._control.node.replica.catalog
+    for victim in sorted(next(iter(catalog.copies.values())), reverse=True):
+        _kill(cluster, [store._me for store in cluster.stores].index(victim))
+        wait_until(lambda: cluster.guests[0].info()["replicas"] == {"wanted": 1, "had": 1})
+        out = bytearray(X.nbytes)
+        source.read(1, [formats.Piece("w", 0, memoryview(out))], 5.0)
+        assert out == X.tobytes()
+
+
 # Stopped.
 
 
-def test_readers_go_on_when_the_leader_is_stopped(make: Make) -> None:
-    cluster = make("abc", silence=1.0)
+def test_readers_go_on_when_the_leader_is_stopped(make_hosts: Make) -> None:
+    cluster = make_hosts("abc", silence=1.0)
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest()
@@ -294,8 +296,8 @@ def test_readers_go_on_when_the_leader_is_stopped(make: Make) -> None:
     wait_until(lambda: _leaks(cluster) == [])
 
 
-def test_commits_wait_for_a_stopped_holder_and_go_on_without_it(make: Make) -> None:
-    cluster = make("abc")
+def test_commits_wait_for_a_stopped_holder_and_go_on_without_it(make_hosts: Make) -> None:
+    cluster = make_hosts("abc")
     guest = cluster.guest()
     cluster.network.stop(cluster.agent(2))
     guest.put("w", X)
@@ -306,8 +308,8 @@ def test_commits_wait_for_a_stopped_holder_and_go_on_without_it(make: Make) -> N
     assert (cluster.stores[2].get("w") == X).all()
 
 
-def test_a_minority_cannot_commit_and_says_who_is_missing(make: Make) -> None:
-    cluster = make("abc")
+def test_a_minority_cannot_commit_and_says_who_is_missing(make_hosts: Make) -> None:
+    cluster = make_hosts("abc")
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest("a")
@@ -325,8 +327,8 @@ def test_a_minority_cannot_commit_and_says_who_is_missing(make: Make) -> None:
     assert guest.commit() == 3
 
 
-def test_a_writer_that_is_stopped_fails_the_commit_of_the_others(make: Make) -> None:
-    cluster = make("abc")
+def test_a_writer_that_is_stopped_fails_the_commit_of_the_others(make_hosts: Make) -> None:
+    cluster = make_hosts("abc")
     cluster.put_all({"w": X})
     cluster.commit()
     cluster.put_all({"w": X})
@@ -339,8 +341,8 @@ def test_a_writer_that_is_stopped_fails_the_commit_of_the_others(make: Make) -> 
 # Cut off.
 
 
-def test_a_cut_network_that_heals(make: Make) -> None:
-    cluster = make("aab")
+def test_a_cut_network_that_heals(make_hosts: Make) -> None:
+    cluster = make_hosts("aab")
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest("a")
@@ -357,8 +359,8 @@ def test_a_cut_network_that_heals(make: Make) -> None:
     wait_until(lambda: _leaks(cluster) == [])
 
 
-def test_the_side_without_the_majority_reads_on(make: Make) -> None:
-    cluster = make("abb")
+def test_the_side_without_the_majority_reads_on(make_hosts: Make) -> None:
+    cluster = make_hosts("abb")
     cluster.put_all({"w": X})
     cluster.commit()
     near = cluster.guest("a")
@@ -379,11 +381,34 @@ def test_the_side_without_the_majority_reads_on(make: Make) -> None:
     assert near.commit() == 2
 
 
+def test_a_client_that_is_cut_off_from_the_leader_alone_reads_on(make_hosts: Make) -> None:
+    cluster = make_hosts("abc")
+    cluster.put_all({"w": X})
+    cluster.commit()
+    guest, other = cluster.guest("g"), cluster.guest("o")
+    guest.get("w")
+    cluster.network.cut("a", "g")
+    other.put("n", X)
+    assert other.commit() == 2
+    assert (guest.get("w") == X).all()
+    wait_until(lambda: guest.versions()[-1].number == 2)
+    assert (guest.get("n") == X).all()
+    guest.put("m", X)
+    for call in (lambda: guest.commit(timeout=1), lambda: guest.lease(timeout=1)):
+        with pytest.raises(Timeout, match="does not answer this process, and others hear it"):
+            call()
+    assert len(other.info()["holders"]) == 3
+    cluster.network.heal()
+    assert guest.commit() == 3
+    with guest.lease() as version:
+        assert version == 3
+
+
 # Wrong bytes, and memory.
 
 
-def test_wrong_bytes_of_one_holder_are_read_from_another(make: Make) -> None:
-    cluster = make("ab")
+def test_wrong_bytes_of_one_holder_are_read_from_another(make_hosts: Make) -> None:
+    cluster = make_hosts("ab")
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest("a")
@@ -397,8 +422,8 @@ def test_wrong_bytes_of_one_holder_are_read_from_another(make: Make) -> None:
     assert (guest.get("w") == X).all()
 
 
-def test_a_replica_with_wrong_bytes_is_not_counted(make: Make) -> None:
-    cluster = make("ab")
+def test_a_replica_with_wrong_bytes_is_not_counted(make_hosts: Make) -> None:
+    cluster = make_hosts("ab")
     cluster.agent(1).corrupt.add(cluster.agent(0).number)
     cluster.stores[0].put("w", X)
     assert cluster.commit() == 1
@@ -407,27 +432,9 @@ def test_a_replica_with_wrong_bytes_is_not_counted(make: Make) -> None:
     wait_until(lambda: cluster.stores[0].info()["replicas"]["had"] == 1)
 
 
-def test_no_memory_for_a_commit(make: Make, monkeypatch: Any) -> None:
-    cluster = make("a")
-    (store,) = cluster.stores
-    store.put("w", X)
-    store.commit()
-
-    def fail(shape: Any, dtype: Any) -> Any:
-        raise MemoryError("none left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster.agent(0), "empty", fail)
-        with pytest.raises(MemoryError):
-            store.put("big", numpy.zeros(10**6))
-            store.commit()
-    assert store.commit() == 2
-    assert store.names()["big"][1] == (10**6,)
-
-
-def test_a_version_that_is_retired_while_it_is_read(make: Make, monkeypatch: Any) -> None:
+def test_a_version_that_is_retired_while_it_is_read(make_hosts: Make, monkeypatch: Any) -> None:
     """A reader that lost its lease notices it, and never returns another version's bytes."""
-    cluster = make("ab", keep=1)
+    cluster = make_hosts("ab", keep=1)
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest()
@@ -451,8 +458,10 @@ def test_a_version_that_is_retired_while_it_is_read(make: Make, monkeypatch: Any
         guest.get("w", 5, offset=(10,), shape=(5,))
 
 
-def test_deltas_of_lost_holders_fall_back_to_whole_tensors(make: Make, monkeypatch: Any) -> None:
-    cluster = make("ab")
+def test_deltas_of_lost_holders_fall_back_to_whole_tensors(
+    make_hosts: Make, monkeypatch: Any
+) -> None:
+    cluster = make_hosts("ab")
     big = numpy.zeros(100_000, "float32")
     cluster.put_all({"w": big})
     cluster.commit()
@@ -475,8 +484,8 @@ def test_deltas_of_lost_holders_fall_back_to_whole_tensors(make: Make, monkeypat
     assert out["w"][0] == 1 and out["w"].sum() == 1
 
 
-def test_a_defect_of_a_kernel_is_told(make: Make, monkeypatch: Any) -> None:
-    cluster = make("a")
+def test_a_defect_of_a_kernel_is_told(make_hosts: Make, monkeypatch: Any) -> None:
+    cluster = make_hosts("a")
     (store,) = cluster.stores
     store.put("w", X)
 
@@ -490,9 +499,9 @@ def test_a_defect_of_a_kernel_is_told(make: Make, monkeypatch: Any) -> None:
     assert store.commit() == 1
 
 
-def test_a_guest_comes_back_under_another_address(make: Make) -> None:
+def test_a_guest_comes_back_under_another_address(make_hosts: Make) -> None:
     """The holder that a guest came to is lost before it has asked anything."""
-    cluster = make("abc")
+    cluster = make_hosts("abc")
     cluster.put_all({"w": X})
     cluster.commit()
     guest = cluster.guest()

@@ -12,6 +12,8 @@ import pytest
 from stores import Cluster, wait_until
 
 from ringcoll.errors import Gone, InvalidArgument
+from ringcoll.weights import formats
+from ringcoll.weights.export import Exporter
 
 Make = Callable[..., Cluster]
 
@@ -307,4 +309,16 @@ def test_versions_as_files(make: Make, tmp_path: Path) -> None:
     wait_until(lambda: latest.is_symlink() and os.readlink(latest) == "4")
     assert (numpy.load(latest / "w.npy", mmap_mode="r") == X + 3).all()
     wait_until(lambda: {"1", "2"}.isdisjoint(os.listdir(tmp_path / "files")))
+    guest.close()
+
+
+def test_files_of_an_earlier_run_are_replaced(make: Make, tmp_path: Path) -> None:
+    cluster = make(1)
+    cluster.put_all({"w": X})
+    cluster.commit()
+    with Exporter(tmp_path) as earlier:
+        tensor = formats.Tensor("w", "float32", (1,))
+        earlier.export(formats.Manifest(1, (tensor,)), lambda name, view: None)
+    guest = cluster.guest(path=tmp_path)
+    wait_until(lambda: numpy.load(tmp_path / "latest" / "w.npy").shape == X.shape)
     guest.close()

@@ -6,8 +6,10 @@ Arguments: "found", "join" or "visit"; the store's name or address; replicas (0 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -43,9 +45,27 @@ class Member:
         """The number and the sums of all tensors, and how long it took."""
         begin = time.monotonic()
         with self.store.lease(version, timeout) as number:
-            found = self.store.get_state_dict(version=number, timeout=timeout)
+            return self._read(number, timeout, begin)
+
+    def read(self, timeout: float = 20) -> Any:
+        """The same of the newest version, without a lease: so it needs no leader."""
+        begin = time.monotonic()
+        return self._read(self.store.versions(timeout)[-1].number, timeout, begin)
+
+    def _read(self, number: int, timeout: float, begin: float) -> Any:
+        found = self.store.get_state_dict(version=number, timeout=timeout)
         sums = {name: int(tensor.sum(dtype="uint64")) for name, tensor in found.items()}
         return number, sums, time.monotonic() - begin
+
+    def limit(self, kind: str, more: int | None = None) -> None:
+        """Limits this process: "AS", its memory, to what it has and so many bytes more; "FSIZE",
+        each file that it writes, and so each piece of shared memory. None: no limit."""
+        number = getattr(resource, f"RLIMIT_{kind}")
+        if more is not None and kind == "AS":
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            more += pages * resource.getpagesize()
+        most = resource.getrlimit(number)[1]
+        resource.setrlimit(number, (most if more is None else more, most))
 
     def versions(self) -> list[int]:
         return [version.number for version in self.store.versions()]
@@ -61,7 +81,7 @@ def main() -> None:
         word, arguments = json.loads(line)
         try:
             answer = {"value": getattr(member, word)(**arguments)}
-        except ringcoll.Error as error:
+        except (ringcoll.Error, MemoryError, OSError) as error:
             answer = {"error": type(error).__name__, "text": str(error)}
         print(json.dumps(answer), flush=True)
 
