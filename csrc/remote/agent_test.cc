@@ -301,7 +301,7 @@ TEST(Agent, SaysWhyAHolderCannotBeReached) {
   Agent reader(loopback(), "reader");
   reader.admit("test", "key");
   std::vector<std::byte> memory(100), got(100);
-  std::string handle, other_key;
+  std::string handle;
   {
     Agent owner(loopback(), "owner");
     owner.admit("test", "key");
