@@ -1,5 +1,5 @@
-// One-sided writes of ringcoll's agents: both ranks write a buffer into the other's region at the same
-// time, and wait for the other's notice. The same bytes pass as in verbs_stream.c:
+// One-sided writes of ringcoll's agents: both ranks write a buffer into the other's region at the
+// same time, and wait for the other's notice. The same bytes pass as in verbs_stream.c:
 // agent_writes <harness socket> <ranks>
 //
 // "describe" measures one direction instead: rank 0 writes and reads kOneWayBytes of rank 1, which
