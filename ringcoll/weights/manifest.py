@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 from ringcoll.errors import PeerLost
@@ -35,7 +36,7 @@ class Manifest:
         self.number: int = version["n"]
         self.uid: str = version["uid"]
         self.revision: int = message["revision"]
-        self.metadata: Any = version["metadata"]
+        self.metadata: Any = copy.deepcopy(version["metadata"])  # the program's own
         self.time: float = version["time"]
         self.nbytes: int = version["bytes"]
         self.holders: Json = message["holders"]
