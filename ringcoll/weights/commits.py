@@ -372,7 +372,7 @@ class Commits:
         blockers = ", ".join(self._replica.blockers())
         error = Timeout(
             f"the holders {blockers} do not answer, and the others are too few to go on without "
-            "them; the commit becomes a version if they come back"
+            "them; the commit may become a version when they come back"
         )
         self.answers += [(*ask, error) for ask in stage.asks.values()]
         stage.asks.clear()
