@@ -86,10 +86,11 @@ class Catalog:
 
     def manifest(self, number: int) -> Json:
         """All that a reader of a version needs: its record, its pieces, their copies, and the
-        regions, and where all holders are."""
+        regions, and where all holders are. What changes later is copied: a reader may be in this
+        process."""
         version = self.versions[number]
         pids = list(pieces_of(version))
-        copies = {pid: self.copies.get(pid, {}) for pid in pids}
+        copies = {pid: dict(self.copies.get(pid, {})) for pid in pids}
         used = {(h, str(place[0])) for each in copies.values() for h, place in each.items()}
         regions: dict[str, dict[str, str]] = {}
         for holder, region in sorted(used):
@@ -100,7 +101,7 @@ class Catalog:
             "pieces": {pid: self.pieces[pid] for pid in pids},
             "copies": copies,
             "regions": regions,
-            "holders": self.members,
+            "holders": dict(self.members),
         }
 
     def wanted_copies(self) -> int:

@@ -52,6 +52,7 @@ class Stage:
     pieces: dict[str, list[Any]] = field(default_factory=dict)
     copies: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # by piece
     regions: dict[str, dict[str, str]] = field(default_factory=dict)
+    trouble: float | None = None  # when a holder could not pull a piece
     proposal: Json | None = None
     problem: str = ""  # why there are fewer copies than wanted
 
@@ -147,6 +148,12 @@ class Commits:
         for stage in list(self._stages.values()):
             self._advance(now, stage)
 
+    def note_problem(self, now: float, name: str) -> None:
+        """A holder could not pull all that it was told to, for a stage with this name."""
+        for stage in self._stages.values():
+            if stage.name == name:
+                stage.trouble = now
+
     def committed(self, now: float) -> list[int]:
         """The log has been committed further. Returns the versions that are new."""
         new = []
@@ -195,6 +202,8 @@ class Commits:
         for stage in list(self._stages.values()):
             if now >= stage.deadline:
                 self._expire(stage)
+            elif stage.trouble is not None:
+                self._advance(now, stage)
 
     def close(self) -> list[Ask]:
         """This holder does not lead any more. Returns the requests that wait."""
@@ -280,10 +289,20 @@ class Commits:
             if bare:
                 why = self._tasks.problem(stage.name) or "no holder could take a copy"
                 self._fail(stage, PeerLost(f"the commit has pieces that no holder has: {why}"))
-                return
-            stage.problem = self._tasks.problem(stage.name) if self._lacks_copies(stage) else ""
-            self._ready.append(stage)
-            self._append_next(now)
+            elif self._is_safe(stage):
+                lacks = self._lacks_copies(stage)
+                stage.problem = self._tasks.problem(stage.name) if lacks else ""
+                self._ready.append(stage)
+                self._append_next(now)
+
+    def _is_safe(self, stage: Stage) -> bool:
+        """Whether no piece is alone on a holder that may have ended: where others could not pull,
+        its holder has to be heard after that."""
+        if stage.trouble is None:
+            return True
+        copies = [list(self._member_copies(stage, pid)) for pid in stage.pieces]
+        alone = {holders[0] for holders in copies if len(holders) == 1}
+        return all(self._replica.has_heard(holder, stage.trouble) for holder in alone)
 
     def _lacks_copies(self, stage: Stage) -> bool:
         wanted = self._replica.catalog.wanted_copies()
@@ -329,7 +348,7 @@ class Commits:
             "pieces": stage.pieces,
             "copies": copies,
             "regions": {h: regions for h, regions in stage.regions.items() if h in copies},
-            "retire": self._tasks.retirable(number),
+            "retire": self._tasks.retirable(),
         }
 
     def _finish(self, stage: Stage, number: int) -> list[int]:

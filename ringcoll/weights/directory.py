@@ -31,7 +31,7 @@ class Directory:
         self._replica = replica
         self._out = out
         self._tasks = Tasks(replica, out)
-        self._tasks.retirable = self._retirable_after
+        self._tasks.retirable = self._retirable
         self._commits = Commits(replica, self._tasks)
         self._leases: dict[str, dict[str, int]] = {}  # client -> {lease: version}
         self._watchers: set[str] = set()
@@ -100,6 +100,8 @@ class Directory:
             self._deficit = True
             for client in sorted(self._watchers):
                 self._out.append((client, {"push": "version", "n": number}))
+        if new and self._replica.idle():  # else the next version retires those before
+            self._retire()
         self._flush()
 
     def lost(self, now: float, peer: str, ended: bool, why: str) -> None:
@@ -238,6 +240,8 @@ class Directory:
                 self._refused[source] = self._now + _REFUSED_S
             self._refilled()
         elif owner is not None:
+            if message["problem"]:
+                self._commits.note_problem(self._now, owner)
             self._commits.pulled(self._now)
 
     def _refill(self) -> None:
@@ -296,18 +300,15 @@ class Directory:
     def _leased(self) -> set[int]:
         return {number for leases in self._leases.values() for number in leases.values()}
 
-    def _retirable_after(self, newest: int) -> list[int]:
-        """The versions that go when ``newest`` comes."""
+    def _retirable(self) -> list[int]:
+        """The versions that go. A version that is not committed yet does not take their place."""
         if self._now < self._grace:
             return []
-        catalog = self._replica.catalog
-        numbers = sorted({*catalog.versions, newest})[: -catalog.keep]
-        return [n for n in numbers if n not in self._leased()]
+        return self._replica.catalog.retirable(self._leased())
 
     def _retire(self) -> None:
-        """Retires versions whose leases have ended."""
-        numbers = self._replica.catalog.retirable(self._leased())
-        if numbers and self._now >= self._grace:
+        numbers = self._retirable()
+        if numbers:
             self._replica.propose(self._now, {"op": "retire", "retire": numbers})
 
     def _forget_away(self) -> None:

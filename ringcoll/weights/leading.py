@@ -51,6 +51,10 @@ class Leading(ReplicaBase):
         """Whether all that was proposed is committed."""
         return self.committed == self.index and not self._waiting
 
+    def has_heard(self, member: str, since: float) -> bool:
+        """Whether a member has given a sign of life since a moment."""
+        return member == self.me or self.heard.get(member, since) > since
+
     def blockers(self) -> list[str]:
         """The members for whose acknowledgement the leader waits."""
         having = self._having(self.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Set
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class Manifest:
         self.number: int = version["n"]
         self.uid: str = version["uid"]
         self.revision: int = message["revision"]
-        self.metadata: Any = version["metadata"]
+        self.metadata: Any = copy.deepcopy(version["metadata"])  # the program's own
         self.time: float = version["time"]
         self.nbytes: int = version["bytes"]
         self.holders: Json = message["holders"]

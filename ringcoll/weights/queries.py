@@ -3,6 +3,7 @@ leader, for any holder."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 
 from ringcoll.errors import Gone, InvalidArgument
@@ -51,7 +52,7 @@ def versions(catalog: Catalog, visible: int) -> Json:
     listed = [
         {
             "n": number,
-            "metadata": version["metadata"],
+            "metadata": copy.deepcopy(version["metadata"]),  # a program may change what it gets
             "bytes": version["bytes"],
             "time": version["time"],
             "names": len(version["tensors"]),

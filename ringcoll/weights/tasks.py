@@ -46,7 +46,7 @@ class Tasks:
         self._load: dict[str, int] | None = None
         self._refusals: dict[tuple[str, str], int] = {}  # (owner, holder)
         self._problems: dict[str, str] = {}
-        self.retirable: Callable[[int], list[int]] = lambda newest: []
+        self.retirable: Callable[[], list[int]] = list
 
     def add(
         self,

@@ -201,7 +201,7 @@ class Writer:
         if not isinstance(metadata, (Mapping, NoneType)):
             raise InvalidArgument(f"commit: metadata={metadata!r} is no dictionary")
         try:
-            json.dumps(metadata)
+            metadata = json.loads(json.dumps(metadata))  # as they are now
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"commit: metadata that JSON has not: {error}") from None
         pending = Pending()

@@ -190,6 +190,18 @@ def test_what_is_put_is_described_to_the_leader_once(make: Make, monkeypatch: An
     assert described == [True, True, False]
 
 
+def test_metadata_are_what_they_were_in_the_call(make: Make) -> None:
+    (store,) = make(1).stores
+    metadata = {"step": 1}
+    store.commit(metadata)
+    metadata["step"] = 2
+    store.commit(metadata)
+    store.versions()[0].metadata["step"] = 3
+    with store.prepare(1, out={}) as update:
+        update.metadata["step"] = 3
+    assert [version.metadata for version in store.versions()] == [{"step": 1}, {"step": 2}]
+
+
 def test_guests_write_too(make: Make) -> None:
     cluster = make(1)
     cluster.put_all({"a": X})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -37,6 +38,20 @@ def test_out_is_written(make: Make) -> None:
     columns = numpy.zeros((4, 2), "float32")
     store.get("w", out=columns, offset=(0, 1), shape=(4, 2))
     assert (columns == X[:, 1:3]).all()
+
+
+def test_what_is_known_of_a_leased_version_stays_as_it_was(make: Make) -> None:
+    """Also on the leader, whose catalog changes."""
+    cluster = make(1, replicas=1)
+    (store,) = cluster.stores
+    store.put("w", X)
+    store.commit()
+    with contextlib.closing(store.lease()) as lease:
+        cluster.guest(hold=True)
+        wait_until(lambda: store.info()["replicas"] == {"wanted": 1, "had": 1})
+        (piece,) = lease.manifest.tensor("w").pieces
+        assert len(lease.manifest.sources(piece)) == 1
+        assert len(lease.manifest.holders) == 1
 
 
 def test_out_that_does_not_fit_is_refused(make: Make) -> None:
