@@ -121,8 +121,8 @@ class Endpoint:
     # Sending.
 
     def send(self, source: str, destination: str, message: Json, addresses: list[str]) -> None:
-        """Sends a message, or drops it if the peer cannot be reached. Never blocks. ``addresses``
-        may be empty if the peer has connected itself."""
+        """Sends a message, or drops it if the peer cannot be reached; then handlers are told that
+        it is down. Never blocks. ``addresses`` may be empty if the peer has connected itself."""
         last, body = self._last
         if last is not message:
             body = json.dumps(message, separators=(",", ":"))
@@ -152,8 +152,6 @@ class Endpoint:
             if peer.connections or not peer.addresses:
                 return
             if not peer.dialing:
-                if time.monotonic() < peer.next_dial:
-                    return
                 self._start_dial(agent, peer)
             if len(peer.queue) < _MOST_QUEUED:
                 peer.queue.append(text)
@@ -170,6 +168,7 @@ class Endpoint:
         ).start()
 
     def _dial(self, agent: str, peer: _Peer) -> None:
+        time.sleep(max(0.0, peer.next_dial - time.monotonic()))
         verdict = "silent"
         for attempt in range(2):
             good = peer.good
