@@ -1,6 +1,5 @@
 #include "base/interruption.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace ringcoll {
@@ -34,8 +33,8 @@ void Interruption::ask() {
 
 void wait_attended(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                    Duration limit) {
-  Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
-  changed.wait_for(lock, std::min(limit, most));
+  constexpr Duration kLongest = std::chrono::hours(1);  // a time point must not overflow
+  changed.wait_for(lock, Interruption::longest_sleep(std::min(limit, kLongest)));
   if (!Interruption::is_due()) return;
   lock.unlock();
   Interruption::look();

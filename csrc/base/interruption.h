@@ -1,6 +1,7 @@
 // Blocking calls that their caller may end (rc_call.interrupted) before their deadline ends them.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -30,6 +31,10 @@ class Interruption {
 
   /// Whether a wait must call look() at least every kEvery.
   static bool watches();
+  /// The longest sleep of a wait: `limit`, or until look() has to be called.
+  static Duration longest_sleep(Duration limit) {
+    return watches() ? std::min(limit, kEvery) : limit;
+  }
   /// Whether look() would ask now.
   static bool is_due() { return current && current->is_due_now(); }
   /// Asks the caller if is_due(). Precondition: the thread holds no lock.

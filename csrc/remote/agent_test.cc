@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -376,6 +378,20 @@ TEST_P(Ways, NoticesOfOneWriterComeInOrder) {
   for (uint64_t i = 0; i < kCount; i++) ASSERT_EQ(region->take_notice(Deadline(seconds(20))), i);
   writer.join();
   owner_.close(region, Deadline(seconds(5)));
+}
+
+TEST(Control, ASlotOfAProcessThatHasEndedBeforeItNamedARegionIsFree) {
+  pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  OwnControl control;
+  (*control).writers[0].pid = child;
+  (*control).writers[1].pid = ::getpid();
+  EXPECT_FALSE(has_writers(*control, 3));
+  EXPECT_EQ((*control).writers[0].pid, 0);
+  EXPECT_EQ((*control).writers[1].pid, ::getpid());
+  (*control).writers[1].region = 3 + 1;
+  EXPECT_TRUE(has_writers(*control, 3));
 }
 
 TEST_P(Ways, NoticesThatNobodyTakesAreKept) {

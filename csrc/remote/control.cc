@@ -79,9 +79,11 @@ bool has_writers(ControlMemory& control, uint32_t region) {
   bool any = false;
   for (WriterSlot& slot : control.writers) {
     int32_t pid = observe(slot.pid);
-    if (pid == 0 || slot.region.load(std::memory_order_seq_cst) != region + 1) continue;
+    uint32_t written = slot.region.load(std::memory_order_seq_cst);
+    bool is_unnamed = written == 0 && observe(slot.notice) == 0;
+    if (pid == 0 || (written != region + 1 && !is_unnamed)) continue;
     if (!has_ended(pid)) {
-      any = true;
+      any = any || written == region + 1;
       continue;
     }
     publish(slot.region, 0u);

@@ -99,7 +99,7 @@ class WriteScope {
 // For the owner, one thread at a time.
 
 /// After the secret was cleared: whether a peer may be writing to the region. Frees the slots of
-/// processes that have ended.
+/// processes that have ended, also where a process had not named a region yet.
 bool has_writers(ControlMemory& control, uint32_t region);
 /// Takes the oldest notice that was left for the region with this secret. Those of one thread come
 /// in the order in which it has left them.

@@ -73,8 +73,7 @@ uint64_t Region::take_notice(Deadline deadline) {
     if (auto value = try_take_notice()) return *value;
     check(!deadline.passed(), Code::kTimeout, "waiting for a notice: none has come");
     check(!Interruption::has_ended(), Code::kAborted, "waiting for a notice: interrupted");
-    Duration most = Interruption::watches() ? Interruption::kEvery : seconds(3600);
-    listening.wait(std::min(deadline.left(), most));
+    listening.wait(Interruption::longest_sleep(deadline.left()));
     Interruption::look();
   }
 }

@@ -270,9 +270,9 @@ def _lock(directory: Path, owner: str) -> tuple[int, str]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        with os.fdopen(descriptor) as file:
+        with os.fdopen(descriptor, errors="replace") as file:
             raise Occupied(directory, file.read()) from None
-    before = os.pread(descriptor, _LONGEST_OWNER, 0).decode()
+    before = os.pread(descriptor, _LONGEST_OWNER, 0).decode(errors="replace")
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, owner.encode(), 0)
     return descriptor, before

@@ -66,6 +66,8 @@ def test_a_guest_comes_to_a_rank_and_goes(run_ranks):
 
 def test_ctrl_c_ends_what_waits(run_ranks):
     def body(world):
+        # Where the tests run in the background, SIGINT is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         region = world.register(np.zeros(10), writable=True)
         for wait in (region.wait_notice, world.agent.receive):
             threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from ringcoll import InvalidArgument
 from ringcoll.weights import export
-from ringcoll.weights.export import DiskFull, Exporter
+from ringcoll.weights.export import DiskFull, Exporter, Occupied
 from ringcoll.weights.formats import Manifest, Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -156,6 +156,15 @@ def test_a_directory_has_one_exporter(tmp_path: Path) -> None:
         Exporter(tmp_path)
     with pytest.raises(InvalidArgument, match="choose from"):
         Exporter(tmp_path, ["csv"])
+
+
+def test_an_exporter_knows_whether_the_versions_are_its_owners(tmp_path: Path) -> None:
+    for owner, goes_on in [("one", False), ("one", True), ("other", False), ("", False)]:
+        with Exporter(tmp_path, owner=owner) as exporter:
+            assert exporter.goes_on == goes_on
+            with pytest.raises(Occupied) as caught:
+                Exporter(tmp_path, owner="third")
+            assert caught.value.owner == owner
 
 
 _KILLED = """

@@ -43,8 +43,10 @@ def test_another_rank_goes_on_when_the_one_that_wrote_has_left(
 ) -> None:
     guest = cluster.guest()
     await_file(tmp_path / "files", publish(guest, 1.0), 1.0)
+    first = (tmp_path / "files" / "1").stat().st_ino
     cluster.stores[0].close()
     await_file(tmp_path / "files", publish(guest, 2.0), 2.0)
+    assert (tmp_path / "files" / "1").stat().st_ino == first  # it is not written again
 
 
 def test_the_directory_of_another_store_is_refused(cluster: Cluster, tmp_path: Path) -> None:
