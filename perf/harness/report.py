@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -195,7 +196,8 @@ def properties(results: Any) -> str:
     both = {**results.machine, **results.conditions}
     lines = [f"- {name}: {value}" for name, value in both.items()]
     peers = ", ".join(f"{name} {version}".strip() for name, version in results.peers.items())
-    return "\n".join([*lines, f"- measured: {peers}"])
+    measured = textwrap.fill(f"- measured: {peers}", 100, subsequent_indent="  ")
+    return "\n".join([*lines, measured])
 
 
 def row(cells: list[str]) -> str:
