@@ -48,15 +48,15 @@ FOLDERS = {
 }
 # Layers whose C++ tests a part runs, in lists as above. Tests of the second list mostly wait.
 RING_LAYERS = {
-    "ring1": [["base", "schedule", "reduce", "delta", "rules", "topology"]],
+    "ring1": [["base", "schedule", "reduce", "delta", "rules", "table", "topology"]],
     "ring2": [
         ["shm", "net", "verbs", "transport", "life", "measure", "mesh", "comm"],
-        ["connect", "store", "remote", "bootstrap"],
+        ["connect", "store", "remote", "serving", "bootstrap"],
     ],
     "ring3": [["coll", "abi"], ["p2p", "engine"]],
 }
 # Pure layers: the thread sanitizer would find nothing in them.
-_WITHOUT_THREADS = ("schedule", "reduce", "delta", "rules", "topology")
+_WITHOUT_THREADS = ("schedule", "reduce", "delta", "rules", "table", "topology")
 SANITIZERS = ("asan", "tsan")
 # A filter for GoogleTest: suites with this name have the additional cases of --exhaustive.
 FEWER_CASES = "-Exhaustive/*"

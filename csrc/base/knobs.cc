@@ -19,7 +19,8 @@ namespace ringcoll {
 namespace {
 
 // Names that belong to ringcoll but are no knobs of the library.
-constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY", "RINGCOLL_KEY"};
+constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY", "RINGCOLL_KEY",
+                                            "RINGCOLL_MXNET"};
 // Shown in place of a secret.
 constexpr const char* kSet = "(set)";
 

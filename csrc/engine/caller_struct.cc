@@ -30,6 +30,8 @@ constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kCopiesSi
     sizeof(rc_copies)};
 constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kEventSizes = {
     sizeof(rc_event)};
+constexpr std::array<size_t, RINGCOLL_ABI_REVISION - kAgentsSince + 1> kTableCallSizes = {
+    sizeof(rc_table_call)};
 static_assert(kCallSizes.back() == sizeof(rc_call));
 static_assert(kOptionsSizes.back() == sizeof(rc_comm_options));
 
@@ -83,6 +85,9 @@ StructHistory history_of(const rc_agent_options*) {
 }
 StructHistory history_of(const rc_copies*) { return {"rc_copies", kCopiesSizes, kAgentsSince}; }
 StructHistory history_of(const rc_event*) { return {"rc_event", kEventSizes, kAgentsSince}; }
+StructHistory history_of(const rc_table_call*) {
+  return {"rc_table_call", kTableCallSizes, kAgentsSince};
+}
 
 void check_size(size_t size, const StructHistory& history) {
   bool newer = size > history.sizes.back() && size <= kLongestStruct;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <span>
 
-#include "ringcoll/remote.h"
+#include "ringcoll/tables.h"
 
 namespace ringcoll {
 
@@ -32,6 +32,7 @@ StructHistory history_of(const rc_message_info*);
 StructHistory history_of(const rc_agent_options*);
 StructHistory history_of(const rc_copies*);
 StructHistory history_of(const rc_event*);
+StructHistory history_of(const rc_table_call*);
 
 /// The caller's struct with all fields of this library's; fields that the caller lacks are zero.
 /// Throws as copy_from_caller() does.

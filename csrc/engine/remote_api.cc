@@ -9,6 +9,7 @@
 
 #include "base/interruption.h"
 #include "connect/connector.h"
+#include "engine/agent_handle.h"
 #include "engine/caller_struct.h"
 #include "engine/handles.h"
 #include "mesh/mesh.h"
@@ -20,12 +21,6 @@
 
 using namespace ringcoll;
 
-struct rc_agent {
-  std::shared_ptr<remote::Agent> agent;
-  double timeout_s = 0;
-  std::string leaf;  // names of the switches above this host, from the top down; empty: unknown
-  int born = fork_number();
-};
 struct rc_region {
   std::weak_ptr<remote::Agent> agent;
   std::shared_ptr<remote::Region> region;
@@ -35,17 +30,19 @@ struct rc_remote {
   std::shared_ptr<const remote::RegionHandle> handle;
 };
 
+const std::shared_ptr<remote::Agent>& ringcoll::shared_agent_of(const rc_agent* agent) {
+  check(agent != nullptr, Code::kInvalidArgument, "agent is NULL");
+  check(!is_inherited(agent->born), Code::kInvalidArgument,
+        "this process was forked from the one that opened the agent: open one of this process");
+  return agent->agent;
+}
+
 namespace {
 
 // The door for the ranks of a job.
 constexpr const char* kRanksDoor = "ranks";
 
-remote::Agent& agent_of(const rc_agent* agent) {
-  check(agent != nullptr, Code::kInvalidArgument, "agent is NULL");
-  check(!is_inherited(agent->born), Code::kInvalidArgument,
-        "this process was forked from the one that opened the agent: open one of this process");
-  return *agent->agent;
-}
+remote::Agent& agent_of(const rc_agent* agent) { return *shared_agent_of(agent); }
 
 remote::Region& region_of(const rc_region* region) {
   check(region != nullptr, Code::kInvalidArgument, "region is NULL");

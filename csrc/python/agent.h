@@ -82,6 +82,8 @@ class Agent {
   Agent(Comm& comm, double timeout_s);
 
   uint64_t id() const { return id_; }
+  /// Raises InvalidArgument once close() was called.
+  std::shared_ptr<rc_agent> handle() const { return open_agent(); }
   bool closed() const { return closing_; }
   std::string admit(const std::string& name, const std::string& key, uint16_t port);
   std::string stats();
@@ -116,6 +118,8 @@ class Agent {
 class Allocation {
  public:
   explicit Allocation(size_t bytes);
+  /// Takes over memory that the library has allocated.
+  Allocation(void* memory, size_t bytes) : memory_(memory), bytes_(bytes) {}
   ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;

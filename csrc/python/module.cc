@@ -9,9 +9,11 @@
 
 #include "python/agent.h"
 #include "python/comm.h"
+#include "python/custom_rules.h"
 #include "python/delta.h"
 #include "python/interpreter.h"
 #include "python/rules.h"
+#include "python/tables.h"
 #include "python/tensor.h"
 #include "ringcoll/ringcoll.h"
 
@@ -110,6 +112,8 @@ PYBIND11_MODULE(_core, module) {
   bind_agent(module);
   bind_delta(module);
   bind_rules(module);
+  bind_tables(module);
+  bind_custom_rules(module);
   module.def("version", [] { return std::string(ringcoll_version()); });
   module.def("abi_version", &ringcoll_abi_version);
   module.def("info", &info, Guard());

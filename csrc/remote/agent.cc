@@ -110,6 +110,9 @@ std::shared_ptr<HostPeer> Agent::host_peer(const AgentFacts& facts) {
   std::lock_guard lock(peers_mutex_);
   auto found = host_peers_.find(facts.id);
   if (found != host_peers_.end()) return found->second;
+  // What they have mapped takes memory, and a descriptor each.
+  std::erase_if(host_peers_,
+                [](const auto& each) { return each.second && each.second->is_over(); });
   if (host_peers_.size() >= kMostHostPeers) host_peers_.clear();
   auto peer =
       facts.host == network_.host() ? HostPeer::open(facts, network_.proofs_for(facts)) : nullptr;
@@ -173,7 +176,7 @@ Agent::Rest Agent::make_copies_here(const Batch& batch) {
   return rest;
 }
 
-void Agent::go_on(const std::shared_ptr<Batch>& batch) {
+void Agent::begin(const std::shared_ptr<Batch>& batch) {
   Rest rest = make_copies_here(*batch);
   if (rest.error || (rest.copies.empty() && rest.notices.empty())) return batch->end(rest.error);
   network_.dispatcher().submit(batch, rest.copies, rest.notices);
@@ -182,9 +185,19 @@ void Agent::go_on(const std::shared_ptr<Batch>& batch) {
 void Agent::run(const std::shared_ptr<Batch>& batch) {
   check(batch->may_wait(), Code::kInvalidArgument,
         "a completion callback cannot wait for copies: start them");
-  go_on(batch);
+  begin(batch);
   while (!batch->wait(-1))
     network_.dispatcher().cancel(batch, Error(Code::kAborted, "a copy was interrupted"));
+}
+
+bool Agent::is_here(const RegionHandle& region) {
+  if (region.owner.id == id_) return true;
+  auto peer = host_peer(region.owner);
+  return peer && peer->can_copy();
+}
+
+void Agent::cancel(const std::shared_ptr<Batch>& batch) {
+  network_.dispatcher().cancel(batch, Error(Code::kAborted, "a copy was cancelled"));
 }
 
 void Agent::start(std::shared_ptr<Batch> batch) {
@@ -205,7 +218,7 @@ void Agent::work() {
     auto batch = std::move(started_.front());
     started_.pop_front();
     lock.unlock();
-    go_on(batch);
+    begin(batch);
     batch.reset();
     lock.lock();
   }

@@ -72,8 +72,19 @@ class Agent {
   /// Runs the batch: makes copies on this host in this thread, and waits for the others. Throws its
   /// error. An Interruption of the thread ends it with kAborted.
   void run(const std::shared_ptr<Batch>& batch);
+  /// Makes the copies on this host in this thread, and starts the others.
+  void begin(const std::shared_ptr<Batch>& batch);
   /// Starts it. A thread of the agent makes the copies on this host.
   void start(std::shared_ptr<Batch> batch);
+  /// Ends a batch that was begun with kAborted, unless it has ended. Its memory is free then.
+  void cancel(const std::shared_ptr<Batch>& batch);
+  /// Whether begin() makes copies to and from the region itself, so that they have ended when it
+  /// returns.
+  bool is_here(const RegionHandle& region);
+
+  /// Waits for notices of any region of this agent, and for ring().
+  Listening listen() { return regions_.listen(); }
+  void ring() { regions_.ring(); }
 
   /// Makes a link for messages to the agent at this address, whose key this agent knows. Throws
   /// Error: kRefused (wrong key), kPeerLost (nobody listens), kTimeout, kTransport (no such host).
@@ -107,7 +118,6 @@ class Agent {
   bool copy_here(const Copy& copy, std::optional<uint64_t>* notice);
   bool copy_from_here(const Copy& copy, const Source& source, std::optional<uint64_t>* notice);
   std::shared_ptr<HostPeer> host_peer(const AgentFacts& facts);
-  void go_on(const std::shared_ptr<Batch>& batch);
   void work();
 
   const uint64_t id_;

@@ -24,6 +24,7 @@ constexpr size_t kMostSegments = 256;
 std::shared_ptr<HostPeer> HostPeer::open(const AgentFacts& facts,
                                          const std::vector<uint64_t>& proofs) {
   std::shared_ptr<HostPeer> peer(new HostPeer);
+  peer->agent_ = facts.id;
   peer->pid_ = facts.pid;
   peer->process_ =
       Fd::made_by([&] { return static_cast<int>(::syscall(SYS_pidfd_open, facts.pid, 0)); });
@@ -51,6 +52,8 @@ bool HostPeer::has_ended() const {
   pollfd end{process_.get(), POLLIN, 0};
   return ::poll(&end, 1, 0) > 0;
 }
+
+bool HostPeer::is_over() const { return observe(control().agent) != agent_ || has_ended(); }
 
 void HostPeer::throw_missing() const {
   check(!has_ended(), Code::kPeerLost, "process {}, which has the region, has ended", pid_);

@@ -35,8 +35,12 @@ class HostPeer {
   /// `notice`: is left after the bytes, and then reset; what stays there goes over a link.
   bool write(uint32_t region, uint64_t secret, uint64_t offset, const void* local, uint64_t bytes,
              std::optional<uint64_t>* notice);
+  /// Whether read() and write() reach all of its regions.
+  bool can_copy() const { return can_copy_; }
   /// Whether the process has ended.
   bool has_ended() const;
+  /// Whether its regions are closed for ever: the agent is closed, or the process has ended.
+  bool is_over() const;
 
  private:
   HostPeer() = default;
@@ -51,6 +55,7 @@ class HostPeer {
   std::shared_ptr<SharedMemory> segment_of(const Located& located);
   ControlMemory& control() const { return *reinterpret_cast<ControlMemory*>(control_.data()); }
 
+  uint64_t agent_ = 0;
   int pid_ = 0;
   Fd process_;  // pidfd; empty: the kernel has none, then has_ended() asks another way
   SharedMemory control_;

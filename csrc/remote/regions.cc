@@ -105,6 +105,7 @@ Regions::~Regions() {
       } catch (const Error& error) {
         log_warning("an agent ends: {}. What it writes may arrive later", error.what());
       }
+  publish(control().agent, uint64_t{0});  // peers that have mapped this give it up
 }
 
 std::shared_ptr<Region> Regions::open(void* data, uint64_t bytes, bool writable) {
@@ -154,7 +155,7 @@ void Regions::refuse(const std::shared_ptr<Region>& region) {
     std::lock_guard lock(region->mutex_);
     region->closed_ = true;
   }
-  ring(control());
+  remote::ring(control());
 }
 
 void Regions::close(const std::shared_ptr<Region>& region, Deadline deadline) {

@@ -37,13 +37,14 @@ class Region {
   /// Takes the oldest notice. Throws Error(kTimeout) at the deadline, or Error(kGone) once the
   /// region is closed and no notice is left.
   uint64_t take_notice(Deadline deadline);
+  /// The same without waiting: nothing if none is there.
+  std::optional<uint64_t> try_take_notice();
   /// Whether Regions::refuse() was called.
   bool is_closed();
 
  private:
   friend class Regions;
   friend class RegionUse;
-  std::optional<uint64_t> try_take_notice();
   void gather();
 
   std::shared_ptr<OwnControl> control_;
@@ -100,6 +101,10 @@ class Regions {
 
   /// Lets processes of the host in that know the key of a door.
   void admit(uint64_t proof);
+
+  /// Waits for notices of any region, and for ring().
+  Listening listen() { return Listening(control()); }
+  void ring() { remote::ring(control()); }
 
   int control_fd() const { return control_->memory.fd(); }
   uint64_t control_inode() const { return control_->memory.inode(); }

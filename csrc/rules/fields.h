@@ -53,7 +53,7 @@ struct Fields<rules::Sum> {
 template <>
 struct Fields<rules::Assign> {
   static constexpr const char* kName = "assign";
-  static constexpr auto kAll = std::tuple();
+  static constexpr auto kAll = std::tuple(Field{"combine", &rules::Assign::combine});
 };
 
 template <>
@@ -102,6 +102,13 @@ template <>
 struct Fields<rules::WeightedAverage> {
   static constexpr const char* kName = "weighted_average";
   static constexpr auto kAll = std::tuple();
+};
+
+template <>
+struct Fields<rules::Custom> {
+  static constexpr const char* kName = "custom";
+  static constexpr auto kAll =
+      std::tuple(Field{"maker", &rules::Custom::maker}, Field{"data", &rules::Custom::data});
 };
 
 /// Calls visit(field, value) for each field of the parameters, which may be const.

@@ -32,7 +32,7 @@ void check_parameters(const Parameters& parameters) {
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, double>) {
       check_number(kName, field.name, value, field.allowed);
-    } else if constexpr (!std::is_same_v<Value, bool>) {
+    } else if constexpr (std::is_same_v<Value, std::array<double, 2>>) {
       for (size_t i = 0; i < value.size(); i++)
         check_number(kName, fmt::format("{}[{}]", field.name, i), value[i], field.allowed);
     }
@@ -44,6 +44,12 @@ void check_parameters(const Parameters& parameters) {
           "rule sgd: nesterov is true, and dampening is {}: nesterov wants a dampening of 0",
           parameters.dampening);
   }
+  if constexpr (std::is_same_v<Parameters, rules::Assign>)
+    check(parameters.combine != rules::Merging::kEach, Code::kInvalidArgument,
+          "rule assign: combine is neither last nor sum");
+  if constexpr (std::is_same_v<Parameters, rules::Custom>)
+    check(!parameters.maker.empty(), Code::kInvalidArgument,
+          "rule custom: maker is empty: it must be the name of one that makes such rules");
 }
 
 /// 1 - beta^pushes, by multiplications alone: std::pow() is not rounded correctly, and its last bit
@@ -127,6 +133,10 @@ void apply_rule(const rules::WeightedAverage&, const Step& step) {
   update_average(step.arrays, step.weight / step.tally.weight);
 }
 
+void apply_rule(const rules::Custom&, const Step&) {
+  throw Error(Code::kInternal, "a custom rule is not the library's to apply");
+}
+
 template <typename T>
 void fill(void* out, double value, int64_t count) {
   const T element = static_cast<T>(value);
@@ -159,6 +169,11 @@ bool Rule::takes_weights() const {
   return std::holds_alternative<rules::WeightedAverage>(parameters_);
 }
 
+rules::Merging Rule::combine() const {
+  if (const auto* assign = std::get_if<rules::Assign>(&parameters_)) return assign->combine;
+  return takes_weights() ? rules::Merging::kEach : rules::Merging::kSum;
+}
+
 void Rule::begin_state(DataType value, void* state, int64_t count) const {
   const auto* adagrad = std::get_if<rules::Adagrad>(&parameters_);
   const double initial = adagrad ? adagrad->initial_accumulator_value : 0;
@@ -170,7 +185,7 @@ void Rule::begin_state(DataType value, void* state, int64_t count) const {
 
 void Rule::check_push(DataType value, DataType push, double weight) const {
   const bool takes_all = std::holds_alternative<rules::Sum>(parameters_) ||
-                         std::holds_alternative<rules::Assign>(parameters_);
+                         std::holds_alternative<rules::Assign>(parameters_) || custom();
   check(takes_all || is_float(value), Code::kInvalidArgument,
         "rule {}: values are {}: they must be floating-point numbers", name(), name_of(value));
   check(push == value || (is_half(value) && push == RC_FLOAT32), Code::kInvalidArgument,
@@ -185,6 +200,7 @@ void Rule::check_push(DataType value, DataType push, double weight) const {
 
 void Rule::apply(DataType value, const Row& row, const Push& push) const {
   check_push(value, push.dtype, push.weight);
+  check(!custom(), Code::kInvalidArgument, "rule custom: only servers of tables apply it");
   RowTally& tally = *row.tally;
   tally.pushes++;
   if (takes_weights()) tally.weight += push.weight;

@@ -25,6 +25,14 @@ namespace ringcoll {
 
 namespace rules {
 
+/// What several pushes to one row become that count as one push: those of a clock, or the same rows
+/// of one push.
+enum class Merging : uint8_t {
+  kLast,  // the last one
+  kSum,
+  kEach,  // they are applied one after another
+};
+
 /// value += push. Integers wrap; for bool it is "or".
 struct Sum {
   bool operator==(const Sum&) const = default;
@@ -32,6 +40,7 @@ struct Sum {
 
 /// value = push.
 struct Assign {
+  Merging combine = Merging::kLast;  // or kSum
   bool operator==(const Assign&) const = default;
 };
 
@@ -81,6 +90,13 @@ struct WeightedAverage {
   bool operator==(const WeightedAverage&) const = default;
 };
 
+/// A rule that the library does not have (CustomRule): which maker makes it, and of what.
+struct Custom {
+  std::string maker;
+  std::string data;  // a text
+  bool operator==(const Custom&) const = default;
+};
+
 }  // namespace rules
 
 /// No rule has more arrays of state.
@@ -114,7 +130,7 @@ struct Push {
 class Rule {
  public:
   using Parameters = std::variant<rules::Sum, rules::Assign, rules::Sgd, rules::Adagrad,
-                                  rules::Adam, rules::AdamW, rules::WeightedAverage>;
+                                  rules::Adam, rules::AdamW, rules::WeightedAverage, rules::Custom>;
 
   /// Throws Error(kInvalidArgument), which names the parameter, its value and what it may be.
   explicit Rule(const Parameters& parameters);
@@ -124,7 +140,7 @@ class Rule {
 
   /// The object that parse() reads, with all parameters. Numbers are exact.
   std::string json() const;
-  /// "sum", "assign", "sgd", "adagrad", "adam", "adamw" or "weighted_average".
+  /// "sum", "assign", "sgd", "adagrad", "adam", "adamw", "weighted_average" or "custom".
   const char* name() const;
   const Parameters& parameters() const { return parameters_; }
   bool operator==(const Rule&) const = default;
@@ -133,6 +149,9 @@ class Rule {
   size_t state_slots() const;
   /// True if pushes may have another weight than 1.
   bool takes_weights() const;
+  rules::Merging combine() const;
+  /// Null for the rules of the library.
+  const rules::Custom* custom() const { return std::get_if<rules::Custom>(&parameters_); }
   /// The arithmetic of floating-point values and their state: float64 for float64, and float32 for
   /// the others. 16-bit values are rounded once, at the end.
   static DataType state_dtype(DataType value) {
@@ -142,12 +161,12 @@ class Rule {
   void begin_state(DataType value, void* state, int64_t count) const;
 
   /// Throws Error(kInvalidArgument) unless rows of this type take pushes of that type and weight.
-  /// Sum and Assign take every type, and the others floating-point types. A push has the type of
-  /// the value; 16-bit floating-point values also take float32. A weight is above 0 and finite.
+  /// Sum, Assign and Custom take every type, the others floating-point types. A push has the type
+  /// of the value; 16-bit floating-point values also take float32. A weight is above 0 and finite.
   void check_push(DataType value, DataType push, double weight) const;
   /// Applies a push to a row of this type. A NaN in the push makes the element NaN. Throws as
-  /// check_push() does; the row is then unchanged. Precondition: a FloatEnvironment exists in this
-  /// thread.
+  /// check_push() does, and for a custom rule, which only a CustomRule can apply; the row is then
+  /// unchanged. Precondition: a FloatEnvironment exists in this thread.
   void apply(DataType value, const Row& row, const Push& push) const;
 
  private:

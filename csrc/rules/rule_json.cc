@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -55,6 +57,25 @@ void read(const char* rule, std::string_view name, Allowed, const Json& json, bo
   out = json.get<bool>();
 }
 
+constexpr std::array kMergings = {"last", "sum"};  // in the order of Merging
+
+void read(const char* rule, std::string_view name, Allowed, const Json& json, rules::Merging& out) {
+  const auto found = std::ranges::find_if(kMergings, [&](const char* one) { return json == one; });
+  if (found == kMergings.end()) refuse(rule, name, json, R"("last" or "sum")");
+  out = static_cast<rules::Merging>(found - kMergings.begin());
+}
+
+void read(const char* rule, std::string_view name, Allowed, const Json& json, std::string& out) {
+  if (!json.is_string()) refuse(rule, name, json, "a text");
+  out = json.get<std::string>();
+}
+
+template <typename Value>
+Json json_of(const Value& value) {
+  return value;
+}
+Json json_of(rules::Merging combine) { return kMergings.at(static_cast<size_t>(combine)); }
+
 template <typename Parameters>
 Parameters read_parameters(const Json& json) {
   constexpr const char* kName = Fields<Parameters>::kName;
@@ -103,7 +124,7 @@ std::string Rule::json() const {
   std::visit(
       [&](const auto& parameters) {
         each_field(parameters, [&](const auto& field, const auto& value) {
-          object[std::string(field.name)] = value;
+          object[std::string(field.name)] = json_of(value);
         });
       },
       parameters_);

@@ -42,6 +42,10 @@ TEST(RuleJson, PrintsAllParameters) {
   EXPECT_EQ(Rule(rules::Sum{}).json(), R"({"rule":"sum"})");
   EXPECT_EQ(Rule(rules::Adam{}).json(),
             R"({"rule":"adam","lr":0.001,"betas":[0.9,0.999],"eps":1e-08,"weight_decay":0.0})");
+  EXPECT_EQ(Rule(rules::Assign{.combine = rules::Merging::kSum}).json(),
+            R"({"rule":"assign","combine":"sum"})");
+  EXPECT_EQ(Rule(rules::Custom{.maker = "python", .data = "a\n"}).json(),
+            R"({"rule":"custom","maker":"python","data":"a\n"})");
 }
 
 TEST(RuleJson, WhatIsLeftOutHasItsDefault) {
@@ -49,6 +53,8 @@ TEST(RuleJson, WhatIsLeftOutHasItsDefault) {
             Rule(rules::AdamW{.betas = {0.5, 0.25}}));
   EXPECT_EQ(Rule::parse(R"({"lr": 1, "rule": "sgd"})"), Rule(rules::Sgd{.lr = 1}));
   EXPECT_EQ(Rule::parse(R"({"rule": "weighted_average"})"), Rule(rules::WeightedAverage{}));
+  EXPECT_EQ(Rule::parse(R"({"rule": "assign"})"),
+            Rule(rules::Assign{.combine = rules::Merging::kLast}));
 }
 
 TEST(RuleJson, ErrorsNameTheParameterItsValueAndWhatItMayBe) {
@@ -57,11 +63,16 @@ TEST(RuleJson, ErrorsNameTheParameterItsValueAndWhatItMayBe) {
       {"[]", "a rule is []: it must be an object"},
       {R"({"lr": 1})",
        "rule is null: it must be one of: sum, assign, sgd, adagrad, adam, adamw, "
-       "weighted_average"},
+       "weighted_average, custom"},
       {R"({"rule": 1})", "rule is 1: it must be one of"},
       {R"({"rule": "sdg"})", R"(rule is "sdg": it must be one of)"},
       {R"({"rule": "sum", "lr": 1})",
        R"(rule sum: "lr" is no parameter of it; its parameters are: none)"},
+      {R"({"rule": "assign", "combine": "each"})",
+       R"(rule assign: combine is "each": it must be "last" or "sum")"},
+      {R"({"rule": "custom"})", "rule custom: maker is empty"},
+      {R"({"rule": "custom", "maker": "m", "data": 3})",
+       "rule custom: data is 3: it must be a text"},
       {R"({"rule": "adam", "amsgrad": true})",
        R"(rule adam: "amsgrad" is no parameter of it; its parameters are: lr, betas, eps, )"
        "weight_decay"},
@@ -94,6 +105,14 @@ TEST(RuleJson, ErrorsNameTheParameterItsValueAndWhatItMayBe) {
     EXPECT_NE(std::string(error.what()).find(wanted), std::string::npos)
         << json << ": " << error.what();
   }
+}
+
+TEST(RuleJson, SaysHowPushesAreCombined) {
+  EXPECT_EQ(Rule(rules::Adam{}).combine(), rules::Merging::kSum);
+  EXPECT_EQ(Rule(rules::Assign{}).combine(), rules::Merging::kLast);
+  EXPECT_EQ(Rule(rules::Assign{.combine = rules::Merging::kSum}).combine(), rules::Merging::kSum);
+  EXPECT_EQ(Rule(rules::WeightedAverage{}).combine(), rules::Merging::kEach);
+  EXPECT_EQ(Rule(rules::Custom{.maker = "m", .data = ""}).combine(), rules::Merging::kSum);
 }
 
 TEST(RuleJson, AConstructorChecksAsWell) {

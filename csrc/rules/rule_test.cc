@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -175,6 +176,7 @@ struct Expected {
     if (adam.weight_decay != 0) push += narrow(adam.weight_decay) * value;
     step_of_adam(adam, push);
   }
+  void apply(const rules::Custom&, T, double) {}
   void apply(const rules::AdamW& adam, T push, double) {
     value *= narrow(1 - adam.lr * adam.weight_decay);
     step_of_adam(adam, push);

@@ -30,6 +30,7 @@ def tree(tmp_path):
         "p2p",
         "delta",
         "rules",
+        "table",
     ):
         write(f"csrc/{layer}/{layer}.h", "#pragma once")
     for name in ("shm", "tcp"):
@@ -47,7 +48,8 @@ def test_arrows_down_pass(tree):
     tree("csrc/coll/a.cc", '#include "schedule/schedule.h"', "#include <vector>")
     tree("csrc/delta/a.cc", '#include "reduce/reduce.h"', "#include <xxhash.h>")
     tree("csrc/rules/a.cc", '#include "reduce/reduce.h"', '#include "base/types.h"')
-    tree("csrc/engine/a.cc", '#include "rules/rules.h"')
+    tree("csrc/table/a.cc", '#include "rules/rules.h"', '#include "reduce/reduce.h"')
+    tree("csrc/engine/a.cc", '#include "rules/rules.h"', '#include "table/table.h"')
     tree("csrc/reduce/reduce.h", '#include "base/types.h"')
     tree("csrc/transport/registry.cc", '#include "transport/tcp/tcp.h"')
     assert check_layers.violations(tree.root) == []
@@ -63,6 +65,8 @@ def test_arrows_down_pass(tree):
         ("csrc/delta/a.cc", '"schedule/schedule.h"', "delta/ may not include schedule/"),
         ("csrc/rules/a.cc", '"delta/delta.h"', "rules/ may not include delta/"),
         ("csrc/coll/a.cc", '"rules/rules.h"', "coll/ may not include rules/"),
+        ("csrc/rules/a.cc", '"table/table.h"', "rules/ may not include table/"),
+        ("csrc/table/a.cc", '"delta/delta.h"', "table/ may not include delta/"),
         ("csrc/coll/a.cc", '"delta/delta.h"', "coll/ may not include delta/"),
         ("csrc/schedule/ring.cc", '"comm/comm.h"', "schedule/ may not include comm/"),
         ("csrc/comm/a.cc", '"coll/coll.h"', "comm/ may not include coll/"),

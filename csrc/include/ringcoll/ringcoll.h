@@ -421,9 +421,10 @@ RINGCOLL_API rc_status ringcoll_copy_checksum(void* to, const void* from, size_t
                                               uint64_t* sum);
 
 /* Rules, by which a push changes a row of values. Since revision 3. `rule` is a JSON object: its
- * "rule" is sum, assign, sgd, adagrad, adam, adamw or weighted_average, and its other keys are the
- * parameters of that rule, such as "lr"; those that are left out have defaults. Results do not
- * depend on the processor.
+ * "rule" is sum, assign, sgd, adagrad, adam, adamw, weighted_average or custom (tables.h), and its
+ * other keys are the parameters of that rule, such as "lr"; those that are left out have defaults.
+ * Results do not depend on the processor. "combine" of assign says what becomes of pushes that
+ * count as one: "last" (the default), or "sum".
  *
  * ringcoll_rule_check() checks the rule. *json is malloc'ed, to be freed with ringcoll_free, and
  * has "rule", the rule with all its parameters, and "state_slots": so many arrays of state a row
