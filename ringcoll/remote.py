@@ -110,6 +110,11 @@ class Agent:
         self._agent = agent
 
     @property
+    def native(self) -> _core.Agent:
+        """The agent of the library, for other parts of this package."""
+        return self._agent
+
+    @property
     def id(self) -> int:
         """A random number that no other agent has."""
         return self._agent.id

@@ -12,21 +12,25 @@ on. An optimizer takes gradients as pushes, and computes what the one of the sam
 others. Values of float16 and bfloat16 are rounded once, at the end. Results do not depend on the
 processor, so copies of a row stay equal.
 
-:class:`Sum` and :class:`Assign` take values of every type, and the others floating-point values. A
-push has the type of the values; those of float16 and bfloat16 also take float32.
+:class:`Sum`, :class:`Assign` and :class:`Python` take values of every type, and the others
+floating-point values. A push has the type of the values; those of float16 and bfloat16 also take
+float32.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
+import pickle
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringcoll import _core
+from ringcoll.errors import InvalidArgument
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Assign", "Rule", "Sum", "WeightedAverage"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Assign", "Python", "Rule", "Sum", "WeightedAverage"]
 
 
 def _plain(value: Any) -> Any:
@@ -63,9 +67,14 @@ class Sum(Rule):
 
 @dataclass(frozen=True)
 class Assign(Rule):
-    """Takes the push as it is: ``v = p``."""
+    """Takes the push as it is: ``v = p``.
+
+    :param combine: what ``p`` is if several pushes count as one, as those of a clock do and the
+        same rows of one push: "last", the last one, or "sum".
+    """
 
     _name = "assign"
+    combine: str = "last"
 
 
 @dataclass(frozen=True)
@@ -192,3 +201,54 @@ class WeightedAverage(Rule):
     """
 
     _name = "weighted_average"
+
+
+@dataclass(frozen=True)
+class Python(Rule):
+    """A rule in Python, which runs in the servers: ``update(key, value, push)`` changes ``value``.
+
+    ``value`` and ``push`` are NumPy arrays with the shape of a row, and ``key`` is the row's id. A
+    dense table that is made with such a rule, or with ``shards=1``, is one row with the key 0: the
+    whole tensor. Others are cut along their first axis, and each piece is a row. bfloat16 comes as
+    float32.
+
+    ``update`` is an object that can be called, or its pickle. Servers unpickle it, so the module
+    that has it must be importable there. It may keep state: each shard has its own copy, which is
+    pickled again, with its state, for each further holder. Copies must do the same if they are
+    called the same way, since they must stay equal. ``update`` must not call tables, whose server
+    it holds up meanwhile, nor import modules that wait for tables.
+
+    If ``update`` raises, no row of the push changes, and the push raises
+    :class:`~ringcoll.errors.InvalidArgument` with the exception's text. With ``staleness=0``, where
+    rows are updated at the end of a clock, only that row stays as it was: the first such exception
+    of a shard is logged, and ``table.info()["failed"]`` counts them.
+
+    It is slow: each row takes the interpreter's lock, and is copied to an array and back. There are
+    no weights.
+    """
+
+    _name = "custom"
+    update: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.update, bytes):
+            if not callable(self.update):
+                raise InvalidArgument(f"rules.Python({self.update!r}): it is no function")
+            try:
+                pickled = pickle.dumps(self.update)
+            except Exception as error:
+                raise InvalidArgument(
+                    f"rules.Python({self.update!r}): it cannot be pickled: {error}; functions and "
+                    "classes are those of a module"
+                ) from error
+            object.__setattr__(self, "update", pickled)
+        super().__post_init__()
+
+    def spec(self) -> str:
+        """The rule as JSON, for rows of one dimension. :meth:`spec_for` says their shape."""
+        return self.spec_for([-1])
+
+    def spec_for(self, shape: list[int]) -> str:
+        """The rule as JSON, for rows of this shape."""
+        data = {"shape": shape, "pickle": base64.b64encode(self.update).decode()}
+        return json.dumps({"rule": self._name, "maker": "python", "data": json.dumps(data)})

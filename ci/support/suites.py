@@ -36,7 +36,8 @@ FOLDERS = {
         ["processes", "cluster", "abi", "soak", "orders"],
         ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
         ["processes/test_leaks.py"],
-        ["remote", "weights"],
+        ["remote"],
+        ["weights"],
     ],
     # Horovod jobs wait more than they compute.
     "ring5": [

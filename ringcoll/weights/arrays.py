@@ -22,11 +22,10 @@ Shape = tuple[int, ...]
 
 
 class Facts(NamedTuple):
-    """Type and shape of a tensor, and a key that is the same as long as its memory is."""
+    """Type and shape of a tensor."""
 
     dtype: str
     shape: Shape
-    key: tuple[Any, ...] | None
 
 
 class Place(NamedTuple):
@@ -67,17 +66,19 @@ def facts(x: Any) -> Facts:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         _check_torch(x, torch)
-        shape = tuple(x.shape)
-        return Facts(str(x.dtype)[6:], shape, (x.data_ptr(), shape, x.stride(), x.dtype))
-    if isinstance(x, numpy.ndarray):
-        name = dtypes.of_numpy(x.dtype.newbyteorder("=")).name
-        return Facts(name, x.shape, (x.__array_interface__["data"][0], x.shape, x.strides, x.dtype))
+        return Facts(str(x.dtype)[6:], tuple(x.shape))
     array = _as_array(x)
-    return Facts(dtypes.of_numpy(array.dtype.newbyteorder("=")).name, array.shape, None)
+    return Facts(_name_of(array.dtype), array.shape)
+
+
+@functools.lru_cache(maxsize=256)  # NumPy composes the name anew each time, slowly
+def _name_of(dtype: numpy.dtype[Any]) -> str:
+    return dtypes.of_numpy(dtype.newbyteorder("=")).name
 
 
 def key_of(x: Any) -> tuple[Any, ...] | None:
-    """The key of :func:`facts`, faster; None if the tensor has to be looked at."""
+    """A key that is the same as long as the tensor's memory, type and shape are. None if the tensor
+    has to be looked at."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         plain = type(x) in (torch.Tensor, torch.nn.Parameter)

@@ -9,7 +9,7 @@ All parts are plain dictionaries and lists, so that a catalog can be sent as JSO
 
 ============  ======================================================================================
 ``identity``  random text, which no other store has
-``members``   holder's id -> {"addresses", "host", "leaf"}; in order of seniority
+``members``   holder's id -> {"addresses", "host", "leaf", "serves", "client"}; by seniority
 ``versions``  number -> {"n", "uid", "index", "metadata", "time", "bytes", "tensors"}; ``tensors``
               is name -> [dtype, shape, [piece id ...]]
 ``pieces``    piece id -> [offset, shape, bytes, checksum]
@@ -18,6 +18,7 @@ All parts are plain dictionaries and lists, so that a catalog can be sent as JSO
 ``away``      id of a removed holder that may be alive -> {"info", "copies"}, like in ``members``
               and {piece id: [region, byte offset]}
 ``groups``    writers' group -> [its last sequence number, the version that this made]
+``tables``    parameter tables and who serves them (:mod:`ringcoll.weights.catalog_tables`)
 ============  ======================================================================================
 """
 
@@ -26,6 +27,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from ringcoll.weights.catalog_tables import Tables
 
 Json = dict[str, Any]
 
@@ -55,6 +58,7 @@ class Catalog:
         self.regions: dict[str, dict[str, str]] = {}
         self.away: dict[str, Json] = {}
         self.groups: dict[str, list[int]] = {}
+        self.tables = Tables()
         self._uses: dict[str, int] = {}  # piece id -> how many versions have it
 
     # Whole catalogs.
@@ -63,6 +67,7 @@ class Catalog:
         """A copy of everything, which JSON can carry and :meth:`from_snapshot` reads."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         state["versions"] = list(self.versions.values())
+        state["tables"] = self.tables.records
         return json.loads(json.dumps(state))  # type: ignore[no-any-return]
 
     @classmethod
@@ -73,6 +78,7 @@ class Catalog:
             if name in state:
                 setattr(catalog, name, state[name])
         catalog.versions = {version["n"]: version for version in state["versions"]}
+        catalog.tables = Tables(state.get("tables"))
         for version in catalog.versions.values():
             catalog._count(version, 1)
         return catalog
@@ -142,13 +148,14 @@ class Catalog:
         return lost
 
     def _apply_add(self, operation: Json) -> list[int]:
-        """A holder joins, with copies that it still has: "id", "info", "copies", "regions"."""
+        """A holder joins, with what it still has: "id", "info", "copies", "regions", "shards"."""
         holder = operation["id"]
         self.revision += 1
         self.away.pop(holder, None)
         self.members.pop(holder, None)  # it is the most junior now
         self.members[holder] = operation["info"]
         self._add_copies({holder: operation["copies"]}, {holder: operation["regions"]})
+        self.tables.add(holder, operation.get("shards", {}))
         return self._drop_lost()
 
     def _apply_remove(self, operation: Json) -> list[int]:
@@ -158,20 +165,38 @@ class Catalog:
             if holder in self.members:  # even without copies: it has to be told when it is back
                 copies = self._copies_of(holder)
                 self.away[holder] = {"info": self.members[holder], "copies": copies}
-        while len(self.away) > _MOST_AWAY:
-            del self.away[min(self.away, key=lambda holder: len(self.away[holder]["copies"]))]
         for holder in [*operation["silent"], *operation["ended"]]:
             self.members.pop(holder, None)
             self.regions.pop(holder, None)
             for each in self.copies.values():
                 each.pop(holder, None)
+        self.tables.remove(operation["silent"], operation["ended"])
+        self._limit_away()
         return self._drop_lost()
+
+    def _limit_away(self) -> None:
+        """Forgets holders that nothing waits for, and that have the fewest copies."""
+        awaited = self.tables.awaited()
+        while len(self.away) > _MOST_AWAY:
+            least = min(self.away, key=lambda h: (h in awaited, len(self.away[h]["copies"])))
+            del self.away[least]
+            self.tables.forget([least])
 
     def _apply_forget(self, operation: Json) -> list[int]:
         """Holders that were away have ended: "ids"."""
         for holder in operation["ids"]:
             self.away.pop(holder, None)
+        self.tables.forget(operation["ids"])
         return self._drop_lost()
+
+    def _apply_table(self, operation: Json) -> None:
+        self.tables.make(operation, self.members)
+
+    def _apply_shard(self, operation: Json) -> None:
+        self.tables.change(operation, self.members)
+
+    def _apply_drop_table(self, operation: Json) -> None:
+        self.tables.drop(operation)
 
     def _apply_version(self, operation: Json) -> list[int]:
         """A version is appended: "record", "pieces" and "copies" that are new, "regions", and

@@ -46,6 +46,7 @@ class Stage:
     metadata: dict[int, Any] = field(default_factory=dict)
     time: float = 0.0  # since 1970, when the last rank called
     deleted: set[str] = field(default_factory=set)
+    with_tables: set[int] = field(default_factory=set)  # ranks whose entries have shards of tables
     asks: dict[int, Ask] = field(default_factory=dict)
     plan: Plan | None = None
     placed: dict[int, Json] = field(default_factory=dict)
@@ -104,10 +105,13 @@ class Commits:
         stage.metadata[rank] = message["metadata"]
         stage.time = max(stage.time, message["time"])
         stage.deleted.update(message["deleted"])
+        if message.get("tables"):
+            stage.with_tables.add(rank)
         if stage.plan is not None:
             self._answer_plan(stage, rank)
         elif len(stage.entries) == stage.size:
-            self._plan(stage)
+            if not self._ask_for_tables(stage):
+                self._plan(stage)
         else:
             self._check_writers(stage)
 
@@ -244,6 +248,20 @@ class Commits:
             if writer in self._ended and rank not in stage.entries:
                 self._fail(stage, PeerLost(f"rank {rank} of the writers has ended", rank))
                 return
+
+    def _ask_for_tables(self, stage: Stage) -> bool:
+        """All ranks have called, so all that they have pushed is in the tables: now they save the
+        tables' shards, and send their entries again. False if all have done so."""
+        tables = self._replica.tables(self._replica.visible())
+        ranks = [rank for rank in stage.entries if rank not in stage.with_tables]
+        if not tables or not ranks:
+            return False
+        for rank in ranks:
+            del stage.entries[rank]
+            self.answers.append(
+                (*stage.asks.pop(rank), {"again": "tables", "tables": dict(tables)})
+            )
+        return True
 
     def _plan(self, stage: Stage) -> None:
         tokens, plan = self._plans.get(stage.group, ({}, None))

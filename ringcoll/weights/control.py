@@ -11,12 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.endpoint import Endpoint
 from ringcoll.weights.node import Node
 from ringcoll.weights.session import Session
+
+if TYPE_CHECKING:
+    from ringcoll.tables.parts import Parts
 
 Serve = Callable[[str, Json], None]
 
@@ -33,6 +36,7 @@ class Control:
         self.node: Node | None = None
         self.work: Callable[[Json], None] = lambda task: None  # does what a node wants done
         self.serve: Serve = lambda client, message: None  # answers requests for deltas
+        self.tables: Parts | None = None
         self._seen: dict[str, set[str]] = {}  # agent -> its nodes that have sent something
         self._own: deque[Json] = deque()  # messages of this node to itself
         self._draining = False
@@ -65,14 +69,14 @@ class Control:
 
     # Sending: called by sessions, with or without the lock.
 
-    def send(self, destination: str, message: Json) -> None:
-        """Sends a message to a node, which may be this one."""
+    def send(self, destination: str, message: Json) -> bool:
+        """Sends a message to a node, which may be this one. False if nobody knows where it is."""
         with self.lock:
-            if destination == self.me:
-                self._own.append(message)
-                self._drain()
-            else:
-                self._send_away(destination, message)
+            if destination != self.me:
+                return self._send_away(destination, message)
+            self._own.append(message)
+            self._drain()
+            return True
 
     def run(self, action: Callable[[Node, float], None]) -> None:
         """Does something with the node, and sends what comes of it."""
@@ -95,6 +99,8 @@ class Control:
                 self.session.up(peer)
                 if self.node is not None:
                     self.node.up(time.monotonic(), peer)
+                if self.tables is not None:
+                    self.tables.up(peer)
             self._drain()
 
     def on_down(self, agent: str, ended: bool) -> None:
@@ -110,6 +116,8 @@ class Control:
             if self.node is not None:
                 self.node.tick(time.monotonic())
                 self._drain()
+            if self.tables is not None:
+                self.tables.tick()
         self.session.tick()
 
     def on_closed(self) -> None:
@@ -121,16 +129,22 @@ class Control:
         kind = message.get("k")
         if "a" in message:
             self.session.answered(source, message)
+        elif message.get("push") == "table":
+            if self.tables is not None:
+                self.tables.told(message)
         elif "push" in message:
             self.session.pushed(source, message)
         elif kind in ("i am", "nobody"):
             self.session.found(source if kind == "i am" else None)
         elif message.get("q") == "delta":
             self.serve(source, message)
+        elif message.get("q") in ("line", "shards", "save", "saved") and self.tables is not None:
+            self.tables.asked(source, message)
         elif kind == "bye":
             if self.node is not None:
                 self.node.receive(time.monotonic(), source, message)
             self.session.down(source)
+            self._tell_tables_down(source, True)
             self._seen.get(source.partition(".")[0], set()).discard(source)
         elif self.node is not None:
             self.node.receive(time.monotonic(), source, message)
@@ -142,6 +156,11 @@ class Control:
         if self.node is not None:
             self.node.down(time.monotonic(), peer, ended)
         self.session.down(peer)
+        self._tell_tables_down(peer, ended)
+
+    def _tell_tables_down(self, peer: str, ended: bool) -> None:
+        if self.tables is not None:
+            self.tables.down(peer, ended)
 
     def _nodes_of(self, agent: str) -> list[str]:
         """The nodes of an agent that matter here."""
@@ -178,10 +197,10 @@ class Control:
             self._deliver(self.me, self._own.popleft())
         return bool(self._own or (node is not None and (node.out or node.work)))
 
-    def _send_away(self, destination: str, message: Json) -> None:
+    def _send_away(self, destination: str, message: Json) -> bool:
         info: Any = None
         if self.node is not None:
             info = self.node.address(destination)
         info = info or self.session.known().get(destination) or {}
         self._seen.setdefault(destination.partition(".")[0], set()).add(destination)
-        self.endpoint.send(self.me, destination, message, info.get("addresses", []))
+        return self.endpoint.send(self.me, destination, message, info.get("addresses", []))

@@ -15,6 +15,7 @@ from ringcoll.weights import queries
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.commits import Commits
 from ringcoll.weights.replica import Replica
+from ringcoll.weights.table_leading import TableLeading
 from ringcoll.weights.tasks import Tasks
 
 GRACE_S = 2.0  # clients that are lost, or have lost their leader, keep their leases for so long
@@ -33,6 +34,7 @@ class Directory:
         self._tasks = Tasks(replica, out)
         self._tasks.retirable = self._retirable
         self._commits = Commits(replica, self._tasks)
+        self._tables = TableLeading(replica, out, now)
         self._leases: dict[str, dict[str, int]] = {}  # client -> {lease: version}
         self._watchers: set[str] = set()
         self._clients: set[str] = set()  # those that were told the members
@@ -84,6 +86,12 @@ class Directory:
             self._pulled(source, message)
         elif message["k"] == "pins":
             self._answer_pins(source, message["owners"])
+        elif message["k"] == "filled":
+            self._tables.filled(now, message)
+        elif message["k"] == "apart":
+            self._tables.apart(now, message)
+        elif message["k"] == "used":
+            self._tables.used(message)
         self._flush()
 
     def committed(self, now: float) -> None:
@@ -100,6 +108,7 @@ class Directory:
             self._deficit = True
             for client in sorted(self._watchers):
                 self._out.append((client, {"push": "version", "n": number}))
+        self._tables.committed(now)
         if new and self._replica.idle():  # else the next version retires those before
             self._retire()
         self._flush()
@@ -136,14 +145,15 @@ class Directory:
             self._forget_away()
             self._retire()
             self._refill()
+            self._tables.tick(now)
         self._flush()
 
     def close(self) -> list[tuple[str, int]]:
         """This holder does not lead any more. Returns the requests that wait. Clients with leases
-        and watchers are told, since they have to find the new leader."""
-        for client in sorted(self._watchers | self._leases.keys()):
+        or tables and watchers are told, since they have to find the new leader."""
+        for client in sorted(self._watchers | self._leases.keys() | self._tables.clients()):
             self._out.append((client, {"push": "moved"}))
-        return self._commits.close()
+        return self._commits.close() + self._tables.close()
 
     # Requests.
 
@@ -217,11 +227,21 @@ class Directory:
         self._commits.abandon(self._now, message)
         return {}
 
+    def _do_table(self, client: str, message: Json) -> Json | None:
+        return self._tables.table(self._now, client, message)
+
+    def _do_tables(self, client: str, message: Json) -> Json:
+        return self._tables.tables()
+
+    def _do_drop_table(self, client: str, message: Json) -> Json | None:
+        return self._tables.drop_table(self._now, client, message)
+
     # Decisions.
 
     def _join(self, source: str, message: Json) -> None:
         operation = {"op": "add", "id": source, "info": message["info"]}
         operation |= {"copies": message["copies"], "regions": message["regions"]}
+        operation["shards"] = message.get("shards", {})
         self._replica.admit(self._now, operation)
 
     def _answer_pins(self, source: str, owners: list[str]) -> None:
@@ -322,6 +342,7 @@ class Directory:
         self._clients.discard(client)
         self._watchers.discard(client)
         self._absent.pop(client, None)
+        self._tables.lost(client)
         self._commits.lost(client, why)
 
     def contact(self, writer: str) -> Json | None:
@@ -345,7 +366,8 @@ class Directory:
                 self._out.append((client, {"push": "members", "members": members}))
 
     def _flush(self) -> None:
-        answers, self._commits.answers = self._commits.answers, []
+        answers = [*self._commits.answers, *self._tables.answers]
+        self._commits.answers, self._tables.answers = [], []
         for client, request, body in answers:
             self._answer(client, request, body)
 

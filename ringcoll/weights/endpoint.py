@@ -120,15 +120,16 @@ class Endpoint:
 
     # Sending.
 
-    def send(self, source: str, destination: str, message: Json, addresses: list[str]) -> None:
+    def send(self, source: str, destination: str, message: Json, addresses: list[str]) -> bool:
         """Sends a message, or drops it if the peer cannot be reached; then handlers are told that
-        it is down. Never blocks. ``addresses`` may be empty if the peer has connected itself."""
+        it is down. Never blocks. ``addresses`` may be empty if the peer has connected itself. False
+        if it has not, and nobody knows where it is: then nobody is told anything."""
         last, body = self._last
         if last is not message:
             body = json.dumps(message, separators=(",", ":"))
             self._last = (message, body)
         text = f'{{"s":"{source}","d":"{destination}","m":{body}}}'.encode()
-        self._post(destination.partition(".")[0], text, addresses)
+        return self._post(destination.partition(".")[0], text, addresses)
 
     def dial_store(self, source: str, name: str, address: str, timeout: float) -> None:
         """Connects to the agent at an address, and asks its store ``name`` who it is: the answer is
@@ -138,7 +139,7 @@ class Endpoint:
         text = json.dumps({"s": source, "d": f"@{name}", "m": {"k": "who"}})
         self.agent.send(connection, text.encode())
 
-    def _post(self, agent: str, text: bytes, addresses: list[str]) -> None:
+    def _post(self, agent: str, text: bytes, addresses: list[str]) -> bool:
         with self._lock:
             peer = self._peers.setdefault(agent, _Peer())
             if addresses:
@@ -146,15 +147,16 @@ class Endpoint:
             for connection in list(peer.connections):
                 try:
                     self.agent.send(connection, text)
-                    return
+                    return True
                 except Error:
                     continue  # the end of the connection, or of the agent, is an event that comes
             if peer.connections or not peer.addresses:
-                return
+                return bool(peer.connections)
             if not peer.dialing:
                 self._start_dial(agent, peer)
             if len(peer.queue) < _MOST_QUEUED:
                 peer.queue.append(text)
+            return True
 
     def _hello(self) -> bytes:
         return json.dumps({"hello": self.name, "v": VERSION}).encode()

@@ -292,10 +292,14 @@ class Holder:
 
     # Deltas.
 
-    def serve_deltas(self, message: Json, done: Callable[[Json], None]) -> None:
+    def serve_deltas(self, message: Json, done: Callable[[Json], object]) -> None:
         """Answers "pairs" [[before, now, bytes of an element]] with the places of deltas, or null
         where there is none. Those that do not exist are made only if "make" is set."""
-        self._server.submit(lambda: done(self._serve_deltas(message)))
+
+        def serve() -> None:
+            done(self._serve_deltas(message))
+
+        self._server.submit(serve)
 
     def _serve_deltas(self, message: Json) -> Json:
         if message["make"]:

@@ -76,6 +76,7 @@ class Leading(ReplicaBase):
                 operation["record"]["index"] = self.index
             self._apply(operation)
         self._note_members()
+        self._note_tables()
         update = {"k": "update", "e": self.epoch, "i": self.index, "c": self.committed}
         update["ops"] = operations
         for member in self.current():

@@ -3,8 +3,8 @@ the pieces that it keeps. It has no I/O, no clock and no threads, so tests run m
 simulated network.
 
 Messages to send are in ``out`` as (destination, message). What the process has to do for it is in
-``work``: {"do": "pull", ...}, {"do": "free", "pids": [...]}. The owner empties both after each
-call.
+``work``: {"do": "pull", ...}, {"do": "free", "pids": [...]}, {"do": "tables"}. The owner empties
+both after each call.
 
 A piece is kept while the catalog says that this holder has it, or while it is *pinned*: it belongs
 to a stage of this process, or to a task of the present leader. All others are freed, once
@@ -49,6 +49,8 @@ class Node:
         self.work: list[Json] = []
         self.places: dict[str, list[int]] = {}  # piece -> [region, offset]
         self.regions: dict[str, str] = {}  # region -> handle, for those that were told to others
+        self.shards: dict[str, dict[str, int]] = {}  # of tables: uid -> {shard: epoch}, served here
+        self._tables: tuple[Any, ...] = ({}, [], [])  # what was acted on: tables, members, away
         self._pins: dict[str, dict[str, int]] = {}  # piece -> {owner: epoch}
         self._known: dict[str, Json] = {}  # holders that are in no catalog of ours
         self.directory: Directory | None = None
@@ -263,6 +265,7 @@ class Node:
     def _after_commit(self, now: float) -> None:
         if self.directory is not None:
             self.directory.committed(now)
+        self._follow_tables()
         self._sweep()
 
     def _after_lead(self, now: float) -> None:
@@ -277,7 +280,17 @@ class Node:
                 self.out.append((client, {"a": request} | self._moved(now)))
         self._unpin_old()
 
+    def _follow_tables(self) -> None:
+        """Has the process act on tables, or on members that serve them, if these have changed. Only
+        what is committed counts."""
+        view = self.replica.tables(self.replica.committed)
+        state = (view, list(self.replica.catalog.members), list(self.replica.catalog.away))
+        if (view or self._tables[0]) and state != self._tables:
+            self._tables = state
+            self.work.append({"do": "tables"})
+
     def _after_installed(self, now: float) -> None:
+        self._follow_tables()
         self._unpin_old()
         self._sweep()
 
@@ -292,6 +305,7 @@ class Node:
         self._asked_to_join = now
         used = {str(place[0]) for place in self.places.values()}
         join: Json = {"k": "join", "info": self.info, "copies": self.places}
+        join["shards"] = self.shards
         join["regions"] = {name: handle for name, handle in self.regions.items() if name in used}
         self.out.append((leader, join))
 

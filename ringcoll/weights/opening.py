@@ -7,6 +7,8 @@ import time
 from typing import Any, NamedTuple
 
 from ringcoll.errors import Gone, InvalidArgument, Mismatch, Timeout
+from ringcoll.tables.numbers import client_number
+from ringcoll.tables.parts import Parts
 from ringcoll.weights import agents
 from ringcoll.weights.catalog import Catalog, Json
 from ringcoll.weights.control import Control
@@ -36,6 +38,7 @@ class Settings(NamedTuple):
     name: str
     replicas: int | None
     keep: int
+    serve: bool = True  # of this process alone
 
     def check(self) -> None:
         """Raises InvalidArgument."""
@@ -54,7 +57,7 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
     agent = agents.agent_of(ranks)
     rank, size = (ranks.rank, ranks.size) if agents.is_group(ranks) else (0, 1)
     address = _admit(agent, settings.name, key, port if rank == 0 else 0)
-    control, session, holder, info = _new_parts(agent, settings.name)
+    control, session, holder, info = _new_parts(agent, settings, rank)
     control.start(None)  # so that others' first messages are not answered with a goodbye
     try:
         before = time.monotonic()
@@ -62,7 +65,7 @@ def open_ranks(ranks: Any, settings: Settings, key: str | None, port: int) -> Op
             "id": control.me,
             "info": info,
             "address": address,
-            "settings": list(settings),
+            "settings": list(settings[:3]),
         }
         mine["group"] = secrets.token_hex(8)
         everyone = exchange(ranks, mine) if size > 1 else [mine]
@@ -88,7 +91,7 @@ def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Op
     """Finds the store at the address to which a guest has come. With ``hold`` the guest becomes a
     holder."""
     agent = agents.agent_of(guest)
-    control, session, holder, info = _new_parts(agent, settings.name)
+    control, session, holder, info = _new_parts(agent, settings, None)
     control.start(None)
     try:
         deadline = time.monotonic() + timeout
@@ -113,17 +116,23 @@ def open_guest(guest: Any, settings: Settings, hold: bool, timeout: float) -> Op
     return Opened(control, session, holder, info, None, answer["identity"], group)
 
 
-def _new_parts(agent: Any, name: str) -> tuple[Control, Session, Holder, Json]:
-    endpoint = Endpoint.of(agent)
+def _new_parts(
+    agent: Any, settings: Settings, rank: int | None
+) -> tuple[Control, Session, Holder, Json]:
+    endpoint, name = Endpoint.of(agent), settings.name
     if endpoint.store_named(name):
         raise InvalidArgument(f"this process has opened the store {name!r} already: close it first")
     me, info = endpoint.new_id(), agents.describe(agent)
+    info |= {"serves": settings.serve, "client": client_number(me, rank)}
     session, holder = Session(me), Holder(agent, me, info)
     control = Control(endpoint, me, name, session)
+    tables = control.tables = Parts(control, agent, info["client"])
 
     def work(task: Json) -> None:
         if task["do"] == "free":
             holder.free(task["pids"])
+        elif task["do"] == "tables":
+            tables.follow()
         else:
             holder.pull(task, finish)
 

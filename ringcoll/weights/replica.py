@@ -175,6 +175,7 @@ class Replica(Leading):
             for operation in message["ops"]:
                 self._apply(operation)
             self._note_members()
+            self._note_tables()
         self._learn_commit(message["c"])
         self.out.append((source, {"k": "ack", "e": epoch, "i": self.index}))
 

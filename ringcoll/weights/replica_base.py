@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringcoll.weights.catalog import Catalog, Json
+from ringcoll.weights.catalog_tables import View
 
 BEAT_S = 0.5
 PAUSE_S = 1.0  # a process that was not called for so long was stopped itself
@@ -27,6 +28,8 @@ class ReplicaBase:
         self.index = self.committed = 0
         # The last configuration that may be committed, and those proposed since: (index, members).
         self.configurations: list[tuple[int, list[str]]] = [(0, list(catalog.members))]
+        # The tables as of the last index that is known to be committed, and those after it.
+        self._views: list[tuple[int, View]] = [(0, catalog.tables.view())]
         self.role = OUTSIDER if not member else LEADER if leader == me else FOLLOWER
         self.out: list[tuple[str, Json]] = []
         self.events: list[tuple[Any, ...]] = []
@@ -48,6 +51,14 @@ class ReplicaBase:
         """The members of the newest configuration."""
         return self.configurations[-1][1]
 
+    def tables(self, index: int) -> View:
+        """All tables as of an index of the log that is committed, or later. What it returns is the
+        same object as long as nothing has changed."""
+        for i, view in reversed(self._views[1:]):
+            if i <= index:
+                return view
+        return self._views[0][1]
+
     def hears_leader(self, now: float) -> bool:
         """Whether there is a leader and it has answered lately."""
         raise NotImplementedError
@@ -57,6 +68,16 @@ class ReplicaBase:
 
     def _lead(self, now: float, newest: Json) -> None:
         raise NotImplementedError
+
+    def _note_tables(self) -> None:
+        """Keeps a view of the tables, if an update has changed them."""
+        self._drop_old_views()
+        if self.catalog.tables.records != self._views[-1][1]:
+            self._views.append((self.index, self.catalog.tables.view()))
+
+    def _drop_old_views(self) -> None:
+        while len(self._views) > 1 and self._views[1][0] <= self.committed:
+            del self._views[0]
 
     def _send_beat(self, now: float, member: str) -> None:
         beat = {"k": "beat", "t": now, "p": self.promised, "e": self.epoch, "i": self.index}
@@ -73,10 +94,13 @@ class ReplicaBase:
 
     def _adopt(self, state: Json) -> None:
         """Takes the catalog of another holder, with its epoch and index."""
+        self._drop_old_views()
+        del self._views[1:]  # what was not committed counts no more
         self.catalog = Catalog.from_snapshot(state["catalog"])
         self.configurations = [(i, list(members)) for i, members in state["configurations"]]
         self.epoch, self.index = state["epoch"], state["index"]
         self.committed = min(self.committed, self.index)
+        self._note_tables()
         self.events.append(("installed",))
 
     def _state(self) -> Json:

@@ -125,7 +125,8 @@ class Session:
             if self._unheard is not None and time.monotonic() - self._unheard[1] > _UNHEARD_S:
                 body = body | {"unheard": self._unheard[0]}
         try:
-            self._send(target, body | {"r": number})
+            if not self._send(target, body | {"r": number}):
+                return _LOST
             if not attempt.event.wait(max(0.0, deadline - time.monotonic())):
                 raise self._timeout(body, target)
             return attempt.answer
@@ -133,9 +134,9 @@ class Session:
             with self._lock:
                 self._attempts.pop(number, None)
 
-    def _send(self, target: str, message: Json) -> None:
+    def _send(self, target: str, message: Json) -> bool:
         assert self._control is not None
-        self._control.send(target, message)
+        return self._control.send(target, message)
 
     def _choose(self, asked: set[str]) -> str | None:
         """The leader as far as known, else a holder that was not asked yet, this one first. Those

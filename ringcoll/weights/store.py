@@ -34,6 +34,7 @@ from ringcoll.weights.leases import Lease, Leases
 from ringcoll.weights.manifest import Manifest
 from ringcoll.weights.queries import LATEST
 from ringcoll.weights.reading import Reader, Want
+from ringcoll.weights.table_methods import TableMethods
 from ringcoll.weights.updates import Goal, Preparer, Update
 from ringcoll.weights.version import Version
 from ringcoll.weights.writing import Pending, Writer
@@ -46,7 +47,7 @@ _LONG_S = 86400.0
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
-class Store:
+class Store(TableMethods):
     """Versions of named tensors, kept by several processes and read by any number.
 
     ``Store(name, world)`` is collective over a communicator: its ranks become the holders, and one
@@ -62,7 +63,8 @@ class Store:
     versions are kept, beside those that are leased. ``key`` admits guests who know it, on ``port``
     or a free one; :attr:`address` is what they need beside. ``path`` is a directory, best on tmpfs,
     in which one process of those of a host that name it keeps the versions as files
-    (:mod:`ringcoll.weights.export`).
+    (:mod:`ringcoll.weights.export`). With ``serve=False`` a holder has versions, but serves no
+    parameter tables (:meth:`table`).
 
     All holders are equal but for one, the leader, which decides. When it is lost another takes
     over. A commit is never lost as long as a copy lives. While so many holders do not answer that
@@ -91,9 +93,10 @@ class Store:
         key: str | None = None,
         port: int = 0,
         hold: bool = False,
+        serve: bool = True,
         timeout: float = 60.0,
     ) -> None:
-        settings = opening.Settings(name, replicas, keep)
+        settings = opening.Settings(name, replicas, keep, serve)
         settings.check()
         self.name = name
         self._timeout = float(timeout)
@@ -111,6 +114,9 @@ class Store:
         self._identity = opened.identity
         self._writer = Writer(self._control, self._session, self._holder, opened.group)
         self._leases = Leases(self._session, self._me, self._info)
+        self._writer.tables = self
+        if self._control.tables is not None:
+            self._control.tables.read = self._read_saved
         self._closed = False
         self._files: Any = None
         _stores.add(self)
@@ -396,6 +402,8 @@ class Store:
         _stores.discard(self)
         self._control.stop()
         self._writer.close()
+        if self._control.tables is not None:
+            self._control.tables.close()
         with contextlib.suppress(Error):
             self._holder.close()
 
@@ -454,6 +462,15 @@ class Store:
             return wanted, None
 
         self._read(version, choose, timeout)
+
+    def _read_saved(self, version: int, names: list[str]) -> dict[str, numpy.ndarray]:
+        """Those of these tensors that a version has."""
+        there = self.names(version)
+        found = {n: arrays.new_array(*there[n]) for n in names if n in there}
+        self._read_bytes(
+            version, {n: a.reshape(-1).view(numpy.uint8) for n, a in found.items()}, None
+        )
+        return found
 
     def _read(
         self,

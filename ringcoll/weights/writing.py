@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy
 
@@ -23,6 +23,26 @@ from ringcoll.weights.names import path_of
 from ringcoll.weights.session import Session
 
 _GRACE_S = 3.0  # the leader answers at the deadline; a writer waits this much longer for that
+
+
+class SavesTables(Protocol):
+    """What a commit asks of the store's tables."""
+
+    def settle_tables(self, limit: float) -> None:
+        """Waits until all calls of this process on tables have ended. Raises Timeout."""
+        ...
+
+    def save_tables(self, tables: Mapping[str, Json], rank: int, size: int, limit: float) -> Saving:
+        """Has the servers copy this rank's share of the shards."""
+        ...
+
+
+class Saving(Protocol):
+    """Shards that were copied for a commit."""
+
+    arrays: list[Any]  # SavedArray of ringcoll/tables/saving.py
+
+    def close(self) -> None: ...
 
 
 class Put(NamedTuple):
@@ -83,6 +103,16 @@ class Pending:
         self._copied.set()
 
 
+def _put_of(saved: Any) -> Put:
+    """An array of a shard as something that was put."""
+    array = saved.array
+    entry: list[Any] = [array.name, array.dtype, list(array.shape), None, None]
+    if array.place is not None:
+        shape, offset = array.place["global_shape"], array.place["offset"]
+        entry = [array.name, array.dtype, list(shape), list(offset), list(array.shape)]
+    return Put(entry, array.bytes, None, saved.source)
+
+
 class _Commit(NamedTuple):
     pending: Pending
     sequence: int
@@ -109,6 +139,7 @@ class Writer:
         self._worker = Worker("ringcoll-store-commit")
         self._running: Pending | None = None
         self._closed = False
+        self.tables: SavesTables | None = None
 
     # What the next commit consists of.
 
@@ -181,7 +212,7 @@ class Writer:
             tensor, key = place.local, None
         else:
             found = arrays.facts(tensor)
-            key = found.key if global_shape is None else None
+            key = arrays.key_of(tensor) if global_shape is None else None
             entry = [name, found.dtype, list(found.shape), None, None]
         if global_shape is not None and offset is not None:
             shape, begin = [int(n) for n in global_shape], [int(n) for n in offset]
@@ -216,6 +247,11 @@ class Writer:
             work = _Commit(pending, self._sequence, puts, *rest)
         self._worker.submit(lambda: self._run(work))
         return pending
+
+    @property
+    def group(self) -> Group:
+        """The processes with which this one commits."""
+        return self._group
 
     def regroup(self, meet: Callable[[], Group]) -> None:
         """Commits with another group from now on. See Store.regroup()."""
@@ -264,32 +300,36 @@ class Writer:
     def _decide(self, work: _Commit) -> int:
         stage = f"{self._group.id}.{work.sequence}"
         copied: list[str] = []
+        savings: list[Saving] = []
         try:
-            return self._negotiate(work, stage, copied)
+            if self.tables is not None:
+                self.tables.settle_tables(work.timeout)
+            return self._negotiate(work, stage, copied, savings)
         except BaseException:
             with contextlib.suppress(Error):
                 self._session.post(self._base(work) | {"q": "abandon"})
             raise
         finally:
+            for saving in savings:
+                saving.close()
             if self._control.node is not None:
                 self._control.run(lambda node, now: node.unpin(now, stage))
             else:
                 self._holder.free(copied)
 
-    def _negotiate(self, work: _Commit, stage: str, copied: list[str]) -> int:
+    def _negotiate(
+        self, work: _Commit, stage: str, copied: list[str], savings: list[Saving]
+    ) -> int:
         """Sends the stage until it is decided, to one leader or several."""
         base = self._base(work)
         puts = list(work.puts.values())
-        entries = [put.entry for put in puts]
-        send_entries: list[list[Any]] | None = None  # a leader remembers those of the last commit
-        if entries != self._entries:
-            self._entries = send_entries = entries
-            self._token += 1
+        send_entries = self._renew_entries(puts)
         deadline = time.monotonic() + work.timeout
         staged: dict[str, Any] | None = None
         while True:
             ask = base | {"q": "stage", "size": len(self._group.writers), "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}
+            ask["tables"] = bool(savings)
             ask |= {
                 "time": work.time,
                 "writers": self._group.writers if send_entries is not None else None,
@@ -300,7 +340,12 @@ class Writer:
                 work.pending._set_copied()
                 return int(answer["version"])
             if answer.get("again") == "entries":
-                send_entries = entries
+                send_entries = self._entries
+                continue
+            if answer.get("again") == "tables" and not savings:
+                savings.append(self._save_tables(answer["tables"], deadline))
+                puts += [_put_of(each) for each in savings[0].arrays]
+                send_entries = self._renew_entries(puts)
                 continue
             if staged is None:
                 chosen = range(len(puts)) if answer["copy"] == "all" else answer["copy"]
@@ -320,6 +365,20 @@ class Writer:
                     )
                 return int(answer["version"])
             send_entries = None  # the leader does not know the stage: another one leads now
+
+    def _renew_entries(self, puts: Sequence[Put]) -> list[list[Any]] | None:
+        """The entries to send; None for those of the last commit, which a leader remembers."""
+        entries = [put.entry for put in puts]
+        if entries == self._entries:
+            return None
+        self._entries = entries
+        self._token += 1
+        return entries
+
+    def _save_tables(self, tables: Mapping[str, Json], deadline: float) -> Saving:
+        assert self.tables is not None
+        size, left = len(self._group.writers), max(0.1, deadline - time.monotonic())
+        return self.tables.save_tables(tables, self._group.rank, size, left)
 
     def _copy(
         self, stage: str, puts: Sequence[Put], chosen: Sequence[int], copied: list[str]

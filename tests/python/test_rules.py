@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 JOB = Path(__file__).parent / "jobs" / "rules_beside_torch.py"
 A_FEW = 4
-ALL = [getattr(rules, name) for name in rules.__all__ if name != "Rule"]
+ALL = [getattr(rules, name) for name in rules.__all__ if name not in ("Rule", "Python")]
 OPTIMIZERS = [rules.SGD, rules.Adagrad, rules.Adam, rules.AdamW]
 
 
@@ -109,6 +109,7 @@ def test_defaults_are_those_of_torch(rule):
 
 def test_a_rule_says_what_it_is_as_json():
     assert json.loads(rules.Sum().spec()) == {"rule": "sum"}
+    assert json.loads(rules.Assign("sum").spec()) == {"rule": "assign", "combine": "sum"}
     assert json.loads(rules.Adam(lr=np.float32(0.5), betas=(0, 0.5)).spec()) == {
         "rule": "adam",
         "lr": 0.5,

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.hosts import Host
+from table_members import Member
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -74,3 +76,33 @@ def start() -> Iterator[Callable[..., Peer]]:
     yield run
     for peer in peers:
         peer.end()
+
+
+@pytest.fixture
+def member() -> Iterator[Callable[..., Member]]:
+    """``member("join", address)``: a process with a store, once it is open; killed at the end."""
+    members: list[Member] = []
+
+    def start(*words: object, **options: Any) -> Member:
+        members.append(Member(*words, **options))
+        return members[-1].arrive()
+
+    yield start
+    for each in members:
+        each.close()
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Callable[..., list[Member]]]:
+    """``members(3, replicas=1)``: the processes of so many ranks. ``hosts`` says where each is."""
+    started: list[Member] = []
+
+    def start(count: int, replicas: int = 0, hosts: Sequence[Host] = ()) -> list[Member]:
+        for rank in range(count):
+            host = hosts[rank] if hosts else None
+            started.append(Member("rank", rank, count, tmp_path, replicas, host=host))
+        return [each.arrive() for each in started[-count:]]
+
+    yield start
+    for each in started:
+        each.close()

@@ -170,6 +170,8 @@ class Client:
 class Simulation:
     """The network, the clock, and what must hold."""
 
+    process: type[Process] = Process
+
     def __init__(self, seed: int, hosts: list[str], keep: int, replicas: int | None) -> None:
         self.random = random.Random(seed)
         random.seed(seed)
@@ -191,13 +193,13 @@ class Simulation:
         }
         for name, host in zip(names, hosts, strict=True):
             catalog = Catalog(json.loads(json.dumps(members)), keep, replicas)
-            self.processes[name] = Process(self, name, host, catalog, names[0])
+            self.processes[name] = self.process(self, name, host, catalog, names[0])
 
     def join(self, name: str, host: str) -> None:
         """A new process joins."""
         known = {p.name: p.info for p in self.processes.values()}
         catalog = Catalog(known, self.keep, self.replicas)
-        self.processes[name] = Process(self, name, host, catalog, None)
+        self.processes[name] = self.process(self, name, host, catalog, None)
 
     def at(self, delay: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (self.now + delay, next(self._order), action))

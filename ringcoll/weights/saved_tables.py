@@ -1,0 +1,107 @@
+"""Tables in versions of the store: the names under which a shard is saved, and what they hold.
+Pure functions.
+
+============================================ =====================================================
+``tables/<table>/values``                    of a dense table: the tensor
+``tables/<table>/state.<rule>.<k>``          the arrays of state that the rule keeps for it
+``tables/<table>/<shard>/ids``, ``values``   of a sparse table: the rows of each shard
+``tables/<table>/<shard>/state.<rule>.<k>``  their state
+``tables/<table>/<shard>/counts``            float64: pushes, weights, uses and last use of each row
+============================================ =====================================================
+
+A table that is made while the newest version has it begins with what was saved there, on any number
+of servers. It has as many shards as before. Clocks begin at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ringcoll.errors import Mismatch
+from ringcoll.weights.catalog_tables import Json
+
+PREFIX = "tables/"
+_ALIKE = ("float64",)  # types whose state has the same type; that of others is float32
+
+
+def shard_prefix(table: str, index: int) -> str:
+    """What the names of a shard's arrays begin with."""
+    return f"{PREFIX}{table}/{index:04}/"
+
+
+def state_type(dtype: str) -> str:
+    """The type of a rule's state."""
+    return dtype if dtype in _ALIKE else "float32"
+
+
+class Array:
+    """An array of a shard in a version: its name, type and shape; where it lies in a dense tensor;
+    and where its bytes are in what the server has saved."""
+
+    def __init__(self, name: str, dtype: str, shape: list[int], place: Json | None = None) -> None:
+        self.name, self.dtype, self.shape, self.place = name, dtype, shape, place
+        self.start = self.bytes = 0
+
+
+def arrays_of(table: str, index: int, spec: Json, cut: Sequence[int], said: Json) -> list[Array]:
+    """The arrays of a shard in the order in which a server saves them. ``said`` is what the server
+    has said of it (ringcoll_table_server_save), ``cut`` where a dense one lies. Those without
+    elements are left out."""
+    prefix, rows, dtype = shard_prefix(table, index), said["rows"], spec["dtype"]
+    own = prefix
+    found = []
+    if "row_shape" in spec:
+        shape, place = [rows, *spec["row_shape"]], None
+        found.append(Array(f"{prefix}ids", "int64", [rows]))
+    else:
+        first, length = cut
+        shape, own = [length, *spec["shape"][1:]], f"{PREFIX}{table}/"
+        place = {"global_shape": spec["shape"], "offset": [first, *_zeros(spec)]}
+    found.append(Array(f"{prefix}counts", "float64", [rows, 4]))
+    found.append(Array(f"{own}values", dtype, shape, place))
+    for slot in range(len(said["state"])):
+        name = f"{own}state.{spec['rule']['rule']}.{slot}"
+        found.append(Array(name, state_type(dtype), shape, place))
+    start = 0
+    lengths = [said["ids"]] if "row_shape" in spec else []
+    lengths += [said["counts"], said["values"], *said["state"]]
+    for array, length in zip(found, lengths, strict=True):
+        array.start, array.bytes = start, length
+        start += length
+    return [array for array in found if array.bytes > 0]
+
+
+def _zeros(spec: Json) -> list[int]:
+    return [0] * (len(spec["shape"]) - 1)
+
+
+def saved_shards(table: str, tensors: Mapping[str, Any]) -> int:
+    """How many shards of a table a version has; 0 if it has none of it."""
+    prefix = f"{PREFIX}{table}/"
+    ends = {name[len(prefix) :] for name in tensors if name.startswith(prefix)}
+    return sum(end.endswith("/counts") and end[:-7].isdigit() for end in ends)
+
+
+def check_fits(table: str, spec: Json, tensors: Mapping[str, Any]) -> None:
+    """Raises Mismatch unless a table of this description can begin with what a version has of it.
+    ``tensors`` is name -> [dtype, shape, …]."""
+    prefix = f"{PREFIX}{table}/"
+    kinds: set[str] = set()
+    for name, (dtype, shape, *_) in tensors.items():
+        if not name.startswith(prefix):
+            continue
+        last = name.rpartition("/")[2]
+        wanted = [*shape[:1], *spec["row_shape"]] if "row_shape" in spec else spec.get("shape")
+        if last == "values" and (dtype, list(shape)) != (spec["dtype"], wanted):
+            raise Mismatch(
+                f"table {table!r} was saved with values of {dtype} {list(shape)}, and is made with "
+                f"{spec['dtype']} {wanted}: describe it as it was, or put it under another name"
+            )
+        if last.startswith("state."):
+            kinds.add(last.split(".")[1])
+    if kinds - {spec["rule"]["rule"]}:
+        raise Mismatch(
+            f"table {table!r} was saved with the state of the rule {sorted(kinds)[0]}, and is made "
+            f"with {spec['rule']['rule']}"
+        )

@@ -1,0 +1,132 @@
+"""Tables in versions of their store: saved by a commit, and made again of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from table_members import Failed, Member, all_say, wait_until
+
+MAKE = """
+import numpy
+rng = numpy.random.default_rng(3)
+me.ids = rng.integers(-(10**12), 10**12, 500)
+me.rows = rng.standard_normal((500, 8)).astype("float32")
+me.tensor = rng.standard_normal((50_003, 3)).astype("float32")
+me.tables["e"] = me.store.table("e", row_shape=8, rule=ringcoll.rules.Adam(lr=0.1))
+me.tables["d"] = me.store.table("d", (50_003, 3), rule=ringcoll.rules.SGD(lr=0.1, momentum=0.9))
+"""
+PUSH = """
+me.tables["e"].push(me.ids, me.rows)
+me.tables["d"].push(None, me.tensor)
+"""
+DIGEST = """
+import hashlib
+values = me.tables["e"].pull(me.ids).tobytes() + me.tables["d"].pull().tobytes()
+result = hashlib.sha256(values).hexdigest()
+"""
+
+
+def test_a_table_goes_on_bit_for_bit_on_other_servers(
+    members: Callable[..., list[Member]], tmp_path: Path
+) -> None:
+    ranks = members(2, replicas=0)
+    all_say(ranks, "run", text=MAKE)
+    for _ in range(3):
+        ranks[0].run(PUSH)
+    all_say(ranks, "run", text="me.store.commit({'step': 3})")
+    file = tmp_path / "tables.safetensors"
+    ranks[1].run(f"me.store.save({str(file)!r})")
+    before = ranks[0].run(DIGEST)
+    after = ranks[0].run(PUSH + DIGEST)
+    for rank in ranks:
+        rank.close()
+
+    ranks = members(3, replicas=1)
+    all_say(ranks, "run", text=f"me.store.restore({str(file)!r})")
+    all_say(ranks, "run", text=MAKE)
+    assert ranks[2].run(DIGEST) == before
+    assert ranks[1].run(PUSH + DIGEST) == after
+    assert len(ranks[0].run("result = me.tables['e'].info()['servers']")) == 3
+
+
+def test_a_version_has_what_was_pushed_before_its_commit_and_nothing_else(
+    members: Callable[..., list[Member]],
+) -> None:
+    ranks = members(3)
+    all_say(ranks, "table", name="e", row_shape=2, shards=6)
+    all_say(ranks, "table", name="d", shape=[40_000])
+    more = """
+e, d = me.tables["e"], me.tables["d"]
+for _ in range(20):
+    e.push_async(numpy.arange(30), numpy.ones((30, 2), "float32"))
+    d.push_async(None, numpy.ones(40_000, "float32"))
+"""
+    for round in range(1, 4):
+        found = all_say(ranks, "run", text=more + "result = me.store.commit()" + more)
+        text = f"""
+found = me.store.get_state_dict(version={found[0]}, prefix="tables/")
+rows = [found[name] for name in found if name.startswith("tables/e/") and "values" in name]
+result = [numpy.unique(numpy.concatenate(rows)).tolist(),
+          numpy.unique(found["tables/d/values"]).tolist()]
+"""
+        expected = 3 * 20 * (2 * round - 1)
+        assert ranks[0].run(text) == [[expected], [expected]]
+
+
+def test_a_server_that_is_killed_does_not_end_a_commit(
+    members: Callable[..., list[Member]], member: Callable[..., Member]
+) -> None:
+    ranks = members(2, replicas=1)
+    server = member("join", ranks[0].address)
+    all_say(ranks, "run", text=MAKE)
+    wait = "servers = me.tables['e'].info()['servers']\nresult = len(servers)"
+    while ranks[0].run(wait) < 3:
+        pass
+    ranks[0].run(PUSH)
+    for rank in ranks:
+        rank.say("run", text="result = me.store.commit()")
+    server.kill()
+    assert [rank.answer() for rank in ranks] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        ("me.store.table('e', row_shape=9)", "saved with values of float32"),
+        ("me.store.table('e', row_shape=8, dtype='float64')", "made with float64"),
+        ("me.store.table('e', row_shape=8, rule=ringcoll.rules.SGD(0.1))", "the rule adam"),
+        ("me.store.table('d', 50_003)", r"made with float32 \[50003\]"),
+        ("me.store.table('e', row_shape=8, rule=ringcoll.rules.Adam(), shards=3)", "shards=3"),
+    ],
+)
+def test_a_table_that_was_saved_otherwise_is_refused(
+    member: Callable[..., Member], make: str, text: str
+) -> None:
+    store = member("found", "w", 0)
+    store.run(MAKE + PUSH + "me.store.commit()\nme.store.drop_table('e')\nme.store.drop_table('d')")
+    with pytest.raises(Failed, match=text) as refused:
+        store.run(make)
+    assert refused.value.kind == "Mismatch"
+    store.run(MAKE)
+
+
+def test_files_show_tables(member: Callable[..., Member], tmp_path: Path) -> None:
+    store = member("found", "w", 0)
+    text = f"""
+import pathlib
+from ringcoll.weights.follower import Follower
+store = me.store
+store._follow_files(pathlib.Path({str(tmp_path)!r}))
+table = store.table("d", (4, 3))
+table.push(None, numpy.arange(12, dtype="float32").reshape(4, 3))
+result = store.commit()
+"""
+    store.run(text)
+    values = tmp_path / "latest" / "tables" / "d" / "values.npy"
+    wait_until(values.exists)
+    found: Any = numpy.load(values)
+    assert found.tolist() == numpy.arange(12).reshape(4, 3).tolist()
