@@ -21,6 +21,8 @@ OTHER_VARIABLES = {
     "RINGCOLL_LIBRARY": "path of the `libringcoll.so` that Horovod loads. Unset: that of the "
     "installed package",
     "RINGCOLL_KEY": "the key of a store of weights, for the commands of `ringcoll store`",
+    "RINGCOLL_MXNET": "1: the distributed stores of MXNet 1.9 (`dist_sync` and the like) are "
+    "ringcoll's, in scripts that know nothing of it. Unset or 0: they are MXNet's",
 }
 
 

@@ -1,4 +1,4 @@
-"""``ringcoll store``: looks into stores of weights, fills them, serves and mounts them."""
+"""``ringcoll store``: looks into stores, fills them, serves and mounts them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from rich.table import Table
 from ringcoll.errors import InvalidArgument
 from ringcoll.info import wide_console
 from ringcoll.weights.mount_cli import add_mount_parser
+from ringcoll.weights.tables_cli import add_tables_parser
 
 if TYPE_CHECKING:
     from ringcoll.weights.source import StagedTensor
@@ -46,9 +47,9 @@ def add_parser(commands: Any) -> None:
     """Adds ``store`` and its own commands."""
     parser = commands.add_parser(
         "store",
-        help="weights: versions of tensors, served to other processes",
-        description="Stores of weights: versions of named tensors in the memory of several "
-        "processes.",
+        help="weights and parameter tables: tensors that other processes use",
+        description="Stores: versions of named tensors, and parameter tables, in the memory of "
+        "several processes.",
         epilog=_EPILOG,
     )
     parts = parser.add_subparsers(dest="part", metavar="COMMAND", required=True)
@@ -90,6 +91,7 @@ def add_parser(commands: Any) -> None:
     serve.add_argument("--path", type=Path, help="keep the versions as files in this directory")
     serve.add_argument("--restore", type=Path, metavar="FILE", help="begin with this .safetensors")
 
+    add_tables_parser(add, _opened, _take_address)
     add_mount_parser(parts, _mounted, _take_address)
 
 

@@ -1,4 +1,4 @@
-"""The Python that README.md, docs/python.md and docs/weights.md show, run by two ranks."""
+"""The Python that README.md and pages of docs/ show, run by two ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ringcoll
 _ROOT = Path(__file__).parents[2]
 _BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("README.md", "docs/python.md", "docs/weights.md")
+    for page in ("README.md", "docs/python.md", "docs/weights.md", "docs/parameters.md")
     for number, block in enumerate(
         re.findall(r"^```python\n(.*?)^```$", (_ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     )
@@ -21,7 +21,7 @@ _BLOCKS = [
 
 
 def test_the_pages_have_examples():
-    assert len(_BLOCKS) == 6
+    assert len(_BLOCKS) == 8
 
 
 @pytest.mark.parametrize("block", _BLOCKS)
