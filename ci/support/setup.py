@@ -21,6 +21,7 @@ from support.stages import ROOT, VENV, StageFailed, in_background, must, run, sa
 
 CI = ROOT / "ci"
 PYTHON = VENV / "bin" / "python"
+MXNET = VENV / "mxnet"  # a virtual environment: MXNet wants an older NumPy
 _STAMPS = VENV / ".stamps"
 _HOROVOD_LIMIT_S = 3600  # while other work runs
 _PIP = ("-m", "pip", "--disable-pip-version-check")
@@ -144,16 +145,17 @@ def _complete_torch() -> None:
             must(run([PYTHON, "-c", "import torch"], "import-torch"))
 
 
-def _install(preset: str, log: str, *how: str | Path) -> None:
-    """Builds the package in the build folder of a preset and with its flags. So the installed
-    package and the C++ tests are linked from the same objects, which are compiled once."""
+def _make(what: str, preset: str, log: str, *how: str | Path) -> None:
+    """Builds the package in the build folder of a preset and with its flags, to install it or to
+    make a wheel of it. So the package and the C++ tests are linked from the same objects, which are
+    compiled once."""
     presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
     of = {each["name"]: each.get("cacheVariables", {}) for each in presets}
     settings = {"build-dir": f"build/{preset}", "build.targets": "_core;ringcoll"}
     for name, value in {**of["base"], **of[preset]}.items():
         is_type = name == "CMAKE_BUILD_TYPE"
         settings["cmake.build-type" if is_type else f"cmake.define.{name}"] = value
-    command = [PYTHON, *_PIP, "install", "--no-build-isolation", "--no-deps", *how]
+    command = [PYTHON, *_PIP, what, "--no-build-isolation", "--no-deps", *how]
     command += [f"--config-settings={name}={value}" for name, value in settings.items()]
     must(run([*command, ROOT], log, env=tools_env()))
 
@@ -166,7 +168,7 @@ def ringcoll() -> None:
     if _stamped("ringcoll", key):
         return
     with stage("ringcoll: pip install ."):
-        _install("dev", "pip-ringcoll", "--force-reinstall")
+        _make("install", "dev", "pip-ringcoll", "--force-reinstall")
     _stamp("ringcoll", key)
 
 
@@ -174,7 +176,7 @@ def sanitized(folder: Path) -> None:
     """Builds the package under the preset asan into a folder for PYTHONPATH."""
     with stage("ringcoll under the preset asan: pip install --target ."):
         shutil.rmtree(folder, ignore_errors=True)
-        _install("asan", "pip-ringcoll-asan", "--target", folder)
+        _make("install", "asan", "pip-ringcoll-asan", "--target", folder)
 
 
 def python_for_cmake() -> list[str]:
@@ -236,6 +238,27 @@ def engines() -> None:
     """Installs what tests/engines starts jobs with: Debian packages, and more packages in .venv."""
     packages("apt-packages-engines.txt")
     _more_packages("engines")
+
+
+def mxnet() -> None:
+    """Makes the environment of tests/mxnet: MXNet with the packages of its time, and the package
+    that is in .venv. Precondition: ringcoll() was called."""
+    pins = CI / "requirements-mxnet.txt"
+    python = MXNET / "bin" / "python"
+    key = _hash([pins], (_STAMPS / "ringcoll").read_text())
+    if _stamped("mxnet", key):
+        return
+    with stage(f"virtual environment .venv/mxnet with ci/{pins.name}"):
+        must(run([base_python(), "-m", "venv", "--clear", MXNET], "venv-mxnet"))
+        must(run([python, *_PIP, "install", "--no-deps", "-r", pins], "pip-mxnet"))
+    with stage("ringcoll: a wheel for .venv/mxnet"):
+        wheels = ROOT / "build" / "wheel-mxnet"
+        shutil.rmtree(wheels, ignore_errors=True)
+        _make("wheel", "dev", "pip-ringcoll-wheel", "--wheel-dir", wheels)
+        (wheel,) = wheels.glob("ringcoll-*.whl")
+        # --no-deps: all packages are listed.
+        must(run([python, *_PIP, "install", "--no-deps", wheel], "pip-ringcoll-mxnet"))
+    _stamp("mxnet", key)
 
 
 def mutator() -> None:

@@ -45,6 +45,7 @@ FOLDERS = {
         ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
     ],
     "rdma": [["rdma"]],
+    "mxnet": [["mxnet"]],
     "engines": [["engines"]],
 }
 # Layers whose C++ tests a part runs, in lists as above. Tests of the second list mostly wait.
@@ -178,12 +179,19 @@ def _pytest(
     env: Mapping[str, str],
     *,
     sanitized: bool = False,
+    environment: Path = VENV,
 ) -> Report:
     prefix = "asan-" if sanitized else ""
     name = f"{prefix}pytest-" + "-".join(folder.replace("/", "-") for folder in folders)
     xml = LOGS / f"{name}.xml"
     xml.unlink(missing_ok=True)
-    command = [str(VENV / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", f"--junitxml={xml}"]
+    command = [
+        str(environment / "bin" / "pytest"),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={xml}",
+    ]
     marks = [] if exhaustive else ["not exhaustive"]
     marks += ["not forks"] if sanitized else []
     command += ["-m", " and ".join(marks)]
@@ -312,6 +320,14 @@ def analysis(result: Report, exhaustive: bool) -> None:
     result.add(begin_analyses().result())
 
 
+def mxnet(result: Report, exhaustive: bool) -> None:
+    """Runs tests/mxnet in the environment that has MXNet."""
+    setup.mxnet()
+    env = setup.tools_env()
+    env |= {"PATH": f"{setup.MXNET / 'bin'}:{env['PATH']}", "VIRTUAL_ENV": str(setup.MXNET)}
+    result.add(_pytest(result.part, ["mxnet"], [], exhaustive, env, environment=setup.MXNET))
+
+
 def rdma(result: Report, exhaustive: bool) -> None:
     """Runs the tests that need an RDMA device, in guests that have one (ci/rdma-vm)."""
     if os.geteuid() == 0:  # without root the tests are skipped and name what is missing
@@ -359,6 +375,7 @@ PARTS = [
     Part("ring3", "ring 3 (collectives)", Level.TOOLS, _ring("ring3")),
     Part("ring4", "ring 4 (processes, emulated hosts)", Level.RINGCOLL, _folders("ring4")),
     Part("ring5", "ring 5 (Python and Horovod)", Level.HOROVOD, _folders("ring5")),
+    Part("mxnet", "MXNet over tables", Level.RINGCOLL, mxnet),
     Part("rdma", "RDMA (verbs in a guest)", Level.HOROVOD, rdma),
     # Started earlier at low priority, and finished here.
     Part("analysis", "analysis (clang-tidy, headers)", Level.TOOLS, analysis),
