@@ -19,7 +19,8 @@ from pathlib import Path
 from harness import build, figures, machine, one_sided, program, rounds, store_runs, weights_report
 from harness.figures import MIB, OURS
 from harness.jobs import JobError, end_on_sigterm
-from harness.one_sided import ONE_HOST, PEERS, Pythons, Settings
+from harness.one_sided import PEERS, Settings
+from harness.places import ONE_HOST, Pythons
 from harness.store_runs import STORE, Missing, Setting
 from harness.weights_report import Results
 from support import hosts

@@ -13,17 +13,13 @@ its rank in PERF_RANKS. Commands of the harness, which come to all ranks:
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import time
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from bench import Harness, times_line
+from start import Start as Start
 
-MEETING_S = 60.0
 _PATTERN_BYTES = 65_521  # a prime: bytes that are moved by a page or a segment are noticed
 _ALIGN = 64  # of pieces, as allocators align tensors
 
@@ -43,44 +39,6 @@ class User(Protocol):
     def copy(self, way: str, size: int) -> None: ...
 
     def close(self) -> None: ...
-
-
-class Start:
-    """The command line, and a folder in which the ranks meet."""
-
-    def __init__(self) -> None:
-        path, directory, ranks, most, *self.words = sys.argv[1:]
-        self.socket, self.directory = path, Path(directory)
-        self.ranks, self.most_bytes = int(ranks), int(most)
-        self.rank = int(os.environ["PERF_RANKS"])
-        self.owners = self.ranks - 1
-
-    @property
-    def is_user(self) -> bool:
-        return self.rank == self.owners
-
-    def publish(self, name: str, content: bytes) -> None:
-        path = self.directory / name
-        path.with_suffix(".new").write_bytes(content)
-        path.with_suffix(".new").rename(path)
-
-    def expect(self, name: str) -> bytes:
-        end = time.monotonic() + MEETING_S
-        while not (self.directory / name).exists():
-            if time.monotonic() > end:
-                raise TimeoutError(f"no {name} within {MEETING_S:.0f} s")
-            time.sleep(0.01)
-        return (self.directory / name).read_bytes()
-
-    @property
-    def address(self) -> str:
-        """Where the other ranks reach this one: the harness names the host's address, if any."""
-        return os.environ.get("PERF_ADDRESS", "127.0.0.1")
-
-    def free_port(self) -> int:
-        with socket.socket() as probe:
-            probe.bind((self.address, 0))
-            return int(probe.getsockname()[1])
 
 
 def memory(size: int) -> Any:

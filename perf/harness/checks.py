@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -16,6 +17,11 @@ class Check:
     def note(self, where: str, value: float | None, met: bool) -> None:
         if value is not None:
             self.cells.append((where, value, met))
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        cells = [{"where": where, "value": value, "met": met} for where, value, met in self.cells]
+        return {"target": self.target, "cells": cells}
 
     def rows(self) -> list[list[str]]:
         """The target, where it was judged, what was measured there, and whether that meets it."""

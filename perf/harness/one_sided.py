@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from support.hosts import Cluster, Network, bits_per_second
-
-from . import build, figures, report, rounds
+from . import build, figures, places, report, rounds
 from .figures import KIB, MIB, OURS
 from .jobs import Job, JobError, Part, Spec, Way
+from .measured import Measured
+from .places import Pythons, wire_s
 
 READ, WRITE = "read", "write"
 WAYS = (READ, WRITE)
 MEMCPY = "memcpy"
 PLAIN, APART = f"{OURS} plain memory", f"{OURS} TCP"
 NIXL, MOONCAKE, TORCH, TENSORFLOW = "NIXL", "Mooncake", "torch RPC", "TensorFlow gRPC"
-ONE_HOST = ""  # the rate of a place that is one host
 SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 QUICK_SIZES = [4 * KIB, MIB]
 SHARED_BYTES = 64 * MIB
-TARGET_RATE = "1gbit"  # at which targets hold between hosts
-# With frames of 1500 bytes the headers alone take 4.4 % of a link; with these, 0.7 %.
-JUMBO_BYTES = 9000
 PACKAGES = ["numpy", "mooncake-transfer-engine-non-cuda"]
 # Its wheel asks for a torch with CUDA, which it does not import.
 PACKAGES_ALONE = ["nixl-cu12"]
-
-# Prints the version of a module's package, and fails if the module cannot be found.
-_VERSION = """
-import importlib.metadata, importlib.util, sys
-module, package = sys.argv[1:]
-if not importlib.util.find_spec(module):
-    sys.exit(1)
-try:
-    print(importlib.metadata.version(package))
-except importlib.metadata.PackageNotFoundError:
-    print(__import__(module).__version__)
-"""
 
 
 @dataclass(frozen=True)
@@ -78,14 +60,10 @@ PEERS = {
 
 
 @dataclass
-class Copies:
+class Copies(Measured):
     """What was measured in a place, in one way. A key has the number of owners and the user."""
 
-    rate: str  # of each host's link; ONE_HOST
-    way: str
-    results: report.Results
     tensors: int = 1  # that one call copies
-    ranks: int = 2
 
     @property
     def place(self) -> str:
@@ -95,35 +73,8 @@ class Copies:
     def what(self) -> str:
         return f"{self.way} of {self.tensors} tensors" if self.tensors > 1 else self.way
 
-    @property
-    def sizes(self) -> list[int]:
-        return sorted({size for _, _, size in self.results.rounds})
-
     def peers(self) -> list[str]:
-        return [name for name in PEERS if any(key[1] == name for key in self.results.rounds)]
-
-    def seconds(self, peer: str, size: int) -> float | None:
-        return figures.middle(self.results.rounds.get((self.ranks, peer, size), []))
-
-    def ratio(self, peer: str, size: int, to: str = OURS) -> float | None:
-        """The median over rounds of the peer's time over that of `to`."""
-        rounds_of = self.results.rounds
-        key, other = (self.ranks, peer, size), (self.ranks, to, size)
-        return figures.ratio(rounds_of.get(key, []), rounds_of.get(other, []))
-
-    def part_of_wire(self, peer: str, size: int) -> float | None:
-        seconds = self.seconds(peer, size)
-        return wire_s(self.rate, size) / seconds if seconds and self.rate else None
-
-    def processor_s_a_gib(self, peer: str, size: int) -> list[float] | None:
-        """The median over visits, of each rank: the owner, the user."""
-        visits = self.results.visits.get((self.ranks, peer, size), [])
-        gib = [v.calls * len(v.calls_s) * size / 2**30 for v in visits]
-        by_visit = [
-            [spent / copied for spent in visit.processor_of_rank_s]
-            for visit, copied in zip(visits, gib, strict=True)
-        ]
-        return [median(of_rank) for of_rank in zip(*by_visit, strict=True)] or None
+        return [name for name in PEERS if self.has(name)]
 
 
 @dataclass
@@ -148,38 +99,7 @@ class Shares:
         return median(gained) if gained else None
 
 
-def wire_s(rate: str, size: int) -> float:
-    return size / (bits_per_second(rate) / 8)
-
-
 # --- Who is here ---
-
-
-@dataclass(frozen=True)
-class Pythons:
-    """Those in which peers are looked for, in this order."""
-
-    paths: tuple[str, ...] = (sys.executable,)
-
-    @classmethod
-    def of(cls, peers: Path | None) -> Pythons:
-        there = (str(peers),) if peers and peers.exists() else ()
-        return cls((sys.executable, *there))
-
-    def find(self, peer: Peer) -> tuple[str, str] | None:
-        """The first Python that has the peer, and the peer's version."""
-        for python in self.paths:
-            if version := _version_in(python, peer.module, peer.package):
-                return python, version
-        return None
-
-
-@functools.cache
-def _version_in(python: str, module: str, package: str) -> str:
-    """Empty if that Python does not have the module."""
-    command = [python, "-P", "-c", _VERSION, module, package]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.split()[-1] if done.returncode == 0 else ""
 
 
 def install(directory: Path) -> None:
@@ -214,27 +134,10 @@ def find(
 # --- Where ---
 
 
-def _on_this_host(words: list[str]) -> list[str]:
-    return words
-
-
-def _on(cluster: Cluster, index: int) -> Callable[[list[str]], list[str]]:
-    host = cluster.hosts[index]
-    return lambda words: host.command(["env", f"PERF_ADDRESS={host.addresses[0]}", *words])
-
-
-@contextmanager
-def parts_of(rate: str, owners: int = 1) -> Iterator[list[Part]]:
+def parts_of(rate: str, owners: int = 1) -> AbstractContextManager[list[Part]]:
     """Where the owners and the user are: on one host, or each on its own. The links of owners have
     the rate; that of the user has no limit if there are several owners."""
-    ranks = range(owners + 1)
-    if rate == ONE_HOST:
-        yield [Part([rank], _on_this_host) for rank in ranks]
-        return
-    of_user = rate if owners == 1 else ""
-    network = Network(rates=(*[rate] * owners, of_user), mtu=JUMBO_BYTES)
-    with Cluster(owners + 1, [network]) as cluster:
-        yield [Part([rank], _on(cluster, rank)) for rank in ranks]
+    return places.parts_of([*[rate] * owners, rate if owners == 1 else ""])
 
 
 # --- How ---
@@ -260,7 +163,7 @@ def measure(
     versions, and who is missing and why."""
 
     def new(way: str, tensors: int = 1) -> Copies:
-        return Copies(rate, way, report.Results(way, OURS, "", [], {}, {}), tensors)
+        return Copies(rate, way, report.Results(way, OURS, "", [], {}, {}), tensors=tensors)
 
     found = [*map(new, WAYS), new(READ, settings.dict_tensors)]
     rounds.progress(found[0].place)

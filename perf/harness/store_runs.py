@@ -15,7 +15,8 @@ from . import build, figures, report, rounds
 from .checks import Check
 from .figures import MIB
 from .jobs import Job, Spec
-from .one_sided import ONE_HOST, TARGET_RATE, Pythons, parts_of, wire_s
+from .one_sided import parts_of
+from .places import ONE_HOST, TARGET_RATE, Pythons, wire_s
 
 MEMCPY, FIRST, COMMIT, BACKGROUND = "memcpy", "first commits", "commit", "background"
 WHOLE, SINCE = "whole", "since"

@@ -12,7 +12,8 @@ from . import figures, report, store_runs
 from .checks import Check
 from .figures import KIB, MIB, OURS
 from .findings import Findings
-from .one_sided import MEMCPY, PLAIN, TARGET_RATE, Copies, Shares, share_document, wire_s
+from .one_sided import MEMCPY, PLAIN, Copies, Shares, share_document
+from .places import TARGET_RATE, wire_s
 from .store_runs import Stored
 
 LEAST_OF_MEMCPY = 0.6
@@ -184,13 +185,7 @@ def to_json(results: Results) -> str:
     }
     document["shares"] = [share_document(one) for one in results.shares]
     document["store"] = store_runs.document(results.stored)
-    document["targets"] = [
-        {
-            "target": check.target,
-            "cells": [{"where": w, "value": v, "met": met} for w, v, met in check.cells],
-        }
-        for check in results.checks()
-    ]
+    document["targets"] = [check.document() for check in results.checks()]
     return json.dumps(document, indent=1) + "\n"
 
 

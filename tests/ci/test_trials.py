@@ -17,12 +17,13 @@ def _names(file):
 
 def test_the_nearest_layer_is_tested_first_and_those_above_it_follow():
     top = ["python", "processes", "cluster"]
+    served = ["serving", "engine"]
     assert _names("csrc/engine/engine.cc") == ["engine", *top]
-    assert _names("csrc/schedule/ring.cc") == ["schedule", "coll", "p2p", "engine", *top]
+    assert _names("csrc/schedule/ring.cc") == ["schedule", "coll", "p2p", *served, *top]
     above_net = ["net", "transport", "connect", "store", "remote", "bootstrap"]
     above_net += ["topology", "life", "measure", "mesh", "comm", "coll", "p2p"]
-    assert _names("csrc/net/socket.cc") == [*above_net, "engine", *top]
-    assert _names("csrc/p2p/post.cc") == ["p2p", "engine", *top]
+    assert _names("csrc/net/socket.cc") == [*above_net, *served, *top]
+    assert _names("csrc/p2p/post.cc") == ["p2p", *served, *top]
     assert {"shm", "verbs", "reduce"} <= set(_names("csrc/base/log.h"))
     assert _names("csrc/python/call.cc") == top
     assert _names("ringcoll/probe/tour.py") == top
@@ -32,7 +33,7 @@ def test_the_nearest_layer_is_tested_first_and_those_above_it_follow():
 
 def test_an_error_of_synchronisation_is_tried_with_models_and_the_thread_sanitizer_too():
     suites = trials.suites_for("csrc/p2p/post.cc", weaker=True)
-    names = ["p2p", "orders", "tsan-p2p", "engine", "tsan-engine"]
+    names = ["p2p", "orders", "tsan-p2p", "serving", "tsan-serving", "engine", "tsan-engine"]
     names += ["python", "processes", "cluster"]
     assert [suite.name for suite in suites] == names
     assert suites[1].targets == ()  # they compile what they need

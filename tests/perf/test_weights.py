@@ -13,15 +13,14 @@ from harness.figures import KIB, MIB, OURS
 from harness.one_sided import (
     MEMCPY,
     NIXL,
-    ONE_HOST,
     PEERS,
     PLAIN,
     READ,
     WRITE,
     Copies,
-    Pythons,
     Shares,
 )
+from harness.places import ONE_HOST, Pythons
 from harness.report import Visit
 from harness.store_runs import (
     BACKGROUND,
@@ -50,7 +49,7 @@ def copies(
         results.visits[2, peer, size] = [
             Visit([value], 2, 0.5, processor_of_rank_s=[0.1, 0.4]),
         ]
-    return Copies(rate, way, results, tensors)
+    return Copies(rate, way, results, tensors=tensors)
 
 
 @pytest.fixture
