@@ -262,8 +262,10 @@ void Forwarding::depose(uint64_t key, const Piece& piece) {
 void Forwarding::drop_backup(int64_t server, uint64_t key, const Piece& piece) {
   Hosted* hosted = hosting_.find(key, piece.shard);
   if (!hosted) return;
-  log_warning("a backup of shard {} of a table has failed, perhaps for lack of memory",
-              piece.shard);
+  log_warning(
+      "table {}: a backup of shard {} could not do what the shard did, perhaps for lack of memory: "
+      "it is none any more, and the store makes another one",
+      hosting_.find(key)->spec.name, piece.shard);
   std::erase_if(hosted->backups, [&](const Backup& each) { return each.server == server; });
   release(server, key, piece.shard);
   tell(ServerEvent::Kind::kFailed, key, piece, server);

@@ -440,7 +440,6 @@ void Server::change(Session& session, const Incoming& request,
         "a client sends a request of the kind {}", static_cast<int>(request.head.kind));
   const Hosting::Changed changed = hosting_.change(request);
   answer->head.clock = changed.clock;
-  answer->values = request.buffer;
   const HostedTable& table = *hosting_.find(request.head.table);
   forwarding_.forward(table, request, changed.done, /*rule_fails=*/false, answer);
   forwarding_.forward(table, request, changed.failed, /*rule_fails=*/true, answer);

@@ -25,7 +25,6 @@ struct Answer {
   size_t bytes = 0;  // of rows or text, which are in the slot of the reply already
   std::shared_ptr<remote::Batch> rows;        // being written to the client
   std::shared_ptr<SharedBuffer> rows_memory;  // that they are written from
-  std::shared_ptr<SharedBuffer> values;       // of the push, which backups read
   struct Wait {
     int64_t server = 0;
     uint64_t table = 0;

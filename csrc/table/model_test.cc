@@ -135,7 +135,7 @@ class World {
       case 0:
         return join(below(4));
       case 1:
-        return below(4) == 0 ? leave(below(4)) : touch();
+        return below(4) == 0 ? leave(below(4)) : join(below(4));
       case 11:
         return repeat(below(4));
       case 2:
@@ -307,16 +307,6 @@ class World {
     if (expected == PushOutcome::kApplied) models_[i].step({&mine}, lr_);
   }
 
-  void touch() {
-    const Ids ids = {below(kIds)};
-    for (size_t i = 0; i < shards_.size(); i++) {
-      for (const auto& to : {shards_[i].get(), replicas_[i].get()}) to->shard.touch(ids);
-      const auto row = models_[i].rows.find(ids[0]);
-      if (row == models_[i].rows.end()) continue;
-      row->second.uses++;
-      row->second.last_use = ++models_[i].uses;
-    }
-  }
   void set_rule() {
     lr_ = static_cast<float>(1 + below(3)) / 4;
     on_all([&](Shard& shard) {

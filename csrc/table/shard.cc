@@ -350,11 +350,6 @@ const std::byte* Shard::find(int64_t id) const {
   return slot ? rows_.value(*slot) : nullptr;
 }
 
-void Shard::touch(std::span<const int64_t> ids) {
-  for (const int64_t id : ids)
-    if (const auto slot = rows_.find(id)) rows_.touch(*slot);
-}
-
 // ---- clocks
 
 void Shard::join(int64_t worker, int64_t clock) {

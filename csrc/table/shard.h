@@ -89,9 +89,6 @@ class Shard {
   /// is. Rows of a sparse table are made if need be, and of rows that occur more than once the last
   /// one is taken. Numbers, types and errors are those of push().
   PushOutcome assign(int64_t client, int64_t number, const PushedRows& pushed);
-  /// Counts a use of rows that are there, for eviction. A push does that by itself, and a pull does
-  /// not, since replicas know nothing of pulls.
-  void touch(std::span<const int64_t> ids);
 
   // ---- clocks. Each of these may complete clocks: the server then looks at pulls that wait.
 

@@ -185,11 +185,6 @@ TEST(Digest, TellsShardsApart) {
   EXPECT_NE(digest_after([](OwnShard& table) { table.push(1, 0, {1}, {1, 0}); }), digest);
   EXPECT_NE(digest_after([](OwnShard& table) { table.push(1, 0, {}, {}); }), digest);
   EXPECT_NE(digest_after([](OwnShard& table) { table.shard.join(1); }), digest);
-  EXPECT_NE(digest_after([](OwnShard& table) {
-              const Ids one = {1};
-              table.shard.touch(one);
-            }),
-            digest);
 }
 
 }  // namespace

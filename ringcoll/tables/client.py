@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ringcoll import _core
 from ringcoll.errors import Aborted, Error, Gone, InvalidArgument
 from ringcoll.log import log
 from ringcoll.tables import native
@@ -76,8 +77,12 @@ class Client:
             self._open[uid] = _Open(name, record)
         self._submit(lambda: self._route(uid))
 
-    def start(self, *arguments: Any) -> native.Request:
-        """Starts a call: the arguments are those of :meth:`native.Client.start`."""
+    def start(self, *arguments: Any) -> _core.Request:
+        """Starts a call. The arguments are those of ``TableClient.start`` (ringcoll/_core.pyi):
+        ``what`` is "push", "pull", "push_pull", "assign", "tick", "join" or "set_rule". ``values``
+        and ``out`` are contiguous bytes, and ``dtype`` is the type of the values. "set_rule" has
+        the rule's JSON as values. "join" writes the clock at which the worker is then to ``out``,
+        an int64. ``clock`` is -1 for a client that is no worker."""
         with self._unless_closed():
             return self.native.start(*arguments)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from ringcoll import _core
 from ringcoll.errors import Error
 from ringcoll.log import log
 from ringcoll.tables import native, saving
@@ -71,7 +72,7 @@ class Serving:
         self._agent = agent
         self._number = server_number(client)
         self._lock = threading.Lock()
-        self._server: native.Server | None = None
+        self._server: _core.TableServer | None = None
         self._closed = False
         self._follower = Worker("ringcoll-tables-follow")
         self._answerer = Worker("ringcoll-tables-answer")
@@ -152,7 +153,7 @@ class Serving:
 
     # The follower's thread.
 
-    def _get_server(self) -> native.Server:
+    def _get_server(self) -> _core.TableServer:
         with self._lock:
             if self._server is None:
                 self._server = native.make_server(self._agent)
@@ -184,7 +185,7 @@ class Serving:
         self._away = self._workers_of(view, lambda holder: holder in away)
         self._drop_ended(server, self._workers_of(view, lambda h: h not in present | away))
 
-    def _serve(self, server: native.Server, key: Key, record: Json, shard: Json) -> None:
+    def _serve(self, server: _core.TableServer, key: Key, record: Json, shard: Json) -> None:
         """Brings one shard in line with the catalog."""
         me = self._control.me
         try:
@@ -208,7 +209,7 @@ class Serving:
         else:
             self._again = time.monotonic() + _AGAIN_S
 
-    def _host(self, server: native.Server, key: Key, record: Json, filling: bool) -> _Served:
+    def _host(self, server: _core.TableServer, key: Key, record: Json, filling: bool) -> _Served:
         """The shard of the server, which is made if it is not there. A copy that this process has
         from earlier stays, since the one that is to come takes its place, and may be there
         already."""
@@ -225,12 +226,12 @@ class Serving:
         mine.filling = filling
         return mine
 
-    def _give_up(self, server: native.Server, key: Key) -> None:
+    def _give_up(self, server: _core.TableServer, key: Key) -> None:
         del self._mine[key]
         self._filled.pop(key, None)
         server.unhost(*key)
 
-    def _lead(self, server: native.Server, key: Key, mine: _Served, shard: Json) -> bool:
+    def _lead(self, server: _core.TableServer, key: Key, mine: _Served, shard: Json) -> bool:
         """Becomes the primary, with all backups: it must answer nothing that one of them lacks. A
         holder that is being filled may come later. But once it is there, it counts until the epoch
         changes, since the leader may have been told that it is filled. False if some holder is not
@@ -372,7 +373,7 @@ class Serving:
             if counts(holder)
         }
 
-    def _drop_ended(self, server: native.Server, ended: set[int]) -> None:
+    def _drop_ended(self, server: _core.TableServer, ended: set[int]) -> None:
         """Drops the workers whose holders have ended."""
         with self._lock:
             new = ended - self._gone.keys()
@@ -456,7 +457,8 @@ class Serving:
         now = time.monotonic()
         for token in [token for token, kept in self._saved.items() if now - kept.since > _KEPT_S]:
             del self._saved[token]
-        allocation, said = self._get_server().save(message["uid"], message["shard"])
+        saved: tuple[Any, str] = self._get_server().save(message["uid"], message["shard"])
+        allocation, said = saved
         array = numpy.frombuffer(allocation, numpy.uint8)
         region = self._agent.register(array)
         self._tokens += 1

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from ringcoll import _core
 from ringcoll.errors import Gone, InvalidArgument, Timeout
 from ringcoll.rules import Rule
 from ringcoll.tables.arguments import Layout, weight_of
 from ringcoll.tables.client import Client
-from ringcoll.tables.native import Request
 from ringcoll.tables.spec import rule_of
 from ringcoll.weights.catalog import Json
 
@@ -29,7 +29,9 @@ _ASK_S = 2.0  # a server that does not answer delays info() for so long
 class TableCall:
     """A call that is under way. Any thread may wait for it."""
 
-    def __init__(self, what: str, request: Request, timeout: float, finish: Callable[[], Any]):
+    def __init__(
+        self, what: str, request: _core.Request, timeout: float, finish: Callable[[], Any]
+    ):
         self._what, self._request, self._timeout = what, request, timeout
         self._finish: Callable[[], Any] | None = finish
         self._result: Any = None

@@ -13,17 +13,11 @@ from typing import Any
 
 import pytest
 
-import ringcoll
-
 FOLDER = Path(__file__).parent
 LIMIT_S = 240.0
 
 
-# Where the tables of the tests are. Ringcoll's own are tested as soon as there are any.
-TABLES = ["memory", "ringcoll"] if hasattr(ringcoll.Store, "table") else ["memory"]
-
-
-@pytest.fixture(params=TABLES)
+@pytest.fixture(params=["memory", "ringcoll"])
 def workers(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., list[Any]]]:

@@ -100,7 +100,7 @@ class Lined:
 
 
 class FakeServer(Lined):
-    """See native.Server."""
+    """See _core.TableServer."""
 
     def __init__(self, hub: FakeTables, agent: Any) -> None:
         super().__init__(hub, agent)
@@ -247,7 +247,7 @@ class FakeRequest:
 
 
 class FakeClient(Lined):
-    """See native.Client."""
+    """See _core.TableClient."""
 
     def __init__(self, hub: FakeTables, agent: Any, number: int) -> None:
         super().__init__(hub, agent)
