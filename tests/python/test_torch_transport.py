@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import signals
 import torch
 import torch.distributed
 
@@ -125,14 +126,6 @@ def say(process: subprocess.Popen[str], line: str) -> str:
     process.stdin.write(line + "\n")
     process.stdin.flush()
     return process.stdout.readline().strip()
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """Stops all threads of a process, which is not done when the signal has been sent."""
-    process.send_signal(signal.SIGSTOP)
-    for status in Path(f"/proc/{process.pid}/task").glob("*/stat"):
-        while status.read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.001)
 
 
 def registered(transport: Any, count: int = 1 << 16) -> tuple[torch.Tensor, Any]:
@@ -537,7 +530,7 @@ def test_a_timeout_ends_the_wait_for_a_stopped_peer(api, peer):
         remote = type(memory.to_remote_buffer()).deserialize(buffer)
         transport.read(memory.to_mutable_view(), remote)
         tensor.zero_()
-        stop(peer)
+        signals.send(peer, signal.SIGSTOP)
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
             transport.read(memory.to_mutable_view(), remote, timeout=0.3)

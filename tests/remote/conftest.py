@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import signals
 from support.hosts import Host
 from table_members import Member
 
@@ -57,7 +58,7 @@ class Peer:
         return self.hear()
 
     def signal(self, number: int) -> None:
-        self.process.send_signal(number)
+        signals.send(self.process, number)
 
     def end(self) -> None:
         with self.process:

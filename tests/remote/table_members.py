@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import signals
 from support.hosts import Host
 
 JOB = Path(__file__).parent / "jobs" / "tables.py"
@@ -30,10 +31,12 @@ class Failed(Exception):
 
 
 class Member:
-    """A process with a store. ``address`` is where guests find it, once it is there."""
+    """A process with a store. ``address`` is where guests find it, once it is there. ``knobs`` are
+    variables RINGCOLL_*; it has no others."""
 
-    def __init__(self, *words: object, host: Host | None = None) -> None:
+    def __init__(self, *words: object, host: Host | None = None, **knobs: str) -> None:
         env = {k: v for k, v in os.environ.items() if not k.startswith("RINGCOLL_")}
+        env |= {f"RINGCOLL_{name}": value for name, value in knobs.items()}
         command = [sys.executable, "-P", str(JOB), *map(str, words)]
         if host is not None:
             command = host.command(command, "/")
@@ -78,7 +81,7 @@ class Member:
         return self.ask("run", text=text)
 
     def signal(self, number: int) -> None:
-        self.process.send_signal(number)
+        signals.send(self.process, number)
 
     def kill(self) -> None:
         self.process.kill()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import signals
 from support.hosts import Host
 
 JOB = Path(__file__).parent / "jobs" / "member.py"
@@ -79,7 +80,7 @@ class Member:
         return answer["value"]
 
     def signal(self, number: int) -> None:
-        self.process.send_signal(number)
+        signals.send(self.process, number)
 
     def kill(self) -> None:
         self.process.kill()
