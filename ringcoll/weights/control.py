@@ -48,15 +48,21 @@ class Control:
         self.endpoint.attach(self.me, self)
 
     def stop(self) -> None:
-        """Says goodbye to all, and receives no more."""
+        """Says goodbye to all that are connected, and receives no more. A holder tells the leader,
+        and the leader its members, even if they were not connected yet."""
         with self.lock:
             peers = {node for nodes in self._seen.values() for node in nodes}
+            goodbye: Json = {"k": "bye"}
+            concerned: set[str] = set()
             if self.node is not None:
                 peers |= set(self.node.replica.catalog.members)
-            goodbye = {"k": "bye"} if self.node is None else self.node.goodbye()
-            for peer in peers - {self.me}:
+                goodbye = self.node.goodbye()
+                concerned = self.node.replica.concerned()
+            for peer in peers - concerned - {self.me}:
                 self.endpoint.send(self.me, peer, goodbye, [])
-        self.endpoint.detach(self.me)
+            for peer in concerned:
+                self._send_away(peer, goodbye)
+        self.endpoint.detach(self.me, concerned)
         self.session.close()
 
     def holders(self) -> list[str]:

@@ -19,6 +19,7 @@ import json
 import threading
 import time
 import weakref
+from collections.abc import Collection
 from typing import Any, ClassVar, Protocol
 
 from ringcoll.errors import Error, PeerLost
@@ -30,6 +31,7 @@ VERSION = 1
 TICK_S = 0.1
 _DIAL_S = 1.5
 _PAUSE_S = 0.3  # between attempts to reach a peer that does not answer
+_FLUSH_S = 2.0  # for the last messages to a peer
 _MOST_QUEUED = 1000  # messages to a peer that is being dialled
 
 
@@ -98,10 +100,13 @@ class Endpoint:
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
-    def detach(self, node: str) -> None:
-        """Delivers no more. The thread ends with the last node, and connections are hung up."""
+    def detach(self, node: str, told: Collection[str] = ()) -> None:
+        """Delivers no more to a node. What it has sent to the nodes ``told`` is sent first, if they
+        can be reached soon. The thread ends with the last node, and connections are hung up."""
         with self._lock:
             self._handlers.pop(node, None)
+        self._flush({peer.partition(".")[0] for peer in told})
+        with self._lock:
             if self._handlers:
                 return
             connections, self._by_connection = list(self._by_connection), {}
@@ -112,6 +117,16 @@ class Endpoint:
                 self.agent.hang_up(connection)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2.0)
+
+    def _flush(self, agents: set[str]) -> None:
+        """Waits until those of the peers that are being dialled are connected, or cannot be
+        reached."""
+        end = time.monotonic() + _FLUSH_S
+        while time.monotonic() < end:
+            with self._lock:
+                if not any(agent in agents and peer.queue for agent, peer in self._peers.items()):
+                    return
+            time.sleep(0.005)
 
     def store_named(self, name: str) -> bool:
         """Whether a store with this name is attached."""
@@ -286,20 +301,19 @@ class Endpoint:
     def _take_hello(self, connection: int, agent: str) -> None:
         with self._lock:
             known = self._by_connection.get(connection)
+            answered = self._hellos.get(connection)
             if known is None:
                 self._by_connection[connection] = agent
                 peer = self._peers.setdefault(agent, _Peer())
+                first = not peer.connections
+                # Before other threads can send there: the peer drops what comes before a hello.
+                if answered is None:
+                    with contextlib.suppress(Error):
+                        self.agent.send(connection, self._hello())
                 peer.connections.append(connection)
-                first = len(peer.connections) == 1
-            answered = self._hellos.get(connection)
-        if known is None:
-            if answered is None:
-                with contextlib.suppress(Error):
-                    self.agent.send(connection, self._hello())
-            if first:
-                self._each(lambda handler: handler.on_up(agent))
-            with self._lock:
                 self._settle(peer)
+        if known is None and first:
+            self._each(lambda handler: handler.on_up(agent))
         if answered is not None:
             answered.set()
 

@@ -128,6 +128,12 @@ class Replica(Leading):
             self.role == FOLLOWER and not self._is_leaderless(now) and now - self._answered < DEAF_S
         )
 
+    def concerned(self) -> set[str]:
+        """The living holders that have to know at once if this one leaves: the leader or, of the
+        leader, its members."""
+        told = self.current() if self.leads else [self.leader] if self.leader else []
+        return set(told) - {self.me} - set(self.ended)
+
     def relevant(self) -> set[str]:
         """The holders with which this one may have to do."""
         known = {member for _, members in self.configurations for member in members}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -61,3 +62,35 @@ def test_each_message_arrives_or_its_loss_is_told() -> None:
     here.detach(me)
     there.detach(peer)
     network.close()
+
+
+class _AgentOfThreads:
+    """An agent that sends its hello slowly, and notes what it sends."""
+
+    def __init__(self) -> None:
+        self.sent: list[Json] = []
+        self.meanwhile: threading.Thread | None = None
+
+    def send(self, connection: int, payload: bytes) -> None:
+        message = json.loads(payload)
+        if "hello" in message and self.meanwhile is not None:
+            self.meanwhile.start()
+            self.meanwhile.join(0.3)
+        self.sent.append(message)
+
+
+def test_nothing_is_sent_to_who_has_connected_before_the_hello(monkeypatch) -> None:
+    """The peer does not know yet who sends, and would drop it: who waits for an answer would wait
+    until its deadline."""
+    agent = _AgentOfThreads()
+    monkeypatch.setattr("ringcoll.weights.agents.name_of", lambda agent: "here")
+    endpoint = Endpoint(agent)
+    sent: list[bool] = []
+    agent.meanwhile = threading.Thread(
+        target=lambda: sent.append(endpoint.send("here.1", "peer.1", {"k": 1}, ["address"]))
+    )
+    monkeypatch.setattr(endpoint, "_start_dial", lambda agent, peer: None)
+    endpoint._take(("message", 7, b'{"hello": "peer", "v": 1}'))
+    agent.meanwhile.join(10)
+    assert sent == [True]
+    assert [sorted(message) for message in agent.sent] == [["hello", "v"], ["d", "m", "s"]]

@@ -51,6 +51,24 @@ def test_nothing_committed_is_lost_and_readers_go_on(make_hosts: Make, victim: i
     wait_until(lambda: guest.info()["replicas"] == {"wanted": 1, "had": 1})
 
 
+def test_who_leaves_before_the_leader_has_heard_of_it_says_so(make_hosts: Make) -> None:
+    """Otherwise it would be silent, and those that are left could not go on without the leader."""
+    cluster = make_hosts("abc")
+    guest = cluster.guest(address=cluster.stores[0].address)
+    cluster.stores[2].close()
+    _kill(cluster, 0)
+    guest.put("w", X)
+    assert guest.commit() == 1
+
+
+def test_a_leader_that_leaves_before_members_have_heard_of_it_says_so(make_hosts: Make) -> None:
+    cluster = make_hosts("ab")
+    guest = cluster.guest(address=cluster.stores[0].address)
+    cluster.stores[0].close()
+    guest.put("w", X)
+    assert guest.commit() == 1
+
+
 def test_default_replicas_depend_on_hosts(make_hosts: Make) -> None:
     assert make_hosts("aa").stores[0].info()["replicas"]["wanted"] == 0
     assert make_hosts("ab").stores[0].info()["replicas"]["wanted"] == 1
