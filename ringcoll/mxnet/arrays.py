@@ -12,7 +12,7 @@ from mxnet import autograd, ndarray
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray, RowSparseNDArray
 
-from ringcoll.errors import InvalidArgument
+from ringcoll.mxnet.errors import InvalidArgument
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 _CPU = 1  # the number of DLPack for memory of the host

@@ -9,9 +9,9 @@ from typing import Any
 import numpy
 from mxnet.ndarray import NDArray
 
-from ringcoll.errors import InvalidArgument
 from ringcoll.mxnet import arrays, optimizers
 from ringcoll.mxnet.arrays import Array
+from ringcoll.mxnet.errors import InvalidArgument
 
 # MXNet's own store cuts dense arrays of so many elements, and each of its servers updates its part.
 _CUT = 1_000_000

@@ -18,7 +18,7 @@ import mxnet
 import numpy
 
 from ringcoll import rules
-from ringcoll.errors import InvalidArgument
+from ringcoll.mxnet.errors import InvalidArgument
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 

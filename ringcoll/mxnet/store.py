@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from mxnet.kvstore.kvstore import KVStore
 from mxnet.ndarray import NDArray
 
-from ringcoll.errors import InvalidArgument
 from ringcoll.log import log
 from ringcoll.mxnet import arrays, launch
+from ringcoll.mxnet.errors import InvalidArgument
 from ringcoll.mxnet.keys import Key
 
 _SET_OPTIMIZER, _SET_MULTI_PRECISION = 0, 1  # commands that MXNet's own store sends to servers

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
+import concurrent.futures
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-FOLDER = Path(__file__).parent
-LIMIT_S = 240.0
+from launched import LIMIT_S, Launched
 
 
 @pytest.fixture(params=["memory", "ringcoll"])
@@ -39,57 +34,16 @@ def workers(
 
     def run(program: Callable[[Any], Any], kind: str = "dist_sync", size: int = 2) -> list[Any]:
         made.extend(jobs := make(size))
-        with ThreadPoolExecutor(size) as pool:
-            started = [pool.submit(lambda j: program(Ringcoll(kind, job=j)), j) for j in jobs]
-            return [each.result(LIMIT_S) for each in started]
+        pool = ThreadPoolExecutor(size)
+        started = [pool.submit(lambda j: program(Ringcoll(kind, job=j)), j) for j in jobs]
+        # Those that wait for one that has failed would wait for ever.
+        for first in concurrent.futures.as_completed(started, LIMIT_S):
+            first.result()
+        return [each.result() for each in started]
 
     yield run
     with ThreadPoolExecutor(max(1, len(made))) as pool:
         list(pool.map(lambda job: job.store.close(), made))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-class Launched:
-    """A job as MXNet's launchers start it: a scheduler, servers and workers on this host."""
-
-    def __init__(self, command: list[str], workers: int, servers: int, **env: str) -> None:
-        place = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(free_port())}
-        counts = {"DMLC_NUM_WORKER": str(workers), "DMLC_NUM_SERVER": str(servers)}
-        self._env = os.environ | place | counts | env
-        just_import = [sys.executable, "-P", "-W", "ignore", "-c", "import mxnet"]
-        self.scheduler = self._start("scheduler", just_import)
-        self.servers = [self._start("server", just_import) for _ in range(servers)]
-        self.workers = [self._start("worker", command) for _ in range(workers)]
-
-    def _start(self, role: str, command: list[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            env=self._env | {"DMLC_ROLE": role},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    @property
-    def processes(self) -> list[subprocess.Popen[str]]:
-        return [self.scheduler, *self.servers, *self.workers]
-
-    def finish(self) -> list[str]:
-        """Waits for all, and returns what the workers have printed. All have to succeed."""
-        said = [each.communicate(timeout=LIMIT_S)[0] for each in reversed(self.processes)][::-1]
-        codes = [each.returncode for each in self.processes]
-        assert codes == [0] * len(codes), "\n".join(said)
-        return said[1 + len(self.servers) :]
-
-    def end(self) -> None:
-        for each in self.processes:
-            if each.poll() is None:
-                each.kill()
-            each.communicate()
 
 
 @pytest.fixture

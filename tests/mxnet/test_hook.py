@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import free_port
+from launched import free_port
 
 import ringcoll
 from ringcoll.mxnet import registry

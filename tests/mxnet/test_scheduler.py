@@ -7,7 +7,7 @@ import socket
 import threading
 
 import pytest
-from conftest import free_port
+from launched import free_port
 
 from ringcoll.errors import InvalidArgument, Timeout
 from ringcoll.mxnet import scheduler
