@@ -228,6 +228,14 @@ rc_status ringcoll_table_server_follow(rc_table_server* server, const char* uid,
   return guarded([&] { server_of(server).follow(text_of(uid, "uid"), shard, epoch); });
 }
 
+rc_status ringcoll_table_server_serve_until(rc_table_server* server, double monotonic_s) {
+  return guarded([&] {
+    check(monotonic_s >= 0 && monotonic_s < 1e9, Code::kInvalidArgument,
+          "monotonic_s is {}: no time of CLOCK_MONOTONIC", monotonic_s);
+    server_of(server).serve_until(Clock::time_point(seconds(monotonic_s)));
+  });
+}
+
 rc_status ringcoll_table_server_offer(rc_table_server* server, int64_t other, void* offer,
                                       size_t* offer_bytes) {
   return guarded([&] { hand_out_bytes(server_of(server).offer(other), offer, offer_bytes); });

@@ -198,6 +198,12 @@ void TableServer::follow(const std::string& uid, uint32_t shard, int64_t epoch) 
       [&] { return ringcoll_table_server_follow(server.get(), uid.c_str(), shard, epoch); });
 }
 
+void TableServer::serve_until(double monotonic_s) {
+  without_gil([server = open(), monotonic_s] {
+    return ringcoll_table_server_serve_until(server.get(), monotonic_s);
+  });
+}
+
 py::bytes TableServer::offer(int64_t other) {
   const auto server = open();
   return written([&](void* place, size_t* length) {
@@ -313,6 +319,7 @@ void bind_tables(py::module_& module) {
            py::arg("backups"), Guard())
       .def("follow", &TableServer::follow, py::arg("uid"), py::arg("shard"), py::arg("epoch"),
            Guard())
+      .def("serve_until", &TableServer::serve_until, py::arg("monotonic_s"), Guard())
       .def("offer", &TableServer::offer, py::arg("server"), Guard())
       .def("complete", &TableServer::complete, py::arg("server"), py::arg("answer"), Guard())
       .def("part", &TableServer::part, py::arg("server"), Guard())

@@ -52,6 +52,7 @@ class TableServer {
   void lead(const std::string& uid, uint32_t shard, int64_t epoch,
             const std::vector<int64_t>& backups);
   void follow(const std::string& uid, uint32_t shard, int64_t epoch);
+  void serve_until(double monotonic_s);
   pybind11::bytes offer(int64_t other);
   void complete(int64_t other, const pybind11::bytes& answer);
   void part(int64_t other);

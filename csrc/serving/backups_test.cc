@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "serving/serving_testing.h"
+#include "table/sharding.h"
 
 namespace ringcoll::serving {
 namespace {
@@ -95,6 +96,49 @@ TEST_P(Backups, WhatIsAcknowledgedIsOnTheBackupBitForBit) {
   for (uint32_t shard = 0; shard < kShards; shard++) {
     EXPECT_EQ(servers[1].digest(kUid, shard), servers[2].digest(kUid, shard));
   }
+}
+
+TEST_P(Backups, WhoMayHaveBeenReplacedAnswersNobody) {
+  Servers servers(hosts(), sparse());
+  for (uint32_t shard = 0; shard < kShards; shard++)
+    servers.lead(shard, 1, shard == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{2});
+  ClientNode worker("one", 7), other("one", 8);
+  for (ClientNode* each : {&worker, &other}) {
+    servers.join(*each);
+    route(*each, 1);
+  }
+  std::vector<int64_t> ids(100);
+  std::iota(ids.begin(), ids.end(), 0);
+  worker.push(ids, std::vector<float>(400, 1));
+
+  servers[1].serve_until(Clock::now());
+  std::vector<float> values(400);
+  const auto call = worker.client.start(
+      kUid, {.ids = ids, .pulls = true, .out = std::as_writable_bytes(std::span(values))}, nullptr);
+  EXPECT_FALSE(worker.client.wait(*call, 0.1));
+  EXPECT_THROW(servers[1].save(kUid, 1), Error);
+  std::vector<int64_t> alone;  // in shard 0, which has no backup
+  for (const int64_t id : ids)
+    if (ringcoll::shard_of(sparse(), id, kShards) == 0) alone.push_back(id);
+  EXPECT_EQ(other.pull(alone, 4 * alone.size()), std::vector<float>(4 * alone.size(), 1));
+
+  servers[1].serve_until(Clock::now() + seconds(100));
+  route(worker, 1);
+  EXPECT_TRUE(worker.client.wait(*call, 20));
+  EXPECT_EQ(values, std::vector<float>(400, 1));
+}
+
+TEST_P(Backups, AShardThatTheBackupNeverHostsDoesNotKeepOthers) {
+  Servers servers(hosts(), sparse());
+  servers[1].host("dropped", sparse(), 0, 1, {});
+  servers[1].lead("dropped", 0, 1, std::vector<int64_t>{2});
+  servers.lead_all(1, {2});
+  ClientNode worker("one", 7);
+  servers.join(worker);
+  route(worker, 1);
+  worker.push({1, 2, 3, 4, 5, 6}, std::vector<float>(24, 1));
+  for (uint32_t shard = 0; shard < kShards; shard++)
+    EXPECT_EQ(servers[1].digest(kUid, shard), servers[2].digest(kUid, shard));
 }
 
 TEST_P(Backups, ABackupThatComesLaterGetsAllAndThenFollows) {

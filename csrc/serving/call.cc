@@ -1,8 +1,10 @@
 #include "serving/call.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
+#include "table/initial.h"
 #include "table/sharding.h"
 
 namespace ringcoll::serving {
@@ -35,6 +37,33 @@ void Call::sort_by_shard(const TableSpec& spec, int64_t count) {
   order_.resize(ids_.size());
   for (size_t i = 0; i < ids_.size(); i++)
     order_[next[shard_of_id[i]]++] = static_cast<uint32_t>(i);
+  join_repeats();
+}
+
+void Call::join_repeats() {
+  constexpr uint32_t kNone = UINT32_MAX;
+  const size_t mask = std::bit_ceil(2 * ids_.size() + 1) - 1;
+  std::vector<uint32_t> first_of(mask + 1, kNone);  // a hash table: where an id occurs first
+  std::vector<uint32_t> next(ids_.size(), kNone), last(ids_.size(), kNone);
+  for (uint32_t i = 0; i < ids_.size(); i++) {
+    size_t at = spread(static_cast<uint64_t>(ids_[i])) & mask;
+    while (first_of[at] != kNone && ids_[first_of[at]] != ids_[i]) at = (at + 1) & mask;
+    const uint32_t first = first_of[at];
+    if (first == kNone) {
+      first_of[at] = last[i] = i;
+    } else {
+      last[first] = next[last[first]] = i;
+      has_repeats_ = true;
+    }
+  }
+  if (!has_repeats_) return;
+  std::vector<uint32_t> joined;
+  joined.reserve(order_.size());
+  for (const uint32_t position : order_) {
+    if (last[position] == kNone) continue;  // it is not the first of its id
+    for (uint32_t each = position; each != kNone; each = next[each]) joined.push_back(each);
+  }
+  order_ = std::move(joined);
 }
 
 std::span<const uint32_t> Call::positions(uint32_t shard) const {

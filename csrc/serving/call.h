@@ -41,8 +41,11 @@ class Call {
 
   const Asked& asked() const { return asked_; }
   int64_t number() const { return number_; }
-  /// The ids of a shard, as positions in those of the call. Empty for a dense table.
+  /// The ids of a shard, as positions in those of the call: equal ids one after another, in their
+  /// order. Empty for a dense table.
   std::span<const uint32_t> positions(uint32_t shard) const;
+  /// Whether some id occurs more than once.
+  bool has_repeats() const { return has_repeats_; }
   std::span<const int64_t> ids() const { return ids_; }
   std::span<const std::byte> values() const { return asked_.values; }
 
@@ -55,6 +58,8 @@ class Call {
   std::unique_ptr<OpenRegion> values_region, out_region;
   /// A server that was lost may still write to the region: it must not be used again.
   bool region_is_old = false;
+  /// How often a server has refused a request of it, since its rule merges pushes otherwise.
+  int refusals = 0;
 
   /// Whether all shards are done.
   bool is_complete() const;
@@ -68,6 +73,7 @@ class Call {
 
  private:
   void sort_by_shard(const TableSpec& spec, int64_t count);
+  void join_repeats();
 
   Asked asked_;
   const int64_t number_;
@@ -75,6 +81,7 @@ class Call {
   std::vector<int64_t> ids_;
   std::vector<uint32_t> order_;  // positions of ids, by shard
   std::vector<uint32_t> first_;  // in order_, of each shard; and the end
+  bool has_repeats_ = false;
 };
 
 }  // namespace ringcoll::serving

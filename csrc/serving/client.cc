@@ -122,6 +122,7 @@ void Client::open(const std::string& uid, const TableSpec& spec, int64_t shards)
   table.uid = uid;
   table.key = key_of(uid);
   table.spec = spec;
+  table.merging = spec.rule.combine();
   table.servers.assign(static_cast<size_t>(shards), kUnknown);
 }
 
@@ -300,6 +301,10 @@ void Client::take_reply(int64_t server, Part part, const std::byte* slot) {
     if (reply.outcome == Outcome::kMoved)
       table.has_moved |= std::ranges::any_of(
           part.shards, [&](uint32_t shard) { return table.servers[shard] == server; });
+    if (reply.merging != kUnmerged) {
+      table.merging = static_cast<rules::Merging>(reply.merging);
+      part.call->refusals++;
+    }
     if (reply.wake > 0) table.wakes[server] = std::max(table.wakes[server], reply.wake);
     return send_again(table, part);
   }
@@ -321,7 +326,7 @@ void Client::take_rows(const Table& table, Part& part, const std::byte* inside) 
   if (part.is_in_place) return;
   const std::byte* from = part.out ? part.out->data() : inside;
   for (const uint32_t shard : part.shards)
-    from = scatter(table.spec, std::ssize(table.servers), *part.call, shard, from);
+    from = scatter(table.spec, std::ssize(table.servers), *part.call, shard, from, part.is_merged);
 }
 
 void Client::send_again(Table& table, const Part& part) {
@@ -351,7 +356,9 @@ bool Client::may_send(Table& table) {
   }
   std::erase_if(table.wakes, [&](const auto& wake) {
     const auto line = lines_.find(wake.first);
-    return line == lines_.end() || line->second->end.woken() >= wake.second;
+    // A server that leads no shard any more wakes nobody.
+    const bool leads = std::ranges::find(table.servers, wake.first) != table.servers.end();
+    return !leads || line == lines_.end() || line->second->end.woken() >= wake.second;
   });
   return !table.has_moved && table.wakes.empty();
 }
@@ -388,7 +395,8 @@ bool Client::send(Table& table, const std::shared_ptr<Call>& call) {
 void Client::send_group(Table& table, const std::shared_ptr<Call>& call, Line& line,
                         const Group& group) {
   try {
-    Parcel parcel(*agent_, buffers_, table.spec, std::ssize(table.servers), *call, group);
+    Parcel parcel(*agent_, buffers_, table.spec, std::ssize(table.servers), *call, group,
+                  table.merging);
     RequestHead& head = parcel.request().head;
     head.sequence = line.next;
     head.table = table.key;
@@ -400,7 +408,8 @@ void Client::send_group(Table& table, const std::shared_ptr<Call>& call, Line& l
                                           .shards = group,
                                           .values = parcel.values_memory(),
                                           .out = parcel.out_memory(),
-                                          .is_in_place = parcel.request().head.out_spread};
+                                          .is_in_place = parcel.request().head.out_spread,
+                                          .is_merged = parcel.is_merged()};
     for (const uint32_t shard : group) call->shards[shard] = Call::State::kSent;
     table.under_way++;
     line.end.send(line.next++, parcel.request().bytes());

@@ -80,6 +80,7 @@ class Client {
     std::vector<uint32_t> shards;
     std::shared_ptr<SharedBuffer> values, out;
     bool is_in_place = false;  // the server writes the rows to where the program wants them
+    bool is_merged = false;    // there is one row for each id
   };
   struct Line {
     explicit Line(remote::Agent& agent) : end(agent) {}
@@ -94,6 +95,7 @@ class Client {
     std::string uid;
     uint64_t key = 0;
     TableSpec spec;
+    rules::Merging merging = {};               // what the rule does, as far as known
     std::vector<int64_t> servers;              // of each shard
     std::deque<std::shared_ptr<Call>> unsent;  // in part, or as a whole; in order of numbers
     int64_t next_number = 1;

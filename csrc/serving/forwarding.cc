@@ -115,7 +115,9 @@ void Forwarding::forward(const HostedTable& table, const Incoming& request,
     if (std::ranges::count(shards, request.pieces[i].shard) == 0) continue;
     for (const Backup& backup : table.here.at(request.pieces[i].shard).backups) {
       by_server[backup.server].push_back(i);
-      answer->waits.push_back({backup.server, table.key, request.pieces[i].shard});
+      // Without a line the backup gets this with the whole shard, later.
+      const bool is_lost = !lines_.contains(backup.server);
+      answer->waits.push_back({backup.server, table.key, request.pieces[i].shard, is_lost});
     }
   }
   if (by_server.empty()) return;

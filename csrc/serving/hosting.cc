@@ -100,11 +100,21 @@ Hosted& Hosting::get(const std::string& uid, uint32_t shard) {
   return *hosted;
 }
 
-bool Hosting::leads(const Incoming& request) {
+bool Hosting::leads(const Incoming& request, bool may_be_replaced) {
   return std::ranges::all_of(request.pieces, [&](const Piece& piece) {
     const Hosted* hosted = find(request.head.table, piece.shard);
-    return hosted && hosted->role == Role::kLeads;
+    return hosted && hosted->is_led(may_be_replaced);
   });
+}
+
+uint8_t Hosting::other_merging(const Incoming& request) {
+  if (request.head.merged == kUnmerged) return kUnmerged;
+  for (const Piece& piece : request.pieces) {
+    const Rule& rule = find(request.head.table, piece.shard)->shard->spec().rule;
+    const auto merging = static_cast<uint8_t>(rule.combine());
+    if (merging != request.head.merged) return merging;
+  }
+  return kUnmerged;
 }
 
 bool Hosting::waits(const Incoming& request) {

@@ -39,6 +39,9 @@ struct Hosted {
   int64_t epoch = 0;      // of its role
   int64_t installed = 0;  // the epoch at which it was sent here as a whole
   std::vector<Backup> backups;
+  bool is_led(bool may_be_replaced) const {
+    return role == Role::kLeads && (!may_be_replaced || backups.empty());
+  }
   std::optional<Deadline> grace;   // of the current clock, once it has its quorum
   uint64_t pushes = 0, pulls = 0;  // requests
   uint64_t pushed_bytes = 0, pulled_bytes = 0;
@@ -79,8 +82,12 @@ class Hosting {
   HostedTable& get(const std::string& uid);
   std::map<uint64_t, HostedTable>& tables() { return tables_; }
 
-  /// Whether all pieces of a client's request are of shards that are led here.
-  bool leads(const Incoming& request);
+  /// Whether all pieces of a client's request are of shards that are led here. A server that may
+  /// have been replaced leads only those without backups.
+  bool leads(const Incoming& request, bool may_be_replaced);
+  /// How the rule merges pushes, if the request was merged otherwise, else kUnmerged.
+  /// Precondition: leads().
+  uint8_t other_merging(const Incoming& request);
   /// Whether a worker's pull has to wait for a clock. Precondition: leads().
   bool waits(const Incoming& request);
   /// The bytes of the rows that a client's request pulls. Precondition: leads(). Throws

@@ -3,12 +3,29 @@
 #include <cstring>
 
 #include "base/copy.h"
+#include "reduce/reduce.h"
 
 namespace ringcoll::serving {
 namespace {
 
 /// Room that a handle of a region needs, at most.
 constexpr size_t kHandleRoom = remote::kLongestHandle;
+
+/// Another client may be changing the rule, and shards do not have it at the same moment. Then the
+/// servers merge.
+constexpr int kMostRefusals = 3;
+
+/// Whether the id at positions[i] is that before it.
+bool repeats(const Call& call, std::span<const uint32_t> positions, size_t i) {
+  return i > 0 && call.ids()[positions[i]] == call.ids()[positions[i - 1]];
+}
+
+size_t repeats_of(const Call& call, uint32_t shard) {
+  const auto positions = call.positions(shard);
+  size_t count = 0;
+  for (size_t i = 0; i < positions.size(); i++) count += repeats(call, positions, i);
+  return count;
+}
 
 }  // namespace
 
@@ -19,7 +36,8 @@ size_t bytes_of_row(const TableSpec& spec, DataType dtype) {
 }
 
 Parcel::Parcel(remote::Agent& agent, Buffers& buffers, const TableSpec& spec, int64_t shards,
-               Call& call, std::span<const uint32_t> group) {
+               Call& call, std::span<const uint32_t> group, rules::Merging merging)
+    : merging_(call.asked().kind == Kind::kAssign ? rules::Merging::kLast : merging) {
   const Asked& asked = call.asked();
   RequestHead& head = request_.head;
   head.kind = asked.kind;
@@ -30,6 +48,11 @@ Parcel::Parcel(remote::Agent& agent, Buffers& buffers, const TableSpec& spec, in
   head.pushes = asked.pushes;
   head.pulls = asked.pulls;
   head.has_clock = asked.clock.has_value();
+  is_merged_ =
+      call.has_repeats() &&
+      (!asked.pushes || (call.refusals < kMostRefusals && merging_ != rules::Merging::kEach));
+  if (is_merged_ && asked.kind == Kind::kRows && asked.pushes)
+    head.merged = static_cast<uint8_t>(merging_);
   count(spec, shards, call, group);
   request_.pieces = pieces_;
   const size_t inside =
@@ -46,7 +69,9 @@ void Parcel::count(const TableSpec& spec, int64_t shards, const Call& call,
   const Asked& asked = call.asked();
   RequestHead& head = request_.head;
   for (const uint32_t shard : group) {
-    const Piece piece{.shard = shard, .rows = static_cast<uint32_t>(call.positions(shard).size())};
+    size_t rows = call.positions(shard).size();
+    if (is_merged_) rows -= repeats_of(call, shard);
+    const Piece piece{.shard = shard, .rows = static_cast<uint32_t>(rows)};
     pieces_.push_back(piece);
     if (!has_rows(asked.kind)) continue;
     head.ids += piece.rows;
@@ -73,13 +98,26 @@ void Parcel::gather(const TableSpec& spec, int64_t shards, const Call& call, int
       values += bytes;
       continue;
     }
-    for (const uint32_t position : call.positions(piece.shard)) {
-      *ids++ = call.ids()[position];
+    const auto positions = call.positions(piece.shard);
+    for (size_t i = 0; i < positions.size(); i++) {
+      const std::byte* value = from + positions[i] * row;
+      if (is_merged_ && repeats(call, positions, i)) {
+        if (asked.pushes) merge(values - row, value, row, asked.dtype);
+        continue;
+      }
+      *ids++ = call.ids()[positions[i]];
       if (!asked.pushes) continue;
-      std::memcpy(values, from + position * row, row);
+      std::memcpy(values, value, row);
       values += row;
     }
   }
+}
+
+void Parcel::merge(std::byte* values, const std::byte* more, size_t row, DataType dtype) const {
+  if (merging_ == rules::Merging::kLast)
+    std::memcpy(values, more, row);
+  else
+    combine_kernel(dtype, RC_SUM)(values, values, more, static_cast<int64_t>(row / size_of(dtype)));
 }
 
 void Parcel::put_inside(const TableSpec& spec, int64_t shards, const Call& call) {
@@ -127,7 +165,7 @@ void Parcel::make_room(remote::Agent& agent, Buffers& buffers, const TableSpec& 
 }
 
 const std::byte* scatter(const TableSpec& spec, int64_t shards, const Call& call, uint32_t shard,
-                         const std::byte* rows) {
+                         const std::byte* rows, bool is_merged) {
   std::byte* out = call.asked().out.data();
   if (!spec.is_sparse) {
     const size_t bytes = bytes_of(spec, shards, {.shard = shard}, spec.dtype);
@@ -135,8 +173,10 @@ const std::byte* scatter(const TableSpec& spec, int64_t shards, const Call& call
     return rows + bytes;
   }
   const size_t row = bytes_of_row(spec, spec.dtype);
-  for (const uint32_t position : call.positions(shard)) {
-    std::memcpy(out + position * row, rows, row);
+  const auto positions = call.positions(shard);
+  for (size_t i = 0; i < positions.size(); i++) {
+    if (is_merged && repeats(call, positions, i)) rows -= row;
+    std::memcpy(out + positions[i] * row, rows, row);
     rows += row;
   }
   return rows;

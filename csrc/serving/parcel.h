@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "remote/agent.h"
+#include "rules/rule.h"
 #include "serving/buffers.h"
 #include "serving/call.h"
 #include "serving/request.h"
@@ -22,8 +23,10 @@ size_t bytes_of_row(const TableSpec& spec, DataType dtype);
 /// program for a dense table, and copies in the order of shards for a sparse one.
 class Parcel {
  public:
+  /// `merging`: what the table's rule does with rows of a push that have the same id, as far as
+  /// known. Unless they count one by one, each id is sent once, and each row comes once.
   Parcel(remote::Agent& agent, Buffers& buffers, const TableSpec& spec, int64_t shards, Call& call,
-         std::span<const uint32_t> group);
+         std::span<const uint32_t> group, rules::Merging merging);
   Parcel(const Parcel&) = delete;
   Parcel& operator=(const Parcel&) = delete;
 
@@ -31,18 +34,23 @@ class Parcel {
   Outgoing& request() { return request_; }
   const std::shared_ptr<SharedBuffer>& values_memory() const { return values_memory_; }
   const std::shared_ptr<SharedBuffer>& out_memory() const { return out_memory_; }
+  bool is_merged() const { return is_merged_; }
 
  private:
   void count(const TableSpec& spec, int64_t shards, const Call& call,
              std::span<const uint32_t> group);
   void gather(const TableSpec& spec, int64_t shards, const Call& call, int64_t* ids,
               std::byte* values);
+  /// Adds a row to one with the same id, or puts it in its place.
+  void merge(std::byte* values, const std::byte* more, size_t row, DataType dtype) const;
   void put_inside(const TableSpec& spec, int64_t shards, const Call& call);
   void put_outside(remote::Agent& agent, Buffers& buffers, const TableSpec& spec, int64_t shards,
                    Call& call);
   void make_room(remote::Agent& agent, Buffers& buffers, const TableSpec& spec, Call& call);
 
   Outgoing request_;
+  rules::Merging merging_;
+  bool is_merged_ = false;
   std::vector<Piece> pieces_;
   std::vector<int64_t> ids_;
   std::vector<std::byte> values_;
@@ -50,9 +58,9 @@ class Parcel {
   std::shared_ptr<SharedBuffer> values_memory_, out_memory_;
 };
 
-/// Copies the rows of a shard, which lie one after another, to where the call wants them. Returns
-/// what comes after them.
+/// Copies the rows of a shard, which lie one after another, to where the call wants them. If the
+/// parcel was merged, there is one row for each id. Returns what comes after them.
 const std::byte* scatter(const TableSpec& spec, int64_t shards, const Call& call, uint32_t shard,
-                         const std::byte* rows);
+                         const std::byte* rows, bool is_merged);
 
 }  // namespace ringcoll::serving

@@ -154,6 +154,41 @@ TEST_P(Rules, AClientNeedNotKnowThatTheRuleHasChanged) {
   expect_backup_is_equal();
 }
 
+TEST_P(Rules, AClientMergesRowsAsTheRuleDoesThatThereIs) {
+  host(rows_by(R"({"rule": "sum"})"));
+  const std::vector<int64_t> ids{1, 2, 1, 3, 1};
+  const std::vector<float> values{1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5};
+  const auto expect = [&](float first) {
+    EXPECT_EQ(two.pull({1, 3}, 8), (std::vector<float>{first, first, first, first, 4, 4, 4, 4}));
+  };
+  one.push(ids, values);
+  expect(9);
+  set_rule(two, R"({"rule": "assign"})");
+  for (int time = 0; time < 3; time++) {
+    one.push(ids, values);
+    expect(5);
+  }
+  set_rule(two, R"({"rule": "assign", "combine": "sum"})");
+  one.push(ids, values);
+  expect(9);
+  expect_backup_is_equal();
+}
+
+TEST_P(Rules, RowsThatCountOneByOneAreNotMerged) {
+  host(rows_by(R"({"rule": "weighted_average"})"));
+  const std::vector<int64_t> ids{1, 2, 1, 1};
+  const std::vector<float> values{2, 2, 2, 2, 8, 8, 8, 8, 4, 4, 4, 4, 6, 6, 6, 6};
+  one.push(ids, values);
+  EXPECT_EQ(one.pull({1, 2}, 8), (std::vector<float>{4, 4, 4, 4, 8, 8, 8, 8}));
+  set_rule(two, R"({"rule": "sum"})");
+  one.push(ids, values);
+  EXPECT_EQ(one.pull({1, 2}, 8), (std::vector<float>{16, 16, 16, 16, 16, 16, 16, 16}));
+  set_rule(two, R"({"rule": "weighted_average"})");
+  one.push({3, 3}, {2, 2, 2, 2, 4, 4, 4, 4});
+  EXPECT_EQ(one.pull({3}, 4), std::vector<float>(4, 3));
+  expect_backup_is_equal();
+}
+
 TEST_P(Rules, CustomRulesRunOnTheBackup) {
   host(rows_by(Counting::json()));
   for (int i = 0; i < 20; i++) one.push({1, 2, 3, i}, std::vector<float>(16, 0.5F));

@@ -18,6 +18,9 @@ namespace {
 constexpr Duration kLongSleep = std::chrono::seconds(1);
 // Rows are written to a client, or read from it, within this time.
 constexpr Duration kCopying = std::chrono::seconds(60);
+// A shard that another server sends is hosted here within this time, or never: its table may have
+// been dropped. What comes after it on the line waits.
+constexpr Duration kHosting = std::chrono::milliseconds(1500);
 
 void put_text(const std::string& text, LineEnd& line, Answer& answer) {
   answer.bytes = std::min(text.size(), kReplyBytes);
@@ -120,7 +123,7 @@ Server::Saved Server::save(const std::string& uid, uint32_t shard) {
   Saved saved{};
   call([&] {
     const Hosted* hosted = hosting_.find(key_of(uid), shard);
-    check(hosted && hosted->role == Role::kLeads, Code::kGone,
+    check(hosted && hosted->is_led(may_be_replaced()), Code::kGone,
           "shard {} of table {} is led by another server", shard, uid);
     const ColumnBytes bytes = bytes_of_columns(*hosted->shard);
     saved.bytes = bytes.all();
@@ -269,6 +272,7 @@ bool Server::run_calls() {
 
 bool Server::progress() {
   bool any = forwarding_.progress();
+  may_be_replaced_ = may_be_replaced();
   for (auto each = sessions_.begin(); each != sessions_.end();) {
     Session& session = *each->second;
     try {
@@ -344,7 +348,9 @@ void Server::load(Session& session, Current& current) {
   Incoming& request = current.request;
   const size_t bytes = request.bytes_elsewhere();
   if (request.head.where == Where::kInside) return;
-  if (!request.head.forwarded && (again(session, request) || !hosting_.leads(request))) return;
+  if (!request.head.forwarded &&
+      (again(session, request) || !hosting_.leads(request, may_be_replaced_)))
+    return;
   check(bytes <= request.source->bytes, Code::kInvalidArgument,
         "a request for a table has {} bytes in a region of {}", bytes, request.source->bytes);
   current.buffer = buffers_.take(bytes);
@@ -388,7 +394,11 @@ bool Server::carry_out(Session& session) {
     const Done done = current.request.head.forwarded
                           ? do_forwarded(session, current.request, *answer)
                           : do_client(session, current.request, answer);
-    if (done == Done::kLater) return false;
+    if (done == Done::kLater) {
+      if (!current.wait) current.wait.emplace(kHosting);
+      check(!current.wait->passed(), Code::kGone, "the shard that was sent is not hosted here");
+      return false;
+    }
   } catch (const Error& error) {
     fail(error, session.line, *answer);
   } catch (const std::bad_alloc&) {
@@ -415,12 +425,15 @@ Server::Done Server::do_client(Session& session, Incoming& request,
     reply.wake = said->wake;
     return Done::kYes;
   }
-  if (!hosting_.leads(request)) {
+  may_be_replaced_ |= may_be_replaced();  // it may have been stopped meanwhile
+  if (!hosting_.leads(request, may_be_replaced_)) {
     reply.outcome = Outcome::kMoved;
   } else if (hosting_.waits(request)) {
     reply.outcome = Outcome::kAgain;
     reply.wake = session.wakes + 1;
     session.asleep.insert(table);
+  } else if (reply.merging = hosting_.other_merging(request); reply.merging != kUnmerged) {
+    reply.outcome = Outcome::kAgain;
   }
   if (reply.outcome != Outcome::kDone) {
     session.again[table] = {request.head.round, reply};

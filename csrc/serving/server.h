@@ -7,6 +7,7 @@
 // the shard as a whole before anything else.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "remote/agent.h"
 #include "serving/buffers.h"
 #include "serving/forwarding.h"
@@ -60,6 +62,10 @@ class Server {
   void lead(const std::string& uid, uint32_t shard, int64_t epoch,
             std::span<const int64_t> backups);
   void follow(const std::string& uid, uint32_t shard, int64_t epoch);
+  /// Until then, no other server can have been told to lead what this one leads. After that it
+  /// answers clients as if one had, except on shards without backups. Does not wait. For ever, if
+  /// it is never called.
+  void serve_until(Clock::time_point end) { serves_until_ = end; }
 
   /// A line to another server: its accept() gets what offer() returns, and complete() what that
   /// returns.
@@ -90,6 +96,7 @@ class Server {
   /// Does something in the server's thread, and returns when it is done. Throws what it throws.
   void call(const std::function<void()>& action);
   void work();
+  bool may_be_replaced() const { return Clock::now() >= serves_until_.load(); }
   bool run_calls();
   bool progress();
   /// How long the thread may sleep.
@@ -120,6 +127,10 @@ class Server {
   Hosting hosting_;
   Forwarding forwarding_;
   std::map<int64_t, std::unique_ptr<Session>> sessions_;  // by client
+  // For a round of requests: one that was not read may not be carried out.
+  bool may_be_replaced_ = false;
+
+  std::atomic<Clock::time_point> serves_until_ = Clock::time_point::max();
 
   std::mutex mutex_;
   std::condition_variable called_;

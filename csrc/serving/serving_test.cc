@@ -1,9 +1,12 @@
 // Clients and servers of tables: rows, order, clocks, and servers that change.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "serving/serving_testing.h"
@@ -51,6 +54,25 @@ TEST_P(Serving, RowsOfOnePushThatAreTheSameAreAddedUp) {
   worker.push({3, 5, 3}, counted(12));
   EXPECT_EQ(worker.pull({3, 5, 3}, 12),
             (std::vector<float>{8, 10, 12, 14, 4, 5, 6, 7, 8, 10, 12, 14}));
+}
+
+TEST_P(Serving, RowsThatAreTheSameTravelOnce) {
+  host(sparse());
+  std::vector<int64_t> ids;
+  for (int i = 0; i < 5'000; i++) ids.push_back(i * i % 701 - 50);
+  const std::set<int64_t> distinct(ids.begin(), ids.end());
+  worker.push(ids, std::vector<float>(4 * ids.size(), 1));
+  const auto found = worker.pull(ids, 4 * ids.size());
+  for (size_t i = 0; i < ids.size(); i++)
+    ASSERT_EQ(found[4 * i + 3], static_cast<float>(std::ranges::count(ids, ids[i]))) << ids[i];
+  size_t pushed = 0, pulled = 0;
+  const auto stats = nlohmann::json::parse(node.server.stats());
+  for (const auto& shard : stats["shards"]) {
+    pushed += shard["pushed_bytes"].get<size_t>();
+    pulled += shard["pulled_bytes"].get<size_t>();
+  }
+  EXPECT_EQ(pushed, 16 * distinct.size());
+  EXPECT_EQ(pulled, 16 * distinct.size());
 }
 
 TEST_P(Serving, ManyRowsTravelOutsideOfSlots) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "base/clock.h"
 #include "remote/batch.h"
 #include "serving/line.h"
 #include "serving/memory.h"
@@ -29,7 +30,7 @@ struct Answer {
     int64_t server = 0;
     uint64_t table = 0;
     uint32_t shard = 0;
-    bool is_lost = false;  // the line broke on which it was sent: the whole shard is sent instead
+    bool is_lost = false;  // there is no such line any more: the whole shard is sent instead
   };
   std::vector<Wait> waits;  // for backups
 };
@@ -40,6 +41,7 @@ struct Current {
   std::shared_ptr<SharedBuffer> buffer;
   std::shared_ptr<remote::Batch> load;  // of values that lie elsewhere
   std::optional<Error> failure;         // what is wrong with the request
+  std::optional<Deadline> wait;         // for a shard that is not here yet
 };
 
 /// What is answered to further requests of a round (Outcome::kAgain).

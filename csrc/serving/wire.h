@@ -24,7 +24,7 @@ inline constexpr uint64_t kSlots = 16;
 inline constexpr size_t kSlotBytes = 64 << 10;
 
 enum class Kind : uint8_t {
-  kRows = 1,     // a push, a pull, or both: RequestHead::pushes, pulls
+  kRows = 0,     // a push, a pull, or both: RequestHead::pushes, pulls
   kTick = 2,     // the client finishes a clock
   kJoin = 3,     // the client becomes a worker
   kLeave = 4,    // only forwarded: it is none any more
@@ -41,6 +41,9 @@ constexpr bool has_rows(Kind kind) { return kind == Kind::kRows || kind == Kind:
 constexpr bool is_of_clients(Kind kind) {
   return has_rows(kind) || kind == Kind::kTick || kind == Kind::kJoin || kind == Kind::kRule;
 }
+
+/// In place of a rules::Merging: nothing is said.
+inline constexpr uint8_t kUnmerged = UINT8_MAX;
 
 enum class Where : uint8_t { kInside, kPacked, kSpread };
 
@@ -75,7 +78,8 @@ struct RequestHead {
   bool forwarded = false;
   bool out_spread = false;  // the region that gets the rows is the client's whole tensor
   bool rule_fails = false;  // only forwarded: the custom rule has thrown where the shards are led
-  uint8_t unused[3] = {};
+  uint8_t merged = kUnmerged;  // how values of equal ids have become one: a rules::Merging
+  uint8_t unused[2] = {};
 };
 static_assert(sizeof(RequestHead) == 96);
 
@@ -98,6 +102,8 @@ struct ReplyHead {
   uint64_t bytes = 0;  // of rows, or of the text
   Code code = Code::kInternal;
   Outcome outcome = Outcome::kDone;
+  // With kAgain: the request was merged otherwise than the rule merges now, which is so.
+  uint8_t merging = kUnmerged;
 };
 
 /// The most shards that a table has, so that a request's pieces fit into a slot.

@@ -11,7 +11,7 @@ from ringcoll.errors import InvalidArgument
 from ringcoll.rules import Sum
 from ringcoll.tables.numbers import is_guest
 from ringcoll.tables.parts import Parts
-from ringcoll.tables.spec import check_shards, describe, rows_of
+from ringcoll.tables.spec import check_shards, describe, rows_of, slots_of
 from ringcoll.tables.table import Table
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.group import Group
@@ -50,7 +50,8 @@ class Opener:
             spec = describe(name, **arguments | {"rule": rule}, shards=shards)
             rows = rows_of(spec)
             request |= {"spec": spec, "rows": rows, "shards": check_shards(shards, rows)}
-            request |= {"uid": secrets.token_hex(8), "workers": workers_of(group)}
+            request |= {"slots": slots_of(spec), "uid": secrets.token_hex(8)}
+            request |= {"workers": workers_of(group)}
         else:
             _check_finds(name, arguments, shards)
         client = self._parts.client()

@@ -85,7 +85,8 @@ class Saver:
 
         def read() -> numpy.ndarray:
             data = numpy.empty(array.bytes, numpy.uint8)
-            agents.read(self._agent, [(data, [(handle, array.start, far)])], self._left())
+            if array.bytes:
+                agents.read(self._agent, [(data, [(handle, array.start, far)])], self._left())
             return data
 
         return read
@@ -117,16 +118,12 @@ def load(table: str, index: int, record: Json, read: Read) -> tuple[numpy.ndarra
     names += [f"{prefix}counts", f"{own}values"]
     names += [f"{own}state.{spec['rule']['rule']}.{slot}" for slot in range(slots)]
     found = read(record["from"], names)
-    counts = found.get(f"{prefix}counts")
-    rows = 0 if counts is None else len(counts)
+    rows = len(found[f"{prefix}counts"])
     parts = []
     for name in names:
-        array = found.get(name)
-        if array is None:
-            continue
+        array = found[name]
         if "row_shape" not in spec and name != f"{prefix}counts":
             first, length = facts["cuts"][index]
             array = array[first : first + length]
         parts.append(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
-    columns = numpy.concatenate(parts) if parts else numpy.empty(0, numpy.uint8)
-    return columns, json.dumps({"rows": rows, "rule": spec["rule"]})
+    return numpy.concatenate(parts), json.dumps({"rows": rows, "rule": spec["rule"]})

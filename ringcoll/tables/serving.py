@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ringcoll.weights.control import Control
 
 Key = tuple[str, int]  # a table's uid and the shard's number
+Wanted = dict[Key, tuple[Json, Json]]  # the record of the table, and the state of the shard
 
 _AGAIN_S = 0.3  # before what failed is tried again
 _APART_S = 3.0  # a holder that cannot be reached for so long is reported to the leader
@@ -79,6 +80,7 @@ class Serving:
         self._queued = False
         self._again: float | None = None
         self._next_report = 0.0
+        self._followed: View | None = None  # nothing is led any more that it gives to others
         # Of the follower's thread.
         self._lines: Lines | None = None
         self._mine: dict[Key, _Served] = {}
@@ -132,6 +134,7 @@ class Serving:
         """To be called several times a second."""
         if self._server is None or self._closed:
             return
+        self._serve_on()
         now = time.monotonic()
         if self._again is not None and now >= self._again:
             self.update()
@@ -140,6 +143,15 @@ class Serving:
             self._follower.submit(self._report)
         elif self._is_filling():
             self._follower.submit(self._tell_filled)
+
+    def _serve_on(self) -> None:
+        """Lets the server answer clients for as long as no other holder can have been told to serve
+        its shards: it may be cut off, or have been stopped. Called with the store's lock."""
+        node = self._control.node
+        if node is None or self._server is None:
+            return
+        if node.replica.tables(node.replica.index) is self._followed:
+            self._server.serve_until(node.replica.serves_until)
 
     def close(self) -> None:
         """Ends the threads and the server."""
@@ -157,6 +169,7 @@ class Serving:
         with self._lock:
             if self._server is None:
                 self._server = native.make_server(self._agent)
+                self._server.serve_until(0.0)
             return self._server
 
     def _follow(self) -> None:
@@ -171,19 +184,30 @@ class Serving:
         me = self._control.me
         wanted = shards_of(view, me)
         if not wanted and not self._mine:
+            self._followed = view
             return
         server = self._get_server()
         if self._lines is None:
             self._lines = Lines(server, self._control.session, self._number)
         for key in [key for key in self._mine if key not in wanted]:
             self._give_up(server, key)
-        for key, (record, shard) in wanted.items():
-            mine = self._mine.get(key)
-            if (mine is None or mine.state is not shard) and me not in shard["away"]:
-                self._serve(server, key, record, shard)
+        # First what others lead now, which is done at once. The rest may wait for other servers.
+        led = {key for key, (_, shard) in wanted.items() if shard["holders"][:1] == [me]}
+        self._serve_all(server, wanted, self._mine.keys() - led)
+        with self._control.lock:
+            self._followed = view
+            self._serve_on()
+        self._serve_all(server, wanted, wanted.keys())
         self._tell_node(wanted)
         self._away = self._workers_of(view, lambda holder: holder in away)
         self._drop_ended(server, self._workers_of(view, lambda h: h not in present | away))
+
+    def _serve_all(self, server: _core.TableServer, wanted: Wanted, keys: Collection[Key]) -> None:
+        for key in sorted(keys):
+            record, shard = wanted[key]
+            mine = self._mine.get(key)
+            if (mine is None or mine.state is not shard) and self._control.me not in shard["away"]:
+                self._serve(server, key, record, shard)
 
     def _serve(self, server: _core.TableServer, key: Key, record: Json, shard: Json) -> None:
         """Brings one shard in line with the catalog."""
@@ -285,7 +309,7 @@ class Serving:
 
     # What others are told.
 
-    def _tell_node(self, wanted: dict[Key, tuple[Json, Json]]) -> None:
+    def _tell_node(self, wanted: Wanted) -> None:
         """Tells the node what it may say to have, if it was removed and joins again."""
         shards: dict[str, dict[str, int]] = {}
         for (uid, index), mine in self._mine.items():
@@ -460,11 +484,12 @@ class Serving:
         saved: tuple[Any, str] = self._get_server().save(message["uid"], message["shard"])
         allocation, said = saved
         array = numpy.frombuffer(allocation, numpy.uint8)
-        region = self._agent.register(array)
+        region = self._agent.register(array) if array.size else None
         self._tokens += 1
         self._saved[self._tokens] = _Saved(region, source, now)
         info = {"host": self._agent.host, "leaf": self._agent.leaf}
-        answer = {"region": agents.encode(region.handle()), "said": said, "token": self._tokens}
+        place = agents.encode(region.handle()) if region else ""  # there may be no rows
+        answer = {"region": place, "said": said, "token": self._tokens}
         return answer | {"holder": self._control.me, "info": info}
 
     def _lose_clients_of(self, peer: str, ended: bool) -> None:
@@ -484,7 +509,7 @@ class Serving:
         return [shard for shard in shards if uid in (None, shard["uid"])]
 
 
-def shards_of(view: View, me: str) -> dict[Key, tuple[Json, Json]]:
+def shards_of(view: View, me: str) -> Wanted:
     """The shards that a holder has, is being sent, or may still have, with the record of the table
     and the state."""
     return {

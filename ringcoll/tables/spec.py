@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringcoll import _core
 from ringcoll.errors import InvalidArgument
 from ringcoll.rules import Assign, Python, Rule, Sum
 from ringcoll.weights.catalog import Json
@@ -100,6 +101,11 @@ def rows_of(spec: Json) -> int | None:
         return None
     leading = spec["shape"][0] if spec["shape"] else 1
     return int((leading - 1) // spec["stretch"] + 1)
+
+
+def slots_of(spec: Json) -> int:
+    """How many arrays of state the rule keeps."""
+    return int(json.loads(_core.table_describe(json.dumps(spec), 1))["state_slots"])
 
 
 def rule_of(rule: Rule, spec: Json) -> Json:

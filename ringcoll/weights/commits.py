@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringcoll.errors import Error, InvalidArgument, PeerLost, Timeout
-from ringcoll.weights import slices
+from ringcoll.weights import saved_tables, slices
 from ringcoll.weights.arrays import itemsize
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.replica import Replica
@@ -344,6 +344,7 @@ class Commits:
         catalog = self._replica.catalog
         number = catalog.newest + 1
         base = catalog.versions[max(catalog.versions)]["tensors"] if catalog.versions else {}
+        base = saved_tables.without_replaced(base, stage.plan.tensors)
         tensors = {name: tensor for name, tensor in base.items() if name not in stage.deleted}
         sizes = {name: catalog_bytes(tensor) for name, tensor in tensors.items()}
         for name, (dtype, shape, parts) in stage.plan.tensors.items():

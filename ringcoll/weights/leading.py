@@ -6,7 +6,7 @@ from typing import Any
 
 from ringcoll.weights import quorum
 from ringcoll.weights.catalog import Catalog, Json
-from ringcoll.weights.replica_base import HUNG_S, LEADER, ReplicaBase
+from ringcoll.weights.replica_base import DEAF_S, HUNG_S, LEADER, ReplicaBase
 
 
 class Leading(ReplicaBase):
@@ -153,7 +153,8 @@ class Leading(ReplicaBase):
             if (message["e"], message["i"]) != (self.epoch, self.index):
                 self._send_install(source)
             pulse = {"k": "pulse", "e": self.epoch, "c": self.committed, "t": message["t"]}
-            self.out.append((source, pulse | {"age": self._age(now)}))
+            pulse |= {"age": self._age(now), "sure": self._is_sure(now)}
+            self.out.append((source, pulse))
 
     def _send_removed(self, holder: str) -> None:
         message: Json = {"k": "removed", "e": self.epoch, "i": self.index}
@@ -164,6 +165,12 @@ class Leading(ReplicaBase):
         return max(
             (now - self.heard.get(m, 0.0) for m in self.current() if m != self.me), default=0
         )
+
+    def _is_sure(self, now: float) -> bool:
+        """Whether so many members were heard lately that no rival was elected before that."""
+        heard = {m for m in self.current() if now - self.heard.get(m, -1e9) < DEAF_S}
+        living = heard | {self.me}
+        return quorum.leader_may_go_on(self._sets(), living, set(self.ended), self._stale())
 
     def _on_stale(self, now: float, source: str, message: Json) -> None:
         if self.leads and message["e"] > self.epoch:

@@ -21,6 +21,7 @@ from ringcoll.errors import Error
 from ringcoll.log import log
 from ringcoll.weights import queries
 from ringcoll.weights.catalog import Catalog, Json
+from ringcoll.weights.catalog_tables import View
 from ringcoll.weights.directory import Directory, reply
 from ringcoll.weights.replica import Replica
 from ringcoll.weights.replica_base import OUTSIDER
@@ -50,7 +51,8 @@ class Node:
         self.places: dict[str, list[int]] = {}  # piece -> [region, offset]
         self.regions: dict[str, str] = {}  # region -> handle, for those that were told to others
         self.shards: dict[str, dict[str, int]] = {}  # of tables: uid -> {shard: epoch}, served here
-        self._tables: tuple[Any, ...] = ({}, [], [])  # what was acted on: tables, members, away
+        # What was acted on: the view of tables, members, and those away.
+        self._tables: tuple[View, list[list[str]]] = ({}, [])
         self._pins: dict[str, dict[str, int]] = {}  # piece -> {owner: epoch}
         self._known: dict[str, Json] = {}  # holders that are in no catalog of ours
         self.directory: Directory | None = None
@@ -284,9 +286,11 @@ class Node:
         """Has the process act on tables, or on members that serve them, if these have changed. Only
         what is committed counts."""
         view = self.replica.tables(self.replica.committed)
-        state = (view, list(self.replica.catalog.members), list(self.replica.catalog.away))
-        if (view or self._tables[0]) and state != self._tables:
-            self._tables = state
+        holders = [list(self.replica.catalog.members), list(self.replica.catalog.away)]
+        seen, before = self._tables
+        # One that is equal to what was acted on may have come after another one.
+        if (view or seen) and (view is not seen or holders != before):
+            self._tables = (view, holders)
             self.work.append({"do": "tables"})
 
     def _after_installed(self, now: float) -> None:

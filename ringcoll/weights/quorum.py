@@ -19,6 +19,7 @@ from collections.abc import Iterable, Set
 
 REMOVAL_S = 4.0  # a leader removes a silent member no sooner; longer: commits wait longer for it
 FRESH_S = 3.5  # less than REMOVAL_S by more than clocks differ and threads oversleep
+SERVE_S = 2.0  # with DEAF_S (replica_base.py) less than REMOVAL_S by as much
 
 Configuration = Set[str]
 

@@ -20,7 +20,10 @@ promised, and installs it everywhere. Whole catalogs are sent then: they are sma
 
 *Contact.* Members send beats, and the leader answers with the beat's time and with the age of its
 contact with the member that it has heard least. Time minus age is a moment at which the leader had
-all members: no rival was elected before it. That is the proof that quorum.py asks for.
+all members: no rival was elected before it. That is the proof that quorum.py asks for. The leader
+also says whether it is *sure*: whether it has lately heard so many members that no rival was
+elected more than ``DEAF_S`` ago. A rival removes nobody in its first ``REMOVAL_S``. So until
+``SERVE_S`` after a beat with a sure answer, no other holder was told to serve what this one serves.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ from ringcoll.weights.leading import Leading
 from ringcoll.weights.replica_base import (
     BEAT_S,
     CANDIDATE,
+    DEAF_S,
     FOLLOWER,
     HUNG_S,
     OUTSIDER,
     PAUSE_S,
 )
 
-DEAF_S = 1.2  # without an answer for so long, a member may promise another candidate
 CANDIDACY_S = 1.0
 RANK_DELAY_S = 0.25  # a more junior member waits longer before it asks for promises
 
@@ -117,6 +120,8 @@ class Replica(Leading):
         self._ticked = now
         self._forget_peers()
         self._proceed(now)
+        if self.leads and self._is_sure(now):
+            self._serves_until = now + quorum.SERVE_S
         if now - self._beaten >= BEAT_S:
             self._beaten = now
             self._send_beats(now)
@@ -212,6 +217,8 @@ class Replica(Leading):
             self._answered = now
             self._contact = max(self._contact, message["t"] - message["age"])
             self._learn_commit(message["c"])
+            if message["sure"] and self.committed >= message["c"]:
+                self._serves_until = max(self._serves_until, message["t"] + quorum.SERVE_S)
 
     def _learn_commit(self, index: int) -> None:
         if self.committed >= min(index, self.index):

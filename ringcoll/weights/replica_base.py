@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ringcoll.weights import quorum
 from ringcoll.weights.catalog import Catalog, Json
 from ringcoll.weights.catalog_tables import View
 
 BEAT_S = 0.5
+DEAF_S = 1.2  # without an answer for so long, a member may promise another candidate
 PAUSE_S = 1.0  # a process that was not called for so long was stopped itself
 HUNG_S = 8.0  # a process whose connection lives, but which does not answer for so long, is silent
 
@@ -38,6 +40,7 @@ class ReplicaBase:
         self.heard: dict[str, float] = dict.fromkeys(catalog.members, now)
         self._contact = contact  # a moment at which the leader had all members
         self._answered = now  # when the leader was heard last
+        self._serves_until = contact + quorum.SERVE_S
         self._resumed = now  # when this process went on after a pause
         self._ticked = now
         self._beaten = now
@@ -46,6 +49,12 @@ class ReplicaBase:
     def leads(self) -> bool:
         """Whether this holder is the leader."""
         return self.role == LEADER
+
+    @property
+    def serves_until(self) -> float:
+        """Until when this holder may serve tables of which others have copies, if it has done what
+        the newest view of tables says: until then, no other holder was told to serve them."""
+        return self._serves_until
 
     def current(self) -> list[str]:
         """The members of the newest configuration."""

@@ -15,13 +15,17 @@ of servers. It has as many shards as before. Clocks begin at 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ringcoll.errors import Mismatch
 from ringcoll.weights.catalog_tables import Json
 
 PREFIX = "tables/"
+_NAME = re.compile(
+    PREFIX + r"(.+?)/(?:\d{4}/)?(ids|counts|values|state\.\w+\.\d+)", re.DOTALL
+)  # a table, and the last part of an array's name
 _ALIKE = ("float64",)  # types whose state has the same type; that of others is float32
 
 
@@ -46,8 +50,7 @@ class Array:
 
 def arrays_of(table: str, index: int, spec: Json, cut: Sequence[int], said: Json) -> list[Array]:
     """The arrays of a shard in the order in which a server saves them. ``said`` is what the server
-    has said of it (ringcoll_table_server_save), ``cut`` where a dense one lies. Those without
-    elements are left out."""
+    has said of it (ringcoll_table_server_save), ``cut`` where a dense one lies."""
     prefix, rows, dtype = shard_prefix(table, index), said["rows"], spec["dtype"]
     own = prefix
     found = []
@@ -61,7 +64,7 @@ def arrays_of(table: str, index: int, spec: Json, cut: Sequence[int], said: Json
     found.append(Array(f"{prefix}counts", "float64", [rows, 4]))
     found.append(Array(f"{own}values", dtype, shape, place))
     for slot in range(len(said["state"])):
-        name = f"{own}state.{spec['rule']['rule']}.{slot}"
+        name = f"{own}state.{said['rule']['rule']}.{slot}"
         found.append(Array(name, state_type(dtype), shape, place))
     start = 0
     lengths = [said["ids"]] if "row_shape" in spec else []
@@ -69,7 +72,7 @@ def arrays_of(table: str, index: int, spec: Json, cut: Sequence[int], said: Json
     for array, length in zip(found, lengths, strict=True):
         array.start, array.bytes = start, length
         start += length
-    return [array for array in found if array.bytes > 0]
+    return found
 
 
 def _zeros(spec: Json) -> list[int]:
@@ -78,20 +81,22 @@ def _zeros(spec: Json) -> list[int]:
 
 def saved_shards(table: str, tensors: Mapping[str, Any]) -> int:
     """How many shards of a table a version has; 0 if it has none of it."""
-    prefix = f"{PREFIX}{table}/"
-    ends = {name[len(prefix) :] for name in tensors if name.startswith(prefix)}
-    return sum(end.endswith("/counts") and end[:-7].isdigit() for end in ends)
+    return sum(last == "counts" for last, _ in _saved(table, tensors))
 
 
-def check_fits(table: str, spec: Json, tensors: Mapping[str, Any]) -> None:
+def without_replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What the next version takes over of the tensors of the one before, if tables are saved in
+    ``now``: nothing of these tables, since a rule may have kept other state then."""
+    tables = {table for table, _ in map(_split, now)} - {""}
+    return {name: tensor for name, tensor in before.items() if _split(name)[0] not in tables}
+
+
+def check_fits(table: str, spec: Json, slots: int, tensors: Mapping[str, Any]) -> None:
     """Raises Mismatch unless a table of this description can begin with what a version has of it.
-    ``tensors`` is name -> [dtype, shape, …]."""
-    prefix = f"{PREFIX}{table}/"
-    kinds: set[str] = set()
-    for name, (dtype, shape, *_) in tensors.items():
-        if not name.startswith(prefix):
-            continue
-        last = name.rpartition("/")[2]
+    ``slots`` is how many arrays of state the rule keeps. ``tensors`` is name -> [dtype, shape, …].
+    """
+    state: set[str] = set()
+    for last, (dtype, shape, *_) in _saved(table, tensors):
         wanted = [*shape[:1], *spec["row_shape"]] if "row_shape" in spec else spec.get("shape")
         if last == "values" and (dtype, list(shape)) != (spec["dtype"], wanted):
             raise Mismatch(
@@ -99,9 +104,27 @@ def check_fits(table: str, spec: Json, tensors: Mapping[str, Any]) -> None:
                 f"{spec['dtype']} {wanted}: describe it as it was, or put it under another name"
             )
         if last.startswith("state."):
-            kinds.add(last.split(".")[1])
-    if kinds - {spec["rule"]["rule"]}:
+            state.add(last.removeprefix("state."))
+    rule = spec["rule"]["rule"]
+    if state != {f"{rule}.{slot}" for slot in range(slots)}:
+        had = "without state of a rule"
+        if state:
+            name = min(state).rpartition(".")[0]
+            had = f"with the state of the rule {name} (arrays: {len(state)})"
         raise Mismatch(
-            f"table {table!r} was saved with the state of the rule {sorted(kinds)[0]}, and is made "
-            f"with {spec['rule']['rule']}"
+            f"table {table!r} was saved {had}, and is made with {rule} (arrays: {slots})"
         )
+
+
+def _saved(table: str, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The last parts of the names of a table's arrays, and what they are."""
+    for name, tensor in tensors.items():
+        owner, last = _split(name)
+        if owner == table:
+            yield last, tensor
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The table of an array, and the last part of the array's name; "" if it is of no table."""
+    found = _NAME.fullmatch(name) if name.startswith(PREFIX) else None
+    return (found[1], found[2]) if found else ("", "")

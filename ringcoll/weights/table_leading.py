@@ -60,7 +60,8 @@ class TableLeading:
 
     def table(self, now: float, client: str, message: Json) -> Json | None:
         """Makes or finds a table: "name", and to make it "spec", "uid", "workers", and "shards" or
-        null. "rows" is how many rows a dense table has, else null."""
+        null. "rows" is how many rows a dense table has, else null. "slots" is how many arrays of
+        state the rule keeps."""
         if not self._replica.settled():
             return {"wait": True}
         name = message["name"]
@@ -235,7 +236,7 @@ class TableLeading:
         count = saved_tables.saved_shards(message["name"], tensors)
         if count == 0:
             return None, 0
-        saved_tables.check_fits(message["name"], message["spec"], tensors)
+        saved_tables.check_fits(message["name"], message["spec"], message["slots"], tensors)
         if message["shards"] not in (None, count):
             raise Mismatch(
                 f"table {message['name']!r} was saved in {count} shards, and is made with shards="

@@ -199,8 +199,10 @@ class Planner:
 
     def _cheap_steps(self) -> Iterator[Step]:
         for name, uid, index, shard in self._quiet(()):
+            # Not in one step: a primary that becomes a backup is asked for each push from then on,
+            # and so cannot go on to serve without it.
             holders = self._best_order(uid, index, shard["holders"])
-            if len(holders) > self._wanted > 0:
+            if holders == shard["holders"] and len(holders) > self._wanted > 0:
                 holders = self._without_one(uid, holders)
             if holders != shard["holders"]:
                 self._loads.replace(uid, index, shard["holders"], holders)

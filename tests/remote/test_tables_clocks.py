@@ -212,6 +212,18 @@ def test_a_guest_that_was_stopped_is_a_worker_still(
     assert [row[0] for row in ranks[0].run(PULL.format([0, 1, 2]))] == [4, 4, 4]
 
 
+def test_a_pull_that_waits_for_a_clock_ends_with_its_table(
+    members: Callable[..., list[Member]],
+) -> None:
+    ranks = members(2)
+    all_say(ranks, "table", name="t", row_shape=[2], staleness=0, shards=1)
+    ranks[0].run("me.tables['t'].tick()\nme.waits = me.tables['t'].pull_async([1])")
+    ranks[1].run("me.store.drop_table('t')")
+    with pytest.raises(Failed) as ended:
+        ranks[0].run("me.waits.wait(40)")
+    assert ended.value.kind == "Gone"
+
+
 def test_a_quorum_goes_on_without_the_others(members: Callable[..., list[Member]]) -> None:
     ranks = members(3, replicas=1)
     all_say(ranks, "table", name="t", row_shape=[2], staleness=0, quorum=2, grace_s=0.3, shards=2)

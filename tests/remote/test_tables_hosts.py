@@ -83,6 +83,30 @@ def test_a_host_that_is_cut_off_for_three_seconds(
     wait_until(lambda: are_apart(ranks[-1]))
 
 
+def test_who_is_cut_off_with_a_primary_is_shown_nothing_old(
+    emulate: Callable[..., Cluster], members: Callable[..., list[Member]], tmp_path: Path
+) -> None:
+    """It could still ask its own server, which another one has replaced."""
+    cluster = emulate(3, [Network()])
+    ranks = members(3, replicas=1, hosts=cluster.hosts)
+    names = ["a", "b", "c"]
+    for name in names:
+        all_say(ranks, "table", name=name, row_shape=[8], shards=1)
+    me = ranks[1].run("result = me.store._control.me")
+    holders = ranks[1].run(HOLDERS)
+    name = next(n for n, each in zip(names, holders, strict=True) if each[0] == me)
+    pushed = Adding(ranks[0], name, 0, tmp_path, is_sparse=True)
+    await_progress([pushed])
+    cut(cluster, 1)
+    await_progress([pushed], 5)  # another server has taken over
+    acknowledged = pushed.acknowledged
+    ranks[1].say("pull", name=name, ids=IDS)
+    time.sleep(0.5)
+    mend(cluster, 1)
+    ((count, *_),) = ranks[1].answer()
+    assert count >= acknowledged
+
+
 ROUNDS = """
 table = me.tables["clocks"]
 for _ in range({steps}):

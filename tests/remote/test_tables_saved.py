@@ -114,6 +114,54 @@ def test_a_table_that_was_saved_otherwise_is_refused(
     store.run(MAKE)
 
 
+def test_shards_without_rows_are_saved(member: Callable[..., Member], tmp_path: Path) -> None:
+    store = member("found", "w", 0)
+    make = """
+for name in ("few", "none"):
+    me.tables[name] = me.store.table(name, row_shape=2, rule=ringcoll.rules.SGD(1.0, momentum=0.5),
+                                     shards=8)
+"""
+    push = "me.tables['few'].push([1, 2], numpy.ones((2, 2), 'float32'))"
+    result = "\nresult = [me.tables[name].pull([1, 2, 3]).tolist() for name in ('few', 'none')]"
+    file = tmp_path / "tables.safetensors"
+    store.run(make + push + f"\nme.store.commit()\nme.store.save({str(file)!r})")
+    later = [[[-2.5] * 2, [-2.5] * 2, [0] * 2], [[0] * 2] * 3]
+    assert store.run(push + result) == later
+    for name in ("few", "none"):
+        store.run(f"me.store.drop_table({name!r})")
+    assert store.run(make + push + result) == later
+    store.close()
+    store = member("found", "w", 0)
+    store.run(f"me.store.restore({str(file)!r})")
+    assert store.run(make + push + result) == later
+    assert store.ask("info", name="few")["shards"] == 8
+
+
+def test_a_table_that_goes_on_with_another_rule_is_saved_with_that(
+    member: Callable[..., Member],
+) -> None:
+    store = member("found", "w", 0)
+    make = "me.tables['e'] = me.store.table('e', row_shape=2, rule=ringcoll.rules.{})\n"
+    push = "me.tables['e'].push([1, 2], numpy.ones((2, 2), 'float32'))\n"
+    pull = "result = me.tables['e'].pull([1, 2]).tolist()"
+    store.run(make.format("SGD(1.0, momentum=0.5)") + push)
+    store.run("me.tables['e'].set_rule(ringcoll.rules.Adagrad(0.5))")
+    store.run(push + "me.store.commit()")
+    later = store.run(push + pull)
+    store.run("me.store.drop_table('e')")
+    with pytest.raises(Failed, match=r"the rule adagrad \(arrays: 1\), and is made with sgd"):
+        store.run(make.format("SGD(1.0, momentum=0.5)"))
+    assert store.run(make.format("Adagrad(0.5)") + push + pull) == later
+    # The same rule with another number of arrays of state.
+    store.run("me.tables['e'].set_rule(ringcoll.rules.SGD(0.5))")
+    store.run(push + "me.store.commit()")
+    later = store.run(push + pull)
+    store.run("me.store.drop_table('e')")
+    with pytest.raises(Failed, match=r"without state of a rule, .* sgd \(arrays: 1\)"):
+        store.run(make.format("SGD(1.0, momentum=0.5)"))
+    assert store.run(make.format("SGD(0.5)") + push + pull) == later
+
+
 def test_files_show_tables(member: Callable[..., Member], tmp_path: Path) -> None:
     store = member("found", "w", 0)
     text = f"""

@@ -41,7 +41,7 @@ def end_pushes(members: list[Member], pushed: list[Adding]) -> None:
         assert what.begun == what.acknowledged
 
 
-@pytest.mark.parametrize("seconds", [1, 6])
+@pytest.mark.parametrize("seconds", [1, 5, 6])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_stopped_server(
     member: Callable[..., Member], tmp_path: Path, number: int, seconds: float

@@ -110,6 +110,7 @@ class FakeServer(Lined):
         self.filled: dict[Key, set[int]] = {}  # backups that have a copy
         self.clients: set[int] = set()
         self.dropped: list[int] = []
+        self.until = 0.0
         self.is_closed = False
         self._events: list[tuple[Any, ...]] = []
         hub.servers.append(self)
@@ -158,6 +159,9 @@ class FakeServer(Lined):
             self.backups.pop(key, None)
             self.epochs[key] = max(epoch, self.epochs.get(key, 0))
 
+    def serve_until(self, monotonic_s: float) -> None:
+        self.until = monotonic_s
+
     def _fill(self, key: Key) -> None:
         for backup in self.backups[key]:
             there = self.reach(backup)
@@ -181,7 +185,7 @@ class FakeServer(Lined):
         self, key: Key, client: int, number: int, what: str, rows: dict[int, Any], clock: int
     ) -> str:
         """An operation of a client: "done", "not here", or "later"."""
-        if key not in self.backups:
+        if key not in self.backups or (self.backups[key] and time.monotonic() >= self.until):
             return "not here"
         self._fill(key)
         wanted = list(self.backups[key])

@@ -42,6 +42,8 @@ class TableProcess(Process):
         self.copies: dict[Key, Copy] = {}
         self.tables: dict[Key, tuple[str, dict[str, Any]]] = {}
         self.uses: dict[Key, int] = {}
+        self.followed: Any = None  # the view of the tables
+        self.serves_until = 0.0
 
     def do(self, task: dict[str, Any]) -> None:
         if task["do"] != "tables":
@@ -53,6 +55,7 @@ class TableProcess(Process):
         super().tick()
         if self.alive and not self.stopped:
             self.run(self.send_all)
+            self.run(self.go_on)
 
     def deliver(self, source: str, message: dict[str, Any]) -> None:
         if message.get("k") == "sync":
@@ -62,9 +65,16 @@ class TableProcess(Process):
         else:
             super().deliver(source, message)
 
+    def go_on(self) -> None:
+        """Serves as long as the replica allows it, if all that it knows is committed
+        and was done."""
+        replica = self.node.replica
+        if replica.tables(replica.index) is self.followed:
+            self.serves_until = replica.serves_until
+
     def follow(self) -> None:
         """Does what the catalog says, as far as it is committed."""
-        view = self.node.replica.tables(self.node.replica.committed)
+        view = self.followed = self.node.replica.tables(self.node.replica.committed)
         wanted = shards_of(view, self.name)
         self.tables = {
             key: (record["spec"]["name"], state) for key, (record, state) in wanted.items()
@@ -101,6 +111,17 @@ class TableProcess(Process):
             self.uses[key] = self.uses.get(key, 0) + 1
             self._acknowledge(key, copy)
             self._send(key, copy)
+
+    def pull(self, key: Key) -> None:
+        """A client's pull comes: it is shown what was acknowledged before."""
+        copy = self.copies.get(key)
+        if copy is None or not copy.leads:
+            return
+        if (copy.holders or copy.optional) and self.sim.now >= self.serves_until:
+            return
+        self.sim.pulls += 1
+        lacking = self.sim.acknowledged.get(key, set()) - copy.pushes
+        assert not lacking, f"{self.name} shows {key} without {lacking}"
 
     def send_all(self) -> None:
         """Sends again what may have been lost."""
@@ -173,6 +194,7 @@ class TableSimulation(Simulation):
         super().__init__(*arguments)
         self.acknowledged: dict[Key, set[int]] = {}
         self.primaries: dict[tuple[Key, int], str] = {}
+        self.pulls = 0
         self.lost = 0  # shards
         self.dropped = 0  # tables
         self._states: dict[Key, dict[str, Any]] = {}
@@ -184,13 +206,14 @@ class TableSimulation(Simulation):
         assert first == name, f"{first} and {name} are primaries of {key} at epoch {epoch}"
 
     def push_all(self, chance: float) -> None:
-        """Pushes to processes that take themselves to be primaries."""
+        """Pushes to processes that take themselves to be primaries, and pulls from them."""
         for process in self.processes.values():
             for key in list(process.copies):
                 if self.random.random() < chance:
                     self._next += 1
                     number = self._next
                     process.run(lambda p=process, k=key, n=number: p.push(k, n))
+                process.run(lambda p=process, k=key: p.pull(k))
 
     def check_leader(self, node: Any) -> None:
         """A shard is only lost if all that had it have ended."""

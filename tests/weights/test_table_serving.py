@@ -38,6 +38,7 @@ class _Server:
         self.calls: list[tuple[Any, ...]] = []
         self.fails: Exception | None = None
         self.found: list[tuple[Any, ...]] = []
+        self.until = 0.0
 
     def host(self, uid: str, spec: str, shard: int, shards: int, workers: Any) -> None:
         if self.fails is not None:
@@ -52,6 +53,9 @@ class _Server:
 
     def follow(self, uid: str, shard: int, epoch: int) -> None:
         self.calls.append(("follow", shard, epoch))
+
+    def serve_until(self, monotonic_s: float) -> None:
+        self.until = monotonic_s
 
     def offer(self, server: int) -> bytes:
         return b"offer"
@@ -92,6 +96,8 @@ class Scene:
         replica = SimpleNamespace(
             tables=lambda index: self.view,
             committed=0,
+            index=0,
+            serves_until=100.0,
             leader="leader",
             catalog=SimpleNamespace(members={"me": {}, "b": {}, "c": {}}, away={}),
         )

@@ -92,6 +92,11 @@ RINGCOLL_API rc_status ringcoll_table_server_lead(rc_table_server* server, const
  * in an epoch below this one: the first of the server that leads it now. */
 RINGCOLL_API rc_status ringcoll_table_server_follow(rc_table_server* server, const char* uid,
                                                     uint32_t shard, int64_t epoch);
+/* Until then, in seconds of CLOCK_MONOTONIC, no other server can have been told to lead what this
+ * one leads. After that it answers clients as if one had, except on shards without backups. For
+ * ever, if it is never called. */
+RINGCOLL_API rc_status ringcoll_table_server_serve_until(rc_table_server* server,
+                                                         double monotonic_s);
 /* A line to another server, for backups. `other` is a number above 0 of the caller's. */
 RINGCOLL_API rc_status ringcoll_table_server_offer(rc_table_server* server, int64_t other,
                                                    void* offer, size_t* offer_bytes);
@@ -137,7 +142,7 @@ RINGCOLL_API rc_status ringcoll_table_client_route(rc_table_client* client, cons
 RINGCOLL_API rc_status ringcoll_table_client_astray(rc_table_client* client, char** json);
 
 typedef enum rc_table_call_kind {
-  RC_TABLE_ROWS = 1,  /* a push, a pull, or a push and then a pull */
+  RC_TABLE_ROWS = 0,  /* a push, a pull, or a push and then a pull */
   RC_TABLE_TICK = 2,  /* the worker finishes `clock` */
   RC_TABLE_JOIN = 3,  /* the client becomes a worker at the current clock */
   RC_TABLE_RULE = 6,  /* `values` is JSON: another rule of the table, or other parameters. Values

@@ -90,6 +90,26 @@ class Member:
     def find(self, name: str) -> None:
         self.tables[name] = self.store.table(name)
 
+    def operate(self, calls: list[list[Any]], notes: str) -> list[Any]:
+        """Makes calls one after another: "push", "pull", "push_pull" or "tick", the table, ids and
+        values. How many were answered is in a file that outlives this process. Returns the values
+        that were pulled, and None for other calls."""
+        answers = []
+        with open(notes, "rb+") as file:
+            done = numpy.frombuffer(mmap.mmap(file.fileno(), 8), numpy.int64)
+        for what, name, ids, values in calls:
+            table = self.tables[name]
+            found = None
+            if what == "tick":
+                table.tick()
+            elif what == "pull":
+                found = table.pull(ids)
+            else:
+                found = getattr(table, what)(ids, numpy.asarray(values, table.dtype))
+            answers.append(None if found is None else found.tolist())
+            done[0] += 1
+        return answers
+
     def begin(self, name: str, column: int, ids: list[int] | None, notes: str) -> None:
         """Pushes from now on."""
         self.pushers.append(Pusher(self.tables[name], column, ids, notes))
