@@ -41,9 +41,9 @@ Servers and workers are processes with one thread that calls, by each library's 
 worker pushes to a table, pulls from it, or does both. A time is that of a batch of calls, back to
 back and one at a time, divided by the calls: the slowest worker's, the median batch of a visit, the
 median over rounds. Every round visits each library in turn. Meanwhile the others idle, and those
-whose threads poll are stopped. In brackets: the median over rounds of another's time over that of
-`ringcoll` in the same round; above 1, ringcoll is faster. What a table has is compared with what
-was pushed once for each size and way.
+whose threads poll are stopped; so a visit begins with a call that does not count. In brackets: the
+median over rounds of another's time over that of `ringcoll` in the same round; above 1, ringcoll is
+faster. What a table has is compared with what was pushed once for each size and way.
 
 Sparse tables have rows of 64 floats. The ids of a call ascend, and are a quarter of those that the
 table has, or all of a million. `ringcoll`: workers are guests of a store whose ranks are the

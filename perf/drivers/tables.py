@@ -5,7 +5,8 @@ ranks; the others are workers. Commands of the harness, which come to all ranks:
 
     use WAY                  push/dense, pull/sparse and the like
     prepare BYTES            workers make a table for so many bytes, and push to it once
-    run BYTES BATCHES CALLS  workers push or pull; their times are answered, a server answers zeros
+    run BYTES BATCHES CALLS  workers push or pull, once more than that; the times of the others are
+                             answered, a server answers zeros
     verify BYTES             workers compare what the table has with what they have all pushed
 
 A dense table has as many bytes. Of a sparse one so many bytes of rows are pushed and pulled, by ids
@@ -108,13 +109,14 @@ class WorkerRank:
     def run(self, words: list[str]) -> str:
         batches, calls = map(int, words[1:])
         call, times = getattr(self._worker, self._what), []
+        call()  # not counted: the processes may have been stopped, and have to find one another
         for _ in range(batches):
             begin = time.perf_counter()
             for _ in range(calls):
                 call()
             times.append(time.perf_counter() - begin)
         if self._what != PULL:
-            self._pushes[self._case.name] += batches * calls
+            self._pushes[self._case.name] += 1 + batches * calls
         return times_line(times)
 
     def verify(self, words: list[str]) -> str:
