@@ -39,6 +39,7 @@ struct Hosted {
   int64_t epoch = 0;      // of its role
   int64_t installed = 0;  // the epoch at which it was sent here as a whole
   std::vector<Backup> backups;
+  /// Whether clients are answered. Only a backup can have replaced the server.
   bool is_led(bool may_be_replaced) const {
     return role == Role::kLeads && (!may_be_replaced || backups.empty());
   }

@@ -62,9 +62,9 @@ class Server {
   void lead(const std::string& uid, uint32_t shard, int64_t epoch,
             std::span<const int64_t> backups);
   void follow(const std::string& uid, uint32_t shard, int64_t epoch);
-  /// Until then, no other server can have been told to lead what this one leads. After that it
-  /// answers clients as if one had, except on shards without backups. Does not wait. For ever, if
-  /// it is never called.
+  /// Until `end`, no other server can have been told to lead what this one leads. After that this
+  /// server answers clients as if one had, except on shards without backups. Without this call
+  /// there is no end. Does not wait.
   void serve_until(Clock::time_point end) { serves_until_ = end; }
 
   /// A line to another server: its accept() gets what offer() returns, and complete() what that
@@ -127,7 +127,7 @@ class Server {
   Hosting hosting_;
   Forwarding forwarding_;
   std::map<int64_t, std::unique_ptr<Session>> sessions_;  // by client
-  // For a round of requests: one that was not read may not be carried out.
+  // It stays the same while a request is read and carried out: one that was not read must not be.
   bool may_be_replaced_ = false;
 
   std::atomic<Clock::time_point> serves_until_ = Clock::time_point::max();

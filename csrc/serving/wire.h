@@ -102,7 +102,8 @@ struct ReplyHead {
   uint64_t bytes = 0;  // of rows, or of the text
   Code code = Code::kInternal;
   Outcome outcome = Outcome::kDone;
-  // With kAgain: the request was merged otherwise than the rule merges now, which is so.
+  // With kAgain, if the request was merged otherwise than the rule merges now: how the rule does
+  // it, a rules::Merging.
   uint8_t merging = kUnmerged;
 };
 

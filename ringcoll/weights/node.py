@@ -288,7 +288,8 @@ class Node:
         view = self.replica.tables(self.replica.committed)
         holders = [list(self.replica.catalog.members), list(self.replica.catalog.away)]
         seen, before = self._tables
-        # One that is equal to what was acted on may have come after another one.
+        # A view that equals the one that was acted on may have come after another one, and the
+        # server goes on only when it has followed the newest (tables/serving.py).
         if (view or seen) and (view is not seen or holders != before):
             self._tables = (view, holders)
             self.work.append({"do": "tables"})

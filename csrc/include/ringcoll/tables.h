@@ -92,9 +92,9 @@ RINGCOLL_API rc_status ringcoll_table_server_lead(rc_table_server* server, const
  * in an epoch below this one: the first of the server that leads it now. */
 RINGCOLL_API rc_status ringcoll_table_server_follow(rc_table_server* server, const char* uid,
                                                     uint32_t shard, int64_t epoch);
-/* Until then, in seconds of CLOCK_MONOTONIC, no other server can have been told to lead what this
- * one leads. After that it answers clients as if one had, except on shards without backups. For
- * ever, if it is never called. */
+/* Until `monotonic_s`, in seconds of CLOCK_MONOTONIC, no other server can have been told to lead
+ * what this one leads. After that this server answers clients as if one had, except on shards
+ * without backups. Without this call there is no end. */
 RINGCOLL_API rc_status ringcoll_table_server_serve_until(rc_table_server* server,
                                                          double monotonic_s);
 /* A line to another server, for backups. `other` is a number above 0 of the caller's. */
