@@ -339,22 +339,26 @@ TEST(Agent, AHandleIsNotEnoughOnOneHostEither) {
   EXPECT_EQ(got, memory);
 }
 
-// A listener that accepts connections, and closes each at once.
+// A listener that accepts so many connections, closes or resets each at once, and ends.
 class Closing {
  public:
-  explicit Closing(int times)
+  explicit Closing(int times, bool resets = false)
       : listener_(listen_on(Address::parse("127.0.0.1:0"))),
         address_(local_address(listener_.get())),
-        thread_([this, times] { run(times); }) {}
+        thread_([this, times, resets] { run(times, resets); }) {}
   ~Closing() { thread_.join(); }
   Target target() const { return {address_.host(), address_.port(), "test"}; }
 
  private:
-  void run(int times) {
+  void run(int times, bool resets) {
     for (int i = 0; i < times; i++) {
       pollfd readable{listener_.get(), POLLIN, 0};
-      ASSERT_EQ(::poll(&readable, 1, 10'000), 1);
+      // Without sleep, so that the peer is reset while it still connects, in most cases.
+      const Deadline deadline(seconds(10));
+      while (::poll(&readable, 1, 0) != 1) ASSERT_FALSE(deadline.passed());
       Fd closed(::accept(listener_.get(), nullptr, nullptr));
+      const linger reset{.l_onoff = resets, .l_linger = 0};
+      ::setsockopt(closed.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     }
     listener_.reset();
   }
@@ -420,6 +424,15 @@ TEST(Agent, OneThatClosesItsConnectionsBeforeItsListenerHasEnded) {
   agent.admit("test", "key");
   Closing closing(2);
   EXPECT_CODE(Code::kPeerLost, agent.dial(closing.target(), Deadline(seconds(10))));
+}
+
+TEST(Agent, OneThatResetsItsConnectionsBeforeItsListenerIsClosedHasEnded) {
+  Agent agent(loopback(), "one");
+  agent.admit("test", "key");
+  for (int i = 0; i < 20; i++) {
+    Closing closing(2, /*resets=*/true);
+    EXPECT_CODE(Code::kPeerLost, agent.dial(closing.target(), Deadline(seconds(10))));
+  }
 }
 
 TEST(Agent, ACallbackCannotWaitForOtherCopies) {

@@ -27,7 +27,10 @@ constexpr Duration kClosedPause = std::chrono::milliseconds(60);
 constexpr Duration kLeaving = std::chrono::milliseconds(500);
 
 LinkEnd end_of(int connect_error) {
-  return connect_error == ECONNREFUSED ? LinkEnd::kAbsent : LinkEnd::kUnreached;
+  if (connect_error == ECONNREFUSED) return LinkEnd::kAbsent;
+  // Made, and reset by a listener that is being closed.
+  if (connect_error == ECONNRESET) return LinkEnd::kClosed;
+  return LinkEnd::kUnreached;
 }
 
 }  // namespace
