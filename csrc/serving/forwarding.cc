@@ -238,7 +238,7 @@ void Forwarding::take_answer(int64_t server, uint64_t key, const std::vector<Pie
                              const Reply& reply, const std::weak_ptr<Answer>& answer) {
   for (const Piece& piece : pieces) {
     if (reply.head.outcome == Outcome::kMoved && refuses(reply, piece.shard)) depose(key, piece);
-    if (reply.head.outcome == Outcome::kFailed) drop_backup(server, key, piece);
+    if (reply.head.outcome == Outcome::kFailed) drop_backup(server, key, piece, reply);
   }
   const auto there = answer.lock();
   if (!there) return;
@@ -261,13 +261,14 @@ void Forwarding::depose(uint64_t key, const Piece& piece) {
   tell(ServerEvent::Kind::kDeposed, key, piece, 0);
 }
 
-void Forwarding::drop_backup(int64_t server, uint64_t key, const Piece& piece) {
+void Forwarding::drop_backup(int64_t server, uint64_t key, const Piece& piece, const Reply& reply) {
   Hosted* hosted = hosting_.find(key, piece.shard);
   if (!hosted) return;
   log_warning(
-      "table {}: a backup of shard {} could not do what the shard did, perhaps for lack of memory: "
-      "it is none any more, and the store makes another one",
-      hosting_.find(key)->spec.name, piece.shard);
+      "table {}: a backup of shard {} could not do what the shard did, and is none any more; the "
+      "store makes another one. It says: {}",
+      hosting_.find(key)->spec.name, piece.shard,
+      std::string_view(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
   std::erase_if(hosted->backups, [&](const Backup& each) { return each.server == server; });
   release(server, key, piece.shard);
   tell(ServerEvent::Kind::kFailed, key, piece, server);

@@ -71,7 +71,7 @@ class Forwarding {
                    const Reply& reply, const std::weak_ptr<Answer>& answer);
   /// Another server leads the shard.
   void depose(uint64_t key, const Piece& piece);
-  void drop_backup(int64_t server, uint64_t key, const Piece& piece);
+  void drop_backup(int64_t server, uint64_t key, const Piece& piece, const Reply& reply);
   template <typename Change>
   void each_waiting(Change&& change);
   /// Nothing waits for the backup any more; with `lost_only`, for what was lost with a line.
