@@ -189,6 +189,37 @@ TEST_P(Backups, AServerThatWasReplacedAcknowledgesNothing) {
   EXPECT_EQ(worker.pull({1, 2, 3, 4}, 16), std::vector<float>(16, 2));
 }
 
+TEST_P(Backups, APullThatIsSentAgainHasNothingThatCameLater) {
+  Servers servers(hosts(), sparse());
+  servers.lead_all(1, {2, 3});
+  ClientNode worker("one", 7);
+  servers.join(worker);
+  route(worker, 1);
+  const std::vector<int64_t> ids{1, 2, 3, 4};
+  worker.push(ids, std::vector<float>(16, 1));
+  servers.kill(3);  // so server 1 answers no push any more, but server 2 gets it
+  const std::vector<float> ones(16, 1);
+  std::vector<float> values(16);
+  const auto pull = worker.client.start(kUid,
+                                        {.ids = ids,
+                                         .pushes = true,
+                                         .values = std::as_bytes(std::span(ones)),
+                                         .pulls = true,
+                                         .out = std::as_writable_bytes(std::span(values))},
+                                        nullptr);
+  const auto push = worker.start_push(ids, ones);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(worker.client.has_ended(*pull));
+  servers.kill(1);
+  servers.lead_all(2, {});
+  worker.client.part(1);
+  route(worker, 2);
+  worker.wait(*pull);
+  worker.wait(*push);
+  EXPECT_EQ(values, std::vector<float>(16, 2));
+  EXPECT_EQ(worker.pull(ids, 16), std::vector<float>(16, 3));
+}
+
 /// Clients that push all the time, and know what was acknowledged.
 class Pushing {
  public:

@@ -61,6 +61,8 @@ class Call {
   /// How often a server has refused a request of it, since its rule merges pushes otherwise.
   int refusals = 0;
 
+  /// Whether it does more than pull.
+  bool changes() const { return asked_.pushes || !has_rows(asked_.kind); }
   /// Whether all shards are done.
   bool is_complete() const;
   /// Whether some shard is to be sent.

@@ -340,6 +340,12 @@ void Client::send_again(Table& table, const Part& part) {
 
 // ---- requests
 
+bool Client::Line::has_pull(uint64_t table) const {
+  return std::ranges::any_of(parts, [&](const std::optional<Part>& part) {
+    return part && part->table == table && part->call->asked().pulls;
+  });
+}
+
 void Client::pump(Table& table) {
   while (!table.unsent.empty() && may_send(table)) {
     const std::shared_ptr<Call> call = table.unsent.front();
@@ -386,6 +392,7 @@ bool Client::send(Table& table, const std::shared_ptr<Call>& call) {
     }
     const auto line = lines_.find(server);
     if (line == lines_.end() || !line->second->may_send()) continue;
+    if (call->changes() && line->second->has_pull(table.key)) continue;
     send_group(table, call, *line->second, group);
   }
   if (call->is_complete()) finish(call);

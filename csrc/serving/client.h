@@ -4,7 +4,8 @@
 // of calls: what has to be sent again, since a shard has moved, a server is lost, or a clock had to
 // be waited for, is sent before anything that came after it, and only when nothing of the table is
 // under way (Outcome::kAgain). A shard knows the number of the last call that it has carried out,
-// so sending again does no harm.
+// so sending a push again does no harm. A pull that is sent again would have later pushes of this
+// client, so what changes rows is held back while a pull of the table is under way.
 #pragma once
 
 #include <array>
@@ -90,6 +91,7 @@ class Client {
     bool may_send() const {
       return end.is_connected() && !parts[next % kSlots] && end.may_write(next);
     }
+    bool has_pull(uint64_t table) const;
   };
   struct Table {
     std::string uid;
