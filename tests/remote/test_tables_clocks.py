@@ -131,7 +131,7 @@ def test_a_worker_that_is_killed_counts_no_more(
     victim.kill()
     assert [each.answer() for each in ranks] == [15, 15]
     assert [row[0] for row in ranks[0].run(PULL.format([0, 1, 2, 10, 11]))] == [5, 5, 5, 10, 10]
-    assert len(ranks[0].ask("info", name="t")["workers"]) == 2
+    wait_until(lambda: len(ranks[0].ask("info", name="t")["workers"]) == 2)
 
 
 PULL = "result = me.tables['t'].pull({}).tolist()"

@@ -259,7 +259,7 @@ def test_a_guest_that_is_cut_off_leaves_as_a_worker(
 def test_a_rank_that_ends_leaves_as_a_worker(make: Make) -> None:
     cluster = make("abc")
     tables = cluster.all(lambda rank, store: store.table("t", row_shape=1, staleness=1))
-    assert len(tables[0].info()["workers"]) == 3
+    wait_until(lambda: len(tables[0].info()["workers"]) == 3)
     cluster.network.kill(cluster.agent(2))
     wait_until(lambda: len(tables[0].info()["workers"]) == 2)
 
