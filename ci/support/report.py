@@ -52,9 +52,9 @@ def _cut(lines: list[str]) -> str:
 
 def _why(trouble: ET.Element) -> str:
     """Returns the message of an exception. pytest cuts off the end of a long one, which has the
-    cause, but the element's text has all of it."""
+    cause, and gives none for an error of its own, but the element's text has all of it."""
     message, text = trouble.get("message") or "", (trouble.text or "").rstrip()
-    if "full report in element text" not in message:
+    if "full report in element text" not in message and message != "internal error":
         return message or _first(text) or "failed"
     lines = text.splitlines()
     said = [line.removeprefix("E").strip() for line in lines if _SAID.match(line)]

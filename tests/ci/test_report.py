@@ -53,6 +53,13 @@ def test_a_long_failure_is_told_to_its_end(tmp_path):
     assert "\n[162 lines]\n" in why and len(why.splitlines()) == 41
 
 
+def test_an_error_of_pytest_itself_is_told(tmp_path):
+    error = '<error message="internal error">Traceback\n  File "x.py"\nOSError: no space</error>'
+    case = f'<testcase classname="pytest" name="internal">{error}</testcase>'
+    why = _read(tmp_path, f"<testsuites>{case}</testsuites>").failed["pytest.internal"]
+    assert why == 'Traceback\n  File "x.py"\nOSError: no space'
+
+
 def test_missing_or_broken_xml_is_a_failure(tmp_path):
     assert report.read_xml(tmp_path / "none.xml", "part").failed
     assert _read(tmp_path, "<testsuites><test").failed
