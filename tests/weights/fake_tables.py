@@ -193,7 +193,7 @@ class FakeServer(Lined):
             there = self.reach(backup)
             if there is None or there.epochs.get(key, 0) > self.epochs[key]:
                 return "later"
-            if backup not in self.filled[key]:
+            if backup not in self.filled[key] or key not in there.shards:
                 return "later"
             there.shards[key].change(client, number, what, rows, clock)
         self.shards[key].change(client, number, what, rows, clock)
