@@ -302,8 +302,7 @@ def test_the_leader_hears_how_much_shards_are_used(make: Make) -> None:
     assert node is not None and node.directory is not None
     uses = node.directory._tables._uses
     uid = _record(store, "t")["uid"]
-    wait_until(lambda: uses.get((uid, 0)))
-    assert uses == {(uid, 0): 5}
+    wait_until(lambda: uses == {(uid, 0): 5})
 
 
 def test_a_store_that_does_not_serve(make: Make, fakes: FakeTables) -> None:
