@@ -338,11 +338,11 @@ void Dispatcher::unreachable(uint64_t agent, const Error& why) {
 
 // --- Silence and deadlines.
 
-void Dispatcher::look(Duration lag) {
+void Dispatcher::look() {
   Plan plan;
   {
     std::lock_guard lock(mutex_);
-    auto now = Clock::now() - lag;
+    auto now = Clock::now();
     for (auto& [agent, peer] : peers_) look_at(peer, now, plan);
     auto late = [](const std::shared_ptr<Work>& work) { return work->batch->deadline().passed(); };
     std::vector<std::shared_ptr<Work>> over;
@@ -365,8 +365,8 @@ void Dispatcher::look_at(Peer& peer, Clock::time_point now, Plan& plan) {
       load.silent = false;
       continue;
     }
-    if (Clock::now() - load.pinged >= kPingEvery) {
-      load.pinged = Clock::now();
+    if (now - load.pinged >= kPingEvery) {
+      load.pinged = now;
       plan.pings.push_back(carrier);
     }
     if (quiet < kSilence || std::exchange(load.silent, true)) continue;

@@ -52,9 +52,8 @@ class Dispatcher {
   void take(const Carrier& carrier, const FrameHead& head, const std::string& text);
   /// The carrier has not begun this request, and does not suit its region any more.
   void give_back(const Carrier& carrier, uint64_t id);
-  /// To be called a few times a second. `lag`: how late this thread was, which is no silence of
-  /// peers.
-  void look(Duration lag);
+  /// To be called a few times a second.
+  void look();
 
   struct Served {
     uint64_t agent;

@@ -84,13 +84,13 @@ std::shared_ptr<Link> Mailbox::hang_up(uint64_t connection) {
   return link;
 }
 
-void Mailbox::look(Duration lag) {
+void Mailbox::look() {
   std::vector<std::shared_ptr<Link>> links;
   {
     std::lock_guard lock(mutex_);
     for (auto& [number, link] : links_) links.push_back(link);
   }
-  auto now = Clock::now() - lag;
+  auto now = Clock::now();
   for (auto& link : links) {
     Duration quiet = now - link->heard();
     if (quiet >= kSilence)

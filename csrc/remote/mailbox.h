@@ -41,7 +41,7 @@ class Mailbox {
   std::shared_ptr<Link> hang_up(uint64_t connection);
 
   /// Ends links whose peers are silent. A few times a second.
-  void look(Duration lag);
+  void look();
   size_t count();
 
  private:

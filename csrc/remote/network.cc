@@ -421,10 +421,16 @@ void Network::tick() {
   auto now = Clock::now();
   Duration lag = now - last_tick_ - kTick;
   last_tick_ = now;
-  if (lag < kLag) lag = Duration::zero();
-  dispatcher_.look(lag);
-  mailbox_.look(lag);
+  if (lag >= kLag) excuse(lag);
+  dispatcher_.look();
+  mailbox_.look();
   loop_.after(kTick, [this] { tick(); });
+}
+
+// This process was stopped, or had no processor: what it has not heard meanwhile is nobody's fault.
+void Network::excuse(Duration lag) {
+  std::lock_guard lock(mutex_);
+  for (auto& [key, each] : links_) each.link->excuse(lag);
 }
 
 size_t Network::count() {

@@ -91,6 +91,7 @@ class Network final : private Link::Listener {
   void probed(const Dialled& probe, LinkEnd end);
   void probe(const AgentFacts& peer, uint64_t connection);
   void tick();
+  void excuse(Duration lag);
 
   const AgentFacts own_;  // without doors
   const std::vector<Interface> interfaces_;

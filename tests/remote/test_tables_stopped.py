@@ -94,3 +94,33 @@ def test_a_guest_that_was_silent_for_long(
     end_pushes([guest], pushed)
     with pytest.raises(Failed, match="no worker"):
         guest.run("me.tables['clocks'].push([1], numpy.ones((1, 2), 'float32'))")
+
+
+DOWNS = """
+import ringcoll.weights.endpoint as it
+told, downs = it.Endpoint._tell_down, []
+me.downs = downs
+it.Endpoint._tell_down = lambda self, *how: (downs.append(how), told(self, *how))
+"""
+
+
+def test_nobody_is_taken_for_silent_after_a_stop_of_all(member: Callable[..., Member]) -> None:
+    """As when a machine sleeps. Before the stop they have said nothing for various times."""
+    server = member("found", "w", 0)
+    server.ask("table", name="t", row_shape=[2])
+    clients = [member("visit", server.address) for _ in range(4)]
+    everybody = [server, *clients]
+    for client in clients:
+        client.ask("find", name="t")
+        client.ask("push", name="t", ids=[1], values=[[1, 1]])
+        time.sleep(0.1)
+    for each in everybody:
+        each.run(DOWNS)
+    for each in everybody:
+        each.signal(signal.SIGSTOP)
+    time.sleep(3.0)
+    for each in everybody:
+        each.signal(signal.SIGCONT)
+    time.sleep(1.0)
+    for each in everybody:
+        assert each.run("result = me.downs") == []
