@@ -457,6 +457,22 @@ TEST(Agent, ACallbackCannotWaitForOtherCopies) {
   EXPECT_TRUE(first->may_wait());
 }
 
+TEST(Agent, ACopyHasEndedBeforeItsCallbackWakesAnybody) {
+  Agent agent(loopback(), "one");
+  std::vector<std::byte> memory(100), got(100);
+  auto region = agent.open(memory.data(), 100, true);
+  Copy copy{.local = got.data(), .bytes = 100, .sources = {{attach(agent.handle_of(*region)), 0}}};
+  bool has_ended = false;
+  std::weak_ptr<Batch> told;
+  auto batch = std::make_shared<Batch>(
+      std::vector{copy}, seconds(20),
+      [&](const std::optional<Error>&) { has_ended = told.lock()->has_ended(); });
+  told = batch;
+  EXPECT_FALSE(batch->has_ended());
+  agent.run(batch);
+  EXPECT_TRUE(has_ended);
+}
+
 TEST(Agent, AnswersOfAnotherProcessAtTheAddressMeanGone) {
   Agent reader(loopback(), "reader"), owner(loopback(), "owner");
   reader.admit("test", "key");

@@ -48,7 +48,7 @@ bool Batch::wait(double limit_s) {
 
 bool Batch::has_ended() const {
   std::lock_guard lock(mutex_);
-  return state_ == State::kEnded;
+  return state_ != State::kRunning;
 }
 
 bool Batch::may_wait() const {

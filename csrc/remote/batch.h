@@ -48,6 +48,7 @@ class Batch {
   /// Returns once the batch has ended and `done` has returned. Throws its error. False if `limit_s`
   /// passes first (negative: no limit). May end early by Interruption::has_ended(), false then too.
   bool wait(double limit_s);
+  /// True from before `done` is called, so that whoever is woken by it need not look again.
   bool has_ended() const;
   /// Whether a wait could end: not in the `done` of another batch, whose thread makes progress on
   /// all of them.
