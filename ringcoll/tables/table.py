@@ -298,8 +298,9 @@ class Table:
 
     def info(self, timeout: float | None = None) -> dict[str, Any]:
         """What the servers say of the table: rows, pushes, pulls, NaN that were pushed, rows that
-        were evicted, updates for which a rule of Python has raised; the current clock, and each
-        worker's lag behind the foremost one. "missing" are servers that have not answered."""
+        were evicted, pushes that came too late for their clock, updates for which a rule of Python
+        has raised; the current clock, and each worker's lag behind the foremost one. "missing" are
+        servers that have not answered."""
         self._check()
         limit = min(_ASK_S, self._limit if timeout is None else float(timeout))
         servers = self._client.servers(self._uid)
@@ -353,7 +354,7 @@ class Table:
 def summary(shards: list[Json]) -> dict[str, Any]:
     """Adds up what servers say of the shards of a table."""
     found: dict[str, Any] = {"shards": len(shards)}
-    for field in ("rows", "bytes", "pushes", "pulls", "nan", "evicted", "failed"):
+    for field in ("rows", "bytes", "pushes", "pulls", "nan", "evicted", "late", "failed"):
         found[field] = sum(shard[field] for shard in shards)
     found["rules"] = sorted({shard["rule"] for shard in shards})
     clocks: dict[int, int] = {}

@@ -237,6 +237,7 @@ def test_a_quorum_goes_on_without_the_others(members: Callable[..., list[Member]
     ranks[2].ask("push", name="t", ids=[2], values=[[1, 1]])
     wait_until(lambda: ranks[0].ask("info", name="t")["clock"] == 4)
     assert [row[0] for row in ranks[0].run(PULL.format([0, 1, 2]))] == [4, 4, 0]
+    assert ranks[0].ask("info", name="t")["late"] == 1
 
 
 ALL_ROWS = """

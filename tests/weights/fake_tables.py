@@ -215,6 +215,7 @@ class FakeServer(Lined):
                     "failed": 0,
                     "rule": shard.spec["rule"]["rule"],
                     "evicted": 0,
+                    "late": 0,
                     "clock": min(shard.workers.values(), default=0),
                     "workers": shard.workers,
                 }
