@@ -47,11 +47,11 @@ faster. What a table has is compared with what was pushed once for each size and
 
 Sparse tables have rows of 64 floats. The ids of a call ascend, and are a quarter of those that the
 table has, or all of a million. `ringcoll`: workers are guests of a store whose ranks are the
-servers; a push is a sum. `1 backup`: a push is acknowledged when two servers have it. `TCP`: on one
-host, all take each other for another host's. `MXNet`: dist_sync, with the same servers and workers;
-a worker waits for each call. Sparse keys have SGD in the servers, since without an optimizer MXNet
-1.9.1 stores pushed rows in the wrong place. `MXNet over ringcoll`: the same program, with the store
-"ringcoll".
+servers; a push is a sum. `1 backup`: a push is acknowledged when two servers have it. `TCP`,
+`RDMA`: on one host, all take each other for another host's. `MXNet`: dist_sync, with the same
+servers and workers; a worker waits for each call. Sparse keys have SGD in the servers, since
+without an optimizer MXNet 1.9.1 stores pushed rows in the wrong place. `MXNet over ringcoll`: the
+same program, with the store "ringcoll".
 Torch and TensorFlow make new tensors of what they pull, and leave it to their user what is on
 which server; that was prepared before. Workers of TensorFlow have variables of their own, and at
 most 64 MiB in one call. allreduce: ringcoll's, of the same bytes, between the workers or, if there

@@ -1,7 +1,7 @@
 """Parameter tables of ringcoll: servers are the ranks of a store, and workers are its guests.
 
-Words: how many backups each shard has; then "apart" if all are to take each other for another
-host's, so that bytes go over TCP.
+Words: how many backups each shard has; then a transport, "tcp" or "verbs", if all are to take each
+other for another host's, so that bytes go by that.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Worker:
 
 if __name__ == "__main__":
     begun = tables.begin()
-    if "apart" in begun.words:
+    for transport in begun.words[1:]:
         os.environ["RINGCOLL_HOSTID"] = f"host{begun.rank}"
+        os.environ["RINGCOLL_TRANSPORT"] = transport
     tables.serve(begun, Worker(begun) if begun.is_user else Server(begun))

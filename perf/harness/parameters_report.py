@@ -13,12 +13,25 @@ from .figures import KIB, MIB, OURS
 from .findings import Findings
 from .mxnet_training import Training
 from .places import TARGET_RATE
-from .table_runs import DENSE, MXNET, MXNET_OURS, PULL, PUSH, PUSH_PULL, ROW_BYTES, SPARSE, Calls
+from .table_runs import (
+    APART,
+    DENSE,
+    MXNET,
+    MXNET_OURS,
+    PULL,
+    PUSH,
+    PUSH_PULL,
+    RDMA,
+    ROW_BYTES,
+    SPARSE,
+    Calls,
+)
 
 LEAST_COUNTED = MIB  # a smaller call takes less processor time than what is around it
 LEAST_OF_WIRE = 0.95
 FROM_BYTES = 16 * MIB  # on the wire
 LEAST_SCALED = 0.9  # of N times the load of one server
+LEAST_OVER_IP = 1.3
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Results(Findings):
 
     def checks(self) -> list[Check]:
         fast = [target.check(self.calls) for target in _FAST]
-        return [*fast, _of_wire(self.calls), _of_scale(self.calls)]
+        return [*fast, _of_wire(self.calls), _of_rdma(self.calls), _of_scale(self.calls)]
 
 
 def _of_wire(calls: list[Calls]) -> Check:
@@ -75,6 +88,17 @@ def _of_wire(calls: list[Calls]) -> Check:
             part = one.part_of_wire(OURS, size) if size >= FROM_BYTES else None
             where = f"{one.what}, {one.label(size)}, {one.place.shape}"
             check.note(where, part, part is not None and part >= LEAST_OF_WIRE)
+    return check
+
+
+def _of_rdma(calls: list[Calls]) -> Check:
+    text = f"RDMA at least {LEAST_OVER_IP} times as fast as TCP on the same device"
+    check = Check(text, unit="times")
+    for one in calls:
+        for size in one.sizes:
+            ratio = one.ratio(APART, size, to=RDMA)
+            if ratio is not None:
+                check.note(f"{one.what}, {one.label(size)}", ratio, ratio >= LEAST_OVER_IP)
     return check
 
 
@@ -135,21 +159,20 @@ def _processors(one: Calls) -> str:
     return report.table(["", *peers], rows) if rows else ""
 
 
-def _of_mxnet(calls: list[Calls]) -> list[str]:
-    """Communication of MXNet's store and of ringcoll's, both from MXNet's programs."""
+def _side_by_side(title: str, calls: list[Calls], their: str, our: str) -> list[str]:
+    """Two peers at all sizes and places."""
     rows = []
     for one in calls:
         for size in one.sizes:
-            theirs, ours = one.seconds(MXNET, size), one.seconds(MXNET_OURS, size)
-            ratio = one.ratio(MXNET, size, to=MXNET_OURS)
-            if theirs is None and ours is None:
+            theirs, ours = one.seconds(their, size), one.seconds(our, size)
+            ratio = one.ratio(their, size, to=our)
+            if theirs is None or ours is None:
                 continue
-            cells = ["–" if s is None else figures.format_seconds(s) for s in (theirs, ours)]
+            cells = [figures.format_seconds(seconds) for seconds in (theirs, ours)]
             factor = "–" if ratio is None else f"{ratio:.2f}"
             rows.append([f"{one.place}, {one.what}, {one.label(size)}", *cells, factor])
-    head = ["", MXNET, MXNET_OURS, f"{MXNET} / {MXNET_OURS}"]
-    title = "## MXNet's store and ringcoll's: communication"
-    return [title, report.table(head, rows)] if rows else []
+    head = ["", their, our, f"{their} / {our}"]
+    return [f"## {title}", report.table(head, rows)] if rows else []
 
 
 def _of_training(trainings: list[Training]) -> list[str]:
@@ -167,7 +190,10 @@ def to_markdown(results: Results) -> str:
         parts += [f"## {one.what}, {one.place}", _times(one)]
         if processors := _processors(one):
             parts += ["Processor seconds a GiB, of a worker + of the servers:", processors]
-    parts += [*_of_mxnet(results.calls), *_of_training(results.trainings)]
+    title = "MXNet's store and ringcoll's: communication"  # both from MXNet's programs
+    parts += _side_by_side(title, results.calls, MXNET, MXNET_OURS)
+    parts += _side_by_side("IP and RDMA", results.calls, APART, RDMA)
+    parts += _of_training(results.trainings)
     rows = [row for check in results.checks() for row in check.rows()]
     parts += ["## Targets", report.table(["target", "where", "measured", ""], rows)]
     parts += report.not_measured(results.missing, results.failures)

@@ -19,10 +19,11 @@ DENSE, SPARSE = "dense", "sparse"
 KINDS = (DENSE, SPARSE)  # in this order: see drivers/tables_mxnet.py
 ROW_BYTES = 256  # 64 floats
 MEMCPY, ALLREDUCE, TORCH, TENSORFLOW = "memcpy", "allreduce", "torch RPC", "TensorFlow gRPC"
-BACKED, APART = f"{OURS} 1 backup", f"{OURS} TCP"
+BACKED, APART, RDMA = f"{OURS} 1 backup", f"{OURS} TCP", f"{OURS} RDMA"
 MXNET, MXNET_OURS = "MXNet", f"MXNet over {OURS}"
 DENSE_SIZES = [4, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 ROWS = [64, 1024, 16_384, 131_072, 1_000_000]
+_RDMA_DEVICES = Path("/sys/class/infiniband")
 QUICK_DENSE_SIZES, QUICK_ROWS = [16 * KIB, MIB], [64]
 
 
@@ -39,13 +40,15 @@ class Peer:
     ways: Collection[str] = WAYS
     most_bytes: int = 1 << 62
     polls: bool = False  # a thread of its own polls, so that it is stopped while it waits
+    needs_rdma: bool = False
 
 
 PEERS = {
     MEMCPY: Peer("memcpy", between_hosts=False),
     OURS: Peer("ringcoll", ("0",), OURS, OURS),
     BACKED: Peer("ringcoll", ("1",), OURS, OURS, least_servers=2),
-    APART: Peer("ringcoll", ("0", "apart"), OURS, OURS, between_hosts=False),
+    APART: Peer("ringcoll", ("0", "tcp"), OURS, OURS, between_hosts=False),
+    RDMA: Peer("ringcoll", ("0", "verbs"), OURS, OURS, between_hosts=False, needs_rdma=True),
     ALLREDUCE: Peer("allreduce", (), OURS, OURS, ways=(PUSH_PULL,)),
     MXNET: Peer("mxnet", ("dist_sync",), "mxnet", "mxnet", polls=True),
     MXNET_OURS: Peer("mxnet", ("ringcoll",), "ringcoll.mxnet", "mxnet"),
@@ -143,6 +146,9 @@ def find(
     specs, missing = [], {}
     for name in names:
         peer = PEERS[name]
+        if peer.needs_rdma and not any(_RDMA_DEVICES.glob("*")):
+            missing[name] = "there is no RDMA device: ci/rdma-vm has one"
+            continue
         found = pythons.find(peer)
         if not found:
             missing[name] = f"{peer.module} is not installed for {' or '.join(pythons.paths)}"

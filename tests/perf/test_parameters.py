@@ -16,6 +16,7 @@ from harness.parameters_report import Results
 from harness.places import ONE_HOST, Pythons
 from harness.report import Visit
 from harness.table_runs import (
+    APART,
     DENSE,
     KINDS,
     MEMCPY,
@@ -25,6 +26,7 @@ from harness.table_runs import (
     PULL,
     PUSH,
     PUSH_PULL,
+    RDMA,
     ROW_BYTES,
     SPARSE,
     TORCH,
@@ -60,7 +62,13 @@ def results() -> Results:
             Place(),
             DENSE,
             PUSH_PULL,
-            {(OURS, small): 9e-6, (MXNET, small): 90e-6, (MXNET_OURS, small): 15e-6},
+            {
+                (OURS, small): 9e-6,
+                (MXNET, small): 90e-6,
+                (MXNET_OURS, small): 15e-6,
+                (APART, small): 50e-6,
+                (RDMA, small): 40e-6,
+            },
         ),
         calls(one, DENSE, PUSH, {(OURS, 16 * MIB): WIRE_16_MIB / 1.9}),
         calls(pair, DENSE, PUSH, {(OURS, 16 * MIB): WIRE_16_MIB / 1.52}),
@@ -102,6 +110,8 @@ def test_targets_say_what_was_measured_where(results: Results) -> None:
         "| one host, 64 MiB: push_pull at most 60.0 ms | – | – | not measured |",
         f"{wire} | push, dense, 16 MiB, 2 servers, 2 workers | 0.76 | **NOT MET** |",
         f"{wire} | pull, dense, 16 MiB, 1 server, 2 workers | 1.00 | met |",
+        "| RDMA at least 1.3 times as fast as TCP on the same device | push_pull, dense, 16 KiB | "
+        "1.25 times | **NOT MET** |",
         f"{scale} | push, dense, 16 MiB, 2 servers, 2 workers, hosts at 1gbit | "
         "0.80 of N times | **NOT MET** |",
     ):
@@ -120,6 +130,7 @@ def test_tables_have_limits_ratios_and_mxnets_store_beside(results: Results) -> 
         "| 16 MiB | 134 ms | 177 ms, 76.0% |",
         "| 16 MiB | 12.80 + 3.20 |",
         "| 1 server, 1 worker, one host, push_pull, dense, 16 KiB | 180 µs | 30.0 µs | 6.00 |",
+        "| 1 server, 1 worker, one host, push_pull, dense, 16 KiB | 100 µs | 80.0 µs | 1.25 |",
         "| MLP, Module | 2 | 640 | 1,280 | 2.00 |",
     ):
         assert line in lines
@@ -144,9 +155,13 @@ def test_the_plot_is_drawn(results: Results, tmp_path: Path) -> None:
 
 def test_peers_that_are_not_here_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, MXNET, table_runs.Peer("mxnet", (), "no_such_module", "no-such"))
-    specs, missing = table_runs.find(Pythons(), [MEMCPY, MXNET], Place(), MIB, [])
+    monkeypatch.setattr(table_runs, "_RDMA_DEVICES", Path("/nowhere"))
+    specs, missing = table_runs.find(Pythons(), [MEMCPY, MXNET, RDMA], Place(), MIB, [])
     assert [spec.name for spec in specs] == [MEMCPY]
-    assert missing == {MXNET: f"no_such_module is not installed for {sys.executable}"}
+    assert missing == {
+        MXNET: f"no_such_module is not installed for {sys.executable}",
+        RDMA: "there is no RDMA device: ci/rdma-vm has one",
+    }
 
 
 # --- Drivers ---
