@@ -13,8 +13,8 @@ namespace ringcoll::remote {
 namespace {
 
 // An answer comes within this time if the other end is about to give it. Falling asleep and being
-// woken would take longer.
-constexpr Duration kSpin = std::chrono::microseconds(20);
+// woken take as long.
+constexpr Duration kSpin = std::chrono::microseconds(50);
 
 }  // namespace
 
