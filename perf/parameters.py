@@ -64,7 +64,9 @@ them, count as nothing. The shaper passes the first 256 KB after a pause at full
 sizes up to 1 MiB may be faster than the wire.
 
 In training each host has a server and a worker, and a step of a worker takes 64 images. The
-optimizer runs in the servers. The random images stay the same."""
+optimizer runs in the servers. The random images stay the same. Shards of `ringcoll` on several
+hosts have one backup each, unless `without backup` is said; those of MXNet have none. In brackets:
+images a second in those with MXNet's store."""
 HOST, HOSTS, SHAPES, TRAINING = "host", "hosts", "shapes", "training"
 PARTS = {
     HOST: "one server and one worker on one host",

@@ -23,6 +23,8 @@ OTHER_VARIABLES = {
     "RINGCOLL_KEY": "the key of a store of weights, for the commands of `ringcoll store`",
     "RINGCOLL_MXNET": "1: the distributed stores of MXNet 1.9 (`dist_sync` and the like) are "
     "ringcoll's, in scripts that know nothing of it. Unset or 0: they are MXNet's",
+    "RINGCOLL_MXNET_REPLICAS": "how many backups the shards of ringcoll's stores for MXNet have. "
+    "Unset: one where servers are on two hosts or more. MXNet's own servers have none",
 }
 
 

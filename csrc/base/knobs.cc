@@ -20,7 +20,7 @@ namespace {
 
 // Names that belong to ringcoll but are no knobs of the library.
 constexpr std::string_view kOtherNames[] = {"RINGCOLL_STORE", "RINGCOLL_LIBRARY", "RINGCOLL_KEY",
-                                            "RINGCOLL_MXNET"};
+                                            "RINGCOLL_MXNET", "RINGCOLL_MXNET_REPLICAS"};
 // Shown in place of a secret.
 constexpr const char* kSet = "(set)";
 

@@ -76,13 +76,9 @@ TEST(Knobs, RefusesABadValueWithItsRange) {
 }
 
 TEST(Knobs, WarnsOfAnUnknownNameWithTheNearest) {
-  std::vector<std::string> names = {"RINGCOLL_SLOT",
-                                    "RINGCOLL_SLOTS",
-                                    "RINGCOLL_STORE",
-                                    "RINGCOLL_LIBRARY",
-                                    "RINGCOLL_KEY",
-                                    "RINGCOLL_MXNET",
-                                    "HOME"};
+  std::vector<std::string> names = {
+      "RINGCOLL_SLOT", "RINGCOLL_SLOTS", "RINGCOLL_STORE",          "RINGCOLL_LIBRARY",
+      "RINGCOLL_KEY",  "RINGCOLL_MXNET", "RINGCOLL_MXNET_REPLICAS", "HOME"};
   auto warnings = core().unknown(names);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("RINGCOLL_SLOTS"), std::string::npos);

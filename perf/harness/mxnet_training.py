@@ -9,10 +9,10 @@ from . import places, report, rounds
 from .jobs import Part, Spec
 from .measured import Measured
 from .places import Pythons
-from .table_runs import MXNET, MXNET_OURS, PEERS, Note, Settings, driver_spec
+from .table_runs import MXNET, MXNET_BARE, MXNET_OURS, PEERS, Note, Settings, driver_spec
 
 MODELS = {"lenet": "LeNet, gluon.Trainer", "mlp": "MLP, Module"}
-STORES = (MXNET, MXNET_OURS)
+STORES = (MXNET, MXNET_OURS, MXNET_BARE)
 IMAGES = 64  # of each worker in a step
 HOSTS = [1, 2, 4]
 
@@ -34,9 +34,9 @@ class Training(Measured):
         seconds = self.seconds(store, IMAGES)
         return IMAGES * self.hosts / seconds if seconds else None
 
-    def faster(self) -> float | None:
-        """Images a second over ringcoll in those over MXNet's own store."""
-        return self.ratio(MXNET, IMAGES, to=MXNET_OURS)
+    def faster(self, store: str) -> float | None:
+        """Images a second over a store in those over MXNet's own."""
+        return self.ratio(MXNET, IMAGES, to=store)
 
 
 def _specs(
@@ -45,12 +45,14 @@ def _specs(
     specs, missing = [], {}
     for name in STORES:
         peer = PEERS[name]
+        if hosts < peer.least_servers:
+            continue
         found = pythons.find(peer)
         if not found:
             missing[name] = f"{peer.module} is not installed for {' or '.join(pythons.paths)}"
             continue
         words = ["0", str(hosts), *peer.words, model]
-        spec = driver_spec(name, found[0], "mxnet_training", words, parts, stops=peer.polls)
+        spec = driver_spec(name, found[0], "mxnet_training", words, parts)
         spec.version = found[1]
         specs.append(spec)
     return specs, missing
@@ -95,8 +97,8 @@ def table(trainings: list[Training]) -> str:
     for one in trainings:
         cells = [f"{MODELS[one.model]}", str(one.hosts)]
         for store in STORES:
-            rate = one.images_s(store)
-            cells.append("–" if rate is None else f"{rate:,.0f}")
-        faster = one.faster()
-        rows.append([*cells, "–" if faster is None else f"{faster:.2f}"])
-    return report.table(["", "hosts", *STORES, f"{MXNET_OURS} / {MXNET}"], rows)
+            rate, faster = one.images_s(store), one.faster(store)
+            text = "–" if rate is None else f"{rate:,.0f}"
+            cells.append(text if faster is None or store == MXNET else f"{text} ({faster:.2f})")
+        rows.append(cells)
+    return report.table(["", "hosts", *STORES], rows)

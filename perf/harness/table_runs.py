@@ -21,6 +21,7 @@ ROW_BYTES = 256  # 64 floats
 MEMCPY, ALLREDUCE, TORCH, TENSORFLOW = "memcpy", "allreduce", "torch RPC", "TensorFlow gRPC"
 BACKED, APART, RDMA = f"{OURS} 1 backup", f"{OURS} TCP", f"{OURS} RDMA"
 MXNET, MXNET_OURS = "MXNet", f"MXNet over {OURS}"
+MXNET_BARE = f"{MXNET_OURS} without backup"
 DENSE_SIZES = [4, KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 ROWS = [64, 1024, 16_384, 131_072, 1_000_000]
 _RDMA_DEVICES = Path("/sys/class/infiniband")
@@ -41,6 +42,7 @@ class Peer:
     most_bytes: int = 1 << 62
     polls: bool = False  # a thread of its own polls, so that it is stopped while it waits
     needs_rdma: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 PEERS = {
@@ -52,6 +54,14 @@ PEERS = {
     ALLREDUCE: Peer("allreduce", (), OURS, OURS, ways=(PUSH_PULL,)),
     MXNET: Peer("mxnet", ("dist_sync",), "mxnet", "mxnet", polls=True),
     MXNET_OURS: Peer("mxnet", ("ringcoll",), "ringcoll.mxnet", "mxnet"),
+    MXNET_BARE: Peer(
+        "mxnet",
+        ("ringcoll",),
+        "ringcoll.mxnet",
+        "mxnet",
+        least_servers=2,
+        environment=(("RINGCOLL_MXNET_REPLICAS", "0"),),
+    ),
     TORCH: Peer("torch", (), "torch", "torch", polls=True),
     # Several tensors of the size are made by a call, and gRPC copies them once more.
     TENSORFLOW: Peer("tensorflow", (), "tensorflow", "tensorflow", most_bytes=64 * MIB, polls=True),
@@ -155,18 +165,23 @@ def find(
             continue
         python, version = found
         words = [str(most_bytes), str(place.servers), *peer.words]
-        spec = driver_spec(name, python, f"tables_{peer.driver}", words, parts, stops=peer.polls)
+        spec = driver_spec(name, python, f"tables_{peer.driver}", words, parts)
         spec.version = f"NumPy {version}" if name == MEMCPY else version
         specs.append(spec)
     return specs, missing
 
 
-def driver_spec(
-    name: str, python: str, driver: str, words: list[str], parts: list[Part], stops: bool
-) -> Spec:
+def driver_spec(name: str, python: str, driver: str, words: list[str], parts: list[Part]) -> Spec:
     """How a driver of tables is started."""
+    peer = PEERS[name]
     command = [python, str(build.DRIVERS / f"{driver}.py"), "{socket}", "{directory}", "{ranks}"]
-    return Spec(name, [*command, *words], pause_when_idle=stops, parts=parts)
+    return Spec(
+        name,
+        [*command, *words],
+        environment=dict(peer.environment),
+        pause_when_idle=peer.polls,
+        parts=parts,
+    )
 
 
 @dataclass

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import ringcoll
-from ringcoll.errors import Error, PeerLost
+from ringcoll.errors import Error, InvalidArgument, PeerLost
 from ringcoll.mxnet import scheduler
 from ringcoll.mxnet.scheduler import Lines, Plan
 
 NAME = "mxnet"  # of the store of tables
+_REPLICAS = "RINGCOLL_MXNET_REPLICAS"
 
 
 class Job:
@@ -35,21 +36,24 @@ class Job:
 @functools.cache
 def job() -> Job:
     """The job of this process, which it joins when it makes its first store. Collective."""
-    return _of_mxnet() if "DMLC_PS_ROOT_URI" in os.environ else _of_ringcoll()
+    replicas = _replicas()  # before anybody is waited for
+    if "DMLC_PS_ROOT_URI" in os.environ:
+        return _of_mxnet(replicas)
+    return _of_ringcoll(replicas)
 
 
-def _of_ringcoll() -> Job:
+def _of_ringcoll(replicas: int | None) -> Job:
     """Ranks of a launcher that :func:`ringcoll.init` knows are workers and servers both."""
     try:
         world = ringcoll.world()
     except ringcoll.InvalidArgument:
         world = ringcoll.init()
-    store = ringcoll.Store(NAME, world)
+    store = ringcoll.Store(NAME, world, replicas=replicas)
     _at_exit(store, world.barrier)
     return Job(world.rank, world.size, store, world.barrier)
 
 
-def _of_mxnet() -> Job:
+def _of_mxnet(replicas: int | None) -> Job:
     """A worker of MXNet's launchers. It serves no tables unless there are no servers."""
     plan = Plan.of()
     lines = scheduler.connect(plan)
@@ -59,6 +63,7 @@ def _of_mxnet() -> Job:
     store = ringcoll.Store(
         NAME,
         world,
+        replicas=replicas,
         key=told["key"],
         serve=plan.servers == 0,
     )
@@ -68,6 +73,14 @@ def _of_mxnet() -> Job:
     # The connection closes with this process, however it ends.
     _at_exit(store, world.barrier, lines)
     return Job(world.rank, world.size, store, world.barrier)
+
+
+def _replicas() -> int | None:
+    """How many backups shards have. Servers of MXNet have none."""
+    text = os.environ.get(_REPLICAS, "")
+    if text and not text.isdecimal():
+        raise InvalidArgument(f"{_REPLICAS}={text!r}: it is a number of backups, such as 0 or 1")
+    return int(text) if text else None
 
 
 def serve(plan: Plan) -> None:

@@ -24,12 +24,6 @@ holders = job.store.info()["holders"]
 job.barrier()
 print(json.dumps([job.rank, job.size, len(holders)]))
 """
-# Until stores take serve=, they do without.
-WITHOUT_SERVE = """
-import ringcoll
-Store = ringcoll.Store
-ringcoll.Store = lambda *a, serve=None, **k: Store(*a, **k)
-"""
 
 
 def first_ended(processes):
@@ -51,13 +45,28 @@ def reports(job):
 
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (2, 0)])
 def test_workers_and_servers_meet_and_end(launched, workers, servers):
-    script = WITHOUT_SERVE + REPORT
-    job = launched(["-P", "-c", script], workers, servers, RINGCOLL_MXNET="1")
+    job = launched(["-P", "-c", REPORT], workers, servers, RINGCOLL_MXNET="1")
     assert reports(job) == [[rank, workers, workers + servers] for rank in range(workers)]
 
 
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_job_says_how_many_backups_there_are(launched, replicas):
+    env = {"RINGCOLL_MXNET_REPLICAS": str(replicas)}
+    script = REPORT + 'print(job.store.info()["replicas"]["wanted"])'
+    job = launched(["-P", "-c", script], 1, 2, RINGCOLL_MXNET="1", **env)
+    assert reports(job) == [replicas]
+
+
+def test_a_number_of_backups_that_is_none_is_refused(launched):
+    env = {"RINGCOLL_MXNET_REPLICAS": "-1"}
+    job = launched(["-P", "-c", REPORT], 1, 1, RINGCOLL_MXNET="1", **env)
+    text = "RINGCOLL_MXNET_REPLICAS='-1': it is a number of backups, such as 0 or 1"
+    assert text in job.workers[0].communicate(timeout=60)[0]
+    assert job.workers[0].returncode == 1
+
+
 def test_a_worker_that_is_killed_ends_the_servers(launched):
-    script = WITHOUT_SERVE + REPORT + STAY
+    script = REPORT + STAY
     job = launched(["-P", "-c", script], 1, 1, RINGCOLL_MXNET="1")
     assert "[0, 1, 2]\n" in job.workers[0].stdout  # reads until it is there
     job.workers[0].send_signal(signal.SIGKILL)
@@ -65,7 +74,7 @@ def test_a_worker_that_is_killed_ends_the_servers(launched):
 
 
 def test_a_worker_that_fails_waits_for_nobody(launched):
-    script = WITHOUT_SERVE + REPORT + "assert job.rank\n" + STAY
+    script = REPORT + "assert job.rank\n" + STAY
     job = launched(["-P", "-c", script], 2, 1, RINGCOLL_MXNET="1")
     ended = first_ended(job.workers)
     assert ended.returncode == 1 and "AssertionError" in ended.stdout.read()

@@ -131,7 +131,7 @@ def test_tables_have_limits_ratios_and_mxnets_store_beside(results: Results) -> 
         "| 16 MiB | 12.80 + 3.20 |",
         "| 1 server, 1 worker, one host, push_pull, dense, 16 KiB | 180 µs | 30.0 µs | 6.00 |",
         "| 1 server, 1 worker, one host, push_pull, dense, 16 KiB | 100 µs | 80.0 µs | 1.25 |",
-        "| MLP, Module | 2 | 640 | 1,280 | 2.00 |",
+        "| MLP, Module | 2 | 640 | 1,280 (2.00) | – |",
     ):
         assert line in lines
 
