@@ -3,6 +3,7 @@
 // (remote/rdma_pair.h), where the device does. The dispatcher shares chunks out among carriers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,5 +57,10 @@ class Carrier {
   // Written on the loop's thread, before the dispatcher knows the carrier.
   uint64_t agent = 0;  // the peer's id
 };
+
+/// When a peer counts as heard if this process was stopped for `lag` since it was heard.
+inline Clock::time_point excused(Clock::time_point heard, Duration lag) {
+  return std::min(heard + lag, Clock::now());
+}
 
 }  // namespace ringcoll::remote

@@ -2,7 +2,6 @@
 // It never blocks: an event loop calls it.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -84,10 +83,8 @@ class Link final : public Carrier, public std::enable_shared_from_this<Link> {
 
   /// When bytes last arrived. Any thread.
   Clock::time_point heard() const override { return heard_.load(std::memory_order_relaxed); }
-  /// Lets the peer have been heard so much later. The loop's thread.
-  void excuse(Duration lag) {
-    heard_.store(std::min(heard() + lag, Clock::now()), std::memory_order_relaxed);
-  }
+  /// This process was stopped for so long. The loop's thread.
+  void excuse(Duration lag) { heard_.store(excused(heard(), lag), std::memory_order_relaxed); }
   /// Bytes that wait to be sent. Any thread.
   uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   /// Whether this end made it.

@@ -429,6 +429,7 @@ void Network::tick() {
 
 // This process was stopped, or had no processor: what it has not heard meanwhile is nobody's fault.
 void Network::excuse(Duration lag) {
+  if (rdma_) rdma_->excuse(lag);
   std::lock_guard lock(mutex_);
   for (auto& [key, each] : links_) each.link->excuse(lag);
 }

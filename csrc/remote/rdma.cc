@@ -175,6 +175,11 @@ void Rdma::left(const Link& link) {
   if (joined.stage == Stage::kUsable) dispatcher_.remove(*joined.pair);
 }
 
+void Rdma::excuse(Duration lag) {
+  for (auto& [link, joined] : joined_)
+    if (joined.pair) joined.pair->excuse(lag);
+}
+
 // Makes or connects a queue pair on the other thread, and then says so.
 void Rdma::prepare(const Joined& joined, std::function<std::shared_ptr<RdmaPair>()> slow,
                    FrameKind says) {

@@ -53,6 +53,8 @@ class Rdma final : private RdmaPair::Listener {
   void take(Link& link, const FrameHead& head, const std::string& body);
   /// A link has ended.
   void left(const Link& link);
+  /// This process was stopped for so long: devices could not be seen to work.
+  void excuse(Duration lag);
 
  private:
   /// kUsable: the dispatcher has the queue pair.

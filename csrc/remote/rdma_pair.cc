@@ -184,6 +184,11 @@ Clock::time_point RdmaPair::heard() const {
   return std::max(progressed, std::min(link_->heard(), latest));
 }
 
+void RdmaPair::excuse(Duration lag) {
+  std::lock_guard lock(mutex_);
+  progressed_ = excused(progressed_, lag);
+}
+
 void RdmaPair::ask(const Request& request, const std::function<bool()>& wanted) {
   {
     std::lock_guard lock(mutex_);

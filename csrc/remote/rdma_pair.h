@@ -77,6 +77,9 @@ class RdmaPair final : public Carrier, public std::enable_shared_from_this<RdmaP
   void take_no_key(uint32_t region, uint64_t secret, const Error& error);
   void take_key_gone(uint32_t region, uint64_t secret);
 
+  /// This process was stopped for so long.
+  void excuse(Duration lag);
+
   // Carrier.
   int suits(const RegionHandle& region, bool notice) const override;
   uint64_t window_bytes() const override;

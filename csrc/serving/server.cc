@@ -388,7 +388,7 @@ bool Server::carry_out(Session& session) {
   try {
     if (current.failure) throw *current.failure;
     if (current.load) {
-      current.load->wait(-1);  // throws its error
+      current.load->wait(-1);  // until its callback has returned; throws its error
       current.request.take(current.buffer);
     }
     const Done done = current.request.head.forwarded
@@ -558,7 +558,7 @@ bool Server::send_answers(Session& session) {
            Answer& answer = *each;
            if (!may_send(answer)) return false;
            try {
-             if (answer.rows) answer.rows->wait(-1);
+             if (answer.rows) answer.rows->wait(-1);  // as in carry_out()
            } catch (const Error& error) {
              fail(error, session.line, answer);
            }

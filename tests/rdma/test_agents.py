@@ -128,6 +128,20 @@ def test_a_region_that_is_closed_in_the_middle_is_gone(own, join):
         reading.wait()
 
 
+def test_who_was_stopped_does_not_take_the_device_for_silent(own, join):
+    """It has seen no progress for longer than devices have for it."""
+    owner = own()
+    agent = join(owner)
+    out = np.zeros(BYTES, "uint8")
+    agent.read(owner.handle, out[:MIB])
+    stop = f"sleep 0.3; kill -STOP {os.getpid()}; sleep 5; kill -CONT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", stop]) as stopper:
+        while stopper.poll() is None:
+            agent.read(owner.handle, out)
+    assert (out == PATTERN).all()
+    assert agent.stats()["by"]["tcp"] == 0
+
+
 def test_an_owner_that_is_killed_in_the_middle_is_lost(own, join):
     owner = own()
     agent = join(owner)
