@@ -220,6 +220,33 @@ TEST_P(Backups, APullThatIsSentAgainHasNothingThatCameLater) {
   EXPECT_EQ(worker.pull(ids, 16), std::vector<float>(16, 3));
 }
 
+TEST_P(Backups, ARuleThatIsSentAgainDoesNotUndoALaterOne) {
+  Servers servers(hosts(), sparse());
+  servers.lead_all(1, {2, 3});
+  ClientNode one("one", 7), two(GetParam(), 8);
+  for (ClientNode* client : {&one, &two}) servers.join(*client);
+  route(one, 1);
+  servers.kill(3);  // so server 1 answers no change any more, but server 2 gets it
+  const auto set_rule = [](ClientNode& client, const std::string& rule) {
+    return client.client.start(
+        kUid, {.kind = Kind::kRule, .values = std::as_bytes(std::span(rule))}, nullptr);
+  };
+  const std::string assign = R"({"rule": "assign"})", sum = R"({"rule": "sum"})";
+  const auto earlier = set_rule(one, assign);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(one.client.has_ended(*earlier));
+  servers.kill(1);
+  servers.lead_all(2, {});
+  route(two, 2);
+  two.wait(*set_rule(two, sum));
+  one.client.part(1);
+  route(one, 2);
+  one.wait(*earlier);
+  const std::vector<int64_t> ids{1, 2, 3, 4};
+  for (int i = 0; i < 2; i++) one.push(ids, std::vector<float>(16, 1));
+  EXPECT_EQ(two.pull(ids, 16), std::vector<float>(16, 2));
+}
+
 /// Clients that push all the time, and know what was acknowledged.
 class Pushing {
  public:

@@ -206,7 +206,8 @@ void Hosting::change_shard(const HostedTable& table, Hosted& hosted, const Incom
     case Kind::kGrace:
       return shard.end_grace(head.clock);
     case Kind::kRule:
-      return shard.set_rule(Rule::parse(text()));
+      shard.set_rule(head.client, head.number, Rule::parse(text()));
+      return;
     case Kind::kInstall:
       break;
   }

@@ -23,7 +23,7 @@ using testing::bytes_of;
 using testing::Floats;
 using testing::Ids;
 
-constexpr int64_t kIds = 60, kShards = 3;
+constexpr int64_t kIds = 60, kShards = 3, kFirstSetter = 100;  // who sets rules is no worker
 constexpr float kMomentum = 0.5F, kFirstValue = 3;
 
 struct Settings {
@@ -137,7 +137,8 @@ class World {
       case 1:
         return below(4) == 0 ? leave(below(4)) : join(below(4));
       case 11:
-        return repeat(below(4));
+        repeat(below(4));
+        return send_rule(kFirstSetter + below(2), PushOutcome::kRepeated);
       case 2:
         return end_grace();
       case 3:
@@ -308,9 +309,19 @@ class World {
   }
 
   void set_rule() {
+    const int64_t client = kFirstSetter + below(2);
     lr_ = static_cast<float>(1 + below(3)) / 4;
+    last_rule_.insert_or_assign(
+        client,
+        std::pair(++number_, rules::Sgd{.lr = static_cast<double>(lr_), .momentum = kMomentum}));
+    send_rule(client, PushOutcome::kApplied);
+  }
+  void send_rule(int64_t client, PushOutcome expected) {
+    const auto last = last_rule_.find(client);
+    if (last == last_rule_.end()) return;
+    const auto& [number, parameters] = last->second;
     on_all([&](Shard& shard) {
-      shard.set_rule(Rule(rules::Sgd{.lr = static_cast<double>(lr_), .momentum = kMomentum}));
+      EXPECT_EQ(shard.set_rule(client, number, Rule(parameters)), expected);
     });
   }
 
@@ -331,6 +342,8 @@ class World {
   std::map<int64_t, int64_t> workers_;
   std::vector<ModelPush> waiting_;
   std::map<int64_t, std::pair<int64_t, ModelPush>> last_;  // push of each worker, with its number
+  std::map<int64_t, std::pair<int64_t, rules::Sgd>>
+      last_rule_;  // of each who has set one, likewise
   int64_t current_ = 0, grace_ended_ = -1, number_ = 0;
   float lr_ = 1;
 };

@@ -128,7 +128,7 @@ void Shard::check_rows(const PushedRows& pushed, const Rule& rule) const {
 }
 
 template <typename Change>
-PushOutcome Shard::once(int64_t client, int64_t number, const PushedRows& pushed, Change&& change) {
+PushOutcome Shard::once(int64_t client, int64_t number, Change&& change) {
   return with_memory(spec_, [&] {
     std::map<int64_t, int64_t> first;  // made before anything changes
     const auto last = numbers_.find(client);
@@ -138,11 +138,14 @@ PushOutcome Shard::once(int64_t client, int64_t number, const PushedRows& pushed
       numbers_.merge(first);
     else
       last->second = number;
-    counters_.nan_values +=
-        count_nan(pushed.dtype, pushed.values.data(),
-                  static_cast<int64_t>(pushed.values.size() / size_of(pushed.dtype)));
     return outcome;
   });
+}
+
+void Shard::count_nans(const PushedRows& pushed) {
+  counters_.nan_values +=
+      count_nan(pushed.dtype, pushed.values.data(),
+                static_cast<int64_t>(pushed.values.size() / size_of(pushed.dtype)));
 }
 
 bool Shard::has_done(int64_t client, int64_t number) const {
@@ -154,14 +157,18 @@ PushOutcome Shard::push(int64_t client, int64_t number, int64_t clock, const Pus
   if (has_done(client, number)) return PushOutcome::kRepeated;
   check_rows(pushed, spec_.rule);
   if (is_synchronous()) check_clock(client, clock, pushed.dtype);
-  return once(client, number, pushed, [&] { return accept(client, clock, pushed); });
+  return once(client, number, [&] {
+    const PushOutcome outcome = accept(client, clock, pushed);
+    count_nans(pushed);
+    return outcome;
+  });
 }
 
 PushOutcome Shard::assign(int64_t client, int64_t number, const PushedRows& pushed) {
   static const Rule kAssign(rules::Assign{});
   if (has_done(client, number)) return PushOutcome::kRepeated;
   check_rows(pushed, kAssign);
-  return once(client, number, pushed, [&] {
+  return once(client, number, [&] {
     Contributions step;
     add_rows(step, pushed);
     prepare({&step, 1});
@@ -176,6 +183,7 @@ PushOutcome Shard::assign(int64_t client, int64_t number, const PushedRows& push
       kAssign.apply(spec_.dtype, row, {last.dtype, last.values});
     });
     rows_.end_step();
+    count_nans(pushed);
     return PushOutcome::kApplied;
   });
 }
@@ -415,12 +423,13 @@ void Shard::advance(Clocks after) {
 
 // ---- others
 
-void Shard::set_rule(const Rule& rule) {
-  if (rule == spec_.rule) return;
+PushOutcome Shard::set_rule(int64_t client, int64_t number, const Rule& rule) {
+  if (has_done(client, number)) return PushOutcome::kRepeated;
   check_push(spec_, rule, spec_.dtype, 1);
-  const bool keeps_state = rule.parameters().index() == spec_.rule.parameters().index() &&
-                           rule.state_slots() == spec_.rule.state_slots() && !rule.custom();
-  with_memory(spec_, [&] {
+  return once(client, number, [&] {
+    if (rule == spec_.rule) return PushOutcome::kApplied;
+    const bool keeps_state = rule.parameters().index() == spec_.rule.parameters().index() &&
+                             rule.state_slots() == spec_.rule.state_slots() && !rule.custom();
     Rule next = rule;
     auto custom = made(spec_, rule);
     if (!keeps_state) rows_.begin_state(rule);
@@ -428,6 +437,7 @@ void Shard::set_rule(const Rule& rule) {
     custom_ = std::move(custom);
     if (!rule.takes_weights())
       for (WaitingPush& push : waiting_) push.weight = 1;
+    return PushOutcome::kApplied;
   });
 }
 

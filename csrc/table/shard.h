@@ -110,8 +110,8 @@ class Shard {
   /// rows. A custom rule is made anew. Nothing happens if the rule is equal. Pushes that wait are
   /// applied by the new rule, with weight 1 if that takes none. Throws Error(kInvalidArgument) if
   /// the table's type is none of the rule or a custom rule cannot be made, Error(kRefused) if
-  /// memory is lacking.
-  void set_rule(const Rule& rule);
+  /// memory is lacking. Numbers are those of push().
+  PushOutcome set_rule(int64_t client, int64_t number, const Rule& rule);
   const TableSpec& spec() const { return spec_; }
   /// Forgets the numbers of a client that will send nothing more.
   void forget(int64_t client);
@@ -152,7 +152,8 @@ class Shard {
   bool has_done(int64_t client, int64_t number) const;
   /// Does `change`, which returns a PushOutcome, and remembers the number.
   template <typename Change>
-  PushOutcome once(int64_t client, int64_t number, const PushedRows& pushed, Change&& change);
+  PushOutcome once(int64_t client, int64_t number, Change&& change);
+  void count_nans(const PushedRows& pushed);
   PushOutcome accept(int64_t client, int64_t clock, const PushedRows& pushed);
   void keep(int64_t worker, int64_t clock, const PushedRows& pushed);
   void add_rows(Contributions& all, const PushedRows& rows) const;

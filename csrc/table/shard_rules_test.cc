@@ -113,13 +113,13 @@ TEST(ShardAssign, CountsNanAndRefusesWhatDoesNotFit) {
 TEST(ShardRule, OfAnotherKindBeginsWithNewState) {
   OwnShard table(sparse(kSum)), fresh(sparse(kAdam));
   table.push(1, 0, {3}, {1, 2});
-  table.shard.set_rule(Rule::parse(kAdam));
+  table.set_rule(Rule::parse(kAdam));
   EXPECT_EQ(table.pull({3}), (Floats{1, 2}));
   assign(fresh, 1, {3}, {1, 2});
   for (OwnShard* one : {&table, &fresh}) one->push(1, 0, {3, 4}, {1, 2, 3, 4});
   EXPECT_EQ(table.pull({3, 4}), fresh.pull({3, 4}));
   expect_copy_is_equal(table);
-  table.shard.set_rule(Rule::parse(R"({"rule": "sgd", "lr": 1, "momentum": 0.5})"));
+  table.set_rule(Rule::parse(R"({"rule": "sgd", "lr": 1, "momentum": 0.5})"));
   const Floats before = table.pull({4});
   table.push(1, 0, {4}, {1, 1});
   EXPECT_EQ(table.pull({4}), (Floats{before[0] - 1, before[1] - 1}));  // the first push of it
@@ -129,11 +129,11 @@ TEST(ShardRule, OfAnotherKindBeginsWithNewState) {
 TEST(ShardRule, WithOtherParametersKeepsState) {
   OwnShard table(sparse(R"({"rule": "sgd", "lr": 1, "momentum": 0.5})"));
   table.push(1, 0, {3}, {1, 1});
-  table.shard.set_rule(Rule(rules::Sgd{.lr = 2, .momentum = 0.5}));
+  table.set_rule(Rule(rules::Sgd{.lr = 2, .momentum = 0.5}));
   table.push(1, 0, {3}, {1, 1});
   EXPECT_EQ(table.pull({3}), (Floats{-4, -4}));  // -1 - 2 * 1.5
-  table.shard.set_rule(Rule(rules::Sgd{.lr = 2}));
-  table.shard.set_rule(Rule(rules::Sgd{.lr = 1, .momentum = 0.5}));
+  table.set_rule(Rule(rules::Sgd{.lr = 2}));
+  table.set_rule(Rule(rules::Sgd{.lr = 1, .momentum = 0.5}));
   table.push(1, 0, {3}, {1, 1});
   EXPECT_EQ(table.pull({3}), (Floats{-5, -5}));  // the momentum has ended meanwhile
 }
@@ -141,15 +141,28 @@ TEST(ShardRule, WithOtherParametersKeepsState) {
 TEST(ShardRule, ThatIsEqualChangesNothing) {
   OwnShard table(sparse(kAdam));
   table.push(1, 0, {3}, {1, 1});
-  const uint64_t digest = table.shard.digest();
-  table.shard.set_rule(Rule::parse(kAdam));
-  EXPECT_EQ(table.shard.digest(), digest);
+  OwnShard copy(table.shard.spec(), {}, table.shard.snapshot());
+  table.set_rule(Rule::parse(kAdam));
+  for (OwnShard* one : {&table, &copy}) one->push(2, 0, {3}, {1, 1});
+  EXPECT_EQ(table.pull({3}), copy.pull({3}));
+}
+
+TEST(ShardRule, ThatComesAgainChangesNothing) {
+  OwnShard table(sparse(kSum));
+  const Rule assign = Rule::parse(R"({"rule": "assign"})"), sum = Rule::parse(kSum);
+  EXPECT_EQ(table.shard.set_rule(1, 5, assign), PushOutcome::kApplied);
+  EXPECT_EQ(table.shard.set_rule(2, 3, sum), PushOutcome::kApplied);
+  OwnShard copy(table.shard.spec(), {}, table.shard.snapshot());
+  for (OwnShard* one : {&table, &copy}) {
+    EXPECT_EQ(one->shard.set_rule(1, 5, assign), PushOutcome::kRepeated);
+    EXPECT_EQ(one->shard.spec().rule, sum);
+  }
 }
 
 TEST(ShardRule, ThatDoesNotTakeTheTypeIsRefused) {
   OwnShard table(TableSpec::parse(
       R"({"name": "t", "dtype": "int32", "row_shape": [2], "rule": {"rule": "sum"}})"));
-  const Error error = error_of([&] { table.shard.set_rule(Rule::parse(kAdam)); });
+  const Error error = error_of([&] { table.set_rule(Rule::parse(kAdam)); });
   EXPECT_EQ(error.code(), Code::kInvalidArgument);
   EXPECT_STREQ(error.what(),
                "table t: rule adam: values are int32: they must be floating-point numbers");
@@ -159,7 +172,7 @@ TEST(ShardRule, PushesThatWaitLoseAWeightThatTheRuleDoesNotTake) {
   OwnShard table(sparse(R"({"rule": "weighted_average"})", R"(, "staleness": 0)"));
   table.shard.join(1);
   table.push(1, 0, {3}, {4, 4}, 7);
-  table.shard.set_rule(Rule::parse(kSum));
+  table.set_rule(Rule::parse(kSum));
   expect_copy_is_equal(table);
   table.shard.tick(1, 0);
   EXPECT_EQ(table.pull({3}), (Floats{4, 4}));
@@ -182,7 +195,7 @@ TEST_F(CustomRules, HaveStateThatTravels) {
   for (OwnShard* one : {&table, &copy}) one->push(1, 0, {9}, {1, 2});
   EXPECT_EQ(copy.pull({9}), (Floats{3, 6}));
   EXPECT_EQ(copy.shard.digest(), table.shard.digest());
-  copy.shard.set_rule(Rule::parse(Counting::json()));  // equal, though it was called since
+  copy.set_rule(Rule::parse(Counting::json()));  // equal, though it was called since
   copy.push(1, 0, {10}, {1, 1});
   EXPECT_EQ(copy.pull({10}), (Floats{4, 4}));
 }
@@ -221,14 +234,14 @@ TEST_F(CustomRules, GetADenseTensorAsAWhole) {
 TEST_F(CustomRules, ComeAndGo) {
   OwnShard table(sparse(kAdam));
   table.push(1, 0, {3}, {1, 1});
-  table.shard.set_rule(Rule::parse(Counting::json(10)));
+  table.set_rule(Rule::parse(Counting::json(10)));
   const Floats before = table.pull({3});
   table.push(1, 0, {3}, {1, 1});
   EXPECT_EQ(table.pull({3}), (Floats{before[0] + 11, before[1] + 11}));
-  table.shard.set_rule(Rule::parse(Counting::json(1)));
+  table.set_rule(Rule::parse(Counting::json(1)));
   table.push(1, 0, {4}, {1, 1});
   EXPECT_EQ(table.pull({4}), (Floats{2, 2}));
-  table.shard.set_rule(Rule::parse(kSum));
+  table.set_rule(Rule::parse(kSum));
   table.push(1, 0, {4}, {1, 1});
   EXPECT_EQ(table.pull({4}), (Floats{3, 3}));
   expect_copy_is_equal(table);
@@ -240,7 +253,7 @@ TEST_F(CustomRules, ThatCannotBeMadeAreRefused) {
   for (const auto& [maker, data, wanted] : std::vector<std::array<std::string, 3>>{
            {"nobody", "", "maker is \"nobody\""}, {Counting::kMaker, "bad", "bad is no number"}}) {
     const Rule rule(rules::Custom{.maker = maker, .data = data});
-    for (const Error& error : {error_of([&] { table.shard.set_rule(rule); }),
+    for (const Error& error : {error_of([&] { table.set_rule(rule); }),
                                error_of([&] { OwnShard(sparse(rule.json())); })}) {
       EXPECT_EQ(error.code(), Code::kInvalidArgument);
       EXPECT_NE(std::string(error.what()).find(wanted), std::string::npos) << error.what();

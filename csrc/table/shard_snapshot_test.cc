@@ -93,7 +93,7 @@ TEST(Snapshot, HasTheRuleAsItIsNow) {
   const TableSpec spec = sparse(R"({"rule": "sgd", "lr": 1})");
   OwnShard first(spec);
   first.push(1, 0, {3}, {1, 2});
-  first.shard.set_rule(Rule(rules::Sgd{.lr = 0.5}));
+  first.set_rule(Rule(rules::Sgd{.lr = 0.5}));
   OwnShard second(spec, {}, first.shard.snapshot());
   EXPECT_EQ(second.shard.spec().rule, first.shard.spec().rule);
 }

@@ -266,7 +266,7 @@ TEST(Shard, APullThatWaitsWritesNothing) {
 TEST(Shard, TheLearningRateChangesInMidRun) {
   OwnShard table(sparse(R"({"rule": "sgd", "lr": 1})"));
   table.push(1, 0, {0}, {1, 1});
-  table.shard.set_rule(Rule(rules::Sgd{.lr = 0.5}));
+  table.set_rule(Rule(rules::Sgd{.lr = 0.5}));
   table.push(1, 0, {0}, {1, 1});
   EXPECT_EQ(table.pull({0}), (Floats{-1.5, -1.5}));
 }

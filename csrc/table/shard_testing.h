@@ -38,6 +38,7 @@ struct OwnShard {
                    double weight = 1) {
     return shard.push(client, ++number, clock, {ids, RC_FLOAT32, bytes_of(values), weight});
   }
+  PushOutcome set_rule(const Rule& rule) { return shard.set_rule(1, ++number, rule); }
   /// Precondition: nothing has to be waited for.
   Floats pull(const Ids& ids) const {
     int64_t elements = 0;
