@@ -2,7 +2,7 @@
 ringcoll/weights/saved_tables.py.
 
 The ranks of a commit share the shards out. Each asks the server that leads a shard, which copies
-its rows; the rank reads that copy when the commit copies tensors.
+its rows, and reads that copy. If the server ends before that, the next one copies the shard.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from ringcoll import _core
-from ringcoll.errors import Error, Timeout
+from ringcoll.errors import Error, Gone, Timeout
 from ringcoll.weights import agents
-from ringcoll.weights.catalog_tables import Json
-from ringcoll.weights.saved_tables import PREFIX, Array, arrays_of, shard_prefix
+from ringcoll.weights.catalog_tables import Json, is_lost
+from ringcoll.weights.saved_tables import PREFIX, Array, SavedArray, arrays_of, shard_prefix
 
 if TYPE_CHECKING:
     from ringcoll.weights.control import Control
@@ -29,13 +29,6 @@ _AGAIN_S = 0.05
 Read = Callable[[int, list[str]], Mapping[str, Any]]
 
 
-class SavedArray(NamedTuple):
-    """An array of a shard, and a function that reads its bytes."""
-
-    array: Array
-    source: Callable[[], numpy.ndarray]
-
-
 class Saver:
     """Saves shards for one commit. ``info`` describes this process (:func:`agents.describe`)."""
 
@@ -43,58 +36,61 @@ class Saver:
         self._control, self._session = control, control.session
         self._agent, self._info = agent, info
         self._deadline = deadline
-        self._done: list[tuple[str, int]] = []  # servers, and what they keep for this commit
-        self.arrays: list[SavedArray] = []
+        self._trouble: Error | None = None  # why a shard could not be saved, last
 
-    def save(self, tables: Mapping[str, Json], rank: int, size: int) -> None:
-        """Adds the arrays of every ``size``-th shard of these tables, from ``rank`` on."""
+    def save(self, tables: Mapping[str, Json], rank: int, size: int) -> list[SavedArray]:
+        """The arrays of every ``size``-th shard of these tables, from ``rank`` on. Raises Timeout,
+        and Gone if nobody has a shard any more."""
+        found = []
         number = 0
         for name, record in sorted(tables.items()):
             facts = facts_of(record)
             for index in range(len(record["shards"])):
                 if number % size == rank:
                     cut = facts["cuts"][index] if facts["cuts"] else ()
-                    self.arrays += self._save_shard(name, index, record, cut)
+                    found += self._save_shard(name, index, record, cut)
                 number += 1
-
-    def close(self) -> None:
-        """Servers free what they have copied."""
-        for server, token in self._done:
-            self._control.send(server, {"q": "saved", "token": token, "r": 0})
+        return found
 
     def _save_shard(self, name: str, index: int, record: Json, cut: Any) -> list[SavedArray]:
         while True:
-            for server in record["shards"][index]["holders"][:1]:
+            shard = record["shards"][index]
+            if is_lost(shard):
+                raise Gone(
+                    f"table {name!r}: shard {index} is lost with all of its servers; replicas= "
+                    "makes further copies"
+                )
+            for server in shard["holders"][:1]:
                 request = {"q": "save", "uid": record["uid"], "shard": index}
                 try:
                     answer = self._session.ask(server, request, self._left())
-                except Error:
-                    answer = None  # another one leads it now
-                if answer is not None:
-                    self._done.append((server, answer["token"]))
-                    arrays = arrays_of(name, index, record["spec"], cut, json.loads(answer["said"]))
-                    return [SavedArray(each, self._reader(each, answer)) for each in arrays]
+                    if answer is not None:
+                        said = json.loads(answer["said"])
+                        arrays = arrays_of(name, index, record["spec"], cut, said)
+                        return self._read(server, arrays, answer)
+                except Error as error:  # another one leads it now, or will
+                    self._trouble = error
             time.sleep(_AGAIN_S)
             request = {"q": "table", "name": name, "spec": None, "shards": None}
             record = self._session.request(request, self._left())["table"]
 
-    def _reader(self, array: Array, answer: Json) -> Callable[[], numpy.ndarray]:
-        handle = agents.decode(answer["region"])
-        holder, there = answer["holder"], answer["info"]
-        far = agents.distance(self._info, self._control.me, there, holder)
-
-        def read() -> numpy.ndarray:
-            data = numpy.empty(array.bytes, numpy.uint8)
-            if array.bytes:
-                agents.read(self._agent, [(data, [(handle, array.start, far)])], self._left())
-            return data
-
-        return read
+    def _read(self, server: str, arrays: list[Array], answer: Json) -> list[SavedArray]:
+        """Reads the server's copy, which frees it then."""
+        data = numpy.empty(sum(array.bytes for array in arrays), numpy.uint8)
+        if data.size:
+            handle = agents.decode(answer["region"])
+            far = agents.distance(self._info, self._control.me, answer["info"], answer["holder"])
+            agents.read(self._agent, [(data, [(handle, 0, far)])], self._left())
+        self._control.send(server, {"q": "saved", "token": answer["token"], "r": 0})
+        return [SavedArray(each, data[each.start : each.start + each.bytes]) for each in arrays]
 
     def _left(self) -> float:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise Timeout("servers of tables have not copied their shards before the deadline")
+            raise Timeout(
+                "servers of tables have not copied their shards before the deadline"
+                + (f": {self._trouble}" if self._trouble else "")
+            )
         return min(left, _ASK_S)
 
 

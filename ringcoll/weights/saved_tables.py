@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy
 
 from ringcoll.errors import Mismatch
 from ringcoll.weights.catalog_tables import Json
@@ -46,6 +48,13 @@ class Array:
     def __init__(self, name: str, dtype: str, shape: list[int], place: Json | None = None) -> None:
         self.name, self.dtype, self.shape, self.place = name, dtype, shape, place
         self.start = self.bytes = 0
+
+
+class SavedArray(NamedTuple):
+    """An array of a shard, and its bytes."""
+
+    array: Array
+    data: numpy.ndarray
 
 
 def arrays_of(table: str, index: int, spec: Json, cut: Sequence[int], said: Json) -> list[Array]:

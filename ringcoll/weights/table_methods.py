@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcoll.weights.catalog import Json
 from ringcoll.weights.control import Control
+from ringcoll.weights.saved_tables import SavedArray
 from ringcoll.weights.session import Session
 from ringcoll.weights.writing import Writer
 
@@ -89,17 +90,14 @@ class TableMethods:
         if self._opener is not None:
             self._opener.settle(limit)
 
-    def save_tables(self, tables: Mapping[str, Json], rank: int, size: int, limit: float) -> Any:
-        """Has the servers copy this rank's share of the shards."""
+    def save_tables(
+        self, tables: Mapping[str, Json], rank: int, size: int, limit: float
+    ) -> list[SavedArray]:
+        """This rank's share of the shards."""
         from ringcoll.tables.saving import Saver
 
         saver = Saver(self._control, self._agent, self._info, time.monotonic() + limit)
-        try:
-            saver.save(tables, rank, size)
-        except BaseException:
-            saver.close()
-            raise
-        return saver
+        return saver.save(tables, rank, size)
 
     def _get_opener(self) -> Opener:
         if self._opener is None:

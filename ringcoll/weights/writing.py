@@ -20,6 +20,7 @@ from ringcoll.weights.control import Control
 from ringcoll.weights.group import Group
 from ringcoll.weights.holder import Holder, Worker
 from ringcoll.weights.names import path_of
+from ringcoll.weights.saved_tables import SavedArray
 from ringcoll.weights.session import Session
 
 _GRACE_S = 3.0  # the leader answers at the deadline; a writer waits this much longer for that
@@ -32,17 +33,11 @@ class SavesTables(Protocol):
         """Waits until all calls of this process on tables have ended. Raises Timeout."""
         ...
 
-    def save_tables(self, tables: Mapping[str, Json], rank: int, size: int, limit: float) -> Saving:
-        """Has the servers copy this rank's share of the shards."""
+    def save_tables(
+        self, tables: Mapping[str, Json], rank: int, size: int, limit: float
+    ) -> list[SavedArray]:
+        """This rank's share of the shards."""
         ...
-
-
-class Saving(Protocol):
-    """Shards that were copied for a commit."""
-
-    arrays: list[Any]  # SavedArray of ringcoll/tables/saving.py
-
-    def close(self) -> None: ...
 
 
 class Put(NamedTuple):
@@ -103,14 +98,14 @@ class Pending:
         self._copied.set()
 
 
-def _put_of(saved: Any) -> Put:
+def _put_of(saved: SavedArray) -> Put:
     """An array of a shard as something that was put."""
     array = saved.array
     entry: list[Any] = [array.name, array.dtype, list(array.shape), None, None]
     if array.place is not None:
         shape, offset = array.place["global_shape"], array.place["offset"]
         entry = [array.name, array.dtype, list(shape), list(offset), list(array.shape)]
-    return Put(entry, array.bytes, None, saved.source)
+    return Put(entry, array.bytes, None, lambda: saved.data)
 
 
 class _Commit(NamedTuple):
@@ -300,36 +295,32 @@ class Writer:
     def _decide(self, work: _Commit) -> int:
         stage = f"{self._group.id}.{work.sequence}"
         copied: list[str] = []
-        savings: list[Saving] = []
         try:
             if self.tables is not None:
                 self.tables.settle_tables(work.timeout)
-            return self._negotiate(work, stage, copied, savings)
+            return self._negotiate(work, stage, copied)
         except BaseException:
             with contextlib.suppress(Error):
                 self._session.post(self._base(work) | {"q": "abandon"})
             raise
         finally:
-            for saving in savings:
-                saving.close()
             if self._control.node is not None:
                 self._control.run(lambda node, now: node.unpin(now, stage))
             else:
                 self._holder.free(copied)
 
-    def _negotiate(
-        self, work: _Commit, stage: str, copied: list[str], savings: list[Saving]
-    ) -> int:
+    def _negotiate(self, work: _Commit, stage: str, copied: list[str]) -> int:
         """Sends the stage until it is decided, to one leader or several."""
         base = self._base(work)
         puts = list(work.puts.values())
         send_entries = self._renew_entries(puts)
         deadline = time.monotonic() + work.timeout
         staged: dict[str, Any] | None = None
+        has_tables = False
         while True:
             ask = base | {"q": "stage", "size": len(self._group.writers), "token": str(self._token)}
             ask |= {"entries": send_entries, "deleted": work.deleted, "metadata": work.metadata}
-            ask["tables"] = bool(savings)
+            ask["tables"] = has_tables
             ask |= {
                 "time": work.time,
                 "writers": self._group.writers if send_entries is not None else None,
@@ -342,9 +333,9 @@ class Writer:
             if answer.get("again") == "entries":
                 send_entries = self._entries
                 continue
-            if answer.get("again") == "tables" and not savings:
-                savings.append(self._save_tables(answer["tables"], deadline))
-                puts += [_put_of(each) for each in savings[0].arrays]
+            if answer.get("again") == "tables" and not has_tables:
+                puts += map(_put_of, self._save_tables(answer["tables"], deadline))
+                has_tables = True
                 send_entries = self._renew_entries(puts)
                 continue
             if staged is None:
@@ -375,7 +366,7 @@ class Writer:
         self._token += 1
         return entries
 
-    def _save_tables(self, tables: Mapping[str, Json], deadline: float) -> Saving:
+    def _save_tables(self, tables: Mapping[str, Json], deadline: float) -> list[SavedArray]:
         assert self.tables is not None
         size, left = len(self._group.writers), max(0.1, deadline - time.monotonic())
         return self.tables.save_tables(tables, self._group.rank, size, left)

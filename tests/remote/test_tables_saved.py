@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,46 @@ def test_a_server_that_is_killed_does_not_end_a_commit(
         rank.say("run", text="result = me.store.commit()")
     server.kill()
     assert [rank.answer() for rank in ranks] == [1, 1]
+
+
+KILL_BEFORE_READING = """
+import os, signal
+from ringcoll.tables import saving
+read = saving.agents.read
+def kill_and_read(*arguments):
+    saving.agents.read = read
+    os.kill({}, signal.SIGKILL)
+    return read(*arguments)
+saving.agents.read = kill_and_read
+"""
+
+
+def test_a_server_that_is_killed_before_its_copies_are_read_does_not_end_a_commit(
+    members: Callable[..., list[Member]], member: Callable[..., Member]
+) -> None:
+    ranks = members(2, replicas=1)
+    server = member("join", ranks[0].address, HOSTID="another")
+    all_say(ranks, "run", text=MAKE)
+    wait_until(lambda: len(ranks[0].ask("info", name="e")["servers"]) == 3)
+    ranks[0].run(PUSH)
+    before = ranks[1].run(DIGEST)
+    ranks[0].run(KILL_BEFORE_READING.format(server.process.pid))
+    all_say(ranks, "run", text="me.store.commit()")
+    assert server.process.wait(5) == -signal.SIGKILL
+    ranks[0].run("for name in ('e', 'd'):\n    me.store.drop_table(name)")
+    all_say(ranks, "run", text=MAKE)
+    assert ranks[1].run(DIGEST) == before
+
+
+def test_a_commit_names_the_table_that_has_lost_a_shard(member: Callable[..., Member]) -> None:
+    store = member("found", "w", 0)
+    server = member("join", store.address)
+    store.ask("table", name="t", row_shape=[2])
+    wait_until(lambda: len(store.ask("info", name="t")["servers"]) == 2)
+    server.kill()
+    with pytest.raises(Failed, match=r"table 't': shard \d+ is lost") as lost:
+        store.run("me.store.commit()")
+    assert lost.value.kind == "Gone"
 
 
 @pytest.mark.parametrize(
