@@ -12,6 +12,7 @@ does every header of csrc/ that includes it, directly or not: verbs/table.h need
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -96,12 +97,12 @@ def allowed_layers(layer: str) -> set[str]:
     return set()
 
 
-def includes(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yields line number, '<' or '"', and target of each include."""
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        found = _INCLUDE.match(line)
-        if found:
-            yield number, found.group(1), found.group(2)
+@functools.cache
+def includes(path: Path) -> list[tuple[int, str, str]]:
+    """Returns line number, '<' or '"', and target of each include."""
+    lines = enumerate(path.read_text(errors="replace").splitlines(), 1)
+    found = ((number, _INCLUDE.match(line)) for number, line in lines)
+    return [(number, match.group(1), match.group(2)) for number, match in found if match]
 
 
 def _owners(target: str) -> tuple[str, ...]:
@@ -116,17 +117,16 @@ def _only(owners: tuple[str, ...]) -> str:
     return "only " + " and ".join(f"{owner}/" for owner in owners)
 
 
-def _brings(csrc: Path, target: str, seen: frozenset[str] = frozenset()) -> set[str]:
+def _brings(csrc: Path, target: str) -> set[str]:
     """Returns the owned outside headers that csrc/`target` includes, directly or not."""
-    header = csrc / target
-    if target in seen or not header.exists():
-        return set()
     brought: set[str] = set()
-    for _, quote, further in includes(header):
-        if _owners(further):
-            brought.add(further)
-        elif quote == '"':
-            brought |= _brings(csrc, further, seen | {target})
+    headers = [target] if (csrc / target).exists() else []
+    for header in headers:
+        for _, quote, further in includes(csrc / header):
+            if _owners(further):
+                brought.add(further)
+            elif quote == '"' and further not in headers and (csrc / further).exists():
+                headers.append(further)
     return brought
 
 
@@ -217,6 +217,7 @@ def _in_compat(root: Path, path: Path) -> Iterator[str]:
 
 def violations(root: Path) -> list[str]:
     """Returns each violation in the tree, as "file:line: why"."""
+    includes.cache_clear()
     found = [line for path in _sources(root / "csrc") for line in _in_csrc(root, path)]
     return found + [line for path in _sources(root / "compat") for line in _in_compat(root, path)]
 

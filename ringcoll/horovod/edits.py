@@ -21,6 +21,13 @@ BUILD_EDITS = [
     Edit(
         "CMakeLists.txt", r"^set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)", "instead"
     ),
+    # So TensorFlow needs no second build of Gloo as C++17.
+    Edit(
+        "horovod/tensorflow/CMakeLists.txt",
+        r"^    set\(Tensorflow_CXX17 TRUE\)$",
+        "    set(Tensorflow_CXX17 FALSE)",
+        "instead",
+    ),
     # -g1 has names and lines, which backtraces need. -g makes the wheel five times as large.
     Edit(
         "CMakeLists.txt",

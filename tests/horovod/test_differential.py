@@ -32,7 +32,7 @@ ROUNDED = re.compile("average|fraction|scaled|compress|gradient|undefined|traini
 
 TORCH = ("torch_gradients", "torch_operations", "torch_training", "torch_joins", "torch_bad_input")
 # With how many results there are at least.
-TENSORFLOW = {"tensorflow_operations": 2000, "tensorflow_training": 75}
+TENSORFLOW = {"tensorflow_operations": 1400, "tensorflow_training": 75}
 # How many cases of a theme raise on a rank, at most. More would be an error in the theme itself:
 # all backends would say the same of it.
 REFUSED = {
