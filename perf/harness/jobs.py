@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import struct
@@ -25,6 +26,7 @@ from pathlib import Path
 START_TIMEOUT_S = 90.0
 ANSWER_TIMEOUT_S = 120.0
 QUIT_TIMEOUT_S = 10.0
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[\w.+@~-]+/)+")  # of an absolute path
 
 
 class JobError(Exception):
@@ -229,8 +231,9 @@ class Job:
                 os.kill(rank.pid, number)
 
     def _log_tail(self) -> str:
+        """Its end, without the folders of this machine: it may come to stand in a result."""
         lines = self._log.read_text(errors="replace").strip().splitlines()[-5:]
-        return "".join(f"\n    {line}" for line in lines)
+        return "".join(f"\n    {_FOLDERS.sub('', line)}" for line in lines)
 
 
 class Way:

@@ -77,8 +77,10 @@ def test_paused_job_answers_and_ends(pacemaker: Spec, tmp_path: Path) -> None:
 
 
 def test_program_that_ends_at_once_is_reported_with_its_words(tmp_path: Path) -> None:
-    spec = Spec("broken", ["/bin/sh", "-c", "echo no such device; exit 3", "{socket}"])
-    with pytest.raises(JobError, match=r"(?s)broken: start: ended.*no such device"):
+    said = "'File \"/usr/lib/some-1.0/peer.py\", line 7: no such device'"
+    spec = Spec("broken", ["/bin/sh", "-c", f"echo {said}; exit 3", "{socket}"])
+    words = r'(?s)broken: start: ended.*\n    File "peer.py", line 7: no such device'
+    with pytest.raises(JobError, match=words):
         Job(spec, 2, tmp_path)
 
 
