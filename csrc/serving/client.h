@@ -91,7 +91,8 @@ class Client {
     bool may_send() const {
       return end.is_connected() && !parts[next % kSlots] && end.may_write(next);
     }
-    bool has_pull(uint64_t table) const;
+    /// Whether pulls of the table, by other calls, are under way.
+    bool has_other_pull(uint64_t table, const Call& call) const;
   };
   struct Table {
     std::string uid;
@@ -127,6 +128,8 @@ class Client {
   bool may_send(Table& table);
   bool send(Table& table, const std::shared_ptr<Call>& call);
   void send_group(Table& table, const std::shared_ptr<Call>& call, Line& line, const Group& group);
+  void send_request(Table& table, const std::shared_ptr<Call>& call, Line& line,
+                    const Group& group);
   void finish(const std::shared_ptr<Call>& call);
   void attend();
   void begin_to_attend();
