@@ -34,7 +34,13 @@ FOLDERS = {
     # The tests of all lists but the first mostly wait.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
-        ["processes/test_long_waits.py", "cluster/test_lost_hosts.py"],
+        [
+            "processes/test_long_waits.py",
+            "cluster/test_lost_hosts.py",
+            "remote/test_tables_hosts.py",
+            "weights/test_store_faults.py",
+            "weights/test_store_hosts.py",
+        ],
         ["processes/test_leaks.py"],
         ["remote"],
         ["weights"],
@@ -45,7 +51,10 @@ FOLDERS = {
         ["horovod"],
         ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
     ],
-    "rdma": [["rdma"]],
+    "rdma": [
+        ["rdma"],
+        ["rdma/test_ranks_on_two_hosts.py", "rdma/test_agents_on_two_hosts.py"],  # they wait
+    ],
     "mxnet": [["mxnet"]],
     "engines": [["engines"]],
 }
@@ -161,14 +170,15 @@ def _native_layer(part: str, preset: str, layer: str, exhaustive: bool) -> Repor
 
 
 def native(preset: str, lists: list[list[str]], result: Report, exhaustive: bool) -> None:
-    """Runs the test programs of layers: as many lists in parallel as there are cores, and each list
-    in its order."""
+    """Runs the test programs of layers: the lists in parallel, and each list in its order. Under
+    sanitizers, where tests compute more than they wait, as many lists as there are cores."""
     built(preset)
+    workers = os.cpu_count() if preset in SANITIZERS else len(lists)
 
     def run_list(layers: list[str]) -> list[Report]:
         return [_native_layer(result.part, preset, layer, exhaustive) for layer in layers]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for reports in pool.map(run_list, lists):
             for found in reports:
                 result.add(found)

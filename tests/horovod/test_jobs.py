@@ -123,7 +123,9 @@ def test_shutdown_and_a_second_init(start, tmp_path):
     assert [facts["sums"] for facts in results_of(tmp_path, 2)] == [[3.0] * 3, [3.0, 2.0] * 3]
 
 
-@pytest.mark.parametrize("frameworks", ["torch", "torch,tensorflow"])
+@pytest.mark.parametrize(
+    "frameworks", ["torch", pytest.param("torch,tensorflow", marks=pytest.mark.exhaustive)]
+)
 def test_lives_over_gloo(start, tmp_path, frameworks):
     """Horovod 0.28.1 meets addresses of the life before, and ends the process or hangs."""
     if "tensorflow" in frameworks:
@@ -152,7 +154,11 @@ def test_process_sets_come_and_go(start, tmp_path):
 
 @pytest.mark.parametrize(
     ("launcher", "controller"),
-    [("horovodrun --gloo", "RINGCOLL"), ("horovodrun --gloo", "GLOO"), ("mpirun", "MPI")],
+    [
+        ("horovodrun --gloo", "RINGCOLL"),
+        pytest.param("horovodrun --gloo", "GLOO", marks=pytest.mark.exhaustive),
+        pytest.param("mpirun", "MPI", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_process_sets_cost_no_thread_and_no_mesh(start, tmp_path, launcher, controller):
     """Beyond what another controller makes for each set itself, which its own operations show."""
