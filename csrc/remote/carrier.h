@@ -39,7 +39,7 @@ class Carrier {
   /// How well it suits this region; 0: not at all. Of the carriers to an agent only those that suit
   /// best are used. Takes no lock that is held while `wanted` of ask() is called.
   virtual int suits(const RegionHandle& region, bool notice) const = 0;
-  /// The most bytes that it may have outstanding.
+  /// The most bytes that it may have outstanding in reads, and in writes: they go opposite ways.
   virtual uint64_t window_bytes() const = 0;
   /// Begins a request. `wanted` is asked with the carrier's lock; nothing begins if it returns
   /// false.

@@ -121,6 +121,7 @@ std::vector<const Source*> Dispatcher::nearest(const Chunk& chunk) const {
 // Of each peer the carriers that suit best, and of all these the one that has least to do.
 Dispatcher::Chosen Dispatcher::choose(const Chunk& chunk, Plan& plan) {
   Chosen chosen;
+  const bool writes = chunk.writes();
   uint64_t least = UINT64_MAX;
   for (const Source* each : nearest(chunk)) {
     Peer& peer = peers_[each->region->owner.id];
@@ -130,10 +131,11 @@ Dispatcher::Chosen Dispatcher::choose(const Chunk& chunk, Plan& plan) {
     for (auto& [carrier, load] : peer.carriers)
       if (!load.silent) best = std::max(best, carrier->suits(*each->region, chunk.notice));
     for (auto& [carrier, load] : peer.carriers) {
-      bool full = load.requests >= kMostRequests || load.bytes >= carrier->window_bytes();
-      if (load.silent || full || load.bytes >= least) continue;
+      const uint64_t bytes = load.bytes(writes);
+      bool full = load.requests >= kMostRequests || bytes >= carrier->window_bytes();
+      if (load.silent || full || bytes >= least) continue;
       if (carrier->suits(*each->region, chunk.notice) < best) continue;
-      least = load.bytes;
+      least = bytes;
       chosen = {each, carrier};
     }
   }
@@ -143,9 +145,9 @@ Dispatcher::Chosen Dispatcher::choose(const Chunk& chunk, Plan& plan) {
 void Dispatcher::ask(Chunk chunk, const Chosen& chosen, Plan& plan) {
   const Copy& copy = chunk.work->batch->copies()[chunk.copy];
   Request request{.id = next_id_++,
-                  .kind = chunk.notice  ? FrameKind::kNotice
-                          : copy.writes ? FrameKind::kWrite
-                                        : FrameKind::kRead,
+                  .kind = chunk.notice     ? FrameKind::kNotice
+                          : chunk.writes() ? FrameKind::kWrite
+                                           : FrameKind::kRead,
                   .batch = chunk.work->batch,
                   .copy = &copy,
                   .source = chosen.source,
@@ -153,7 +155,7 @@ void Dispatcher::ask(Chunk chunk, const Chosen& chosen, Plan& plan) {
                   .bytes = chunk.bytes};
   Load& load = *load_of(chosen.carrier);
   if (load.requests++ == 0) load.busy_since = Clock::now();
-  load.bytes += chunk.bytes;
+  load.bytes(chunk.writes()) += chunk.bytes;
   outstanding_.emplace(request.id, Outstanding{std::move(chunk), chosen.source, chosen.carrier});
   plan.requests.emplace_back(chosen.carrier, std::move(request));
 }
@@ -182,7 +184,7 @@ Dispatcher::Outstanding Dispatcher::forget(std::map<uint64_t, Outstanding>::iter
   outstanding_.erase(entry);
   if (Load* load = load_of(outstanding.carrier)) {
     load->requests--;
-    load->bytes -= outstanding.chunk.bytes;
+    load->bytes(outstanding.chunk.writes()) -= outstanding.chunk.bytes;
   }
   return outstanding;
 }

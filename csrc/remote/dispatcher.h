@@ -74,6 +74,7 @@ class Dispatcher {
     uint64_t bytes = 0;
     bool notice = false;
     int tries = 0;
+    bool writes() const { return work->batch->copies()[copy].writes; }
   };
   /// A batch in flight.
   struct Work {
@@ -91,10 +92,11 @@ class Dispatcher {
   };
   struct Load {
     size_t requests = 0;
-    uint64_t bytes = 0;
+    uint64_t read_bytes = 0, written_bytes = 0;
     bool silent = false;
     Clock::time_point busy_since{};  // when it was asked while it had nothing to do
     Clock::time_point pinged{};
+    uint64_t& bytes(bool writes) { return writes ? written_bytes : read_bytes; }
   };
   struct Peer {
     std::map<std::shared_ptr<Carrier>, Load> carriers;
