@@ -105,9 +105,9 @@ RINGCOLL_API rc_status ringcoll_table_server_complete(rc_table_server* server, i
 RINGCOLL_API rc_status ringcoll_table_server_part(rc_table_server* server, int64_t other);
 /* What has happened since the last call, as a JSON array of [kind, uid, shard, epoch, server]:
  * "installed", a backup has the shard; "failed", a backup could not do what the shard did, and is
- * none any more; "deposed", a backup says that
- * another server leads, so this one answers nobody until ..._lead() (server is 0); "parted", the
- * line to a server broke (uid is ""). Free it with ringcoll_free. */
+ * none any more; "deposed", a backup says that another server leads, so this one answers nobody
+ * until ..._lead() (server is 0); "parted", the line to a server broke (uid is ""). Free it with
+ * ringcoll_free. */
 RINGCOLL_API rc_status ringcoll_table_server_events(rc_table_server* server, char** json);
 /* Describes the server as JSON: "clients", the number of lines to it; "shards", an array of {"uid",
  * "shard", "role": "idle", "leads" or "follows", "epoch", "backups", "rows", "bytes": of their
@@ -135,10 +135,9 @@ RINGCOLL_API rc_status ringcoll_table_client_table(rc_table_client* client, cons
 /* Says which server leads each shard; 0: unknown, calls wait; -1: lost, calls end with RC_GONE. */
 RINGCOLL_API rc_status ringcoll_table_client_route(rc_table_client* client, const char* uid,
                                                    const int64_t* servers, int64_t shards);
-/* *json is {"tables": uids of those with calls
- * that cannot go on, for want of a line or of a server that leads: tell ..._route(); "parted":
- * servers whose lines have broken since the last call}. Free it with ringcoll_free. To be called
- * several times a second. */
+/* *json is {"tables": uids of those with calls that cannot go on, for want of a line or of a server
+ * that leads: tell ..._route(); "parted": servers whose lines have broken since the last call}.
+ * Free it with ringcoll_free. To be called several times a second. */
 RINGCOLL_API rc_status ringcoll_table_client_astray(rc_table_client* client, char** json);
 
 typedef enum rc_table_call_kind {
