@@ -57,8 +57,9 @@ class Saver:
             shard = record["shards"][index]
             if is_lost(shard):
                 raise Gone(
-                    f"table {name!r}: shard {index} is lost with all of its servers; replicas= "
-                    "makes further copies"
+                    f"table {name!r}: shard {index} is lost with all of its servers: drop_table() "
+                    "ends the table, and one that is made again begins with what the newest "
+                    "version has of it; replicas= makes further copies"
                 )
             for server in shard["holders"][:1]:
                 request = {"q": "save", "uid": record["uid"], "shard": index}

@@ -123,15 +123,24 @@ def test_a_server_that_is_killed_before_its_copies_are_read_does_not_end_a_commi
     assert ranks[1].run(DIGEST) == before
 
 
-def test_a_commit_names_the_table_that_has_lost_a_shard(member: Callable[..., Member]) -> None:
+def test_a_table_that_has_lost_a_shard_begins_again_with_what_was_saved(
+    member: Callable[..., Member],
+) -> None:
     store = member("found", "w", 0)
     server = member("join", store.address)
     store.ask("table", name="t", row_shape=[2])
     wait_until(lambda: len(store.ask("info", name="t")["servers"]) == 2)
+    ids = list(range(20))
+    push = f"me.tables['t'].push({ids}, numpy.ones((20, 2), 'float32'))\n"
+    store.run(push + "me.store.commit()\n" + push)
     server.kill()
-    with pytest.raises(Failed, match=r"table 't': shard \d+ is lost") as lost:
+    with pytest.raises(Failed, match=r"table 't': shard \d+ is lost.* drop_table\(\)") as lost:
         store.run("me.store.commit()")
     assert lost.value.kind == "Gone"
+    store.run("me.store.drop_table('t')")
+    store.ask("table", name="t", row_shape=[2])
+    assert store.ask("pull", name="t", ids=ids) == [[1, 1]]
+    assert store.run("result = me.store.commit()") == 2
 
 
 @pytest.mark.parametrize(
