@@ -317,10 +317,12 @@ def checks(result: Report, exhaustive: bool) -> None:
         result.failed[lost] = "has tests, and no part of ci/test runs them"
 
 
-@functools.cache
-def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
-    """Starts the analyses in the background, at low priority. Precondition: setup.environment() was
-    called."""
+_analyses: list[Future[Report]] = []  # one, once it was begun
+
+
+def begin_analyses(after: Future[None] | None = None) -> None:
+    """Starts the analyses in the background, at low priority, once. Precondition:
+    setup.environment() was called."""
 
     def analyse() -> Report:
         if after:
@@ -328,12 +330,14 @@ def begin_analyses(after: Future[None] | None = None) -> Future[Report]:
         must(run(["cmake", "--preset", "analysis"], "configure-analysis", env=setup.tools_env()))
         return _check("analysis", _ANALYSES, background=True)
 
-    return ThreadPoolExecutor(1).submit(analyse)
+    if not _analyses:
+        _analyses.append(ThreadPoolExecutor(1).submit(analyse))
 
 
 def analysis(result: Report, exhaustive: bool) -> None:
     """Adds what compilers find when they read all sources and headers."""
-    result.add(begin_analyses().result())
+    begin_analyses()
+    result.add(_analyses[0].result())
 
 
 def mxnet(result: Report, exhaustive: bool) -> None:
