@@ -53,7 +53,11 @@ FOLDERS = {
     ],
     "rdma": [
         ["rdma"],
-        ["rdma/test_ranks_on_two_hosts.py", "rdma/test_agents_on_two_hosts.py"],  # they wait
+        [
+            "rdma/test_ranks_on_two_hosts.py",
+            "rdma/test_agents_on_two_hosts.py",
+            "rdma/test_native.py",
+        ],
     ],
     "mxnet": [["mxnet"]],
     "engines": [["engines"]],
@@ -288,12 +292,13 @@ def _checks() -> dict[str, list[str]]:
 
 # These compile everything again.
 _ANALYSES = ("headers", "clang-tidy")
+_NEW_COMMITS = 50  # those whose sources clang-tidy reads with --fast
 
 
-def _check(part: str, names: Iterable[str], *, background: bool = False) -> Report:
+def _check(part: str, checks: Mapping[str, list[str]], *, background: bool = False) -> Report:
     result = Report(part)
-    for name in names:
-        command: list[str | Path] = [*_checks()[name]]
+    for name, words in checks.items():
+        command: list[str | Path] = [*words]
         if background:
             command = in_background(command)
         outcome = run(command, f"check-{name}", env=setup.tools_env(), limit_s=_ANALYSIS_LIMIT_S)
@@ -309,8 +314,8 @@ def checks(result: Report, exhaustive: bool) -> None:
     """Runs the checks of layers, sizes, format, types and documents, and the tests of ci/ and
     perf/."""
     with ThreadPoolExecutor(1) as pool:
-        names = [name for name in _checks() if name not in _ANALYSES]
-        checked = pool.submit(_check, result.part, names)
+        mine = {name: words for name, words in _checks().items() if name not in _ANALYSES}
+        checked = pool.submit(_check, result.part, mine)
         python("checks", result, exhaustive)
         result.add(checked.result())
     for lost in unclaimed():
@@ -320,23 +325,25 @@ def checks(result: Report, exhaustive: bool) -> None:
 _analyses: list[Future[Report]] = []  # one, once it was begun
 
 
-def begin_analyses(after: Future[None] | None = None) -> None:
-    """Starts the analyses in the background, at low priority, once. Precondition:
-    setup.environment() was called."""
+def begin_analyses(fast: bool, after: Future[None] | None = None) -> None:
+    """Starts the analyses in the background, at low priority, once. If `fast`, clang-tidy reads
+    what is new alone. Precondition: setup.environment() was called."""
+    mine = {name: words for name, words in _checks().items() if name in _ANALYSES}
+    if fast:
+        mine["clang-tidy"] += ["--commits", str(_NEW_COMMITS)]
 
     def analyse() -> Report:
         if after:
             wait([after])
         must(run(["cmake", "--preset", "analysis"], "configure-analysis", env=setup.tools_env()))
-        return _check("analysis", _ANALYSES, background=True)
+        return _check("analysis", mine, background=True)
 
     if not _analyses:
         _analyses.append(ThreadPoolExecutor(1).submit(analyse))
 
 
 def analysis(result: Report, exhaustive: bool) -> None:
-    """Adds what compilers find when they read all sources and headers."""
-    begin_analyses()
+    """Adds what the analyses have found. Precondition: begin_analyses() was called."""
     result.add(_analyses[0].result())
 
 
