@@ -28,6 +28,7 @@ _REFUSED_S = 5.0  # a server that could not get a copy of a shard is not asked f
 _WEIGH_S = 10.0  # between two looks at how much shards are used
 _LEAST_USES = 1000  # in that time; below, no shard counts as busy
 _MOST_WEIGHT = 64
+_TOGETHER_S = 5.0  # a leader that stays for so long after others have ended still wants the tables
 
 Ask = tuple[str, int]  # who asked, and the id of the request
 
@@ -47,6 +48,7 @@ class TableLeading:
         self._apart: dict[tuple[str, int, str], float] = {}  # until when
         self._uses: dict[tuple[str, int], int] = {}  # since the last look
         self._weights: dict[tuple[str, int], int] = {}
+        self._losses: list[tuple[float, str, list[int]]] = []  # when, tables, and shards; not told
         self._next_plan = now
         self._next_look = now + _WEIGH_S
         self._settled: tuple[Any, ...] = ()  # the state in which there was nothing to change
@@ -158,7 +160,7 @@ class TableLeading:
         view = self._view
         if view is not self._seen:
             before, self._seen = self._seen, view
-            self._tell(before, view)
+            self._tell(now, before, view)
         self._answer_made(now, view)
         for uid in [uid for uid in self._dropping if not _has(view, uid)]:
             for client, request in self._dropping.pop(uid):
@@ -176,9 +178,21 @@ class TableLeading:
             self._weights, self._uses = weights_of(self._uses), {}
         self._apart = {key: end for key, end in self._apart.items() if end > now}
         self._answer_made(now, self._view)
+        self._warn_of_losses(now)
         if now >= self._next_plan and self._view:
             self._next_plan = now + _PLAN_S
             self._plan(now)
+
+    def _warn_of_losses(self, now: float) -> None:
+        """A store that ends as a whole, one process after another, needs no warning."""
+        while self._losses and now - self._losses[0][0] >= _TOGETHER_S:
+            _, name, lost = self._losses.pop(0)
+            log.warning(
+                "store: the shards %s of table %r are lost: all their holders have ended; "
+                "replicas= makes further copies",
+                lost,
+                name,
+            )
 
     def _plan(self, now: float) -> None:
         replica, catalog = self._replica, self._replica.catalog
@@ -265,14 +279,15 @@ class TableLeading:
 
     # What clients are told.
 
-    def _tell(self, before: View, now: View) -> None:
-        for name, record in now.items():
+    def _tell(self, now: float, before: View, view: View) -> None:
+        for name, record in view.items():
             old = before.get(name)
             if record is not old:
                 self._push(name, record)
-                _warn_of_loss(name, record, old)
+                if lost := _lost_since(record, old):
+                    self._losses.append((now, name, lost))
         for name, record in before.items():
-            if not _has(now, record["uid"]):
+            if not _has(view, record["uid"]):
                 self._push(name, {"uid": record["uid"], "dropped": True})
                 self._askers.pop(record["uid"], None)
 
@@ -321,17 +336,11 @@ def _has(view: View, uid: str) -> bool:
     return any(record["uid"] == uid for record in view.values())
 
 
-def _warn_of_loss(name: str, record: Json, before: Json | None) -> None:
+def _lost_since(record: Json, before: Json | None) -> list[int]:
+    """The shards that are lost, and were not before."""
     old = before["shards"] if before is not None and before["uid"] == record["uid"] else None
-    lost = [
+    return [
         index
         for index, shard in enumerate(record["shards"])
         if is_lost(shard) and (old is None or not is_lost(old[index]))
     ]
-    if lost:
-        log.warning(
-            "store: the shards %s of table %r are lost: all their holders have ended; replicas= "
-            "makes further copies",
-            lost,
-            name,
-        )

@@ -20,6 +20,7 @@ from ringcoll.tables import serving
 from ringcoll.tables.arguments import Layout
 from ringcoll.tables.numbers import client_number, is_guest, server_number
 from ringcoll.tables.spec import describe, rows_of
+from ringcoll.weights import table_leading
 from ringcoll.weights.store import Store
 
 Make = Callable[..., Cluster]
@@ -337,7 +338,8 @@ def test_a_server_without_memory_gets_no_shards(make: Make, fakes: FakeTables) -
     assert table.pull([3]).tolist() == [[1]]
 
 
-def test_the_only_holder_ends(make: Make) -> None:
+def test_the_only_holder_ends(make: Make, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(table_leading, "_TOGETHER_S", 0.5)
     cluster = make("aa", replicas=0)
     table = cluster.stores[0].table("t", row_shape=1, shards=2)
     lost = next(
@@ -349,6 +351,16 @@ def test_the_only_holder_ends(make: Make) -> None:
     with pytest.raises(Gone):
         table.pull([lost])
     assert table.pull([1 - lost]).tolist() == [[0]]
+    wait_until(lambda: f"the shards [{lost}] of table 't' are lost" in caplog.text)
+
+
+def test_nobody_is_told_of_tables_that_all_have_left(make: Make, caplog: Any) -> None:
+    cluster = make("aaa", replicas=0)
+    cluster.stores[0].table("t", row_shape=1, shards=6)
+    for store in cluster.stores:
+        store.close()
+        time.sleep(0.3)  # the others notice it
+    assert "lost" not in caplog.text
 
 
 def test_the_only_holder_is_cut_off_and_comes_back(make: Make) -> None:
