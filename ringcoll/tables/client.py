@@ -105,6 +105,11 @@ class Client:
             shards = list(self._open[uid].shards)
         return list(dict.fromkeys(holder for shard in shards for holder in shard["holders"]))
 
+    def lost(self, uid: str) -> int:
+        """How many shards of a table nobody has any more."""
+        with self._lock:
+            return sum(map(is_lost, self._open[uid].shards))
+
     def learn(self, record: Json) -> None:
         """The leader has told where the shards of a table are."""
         uid = record["uid"]

@@ -300,7 +300,7 @@ class Table:
         """What the servers say of the table: rows, pushes, pulls, NaN that were pushed, rows that
         were evicted, pushes that came too late for their clock, updates for which a rule of Python
         has raised; the current clock, and each worker's lag behind the foremost one. "missing" are
-        servers that have not answered."""
+        servers that have not answered, "lost" is how many shards nobody has any more."""
         self._check()
         limit = min(_ASK_S, self._limit if timeout is None else float(timeout))
         servers = self._client.servers(self._uid)
@@ -317,6 +317,7 @@ class Table:
         ]
         info = summary(shards)
         info |= {"name": self.name, "spec": self._spec, "servers": servers}
+        info["lost"] = self._client.lost(self._uid)
         info["missing"] = [server for server, answer in answers.items() if answer is None]
         return info
 

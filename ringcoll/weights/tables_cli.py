@@ -126,6 +126,7 @@ def _shown(found: list[Info], rates: list[Info] | None) -> Table:
 def _row(info: Info, uses: Info) -> list[str]:
     spec = info["spec"]
     shape = " x ".join(map(str, spec.get("row_shape", spec.get("shape")))) or "scalar"
+    lost = f" ({info['lost']} lost)" if info["lost"] else ""
     silent = f" ({len(info['missing'])} silent)" if info["missing"] else ""
     has_clocks = spec["staleness"] is not None
     return [
@@ -133,7 +134,7 @@ def _row(info: Info, uses: Info) -> list[str]:
         f"rows of {shape}" if "row_shape" in spec else shape,
         spec["dtype"],
         _rule(spec["rule"]),
-        str(info["shards"]),
+        f"{info['shards']}{lost}",
         f"{len(info['servers'])}{silent}",
         str(info["rows"]),
         decimal(info["bytes"]),

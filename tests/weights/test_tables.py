@@ -351,6 +351,8 @@ def test_the_only_holder_ends(make: Make, monkeypatch: Any, caplog: Any) -> None
     with pytest.raises(Gone):
         table.pull([lost])
     assert table.pull([1 - lost]).tolist() == [[0]]
+    info = table.info()
+    assert (info["shards"], info["lost"]) == (1, 1)
     wait_until(lambda: f"the shards [{lost}] of table 't' are lost" in caplog.text)
 
 

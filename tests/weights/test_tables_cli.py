@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
+from stores import wait_until
 
 import ringcoll
 from ringcoll import rules
@@ -90,6 +91,25 @@ def test_watch_counts_what_is_done_in_a_second(store: Store, address: str) -> No
     shown = _run(address, "--watch", "--interval", "0.1", "--count", "2").splitlines()
     assert len(shown) == 6
     assert "pushes/s" in shown[0]
+
+
+def test_shards_that_are_lost_are_counted() -> None:
+    def serve(what: str) -> subprocess.Popen[str]:
+        words = [*COMMAND, "serve", what]
+        return subprocess.Popen(words, env=ENV, stdout=subprocess.PIPE, text=True)
+
+    with serve("two") as first:
+        assert first.stdout
+        address = first.stdout.readline().strip()
+        with ringcoll.connect(address, key=KEY) as guest, Store("two", guest) as store:
+            with serve(address) as second:
+                wait_until(lambda: len(store.info()["holders"]) == 2)
+                table = store.table("rows", row_shape=4)
+                assert len(table.info()["servers"]) == 2
+                second.kill()
+            wait_until(lambda: table.info()["lost"] == 4)
+            assert "4 (4 lost)" in _run(address)
+        first.terminate()
 
 
 def test_a_store_without_tables_has_none(tmp_path: Any) -> None:
