@@ -27,11 +27,10 @@ from support.stages import (
     tail,
 )
 
-# Folders of tests/ for each part that runs pytest. The lists of one part run in parallel. A file in
-# one list is left out of its folder in another.
+# Folders of tests/ for each part that runs pytest. The lists of one part run in parallel, so they
+# take about as long as one another. A file in one list is left out of its folder in another.
 FOLDERS = {
     "checks": [["ci"], ["perf"]],
-    # The tests of all lists but the first mostly wait.
     "ring4": [
         ["processes", "cluster", "abi", "soak", "orders"],
         [
@@ -46,7 +45,6 @@ FOLDERS = {
         ["weights"],
         ["weights/test_model.py", "weights/test_fuse_stress.py", "weights/test_fuse_faults.py"],
     ],
-    # Horovod jobs wait more than they compute.
     "ring5": [
         ["horovod"],
         ["python", "examples", "horovod/test_differential.py", "horovod/test_adasum.py"],
@@ -343,7 +341,9 @@ def begin_analyses(fast: bool, after: Future[None] | None = None) -> None:
 
 
 def analysis(result: Report, exhaustive: bool) -> None:
-    """Adds what the analyses have found. Precondition: begin_analyses() was called."""
+    """Adds what the analyses have found."""
+    if not _analyses:
+        raise StageFailed("the analyses were not begun, for what comes before them has failed")
     result.add(_analyses[0].result())
 
 

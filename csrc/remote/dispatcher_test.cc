@@ -34,12 +34,13 @@ class FakeCarrier final : public Carrier {
 
 class Dispatching : public ::testing::Test {
  protected:
-  std::shared_ptr<Batch> submit(uint64_t bytes) {
+  std::shared_ptr<Batch> submit(uint64_t bytes, bool writes = false) {
     memory_.resize(bytes);
     auto region = std::make_shared<RegionHandle>();
     region->owner.id = 1;
     region->bytes = bytes;
-    Copy copy{.local = memory_.data(), .bytes = bytes, .sources = {{region}}};
+    region->writable = true;
+    Copy copy{.writes = writes, .local = memory_.data(), .bytes = bytes, .sources = {{region}}};
     auto batch = std::make_shared<Batch>(std::vector{copy}, seconds(20), nullptr);
     dispatcher_.submit(batch, {0}, {});
     return batch;
@@ -66,6 +67,18 @@ TEST_F(Dispatching, UsesOnlyCarriersThatSuitBest) {
   EXPECT_EQ(pair->asked.size(), 3u);
   EXPECT_TRUE(link->asked.empty());
   dispatcher_.cancel(batch, Error(Code::kAborted, "over"));
+}
+
+TEST_F(Dispatching, ReadsDoNotWaitForWritesNorWritesForReads) {
+  auto link = add(1);
+  auto writing = submit(4 * kChunkBytes, /*writes=*/true);
+  ASSERT_EQ(link->asked.size(), 2u);  // the window of writes is full
+  auto reading = submit(4 * kChunkBytes);
+  ASSERT_EQ(link->asked.size(), 4u);
+  answer(*link, link->asked[0]);  // of the writes
+  EXPECT_EQ(link->asked.size(), 5u);
+  for (const auto& batch : {writing, reading})
+    dispatcher_.cancel(batch, Error(Code::kAborted, "over"));
 }
 
 TEST_F(Dispatching, WhatACarrierGivesBackGoesToAnother) {

@@ -16,7 +16,8 @@ namespace {
 
 // Who waits looks again after this time at the latest.
 constexpr Duration kLook = std::chrono::milliseconds(100);
-// A request takes some 20 us, and this many bytes 1 ms at 10 Gb/s.
+// A shard with fewer bytes shares a request with others: a request takes some 20 us, and so many
+// bytes take 1 ms at 10 Gb/s.
 constexpr size_t kLargeShard = 1 << 20;
 
 /// Whether each shard has a request of its own: of a large tensor that is pushed and pulled, values

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 from support import suites
 from support.report import Report
+from support.stages import StageFailed
 
 
 def test_analyses_that_were_begun_early_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +29,9 @@ def test_analyses_that_were_begun_early_run_once(monkeypatch: pytest.MonkeyPatch
     assert result.passed == 2
     [checks] = runs
     assert checks["clang-tidy"][-2:] == ["--commits", "50"]
+
+
+def test_analyses_that_could_not_be_begun_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "_analyses", [])
+    with pytest.raises(StageFailed, match="not begun"):
+        suites.analysis(Report("analysis"), exhaustive=False)
